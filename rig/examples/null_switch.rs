@@ -17,7 +17,7 @@ use memlane_rig::frontend::wire::{self, Message};
 /// Frames a burst.
 const BURST: u16 = 64;
 /// A message may be so long in coming.
-const PATIENCE: Duration = Duration::from_secs(3600);
+const TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// After the kicks, silence for so long means that the guest has started.
 const SILENCE: Duration = Duration::from_millis(50);
@@ -53,8 +53,8 @@ impl Port {
     fn handshake(stream: &UnixStream) -> Self {
         let mut port = Self::default();
         loop {
-            let patience = if port.running() { SILENCE } else { PATIENCE };
-            match wire::receive(stream, Deadline::after(patience)) {
+            let timeout = if port.running() { SILENCE } else { TIMEOUT };
+            match wire::receive(stream, Deadline::after(timeout)) {
                 Ok(message) => port.hear(stream, &message),
                 Err(error) if error.kind() == ErrorKind::TimedOut => return port,
                 Err(error) => panic!("the guest does not speak vhost-user: {error}"),

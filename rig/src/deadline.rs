@@ -11,9 +11,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 pub struct Deadline(Instant);
 
 impl Deadline {
-    /// The moment `patience` from now.
-    pub fn after(patience: Duration) -> Self {
-        Self(Instant::now() + patience)
+    /// The moment `timeout` from now.
+    pub fn after(timeout: Duration) -> Self {
+        Self(Instant::now() + timeout)
     }
 
     /// How long until then; zero when it is over.
@@ -34,13 +34,13 @@ impl Deadline {
 }
 
 impl From<Duration> for Deadline {
-    fn from(patience: Duration) -> Self {
-        Self::after(patience)
+    fn from(timeout: Duration) -> Self {
+        Self::after(timeout)
     }
 }
 
 /// Interval of the checks of a condition that comes without a notification.
-const GLANCE: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Looks every 2 ms whether `condition` holds, until it does (`true`) or the deadline is over (`false`).
 /// For conditions that nothing announces; where a descriptor does, [`readable`] is better.
@@ -52,7 +52,7 @@ pub fn until(deadline: Deadline, mut condition: impl FnMut() -> bool) -> bool {
         if deadline.is_over() {
             return false;
         }
-        std::thread::sleep(GLANCE.min(deadline.left()));
+        std::thread::sleep(POLL_INTERVAL.min(deadline.left()));
     }
 }
 

@@ -71,7 +71,7 @@ class Host:
 
     def knows(self, mac: str) -> bool:
         """Whether it knows of another host's machine."""
-        return any(station["address"] == mac for station in self.uplink()["stations"])
+        return any(station["address"] == mac for station in self.uplink()["learned-addresses"])
 
     def socket(self, name: str) -> Path:
         """The vhost-user socket of its port `name`."""

@@ -121,7 +121,7 @@ def _all_know(first: Host, second: Host, third: Host) -> None:
     for host in there:
         others = set().union(*(machines for other, machines in there.items() if other is not host))
         until(
-            lambda at=host, wanted=others: {each["address"] for each in at.uplink()["stations"]} == wanted,  # type: ignore[misc]
+            lambda at=host, wanted=others: {each["address"] for each in at.uplink()["learned-addresses"]} == wanted,  # type: ignore[misc]
             timeout=60,
             what=f"host {host.number} to know the others' machines",
         )
@@ -136,7 +136,7 @@ def test_a_thousand_machines_on_three_hosts_are_known(
     began = time.monotonic()
     all_hosts = hosts.start(session, 3, ports)
     for host in all_hosts:
-        until(lambda at=host: len(at.uplink()["stations"]) == 666, timeout=60, what="all machines to be known")  # type: ignore[misc]
+        until(lambda at=host: len(at.uplink()["learned-addresses"]) == 666, timeout=60, what="all machines to be known")  # type: ignore[misc]
     record_property("seconds from the start until all knew all", time.monotonic() - began)
     asks = all_hosts[0].guest("asks", mac(1), "10.77.0.1/16")
     until(lambda: all_hosts[2].knows(mac(1)), timeout=30, what="one more to be known")

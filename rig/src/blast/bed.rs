@@ -218,7 +218,7 @@ impl Bed {
 
 fn connect(plan: &Plan, port: usize, place: &PortPlace) -> Result<ToyGuest, GuestError> {
     // The rings get the generator's own buffers; the guest posts none.
-    let none = ReceiveBuffers { count: Some(0), size: 0, piece: 1, repost: false };
+    let none = ReceiveBuffers { count: Some(0), size: 0, iovec: 1, repost: false };
     let builder = ToyGuest::builder()
         .mac(host(port).mac)
         .features(plan.port.features | features::PROTOCOL_FEATURES | features::VERSION_1)
@@ -229,7 +229,7 @@ fn connect(plan: &Plan, port: usize, place: &PortPlace) -> Result<ToyGuest, Gues
         .send_buffers(SendBuffers { count: 1, size: 64 })
         .memory(memory_plan(plan))
         .habit(plan.port.habit)
-        .patience(plan.patience);
+        .timeout(plan.timeout);
     match place {
         PortPlace::Listen(path) => builder.listen(path),
         PortPlace::Connect(path) => builder.connect(path),

@@ -103,16 +103,16 @@ impl Collector {
         Ok(seen)
     }
 
-    /// Asks every inlet for an interrupt and waits until one comes, or until `patience` is over.
+    /// Asks every inlet for an interrupt and waits until one comes, or until `timeout` is over.
     ///
     /// # Errors
     /// The error of poll(2).
-    pub fn wait(&mut self, patience: Duration) -> std::io::Result<()> {
+    pub fn wait(&mut self, timeout: Duration) -> std::io::Result<()> {
         if self.inlets.iter_mut().any(|inlet| inlet.sink.arm()) {
             return Ok(());
         }
         let fds: Vec<BorrowedFd<'_>> = self.inlets.iter().filter_map(|inlet| inlet.sink.waitable()).collect();
-        deadline::any_readable(&fds, Deadline::after(patience))?;
+        deadline::any_readable(&fds, Deadline::after(timeout))?;
         self.inlets.iter().for_each(|inlet| inlet.sink.drain());
         Ok(())
     }
@@ -175,9 +175,9 @@ impl Books {
         let mut offset = self.carrier.stamp_at() + STAMP_BYTES;
         let mut right = payload::holds(&arrival.first[offset..], offset, seed);
         offset = arrival.first.len();
-        for piece in arrival.rest {
-            right &= payload::holds(piece, offset, seed);
-            offset += piece.len();
+        for iovec in arrival.rest {
+            right &= payload::holds(iovec, offset, seed);
+            offset += iovec.len();
         }
         right
     }

@@ -28,28 +28,28 @@ fn eight(seed: u64, offset: usize) -> [u8; 8] {
 
 /// Writes the pattern into a buffer segment that starts at byte `offset` of its frame.
 #[inline]
-pub fn fill(piece: &mut [u8], offset: usize, seed: u64) {
-    let length = piece.len();
+pub fn fill(iovec: &mut [u8], offset: usize, seed: u64) {
+    let length = iovec.len();
     if length < 8 {
-        return piece.copy_from_slice(&eight(seed, offset)[..length]);
+        return iovec.copy_from_slice(&eight(seed, offset)[..length]);
     }
     // The edges are written as whole words that overlap the body.
-    piece[..8].copy_from_slice(&eight(seed, offset));
-    piece[length - 8..].copy_from_slice(&eight(seed, offset + length - 8));
+    iovec[..8].copy_from_slice(&eight(seed, offset));
+    iovec[length - 8..].copy_from_slice(&eight(seed, offset + length - 8));
     let (start, end) = body(offset, length);
-    dispatch_fill(&mut piece[start..end], (offset + start) / 8, seed);
+    dispatch_fill(&mut iovec[start..end], (offset + start) / 8, seed);
 }
 
 /// Whether a buffer segment that starts at byte `offset` of its frame holds the pattern.
 #[inline]
-pub fn holds(piece: &[u8], offset: usize, seed: u64) -> bool {
-    let length = piece.len();
+pub fn holds(iovec: &[u8], offset: usize, seed: u64) -> bool {
+    let length = iovec.len();
     if length < 8 {
-        return piece == &eight(seed, offset)[..length];
+        return iovec == &eight(seed, offset)[..length];
     }
     let (start, end) = body(offset, length);
-    let edges = piece[..8] == eight(seed, offset) && piece[length - 8..] == eight(seed, offset + length - 8);
-    edges && dispatch_holds(&piece[start..end], (offset + start) / 8, seed)
+    let edges = iovec[..8] == eight(seed, offset) && iovec[length - 8..] == eight(seed, offset + length - 8);
+    edges && dispatch_holds(&iovec[start..end], (offset + start) / 8, seed)
 }
 
 /// Where the whole words of a buffer segment begin and end, in the segment.
@@ -122,16 +122,16 @@ mod tests {
     proptest! {
         /// However a frame is cut into buffer segments, their pattern is the frame's.
         #[test]
-        fn pieces_make_the_whole(cuts in prop::collection::vec(1usize..200, 1..8), offset in 0usize..70, seed: u64) {
+        fn iovecs_make_the_whole(cuts in prop::collection::vec(1usize..200, 1..8), offset in 0usize..70, seed: u64) {
             let length: usize = cuts.iter().sum();
             let mut whole = vec![0; length];
             fill(&mut whole, offset, seed);
             let mut at = 0;
             for cut in cuts {
-                let mut piece = vec![0; cut];
-                fill(&mut piece, offset + at, seed);
-                prop_assert_eq!(&piece, &whole[at..at + cut]);
-                prop_assert!(holds(&piece, offset + at, seed));
+                let mut iovec = vec![0; cut];
+                fill(&mut iovec, offset + at, seed);
+                prop_assert_eq!(&iovec, &whole[at..at + cut]);
+                prop_assert!(holds(&iovec, offset + at, seed));
                 at += cut;
             }
         }
@@ -140,14 +140,14 @@ mod tests {
         #[test]
         fn changes_are_noticed(length in 1usize..300, at: prop::sample::Index, offset in 0usize..70, sequence: u64) {
             let seed = seed(3, sequence);
-            let mut piece = vec![0; length];
-            fill(&mut piece, offset, seed);
+            let mut iovec = vec![0; length];
+            fill(&mut iovec, offset, seed);
             let at = at.index(length);
-            piece[at] ^= 1;
-            prop_assert!(!holds(&piece, offset, seed));
-            piece[at] ^= 1;
-            prop_assert!(length < 8 || !holds(&piece, offset + 8, seed));
-            prop_assert!(length < 8 || !holds(&piece, offset, super::seed(3, sequence.wrapping_add(2))));
+            iovec[at] ^= 1;
+            prop_assert!(!holds(&iovec, offset, seed));
+            iovec[at] ^= 1;
+            prop_assert!(length < 8 || !holds(&iovec, offset + 8, seed));
+            prop_assert!(length < 8 || !holds(&iovec, offset, super::seed(3, sequence.wrapping_add(2))));
         }
     }
 }

@@ -196,7 +196,7 @@ pub struct Plan {
     /// Length of a window of the time series.
     pub series: Duration,
     /// How long to wait for back ends and first frames.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// Processors: of the one thread, or of the source's and the sink's.
     pub cpus: Vec<usize>,
     /// A thread for the sources and one for the sinks.

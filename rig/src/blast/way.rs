@@ -18,7 +18,7 @@ const PROBE_EVERY: Duration = Duration::from_millis(20);
 
 /// Lets every port announce its MAC address, then sends probes until one of each flow has arrived.
 pub(super) fn find_ways(plan: &Plan, quit: &AtomicBool, feeder: &mut Feeder, collector: &mut Collector) -> Result<(), RunError> {
-    let deadline = Deadline::after(plan.patience);
+    let deadline = Deadline::after(plan.timeout);
     let mut again = Deadline::after(Duration::ZERO);
     let probes: Vec<Vec<u8>> = collector.books.ways().iter().enumerate().map(|(flow, way)| probe(plan, flow, way)).collect();
     loop {
@@ -33,7 +33,7 @@ pub(super) fn find_ways(plan: &Plan, quit: &AtomicBool, feeder: &mut Feeder, col
         if deadline.is_over() {
             let way = collector.books.ways()[first];
             let more = if shut.len() > 1 { format!(" (and {} other flows)", shut.len() - 1) } else { String::new() };
-            return Err(RunError::NoWay { from: way.from, to: way.to, waited: plan.patience, more });
+            return Err(RunError::NoWay { from: way.from, to: way.to, waited: plan.timeout, more });
         }
         if again.is_over() {
             again = Deadline::after(PROBE_EVERY);

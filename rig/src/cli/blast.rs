@@ -123,7 +123,7 @@ pub(super) struct Arguments {
     series: f64,
     /// Seconds to wait for the switch, and for the first frames to get through.
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
-    patience: f64,
+    timeout: f64,
     /// The report as JSON.
     #[arg(long)]
     json: bool,
@@ -238,7 +238,7 @@ impl Arguments {
             warm_up: seconds("--warm-up", self.warm_up)?,
             duration: seconds("--seconds", self.seconds)?,
             series: seconds("--series", self.series)?,
-            patience: seconds("--patience", self.patience)?,
+            timeout: seconds("--timeout", self.timeout)?,
             cpus: self.cpus.clone(),
             split: self.split,
         })

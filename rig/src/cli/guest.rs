@@ -55,7 +55,7 @@ Examples:
   memlane-rig guest /run/memlane/b.sock --ip 10.0.0.6 --mac 02:00:00:00:00:06 --ping 10.0.0.5";
 
 /// How long a wait for frames may last before signals are looked at.
-const GLANCE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 struct Session<'a> {
     arguments: &'a Arguments,
@@ -100,7 +100,7 @@ impl Session<'_> {
 
     fn turn(&mut self) -> anyhow::Result<()> {
         self.ask()?;
-        match self.guest.receive(GLANCE) {
+        match self.guest.receive(POLL_INTERVAL) {
             Ok(frame) => self.hear(&frame.header, &frame.bytes)?,
             Err(GuestError::TimedOut { .. }) => {}
             Err(error) => return Err(error.into()),

@@ -27,7 +27,7 @@ pub(super) struct Arguments {
     ring_size: u16,
     /// Seconds to wait for the switch.
     #[arg(long, default_value_t = 10.0)]
-    patience: f64,
+    timeout: f64,
     /// Tell the state as JSON.
     #[arg(long)]
     json: bool,
@@ -41,9 +41,9 @@ Examples:
 /// Connects guests and waits.
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Verdict> {
     let quit = signal::quit_flag()?;
-    let patience = Duration::try_from_secs_f64(arguments.patience).context("--patience is no time")?;
+    let timeout = Duration::try_from_secs_f64(arguments.timeout).context("--timeout is no time")?;
     let mut guests: Vec<ToyGuest> =
-        arguments.paths().iter().map(|path| connect(path, arguments.ring_size, patience)).collect::<Result<_, _>>()?;
+        arguments.paths().iter().map(|path| connect(path, arguments.ring_size, timeout)).collect::<Result<_, _>>()?;
     tell(arguments.json, "connected", &mut guests)?;
     let end = arguments.seconds.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds.max(0.0)));
     // Doing nothing is the point here: this is no wait for a condition but for the operator.
@@ -67,12 +67,12 @@ impl Arguments {
     }
 }
 
-fn connect(path: &PathBuf, ring_size: u16, patience: Duration) -> Result<ToyGuest, GuestError> {
+fn connect(path: &PathBuf, ring_size: u16, timeout: Duration) -> Result<ToyGuest, GuestError> {
     ToyGuest::builder()
         .ring_size(ring_size)
         .receive_buffers(ReceiveBuffers::SMALL)
         .send_buffers(SendBuffers { count: 1, size: 4096 })
-        .patience(patience)
+        .timeout(timeout)
         .connect(path)
 }
 

@@ -39,7 +39,7 @@ pub(super) struct Arguments {
     seconds: f64,
     /// Seconds to wait for the back end at each step.
     #[arg(long, default_value_t = 5.0)]
-    patience: f64,
+    timeout: f64,
     /// JSON, one object a line.
     #[arg(long)]
     json: bool,
@@ -63,8 +63,8 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Verdict> {
         bail!("--socket, --friend and --observer are needed to misbehave");
     };
     let duration = Duration::try_from_secs_f64(arguments.seconds).context("--seconds is no time")?;
-    let patience = Duration::try_from_secs_f64(arguments.patience).context("--patience is no time")?;
-    let mut trial = Trial::with_habit(arguments.habit, [socket, friend, observer], patience).context("before any misbehaviour")?;
+    let timeout = Duration::try_from_secs_f64(arguments.timeout).context("--timeout is no time")?;
+    let mut trial = Trial::with_habit(arguments.habit, [socket, friend, observer], timeout).context("before any misbehaviour")?;
     trial.duration = duration;
     let mut verdict = Verdict::Good;
     for case in chosen {

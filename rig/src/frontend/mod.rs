@@ -45,7 +45,7 @@ pub enum FrontendError {
         cause: io::Error,
     },
     /// The back end refused a message, answered nonsense, hung up, or did not answer in time.
-    #[error("{message}: {cause} (after {after:?} of at most {patience:?})")]
+    #[error("{message}: {cause} (after {after:?} of at most {timeout:?})")]
     Message {
         /// Which message.
         message: &'static str,
@@ -54,7 +54,7 @@ pub enum FrontendError {
         /// How long we waited for the answer.
         after: Duration,
         /// How long we would have waited.
-        patience: Duration,
+        timeout: Duration,
     },
     /// The back end answered well-formed but with a refusal.
     #[error("{message}: the back end answered {answer:#x}")]
@@ -104,7 +104,7 @@ pub struct Frontend {
     stream: UnixStream,
     vhost: VhostFrontend,
     watchdog: Watchdog,
-    patience: Duration,
+    timeout: Duration,
     acknowledge: Acknowledge,
     protocol: VhostUserProtocolFeatures,
 }
@@ -116,40 +116,40 @@ impl std::fmt::Debug for Frontend {
 }
 
 impl Frontend {
-    /// Speaks on a connected socket; each answer must come within `patience`.
+    /// Speaks on a connected socket; each answer must come within `timeout`.
     ///
     /// # Errors
     /// [`FrontendError::Socket`] when the socket cannot be duplicated.
-    pub fn from_stream(stream: UnixStream, patience: Duration) -> Result<Self> {
+    pub fn from_stream(stream: UnixStream, timeout: Duration) -> Result<Self> {
         let copy = || stream.try_clone().map_err(|cause| socket("duplicating the vhost-user socket", cause));
         let vhost = VhostFrontend::from_stream(copy()?, MAX_RINGS);
         let watchdog = Watchdog::new(copy()?);
         let protocol = VhostUserProtocolFeatures::empty();
-        Ok(Self { stream, vhost, watchdog, patience, acknowledge: Acknowledge::Nothing, protocol })
+        Ok(Self { stream, vhost, watchdog, timeout, acknowledge: Acknowledge::Nothing, protocol })
     }
 
-    /// Connects to the socket at `path`, trying again until `patience` is over.
+    /// Connects to the socket at `path`, trying again until `timeout` is over.
     ///
     /// # Errors
     /// [`FrontendError::NoBackend`].
-    pub fn connect(path: &Path, patience: Duration) -> Result<Self> {
-        let deadline = Deadline::after(patience);
-        let stream = deadline::retry(deadline, || connect_at_once(path)).map_err(|cause| no_backend(path, patience, cause))?;
-        Self::from_stream(stream, patience)
+    pub fn connect(path: &Path, timeout: Duration) -> Result<Self> {
+        let deadline = Deadline::after(timeout);
+        let stream = deadline::retry(deadline, || connect_at_once(path)).map_err(|cause| no_backend(path, timeout, cause))?;
+        Self::from_stream(stream, timeout)
     }
 
     /// Waits for a back end that connects to `listener`.
     ///
     /// # Errors
     /// [`FrontendError::NoBackend`].
-    pub fn accept(listener: &UnixListener, patience: Duration) -> Result<Self> {
-        let arrived = deadline::readable(listener, Deadline::after(patience))
+    pub fn accept(listener: &UnixListener, timeout: Duration) -> Result<Self> {
+        let arrived = deadline::readable(listener, Deadline::after(timeout))
             .and_then(|ready| if ready { listener.accept() } else { Err(io::ErrorKind::TimedOut.into()) });
         let (stream, _) = arrived.map_err(|cause| {
             let path = listener.local_addr().ok().and_then(|address| address.as_pathname().map(Path::to_path_buf));
-            no_backend(&path.unwrap_or_default(), patience, cause)
+            no_backend(&path.unwrap_or_default(), timeout, cause)
         })?;
-        Self::from_stream(stream, patience)
+        Self::from_stream(stream, timeout)
     }
 
     /// The socket, for raw messages ([`wire`]).
@@ -158,8 +158,8 @@ impl Frontend {
     }
 
     /// How long an answer may take.
-    pub fn patience(&self) -> Duration {
-        self.patience
+    pub fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// The protocol features in force.
@@ -180,7 +180,7 @@ impl Frontend {
             false => VhostUserHeaderFlag::empty(),
         };
         self.vhost.set_hdr_flags(flags);
-        let guard = self.watchdog.arm(self.patience);
+        let guard = self.watchdog.arm(self.timeout);
         let said = act(&mut self.vhost);
         drop(guard);
         said.map_err(|cause| self.failed(message, begun, cause.to_string()))
@@ -203,13 +203,13 @@ impl Frontend {
         let begun = Instant::now();
         let flags = if self.acknowledge.wanted_for(message) { wire::VERSION | wire::NEED_REPLY } else { wire::VERSION };
         wire::send(&self.stream, code as u32, flags, body, &[])
-            .and_then(|()| wire::receive(&self.stream, Deadline::after(self.patience)))
+            .and_then(|()| wire::receive(&self.stream, Deadline::after(self.timeout)))
             .and_then(|reply| reply.number().ok_or_else(|| io::Error::other("the answer is too short")))
             .map_err(|cause| self.failed(message, begun, cause.to_string()))
     }
 
     fn failed(&self, message: &'static str, begun: Instant, cause: String) -> FrontendError {
-        FrontendError::Message { message, cause, after: begun.elapsed(), patience: self.patience }
+        FrontendError::Message { message, cause, after: begun.elapsed(), timeout: self.timeout }
     }
 }
 

@@ -34,10 +34,10 @@ impl Watchdog {
         Self { stream: Arc::new(stream) }
     }
 
-    /// Starts the clock: unless the result is dropped within `patience`, the connection is cut.
-    pub(super) fn arm(&self, patience: Duration) -> Armed {
+    /// Starts the clock: unless the result is dropped within `timeout`, the connection is cut.
+    pub(super) fn arm(&self, timeout: Duration) -> Armed {
         let kennel = kennel();
-        let key = (Instant::now() + patience, kennel.next.fetch_add(1, Ordering::Relaxed));
+        let key = (Instant::now() + timeout, kennel.next.fetch_add(1, Ordering::Relaxed));
         let mut deadlines = kennel.deadlines.lock().unwrap_or_else(PoisonError::into_inner);
         let first = deadlines.first_key_value().is_none_or(|(earliest, _)| key < *earliest);
         deadlines.insert(key, Arc::clone(&self.stream));

@@ -21,22 +21,22 @@ pub struct ReceiveBuffers {
     /// Bytes of each, the header included.
     pub size: u32,
     /// Bytes a descriptor: smaller than `size` makes each buffer a chain.
-    pub piece: u32,
+    pub iovec: u32,
     /// Whether a buffer is posted again as soon as its frame is taken.
     pub repost: bool,
 }
 
 impl ReceiveBuffers {
     /// Mergeable-style: as many as the ring holds, 2 KiB and a header each.
-    pub const SMALL: Self = Self { count: None, size: 2048 + 12, piece: u32::MAX, repost: true };
+    pub const SMALL: Self = Self { count: None, size: 2048 + 12, iovec: u32::MAX, repost: true };
     /// For guests without mergeable buffers: 64 KiB each, as chains of 17 descriptors of a page.
-    pub const BIG: Self = Self { count: None, size: 17 * 4096, piece: 4096, repost: true };
+    pub const BIG: Self = Self { count: None, size: 17 * 4096, iovec: 4096, repost: true };
 
     /// Lengths of the descriptors of one buffer.
-    pub(super) fn pieces(&self) -> Vec<u32> {
-        let piece = self.piece.clamp(1, self.size.max(1));
-        let (whole, rest) = (self.size / piece, self.size % piece);
-        (0..whole).map(|_| piece).chain((rest > 0).then_some(rest)).collect()
+    pub(super) fn iovecs(&self) -> Vec<u32> {
+        let iovec = self.iovec.clamp(1, self.size.max(1));
+        let (whole, rest) = (self.size / iovec, self.size % iovec);
+        (0..whole).map(|_| iovec).chain((rest > 0).then_some(rest)).collect()
     }
 
     /// Bytes from one buffer to the next.
@@ -69,7 +69,7 @@ pub struct GuestBuilder {
     pub(super) habit: Habit,
     pub(super) kick: KickKind,
     pub(super) call: Option<CallKind>,
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
     pub(super) acknowledge: Option<Acknowledge>,
     pub(super) start: bool,
     pub(super) enable: bool,
@@ -91,7 +91,7 @@ impl Default for GuestBuilder {
             habit: Habit::QEMU,
             kick: KickKind::default(),
             call: None,
-            patience: Duration::from_secs(5),
+            timeout: Duration::from_secs(5),
             acknowledge: None,
             start: true,
             enable: true,
@@ -133,7 +133,7 @@ setters! {
     /// Kind of the kick descriptors.
     kick -> kick: KickKind;
     /// How long each wait for the back end may take.
-    patience -> patience: Duration;
+    timeout -> timeout: Duration;
     /// Whether the device is started at once: on by default. Otherwise call [`ToyGuest::start`].
     started -> start: bool;
     /// Whether the rings are enabled at the start: on by default.
@@ -190,7 +190,7 @@ impl GuestBuilder {
     /// # Errors
     /// Any [`GuestError`] of connection and handshake.
     pub fn connect(self, path: impl AsRef<Path>) -> Result<ToyGuest, GuestError> {
-        let frontend = Frontend::connect(path.as_ref(), self.patience)?;
+        let frontend = Frontend::connect(path.as_ref(), self.timeout)?;
         self.on(frontend, Endpoint::Connect(path.as_ref().to_path_buf()))
     }
 
@@ -213,7 +213,7 @@ impl GuestBuilder {
     /// # Errors
     /// Any [`GuestError`] of connection and handshake.
     pub fn accept(self, listener: UnixListener) -> Result<ToyGuest, GuestError> {
-        let frontend = Frontend::accept(&listener, self.patience)?;
+        let frontend = Frontend::accept(&listener, self.timeout)?;
         self.on(frontend, Endpoint::Listen(listener))
     }
 
@@ -222,7 +222,7 @@ impl GuestBuilder {
     /// # Errors
     /// Any [`GuestError`] of connection and handshake.
     pub fn on_stream(self, stream: UnixStream) -> Result<ToyGuest, GuestError> {
-        let frontend = Frontend::from_stream(stream, self.patience)?;
+        let frontend = Frontend::from_stream(stream, self.timeout)?;
         self.on(frontend, Endpoint::Given)
     }
 

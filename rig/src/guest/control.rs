@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::memory::GuestMemory;
-use crate::ring::{DriverRing, Piece, RingOptions};
+use crate::ring::{DriverRing, Iovec, RingOptions};
 
 use super::{GuestError, Queue, RingStep, ToyGuest};
 use crate::frontend::features;
@@ -44,20 +44,20 @@ impl ControlQueue {
     ///
     /// # Errors
     /// [`GuestError::TimedOut`] without an answer, [`GuestError::BadReceive`] for one that is not a byte.
-    pub fn command(&mut self, command: &[u8], split: Option<u32>, patience: Duration) -> Result<u8, GuestError> {
+    pub fn command(&mut self, command: &[u8], split: Option<u32>, timeout: Duration) -> Result<u8, GuestError> {
         self.memory.write(self.room, command)?;
         let length = command.len() as u32;
         let at = split.unwrap_or(length).min(length);
         let answer = self.room + LONGEST;
         self.memory.write(answer, &[0xff])?;
-        let mut pieces = vec![Piece::readable(self.room, at)];
+        let mut iovecs = vec![Iovec::readable(self.room, at)];
         if at < length {
-            pieces.push(Piece::readable(self.room + u64::from(at), length - at));
+            iovecs.push(Iovec::readable(self.room + u64::from(at), length - at));
         }
-        pieces.push(Piece::writable(answer, 1));
-        self.queue.ring.add(&pieces)?;
+        iovecs.push(Iovec::writable(answer, 1));
+        self.queue.ring.add(&iovecs)?;
         self.queue.publish();
-        let used = self.wait(patience)?;
+        let used = self.wait(timeout)?;
         if used != 1 {
             return Err(GuestError::BadReceive(format!("an answer of {used} bytes to a command")));
         }
@@ -65,14 +65,14 @@ impl ControlQueue {
     }
 
     /// Waits for the command that was given last; returns the bytes that the back end says it wrote.
-    fn wait(&mut self, patience: Duration) -> Result<u32, GuestError> {
+    fn wait(&mut self, timeout: Duration) -> Result<u32, GuestError> {
         let begun = Instant::now();
         loop {
             if let Some(used) = self.queue.ring.reclaim()? {
                 return Ok(used.length);
             }
-            if begun.elapsed() > patience {
-                return Err(GuestError::TimedOut { what: "the answer to a command", waited: patience });
+            if begun.elapsed() > timeout {
+                return Err(GuestError::TimedOut { what: "the answer to a command", waited: timeout });
             }
             std::thread::yield_now();
         }

@@ -94,8 +94,8 @@ impl ToyGuest {
     pub fn reconnect(&mut self) -> Result<()> {
         self.disconnect();
         self.frontend = Some(match &self.endpoint {
-            Endpoint::Connect(path) => Frontend::connect(path, self.plan.patience)?,
-            Endpoint::Listen(listener) => Frontend::accept(listener, self.plan.patience)?,
+            Endpoint::Connect(path) => Frontend::connect(path, self.plan.timeout)?,
+            Endpoint::Listen(listener) => Frontend::accept(listener, self.plan.timeout)?,
             Endpoint::Given => return Err(GuestError::NotConnected),
         });
         let agreed = self.features;

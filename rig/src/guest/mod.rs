@@ -239,18 +239,18 @@ impl ToyGuest {
         Ok(head)
     }
 
-    /// The next frame from any queue pair, waiting for it up to `patience`.
+    /// The next frame from any queue pair, waiting for it up to `timeout`.
     ///
     /// # Errors
     /// [`GuestError::TimedOut`]; [`GuestError::BadReceive`] and [`GuestError::Ring`] when the back end broke the rules.
-    pub fn receive(&mut self, patience: Duration) -> Result<Frame> {
-        let deadline = Deadline::after(patience);
+    pub fn receive(&mut self, timeout: Duration) -> Result<Frame> {
+        let deadline = Deadline::after(timeout);
         loop {
             if let Some(frame) = self.try_receive()? {
                 return Ok(frame);
             }
             if !self.wait_for_calls(deadline, |pair| &mut pair.receive.queue)? {
-                return Err(GuestError::TimedOut { what: "the arrival of a frame", waited: patience });
+                return Err(GuestError::TimedOut { what: "the arrival of a frame", waited: timeout });
             }
         }
     }
@@ -275,8 +275,8 @@ impl ToyGuest {
     ///
     /// # Errors
     /// [`GuestError::TimedOut`]; [`GuestError::Ring`] when the back end broke the rules.
-    pub fn wait_sent(&mut self, patience: Duration) -> Result<()> {
-        let deadline = Deadline::after(patience);
+    pub fn wait_sent(&mut self, timeout: Duration) -> Result<()> {
+        let deadline = Deadline::after(timeout);
         loop {
             let mut out = 0;
             for pair in &mut self.pairs {
@@ -287,7 +287,7 @@ impl ToyGuest {
                 return Ok(());
             }
             if !self.wait_for_calls(deadline, |pair| &mut pair.transmit.queue)? {
-                return Err(GuestError::TimedOut { what: "the return of all sent chains", waited: patience });
+                return Err(GuestError::TimedOut { what: "the return of all sent chains", waited: timeout });
             }
         }
     }

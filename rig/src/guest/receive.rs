@@ -2,7 +2,7 @@
 
 use crate::frames::NetHeader;
 use crate::memory::GuestMemory;
-use crate::ring::{Piece, Used};
+use crate::ring::{Iovec, Used};
 
 use super::{GuestError, Queue, ReceiveBuffers};
 
@@ -38,7 +38,7 @@ pub struct ReceiveQueue {
 impl ReceiveQueue {
     pub(super) fn new(queue: Queue, memory: &GuestMemory, buffers: ReceiveBuffers) -> Result<Self, GuestError> {
         let size = queue.ring.options().size;
-        let count = size / (buffers.pieces().len().min(usize::from(size)) as u16).max(1);
+        let count = size / (buffers.iovecs().len().min(usize::from(size)) as u16).max(1);
         let start = memory.allocate(u64::from(count) * buffers.stride(), 64)?;
         let of_head = vec![0; usize::from(size)];
         let free = (0..count).rev().collect();
@@ -101,7 +101,7 @@ impl ReceiveQueue {
     }
 
     fn post_one(&mut self) -> Result<bool, GuestError> {
-        let lengths = self.buffers.pieces();
+        let lengths = self.buffers.iovecs();
         let Some(&buffer) = self.free.last() else {
             return Ok(false);
         };
@@ -109,12 +109,12 @@ impl ReceiveQueue {
             return Ok(false);
         }
         let mut at = self.start + u64::from(buffer) * self.buffers.stride();
-        let mut pieces = Vec::with_capacity(lengths.len());
+        let mut iovecs = Vec::with_capacity(lengths.len());
         for length in lengths {
-            pieces.push(Piece::writable(at, length));
+            iovecs.push(Iovec::writable(at, length));
             at += u64::from(length);
         }
-        let head = self.queue.ring.add(&pieces)?;
+        let head = self.queue.ring.add(&iovecs)?;
         self.of_head[usize::from(head)] = buffer;
         self.free.pop();
         Ok(true)

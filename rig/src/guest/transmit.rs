@@ -1,7 +1,7 @@
 //! Sending: a frame is copied into a send buffer and described by a chain.
 
 use crate::memory::GuestMemory;
-use crate::ring::{Interrupts, Piece};
+use crate::ring::{Interrupts, Iovec};
 
 use super::{GuestError, Queue};
 
@@ -9,7 +9,7 @@ use super::{GuestError, Queue};
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Layout {
     /// Lengths of the first buffer segments of header and frame taken as one string of bytes; a last one takes the rest.
-    pub pieces: Vec<u32>,
+    pub iovecs: Vec<u32>,
     /// One descriptor that points to a table of the buffer segments (INDIRECT_DESC must be negotiated).
     pub indirect: bool,
     /// Unused bytes between two buffer segments in memory.
@@ -23,8 +23,8 @@ impl Layout {
     }
 
     /// The first buffer segments have these lengths, a last one takes the rest (if there is any). Segments lie 64 bytes apart.
-    pub fn pieces(lengths: impl IntoIterator<Item = u32>) -> Self {
-        Self { pieces: lengths.into_iter().collect(), indirect: false, gap: 64 }
+    pub fn iovecs(lengths: impl IntoIterator<Item = u32>) -> Self {
+        Self { iovecs: lengths.into_iter().collect(), indirect: false, gap: 64 }
     }
 
     /// The same in an indirect table.
@@ -37,8 +37,8 @@ impl Layout {
     /// Lengths of all buffer segments of `total` bytes.
     fn lengths(&self, total: u32) -> Vec<u32> {
         let mut left = total;
-        let mut lengths: Vec<u32> = Vec::with_capacity(self.pieces.len() + 1);
-        for &wanted in &self.pieces {
+        let mut lengths: Vec<u32> = Vec::with_capacity(self.iovecs.len() + 1);
+        for &wanted in &self.iovecs {
             let length = wanted.min(left);
             left -= length;
             lengths.push(length);
@@ -88,9 +88,9 @@ impl TransmitQueue {
         }
         let buffer = *self.free.last().ok_or(GuestError::NoSendBuffer(self.count))?;
         let start = self.buffers + u64::from(buffer) * u64::from(self.room);
-        let pieces = place(memory, start, &[header, frame].concat(), &lengths, layout.gap)?;
+        let iovecs = place(memory, start, &[header, frame].concat(), &lengths, layout.gap)?;
         let ring = &mut self.queue.ring;
-        let head = if layout.indirect { ring.add_indirect(&pieces)? } else { ring.add(&pieces)? };
+        let head = if layout.indirect { ring.add_indirect(&iovecs)? } else { ring.add(&iovecs)? };
         self.free.pop();
         self.of_head[usize::from(head)] = Some(buffer);
         Ok(head)
@@ -118,17 +118,17 @@ impl TransmitQueue {
 }
 
 /// Writes `bytes` from guest address `start` in buffer segments with gaps between them.
-fn place(memory: &GuestMemory, start: u64, bytes: &[u8], lengths: &[u32], gap: u32) -> Result<Vec<Piece>, GuestError> {
+fn place(memory: &GuestMemory, start: u64, bytes: &[u8], lengths: &[u32], gap: u32) -> Result<Vec<Iovec>, GuestError> {
     let (mut at, mut rest) = (start, bytes);
-    let mut pieces = Vec::with_capacity(lengths.len());
+    let mut iovecs = Vec::with_capacity(lengths.len());
     for &length in lengths {
-        let (piece, others) = rest.split_at(length as usize);
-        memory.write(at, piece)?;
-        pieces.push(Piece::readable(at, length));
+        let (iovec, others) = rest.split_at(length as usize);
+        memory.write(at, iovec)?;
+        iovecs.push(Iovec::readable(at, length));
         at += u64::from(length) + u64::from(gap);
         rest = others;
     }
-    Ok(pieces)
+    Ok(iovecs)
 }
 
 #[cfg(test)]
@@ -136,11 +136,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_piece_takes_what_is_left() {
+    fn the_last_iovec_takes_what_is_left() {
         assert_eq!(Layout::whole().lengths(72), [72]);
-        assert_eq!(Layout::pieces([12]).lengths(72), [12, 60]);
-        assert_eq!(Layout::pieces([3, 9, 14]).lengths(72), [3, 9, 14, 46]);
-        assert_eq!(Layout::pieces([12, 60]).lengths(72), [12, 60]);
-        assert_eq!(Layout::pieces([0, 100]).lengths(72), [0, 72]);
+        assert_eq!(Layout::iovecs([12]).lengths(72), [12, 60]);
+        assert_eq!(Layout::iovecs([3, 9, 14]).lengths(72), [3, 9, 14, 46]);
+        assert_eq!(Layout::iovecs([12, 60]).lengths(72), [12, 60]);
+        assert_eq!(Layout::iovecs([0, 100]).lengths(72), [0, 72]);
     }
 }

@@ -267,12 +267,12 @@ mod tests {
         let memory = GuestMemory::new(1 << 20).unwrap();
         let address = memory.allocate(100, 64).unwrap();
         assert_eq!(address % 64, 0);
-        memory.write(address, b"parcel").unwrap();
+        memory.write(address, b"packet").unwrap();
         let region = &memory.regions()[0];
         let mut seen = [0; 6];
         let offset = (address - region.guest() + region.file_offset()) as i64;
         nix::sys::uio::pread(memory.file(), &mut seen, offset).unwrap();
-        assert_eq!(&seen, b"parcel");
+        assert_eq!(&seen, b"packet");
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl Chains {
     }
 
     /// Whether a chain that starts at `head` is in flight.
-    pub(super) fn is_out(&self, head: u32) -> bool {
+    pub(super) fn is_in_flight(&self, head: u32) -> bool {
         self.lengths.get(head as usize).is_some_and(|&length| length > 0)
     }
 
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(chains.left(), 3);
         assert!(chains.give_back(second));
         assert_eq!(chains.left(), 8);
-        assert!(!chains.is_out(99));
+        assert!(!chains.is_in_flight(99));
     }
 
     proptest! {

@@ -5,7 +5,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::chains::Chains;
 use super::order::InOrder;
 use super::{
-    AVAIL_NO_INTERRUPT, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, MAX_RING_SIZE, Piece, SharedRing, USED_NO_NOTIFY, Used,
+    AVAIL_NO_INTERRUPT, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, Iovec, MAX_RING_SIZE, SharedRing, USED_NO_NOTIFY, Used,
     passes_event,
 };
 use crate::memory::{GuestMemory, MemoryError};
@@ -43,8 +43,8 @@ pub enum RingError {
     #[error("{0} is no ring size: a power of two from 1 to 32768 is")]
     Size(u16),
     /// A chain must have 1 buffer segment or more, an indirect one no more than its table holds.
-    #[error("a chain of {0} pieces does not fit a descriptor table")]
-    Pieces(usize),
+    #[error("a chain of {0} buffer segments does not fit a descriptor table")]
+    Iovecs(usize),
     /// The device returned a head that is not in flight: a fault of the back end.
     #[error("the back end returned head {0}, which is not out")]
     NotOut(u32),
@@ -169,20 +169,20 @@ impl DriverRing {
         self.published.wrapping_sub(self.taken)
     }
 
-    /// Writes `pieces` into the descriptor table as one descriptor chain and returns its head. The device does not see it yet.
+    /// Writes `iovecs` into the descriptor table as one descriptor chain and returns its head. The device does not see it yet.
     /// A prepared chain may be offered again and again until it is released.
     ///
     /// # Errors
-    /// [`RingError::Full`], [`RingError::Pieces`].
-    pub fn prepare(&mut self, pieces: &[Piece]) -> Result<u16, RingError> {
-        let Some((last, others)) = pieces.split_last() else {
-            return Err(RingError::Pieces(0));
+    /// [`RingError::Full`], [`RingError::Iovecs`].
+    pub fn prepare(&mut self, iovecs: &[Iovec]) -> Result<u16, RingError> {
+        let Some((last, others)) = iovecs.split_last() else {
+            return Err(RingError::Iovecs(0));
         };
-        let head = self.take(pieces.len())?;
+        let head = self.take(iovecs.len())?;
         let mut index = head;
-        for piece in others {
+        for iovec in others {
             let next = self.chains.after(index);
-            self.shared.set_descriptor(index, described(piece, DESC_NEXT, next));
+            self.shared.set_descriptor(index, described(iovec, DESC_NEXT, next));
             index = next;
         }
         self.shared.set_descriptor(index, described(last, 0, 0));
@@ -192,15 +192,15 @@ impl DriverRing {
     /// The same with the buffer segments in an indirect table: the chain takes one descriptor.
     ///
     /// # Errors
-    /// [`RingError::Full`]; [`RingError::Pieces`] when the table is too short (`RingOptions::indirect`).
-    pub fn prepare_indirect(&mut self, pieces: &[Piece]) -> Result<u16, RingError> {
-        let Some(tables) = self.tables.filter(|_| fits(pieces, self.options.indirect)) else {
-            return Err(RingError::Pieces(pieces.len()));
+    /// [`RingError::Full`]; [`RingError::Iovecs`] when the table is too short (`RingOptions::indirect`).
+    pub fn prepare_indirect(&mut self, iovecs: &[Iovec]) -> Result<u16, RingError> {
+        let Some(tables) = self.tables.filter(|_| fits(iovecs, self.options.indirect)) else {
+            return Err(RingError::Iovecs(iovecs.len()));
         };
         let head = self.take(1)?;
         let table = tables + 16 * u64::from(self.options.indirect) * u64::from(head);
-        self.write_table(table, pieces)?;
-        let length = 16 * pieces.len() as u32;
+        self.write_table(table, iovecs)?;
+        let length = 16 * iovecs.len() as u32;
         self.shared.set_descriptor(head, Descriptor { address: table, length, flags: DESC_INDIRECT, next: 0 });
         Ok(head)
     }
@@ -223,8 +223,8 @@ impl DriverRing {
     ///
     /// # Errors
     /// As `prepare`.
-    pub fn add(&mut self, pieces: &[Piece]) -> Result<u16, RingError> {
-        let head = self.prepare(pieces)?;
+    pub fn add(&mut self, iovecs: &[Iovec]) -> Result<u16, RingError> {
+        let head = self.prepare(iovecs)?;
         self.offer(head);
         Ok(head)
     }
@@ -233,8 +233,8 @@ impl DriverRing {
     ///
     /// # Errors
     /// As `prepare_indirect`.
-    pub fn add_indirect(&mut self, pieces: &[Piece]) -> Result<u16, RingError> {
-        let head = self.prepare_indirect(pieces)?;
+    pub fn add_indirect(&mut self, iovecs: &[Iovec]) -> Result<u16, RingError> {
+        let head = self.prepare_indirect(iovecs)?;
         self.offer(head);
         Ok(head)
     }
@@ -278,7 +278,7 @@ impl DriverRing {
             Some(order) => order.next(used).ok_or(RingError::NotOut(used.head))?,
             None => used,
         };
-        if self.chains.is_out(used.head) { Ok(Some(used)) } else { Err(RingError::NotOut(used.head)) }
+        if self.chains.is_in_flight(used.head) { Ok(Some(used)) } else { Err(RingError::NotOut(used.head)) }
     }
 
     /// Polls one chain and releases it.
@@ -372,26 +372,26 @@ impl DriverRing {
 
     fn take(&mut self, count: usize) -> Result<u16, RingError> {
         let full = RingError::Full { wanted: count, left: self.chains.left() };
-        let count = u16::try_from(count).map_err(|_| RingError::Pieces(count))?;
+        let count = u16::try_from(count).map_err(|_| RingError::Iovecs(count))?;
         self.chains.take(count).ok_or(full)
     }
 
-    fn write_table(&self, table: u64, pieces: &[Piece]) -> Result<(), MemoryError> {
-        for (index, piece) in pieces.iter().enumerate() {
-            let last = index + 1 == pieces.len();
+    fn write_table(&self, table: u64, iovecs: &[Iovec]) -> Result<(), MemoryError> {
+        for (index, iovec) in iovecs.iter().enumerate() {
+            let last = index + 1 == iovecs.len();
             let (flags, next) = if last { (0, 0) } else { (DESC_NEXT, index as u16 + 1) };
-            let entry = described(piece, flags, next);
+            let entry = described(iovec, flags, next);
             self.shared.memory().write(table + 16 * index as u64, &entry.bytes())?;
         }
         Ok(())
     }
 }
 
-fn fits(pieces: &[Piece], table: u16) -> bool {
-    !pieces.is_empty() && pieces.len() <= usize::from(table)
+fn fits(iovecs: &[Iovec], table: u16) -> bool {
+    !iovecs.is_empty() && iovecs.len() <= usize::from(table)
 }
 
-fn described(piece: &Piece, flags: u16, next: u16) -> Descriptor {
-    let write = if piece.writable { DESC_WRITE } else { 0 };
-    Descriptor { address: piece.address, length: piece.length, flags: flags | write, next }
+fn described(iovec: &Iovec, flags: u16, next: u16) -> Descriptor {
+    let write = if iovec.writable { DESC_WRITE } else { 0 };
+    Descriptor { address: iovec.address, length: iovec.length, flags: flags | write, next }
 }

@@ -3,7 +3,7 @@
 //! Nouns, in the order in which a buffer meets them:
 //! 1. [`SharedRing`]: the three areas in guest memory (descriptor table, available ring, used ring) and raw access to
 //!    every field of them. Hostile tests write any value through it.
-//! 2. [`Piece`]: a buffer segment: guest address, length, and which side may write there. Several make a descriptor chain.
+//! 2. [`Iovec`]: a buffer segment: guest address, length, and which side may write there. Several make a descriptor chain.
 //! 3. [`DriverRing`]: a well-behaved driver on a `SharedRing`: `prepare` (write a chain's descriptors), `offer` (put its
 //!    head into the available ring), `publish` (show it), `kick_needed` (does the device ask for a notification?),
 //!    `poll` (the next element of the used ring), `release` (take the descriptors back).
@@ -60,7 +60,7 @@ impl Descriptor {
 
 /// A buffer segment of a descriptor chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece {
+pub struct Iovec {
     /// Guest-physical address.
     pub address: u64,
     /// Bytes.
@@ -69,7 +69,7 @@ pub struct Piece {
     pub writable: bool,
 }
 
-impl Piece {
+impl Iovec {
     /// A buffer that the device reads.
     pub fn readable(address: u64, length: u32) -> Self {
         Self { address, length, writable: false }

@@ -67,21 +67,21 @@ fn next_beyond_ring(stage: &mut Stage<'_>) -> Done {
 }
 
 fn address_nowhere(stage: &mut Stage<'_>) -> Done {
-    second_piece(stage, &[(NOWHERE, 1000), (NOWHERE, 1), (u64::MAX, 1)])
+    second_iovec(stage, &[(NOWHERE, 1000), (NOWHERE, 1), (u64::MAX, 1)])
 }
 
 fn address_zero(stage: &mut Stage<'_>) -> Done {
-    second_piece(stage, &[(0, 1000), (0, 1)])
+    second_iovec(stage, &[(0, 1000), (0, 1)])
 }
 
 fn address_wraps(stage: &mut Stage<'_>) -> Done {
-    second_piece(stage, &[(u64::MAX - 10, 1000), (u64::MAX, u32::MAX), (u64::MAX - u64::from(u32::MAX) + 1, u32::MAX)])
+    second_iovec(stage, &[(u64::MAX - 10, 1000), (u64::MAX, u32::MAX), (u64::MAX - u64::from(u32::MAX) + 1, u32::MAX)])
 }
 
 fn across_memory_end(stage: &mut Stage<'_>) -> Done {
     let (start, size) = last_range(&stage.builder().memory_plan());
     let end = start + size;
-    second_piece(stage, &[(end - 10, 1000), (end - 1, 2), (end, 1)])
+    second_iovec(stage, &[(end - 10, 1000), (end - 1, 2), (end, 1)])
 }
 
 fn across_gap(stage: &mut Stage<'_>) -> Done {
@@ -102,8 +102,8 @@ fn length_four_gigabytes(stage: &mut Stage<'_>) -> Done {
 fn zero_length_good_address(stage: &mut Stage<'_>) -> Done {
     with_frame(stage, |hand, frame, length| {
         let (header, rest) = (frame + HEADER as u64, length - HEADER as u32);
-        let pieces = [(frame, 0, 0), (frame, HEADER as u32, 0), (frame, 0, 0), (header, rest, 0), (frame, 0, 0)];
-        let head = hand.chain(0, &pieces);
+        let iovecs = [(frame, 0, 0), (frame, HEADER as u32, 0), (frame, 0, 0), (header, rest, 0), (frame, 0, 0)];
+        let head = hand.chain(0, &iovecs);
         hand.offer(head);
     })
 }
@@ -194,9 +194,9 @@ fn with_frame(stage: &Stage<'_>, act: impl FnOnce(&mut Hand, u64, u32)) -> Done 
 }
 
 /// Chains of an honest frame and then each of these (address, length); and each of them alone.
-fn second_piece(stage: &Stage<'_>, pieces: &[(u64, u32)]) -> Done {
+fn second_iovec(stage: &Stage<'_>, iovecs: &[(u64, u32)]) -> Done {
     with_frame(stage, |hand, frame, length| {
-        for (number, &(address, bad)) in pieces.iter().enumerate() {
+        for (number, &(address, bad)) in iovecs.iter().enumerate() {
             let first = 4 * number as u16;
             let head = hand.chain(first, &[(frame, length, 0), (address, bad, 0)]);
             hand.offer(head);
@@ -207,13 +207,13 @@ fn second_piece(stage: &Stage<'_>, pieces: &[(u64, u32)]) -> Done {
 }
 
 /// A guest with two regions `gap` bytes apart, and a chain that ends in a buffer made from where the first one ends.
-fn two_regions(stage: &Stage<'_>, gap: u64, piece: impl FnOnce(u64) -> (u64, u32)) -> Done {
+fn two_regions(stage: &Stage<'_>, gap: u64, iovec: impl FnOnce(u64) -> (u64, u32)) -> Done {
     let size = stage.builder().memory_plan().size();
     let plan = MemoryPlan::spread(2, size, gap).file_gap(1 << 16);
     let mut guest = stage.guest(|builder| builder.memory(plan))?;
     let mut hand = Hand::transmit(&mut guest);
     let region = &guest.memory().regions()[0];
-    let (address, length) = piece(region.guest() + region.size());
+    let (address, length) = iovec(region.guest() + region.size());
     let frame = stage.frame(100);
     let place = hand.place_frame(&frame)?;
     let head = hand.chain(0, &[(place, (HEADER + frame.len()) as u32, 0), (address, length, 0)]);

@@ -74,10 +74,10 @@ impl Hand {
     }
 
     /// Writes a chain of (address, length, flags) into descriptors from `first` on, linked one to the next; its head.
-    pub fn chain(&self, first: u16, pieces: &[(u64, u32, u16)]) -> u16 {
-        for (offset, &(address, length, flags)) in pieces.iter().enumerate() {
+    pub fn chain(&self, first: u16, iovecs: &[(u64, u32, u16)]) -> u16 {
+        for (offset, &(address, length, flags)) in iovecs.iter().enumerate() {
             let index = first + offset as u16;
-            let more = if offset + 1 < pieces.len() { DESC_NEXT } else { 0 };
+            let more = if offset + 1 < iovecs.len() { DESC_NEXT } else { 0 };
             self.describe(index, address, length, flags | more, index + 1);
         }
         first
@@ -115,9 +115,9 @@ impl Hand {
     pub fn offer_and_show(&mut self, guest: &mut ToyGuest, head: u16) {
         self.offer(head);
         self.show(guest);
-        let patience = crate::deadline::Deadline::after(std::time::Duration::from_millis(200));
+        let timeout = crate::deadline::Deadline::after(std::time::Duration::from_millis(200));
         let (index, ring) = (self.used_before.wrapping_add(self.offered), &self.ring);
-        crate::deadline::until(patience, || ring.used_index() == index || !guest.connected());
+        crate::deadline::until(timeout, || ring.used_index() == index || !guest.connected());
     }
 
     /// The available index that the next offer gets.

@@ -55,12 +55,12 @@ fn header_only(stage: &mut Stage<'_>) -> Done {
 
 fn header_split(stage: &mut Stage<'_>) -> Done {
     let guest = stage.guest(|builder| builder)?;
-    send_layouts(stage, guest, &[Layout::pieces([1, 4, 7]), Layout::pieces([1; 12]), Layout::pieces([5, 20, 3])])
+    send_layouts(stage, guest, &[Layout::iovecs([1, 4, 7]), Layout::iovecs([1; 12]), Layout::iovecs([5, 20, 3])])
 }
 
 fn header_split_indirect(stage: &mut Stage<'_>) -> Done {
     let guest = stage.guest_with(features::INDIRECT_DESC)?;
-    let layouts = [Layout::pieces([1, 4, 7]).indirect(), Layout::pieces([1; 30]).indirect()];
+    let layouts = [Layout::iovecs([1, 4, 7]).indirect(), Layout::iovecs([1; 30]).indirect()];
     send_layouts(stage, guest, &layouts)
 }
 
@@ -207,7 +207,7 @@ pub(super) fn send_all(stage: &Stage<'_>, frames: impl FnOnce(&Stage<'_>) -> Vec
 fn send(mut guest: ToyGuest, frames: &[(NetHeader, Vec<u8>)]) -> Done {
     let used = used_index(&mut guest);
     for (header, frame) in frames {
-        guest.send_with(header, &Layout::pieces([HEADER as u32]), frame)?;
+        guest.send_with(header, &Layout::iovecs([HEADER as u32]), frame)?;
     }
     Ok(Traces::chains(guest, frames.len() as u16, used))
 }

@@ -22,7 +22,7 @@ case_table! { Header:
     "tcp-header-longer-than-segment" tcp_header_longer_than_segment Frame "All headers together are longer than a segment's payload (DPDK CVE-2026-100236)"
     "ipv6-extension-tower" ipv6_extension_tower Frame "IPv6 extension headers without end, segmentation asked for (OVS CVE-2020-35498)"
     "ip-fragments-with-gso" ip_fragments_with_gso Frame "IP fragments for which segmentation is asked"
-    "tiny-pieces" tiny_pieces Nothing "A frame of 1500 bytes in descriptors of 1 byte (XSA-432)"
+    "tiny-pieces" tiny_iovecs Nothing "A frame of 1500 bytes in descriptors of 1 byte (XSA-432)"
     "headers-split-everywhere" headers_split_everywhere Nothing "Protocol headers cut at every byte over two descriptors, segmentation asked for (XSA-423)"
 }
 
@@ -59,8 +59,8 @@ fn frame_too_long(stage: &mut Stage<'_>) -> Done {
     let mut hand = Hand::transmit(&mut guest);
     let place = hand.place_frame(&[stage.frame(1000), vec![0; 64_000]].concat())?;
     // The same 64 KB over and over: 65600 bytes, then a megabyte, then all that a ring's descriptors can name.
-    for (first, pieces, length) in [(0, 2, 32_800), (2, 20, 64_000), (30, 200, 64_000)] {
-        let head = hand.chain(first, &vec![(place, length, 0); pieces]);
+    for (first, iovecs, length) in [(0, 2, 32_800), (2, 20, 64_000), (30, 200, 64_000)] {
+        let head = hand.chain(first, &vec![(place, length, 0); iovecs]);
         hand.offer(head);
     }
     hand.show(&mut guest);
@@ -125,7 +125,7 @@ fn ip_fragments_with_gso(stage: &mut Stage<'_>) -> Done {
     })
 }
 
-fn tiny_pieces(stage: &mut Stage<'_>) -> Done {
+fn tiny_iovecs(stage: &mut Stage<'_>) -> Done {
     let mut guest = stage.guest(|builder| builder.ring_size(2048))?;
     let mut hand = Hand::transmit(&mut guest);
     let frame = stage.frame(1458);

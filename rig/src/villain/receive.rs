@@ -22,10 +22,10 @@ case_table! { Receive:
     "readable-in-receive" readable_in_receive Frame + friend "Receive buffers that are marked for the device to read"
     "receive-buffer-nowhere" buffer_nowhere Frame + friend "Receive buffers at addresses that are no memory"
     "receive-chain-loop" chain_loop Frame + friend "A receive buffer that is a chain in a circle"
-    "receive-chain-half-bad" chain_half_bad Frame + friend "A receive buffer whose second piece is no memory"
+    "receive-chain-half-bad" chain_half_bad Frame + friend "A receive buffer whose second buffer segment is no memory"
     "receive-into-the-ring" into_the_ring Port + friend "Receive buffers that lie in the ring itself: a frame overwrites descriptors and indices"
     "receive-into-one-place" into_one_place Frame + friend "All receive buffers at the same address"
-    "receive-buffers-in-tables" in_tables Nothing + friend "Receive buffers in indirect tables, of many pieces each"
+    "receive-buffers-in-tables" in_tables Nothing + friend "Receive buffers in indirect tables, of many buffer segments each"
     "receive-table-bad" table_bad Frame + friend "Receive buffers in indirect tables that loop, nest, or are no memory"
     "receive-heads-beyond-ring" heads_beyond_ring Port + friend "The receive queue's available ring names descriptors that do not exist"
     "receive-chains-reposted" chains_reposted Frame + friend "Receive chains in circles, posted again by another thread as fast as they come back"
@@ -110,13 +110,13 @@ fn into_one_place(stage: &mut Stage<'_>) -> Done {
 
 fn in_tables(stage: &mut Stage<'_>) -> Done {
     with_tables(stage, |index, place| {
-        let piece = |number: u16, last: bool| Descriptor {
+        let iovec = |number: u16, last: bool| Descriptor {
             address: place + 200 * u64::from(number),
             length: 200,
             flags: if last { DESC_WRITE } else { DESC_WRITE | DESC_NEXT },
             next: number + 1,
         };
-        (0..=index % 10).map(|number| piece(number, number == index % 10)).collect()
+        (0..=index % 10).map(|number| iovec(number, number == index % 10)).collect()
     })
 }
 

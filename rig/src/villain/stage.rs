@@ -67,14 +67,14 @@ pub struct Stage<'a> {
     /// How long races and floods last.
     pub duration: Duration,
     /// How long to wait for the back end before misbehaving.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl<'a> Stage<'a> {
     /// A stage at the port that listens at `path`; races and floods last 300 ms, waits 5 s at most.
     pub fn new(path: &'a Path, mac: Mac, peer: Mac) -> Self {
-        let (duration, patience) = (Duration::from_millis(300), Duration::from_secs(5));
-        Self { path, mac, peer, friend: None, habit: Habit::QEMU, duration, patience }
+        let (duration, timeout) = (Duration::from_millis(300), Duration::from_secs(5));
+        Self { path, mac, peer, friend: None, habit: Habit::QEMU, duration, timeout }
     }
 
     /// The same with a friend.
@@ -86,7 +86,7 @@ impl<'a> Stage<'a> {
 
     /// A guest to be, as Linux has it, at the villain's port.
     pub fn builder(&self) -> GuestBuilder {
-        ToyGuest::builder().mac(self.mac).habit(self.habit).patience(self.patience)
+        ToyGuest::builder().mac(self.mac).habit(self.habit).timeout(self.timeout)
     }
 
     /// A started guest, as Linux has it, changed by `change`.
@@ -111,7 +111,7 @@ impl<'a> Stage<'a> {
 
     /// A bare connection.
     pub(super) fn connect(&self) -> Result<UnixStream, VillainError> {
-        let frontend = Frontend::connect(self.path, self.patience)?;
+        let frontend = Frontend::connect(self.path, self.timeout)?;
         let copy = frontend.stream().try_clone();
         copy.map_err(|cause| VillainError::Socket { step: "duplicating the socket", cause })
     }
@@ -200,15 +200,15 @@ impl Traces {
     }
 
     /// Waits until all chains are completed (`true`), or the deadline is over or the villain is cut off (`false`).
-    pub fn wait_returned(&mut self, patience: Duration) -> bool {
-        self.wait_returned_while(patience, || {})
+    pub fn wait_returned(&mut self, timeout: Duration) -> bool {
+        self.wait_returned_while(timeout, || {})
     }
 
     /// The same, doing `work` again and again meanwhile.
-    pub fn wait_returned_while(&mut self, patience: Duration, mut work: impl FnMut()) -> bool {
+    pub fn wait_returned_while(&mut self, timeout: Duration, mut work: impl FnMut()) -> bool {
         let offered = self.offered;
         let mut all = false;
-        deadline::until(Deadline::after(patience), || {
+        deadline::until(Deadline::after(timeout), || {
             work();
             all = self.returned() >= offered;
             all || self.cut_off()

@@ -41,7 +41,7 @@ pub struct Trial {
     observer: ToyGuest,
     builder: GuestBuilder,
     habit: Habit,
-    patience: Duration,
+    timeout: Duration,
     /// How long races and floods last.
     pub duration: Duration,
     round: u32,
@@ -55,28 +55,28 @@ const OBSERVER: [u8; 6] = [0x02, 0xaa, 0, 0, 0, 0x02];
 
 impl Trial {
     /// Connects the honest guests, and sees that they reach each other. Front ends speak as QEMU does; each wait may take
-    /// `patience`.
+    /// `timeout`.
     ///
     /// # Errors
     /// When they do not reach each other.
-    pub fn new(villain: &Path, friend: &Path, observer: &Path, patience: Duration) -> Result<Self, VillainError> {
-        Self::with_habit(Habit::QEMU, [villain, friend, observer], patience)
+    pub fn new(villain: &Path, friend: &Path, observer: &Path, timeout: Duration) -> Result<Self, VillainError> {
+        Self::with_habit(Habit::QEMU, [villain, friend, observer], timeout)
     }
 
     /// The same with front ends of another habit.
     ///
     /// # Errors
     /// When the honest guests do not reach each other.
-    pub fn with_habit(habit: Habit, ports: [&Path; 3], patience: Duration) -> Result<Self, VillainError> {
+    pub fn with_habit(habit: Habit, ports: [&Path; 3], timeout: Duration) -> Result<Self, VillainError> {
         let [villain, friend, observer] = ports;
-        let builder = ToyGuest::builder().habit(habit).patience(patience);
+        let builder = ToyGuest::builder().habit(habit).timeout(timeout);
         let mut trial = Self {
             villain: villain.to_path_buf(),
             friend: builder.clone().mac(FRIEND).connect(friend)?,
             observer: builder.clone().mac(OBSERVER).connect(observer)?,
             builder,
             habit,
-            patience,
+            timeout,
             duration: Duration::from_millis(300),
             round: 0,
         };
@@ -111,7 +111,7 @@ impl Trial {
 
     fn misbehave(&mut self, case: &Case, judgement: &mut Judgement) {
         let mut stage = Stage::new(&self.villain, VILLAIN, FRIEND).with_friend(&mut self.friend);
-        (stage.patience, stage.duration, stage.habit) = (self.patience, self.duration, self.habit);
+        (stage.timeout, stage.duration, stage.habit) = (self.timeout, self.duration, self.habit);
         let mut traces = match case.act(&mut stage) {
             Ok(traces) => traces,
             Err(error) => {
@@ -121,7 +121,7 @@ impl Trial {
         };
         // Frames that wait for the friend are completed when the friend reads.
         let friend = &mut self.friend;
-        let all = traces.wait_returned_while(self.patience, || while let Ok(Some(_)) = friend.try_receive() {});
+        let all = traces.wait_returned_while(self.timeout, || while let Ok(Some(_)) = friend.try_receive() {});
         judgement.chains = (traces.offered, traces.returned());
         judgement.cut_off = traces.cut_off() && traces.guest.is_some();
         judgement.fault_signalled = traces.fault_signalled();
@@ -138,18 +138,18 @@ impl Trial {
     /// The two honest guests send each other a frame.
     fn honest_exchange(&mut self) -> Result<(), VillainError> {
         self.round += 1;
-        let (round, patience) = (self.round, self.patience);
-        pass(&mut self.friend, &mut self.observer, round, patience)?;
-        pass(&mut self.observer, &mut self.friend, round, patience)
+        let (round, timeout) = (self.round, self.timeout);
+        pass(&mut self.friend, &mut self.observer, round, timeout)?;
+        pass(&mut self.observer, &mut self.friend, round, timeout)
     }
 
     /// A new guest at the villain's port and the friend send each other a frame.
     fn comes_back(&mut self) -> Result<(), VillainError> {
         self.round += 1;
-        let (round, patience) = (self.round, self.patience);
+        let (round, timeout) = (self.round, self.timeout);
         let mut guest = self.builder.clone().mac(VILLAIN).connect(&self.villain)?;
-        pass(&mut guest, &mut self.friend, round, patience)?;
-        pass(&mut self.friend, &mut guest, round, patience)
+        pass(&mut guest, &mut self.friend, round, timeout)?;
+        pass(&mut self.friend, &mut guest, round, timeout)
     }
 }
 
@@ -158,20 +158,20 @@ impl Trial {
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// One guest sends a unique frame, until the other finds it among the frames that come.
-fn pass(from: &mut ToyGuest, to: &mut ToyGuest, round: u32, patience: Duration) -> Result<(), VillainError> {
+fn pass(from: &mut ToyGuest, to: &mut ToyGuest, round: u32, timeout: Duration) -> Result<(), VillainError> {
     let host = |guest: &ToyGuest, number| Host { mac: guest.mac(), ..Host::v4(number) };
     let payload = format!("honest frame number {round}").into_bytes();
     let frame = Packet::udp(host(from, 3), host(to, 4), payload).frame();
-    let deadline = Deadline::after(patience);
+    let deadline = Deadline::after(timeout);
     while to.try_receive()?.is_some() {}
     while !deadline.is_over() {
-        from.wait_sent(patience)?;
+        from.wait_sent(timeout)?;
         from.send(&frame)?;
         if sees(to, &frame, Deadline::after(AGAIN.min(deadline.left())))? {
             return Ok(());
         }
     }
-    Err(GuestError::TimedOut { what: "the arrival of an honest frame", waited: patience }.into())
+    Err(GuestError::TimedOut { what: "the arrival of an honest frame", waited: timeout }.into())
 }
 
 /// Whether a guest receives `wanted` in time.

@@ -39,7 +39,7 @@ fn plan(hub: &Hub, ports: usize) -> Plan {
         warm_up: Duration::from_millis(20),
         duration: Duration::from_millis(200),
         series: Duration::from_millis(50),
-        patience: Duration::from_secs(10),
+        timeout: Duration::from_secs(10),
         cpus: Vec::new(),
         split: false,
     }
@@ -174,7 +174,7 @@ fn a_way_that_is_shut_is_an_error_that_names_it() {
     let hubs = [Hub::new(1, OFFERED), Hub::new(1, OFFERED)];
     let mut plan = plan(&hubs[0], 1);
     plan.ports.push(PortPlace::Connect(hubs[1].path(0).to_path_buf()));
-    plan.patience = Duration::from_millis(200);
+    plan.timeout = Duration::from_millis(200);
     let error = run(&plan, &AtomicBool::new(false), &|_| {}).err().unwrap();
     assert!(matches!(error, RunError::NoWay { from: 0, to: 1, .. }), "{error}");
     assert!(error.to_string().contains("no frame from port 0 reached port 1"), "{error}");

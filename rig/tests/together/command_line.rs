@@ -44,7 +44,7 @@ fn what_cannot_be_done_is_code_1_and_all_mistakes_at_once() {
 
 #[test]
 fn a_missing_switch_is_one_sentence_with_a_remedy() {
-    let output = rig(&["blast", "-p", "vu:/nowhere/a", "-p", "vu:/nowhere/b", "--patience", "0.05"]);
+    let output = rig(&["blast", "-p", "vu:/nowhere/a", "-p", "vu:/nowhere/b", "--timeout", "0.05"]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
     assert!(said.contains("/nowhere/a") && said.contains("start the switch first"), "{said}");

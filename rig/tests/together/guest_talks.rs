@@ -9,7 +9,7 @@ use memlane_rig::frontend::notify::CallKind;
 use memlane_rig::guest::{GuestBuilder, Habit, Layout, ReceiveBuffers, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|index| (index * 7 + index / 256) as u8).collect()
@@ -25,7 +25,7 @@ fn exchange(guests: &mut [ToyGuest; 2], rounds: usize) {
         let frame = pattern(60 + 97 * (round % 15));
         for (from, to) in [(0, 1), (1, 0)] {
             guests[from].send(&frame).unwrap();
-            let seen = guests[to].receive(PATIENCE).unwrap();
+            let seen = guests[to].receive(TIMEOUT).unwrap();
             assert_eq!((seen.bytes, seen.buffers), (frame.clone(), 1));
         }
     }
@@ -39,7 +39,7 @@ fn guests_of_every_habit_talk_to_each_other() {
         assert_ne!(guests[0].features() & features::EVENT_IDX, 0);
         exchange(&mut guests, 600);
         for guest in &mut guests {
-            guest.wait_sent(PATIENCE).unwrap();
+            guest.wait_sent(TIMEOUT).unwrap();
         }
     }
 }
@@ -69,9 +69,9 @@ fn long_frames_fill_many_small_buffers_or_one_big_chain() {
     {
         let hub = Hub::new(2, features);
         let mut guests = pair(&hub, &ToyGuest::builder().receive_buffers(buffers));
-        for layout in [Layout::whole(), Layout::pieces([12, 54, 4000]), Layout::pieces([5, 7, 1, 13]).indirect()] {
+        for layout in [Layout::whole(), Layout::iovecs([12, 54, 4000]), Layout::iovecs([5, 7, 1, 13]).indirect()] {
             guests[0].send_with(&header, &layout, &frame).unwrap();
-            let seen = guests[1].receive(PATIENCE).unwrap();
+            let seen = guests[1].receive(TIMEOUT).unwrap();
             assert_eq!((seen.header.gso_size, seen.buffers), (1448, filled));
             assert_eq!(seen.bytes, frame);
         }
@@ -85,10 +85,10 @@ fn a_slow_reader_gets_its_frames_once_it_posts_buffers() {
     let mut slow = ToyGuest::builder().receive_buffers(none).connect(hub.path(0)).unwrap();
     let mut sender = ToyGuest::builder().connect(hub.path(1)).unwrap();
     sender.send(&pattern(99)).unwrap();
-    sender.wait_sent(PATIENCE).unwrap();
+    sender.wait_sent(TIMEOUT).unwrap();
     assert!(slow.try_receive().unwrap().is_none());
     assert_eq!(slow.pair(0).receive.post(3).unwrap(), 3);
-    assert_eq!(slow.receive(PATIENCE).unwrap().bytes, pattern(99));
+    assert_eq!(slow.receive(TIMEOUT).unwrap().bytes, pattern(99));
 }
 
 #[test]
@@ -161,15 +161,15 @@ fn two_queue_pairs_carry_frames() {
     let mut guests = pair(&hub, &ToyGuest::builder().queue_pairs(2));
     for pair in [0, 1, 1, 0] {
         guests[0].send_from(pair, &NetHeader::default(), &Layout::whole(), &pattern(64)).unwrap();
-        assert_eq!(guests[1].receive(PATIENCE).unwrap().bytes, pattern(64));
+        assert_eq!(guests[1].receive(TIMEOUT).unwrap().bytes, pattern(64));
     }
 }
 
 #[test]
 fn a_silent_back_end_is_an_error_and_not_a_hang() {
     let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-    let error = ToyGuest::builder().patience(Duration::from_millis(50)).on_stream(ours).unwrap_err();
+    let error = ToyGuest::builder().timeout(Duration::from_millis(50)).on_stream(ours).unwrap_err();
     assert!(error.to_string().contains("GET_FEATURES"), "{error}");
-    let nowhere = ToyGuest::builder().patience(Duration::from_millis(20)).connect("/nowhere/at.all");
+    let nowhere = ToyGuest::builder().timeout(Duration::from_millis(20)).connect("/nowhere/at.all");
     assert!(nowhere.unwrap_err().to_string().contains("start the switch first"));
 }

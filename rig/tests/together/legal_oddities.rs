@@ -8,8 +8,8 @@ use memlane_rig::villain::{Group, Trial, Worst, cases};
 #[test]
 fn legal_oddities_are_served_by_an_honest_hub() {
     let hub = Hub::new(3, OFFERED);
-    let patience = Duration::from_secs(5);
-    let mut trial = Trial::new(hub.path(0), hub.path(1), hub.path(2), patience).unwrap();
+    let timeout = Duration::from_secs(5);
+    let mut trial = Trial::new(hub.path(0), hub.path(1), hub.path(2), timeout).unwrap();
     trial.duration = Duration::from_millis(50);
     let wanted = |group| matches!(group, Group::Descriptor | Group::Header | Group::Receive);
     let legal: Vec<_> = cases().filter(|case| case.worst == Worst::Nothing && wanted(case.group)).collect();

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 
 use crate::virtio_queue_device;
 use memlane_rig::memory::GuestMemory;
-use memlane_rig::ring::{DriverRing, Interrupts, Piece, RingOptions};
+use memlane_rig::ring::{DriverRing, Interrupts, Iovec, RingOptions};
 use proptest::prelude::*;
 use virtio_queue::{Queue, QueueT};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap};
@@ -32,7 +32,7 @@ fn chain() -> impl Strategy<Value = Chain> {
     let lengths = || prop::collection::vec(1u32..300, 0..4);
     (lengths(), lengths(), any::<bool>())
         .prop_map(|(readable, writable, indirect)| Chain { readable, writable, indirect })
-        .prop_filter("a chain has pieces", |chain| chain.readable.len() + chain.writable.len() > 0)
+        .prop_filter("a chain has buffer segments", |chain| chain.readable.len() + chain.writable.len() > 0)
 }
 
 #[derive(Debug, Clone)]
@@ -57,7 +57,7 @@ fn act() -> impl Strategy<Value = Act> {
 
 struct Sent {
     readable: Vec<u8>,
-    writable: Vec<Piece>,
+    writable: Vec<Iovec>,
 }
 
 struct Bed {
@@ -94,30 +94,30 @@ impl Bed {
         }
     }
 
-    fn pieces(&mut self, lengths: &[u32], writable: bool) -> Vec<Piece> {
-        let mut piece = |&length| {
+    fn iovecs(&mut self, lengths: &[u32], writable: bool) -> Vec<Iovec> {
+        let mut iovec = |&length| {
             let address = self.next;
             self.next += u64::from(length) + 3;
-            Piece { address, length, writable }
+            Iovec { address, length, writable }
         };
-        lengths.iter().map(&mut piece).collect()
+        lengths.iter().map(&mut iovec).collect()
     }
 
     fn send(&mut self, chain: &Chain) {
-        let readable = self.pieces(&chain.readable, false);
-        let writable = self.pieces(&chain.writable, true);
-        let pieces = [readable.clone(), writable.clone()].concat();
-        let added = if chain.indirect { self.ring.add_indirect(&pieces) } else { self.ring.add(&pieces) };
+        let readable = self.iovecs(&chain.readable, false);
+        let writable = self.iovecs(&chain.writable, true);
+        let iovecs = [readable.clone(), writable.clone()].concat();
+        let added = if chain.indirect { self.ring.add_indirect(&iovecs) } else { self.ring.add(&iovecs) };
         let Ok(head) = added else {
-            let needed = if chain.indirect { 1 } else { pieces.len() };
+            let needed = if chain.indirect { 1 } else { iovecs.len() };
             assert!(usize::from(self.ring.free()) < needed, "refused although there is room");
             return;
         };
         let mut bytes = Vec::new();
-        for piece in &readable {
+        for iovec in &readable {
             self.stamp = self.stamp.wrapping_add(1);
-            let part = vec![self.stamp; piece.length as usize];
-            self.memory.write(piece.address, &part).unwrap();
+            let part = vec![self.stamp; iovec.length as usize];
+            self.memory.write(iovec.address, &part).unwrap();
             bytes.extend(part);
         }
         assert!(self.sent[usize::from(head)].replace(Sent { readable: bytes, writable }).is_none());
@@ -136,7 +136,7 @@ impl Bed {
         assert_eq!(bytes, sent.readable);
         let mut writer = chain.writer(&self.device_memory).unwrap();
         let room = writer.available_bytes();
-        assert_eq!(room as u32, sent.writable.iter().map(|piece| piece.length).sum::<u32>());
+        assert_eq!(room as u32, sent.writable.iter().map(|iovec| iovec.length).sum::<u32>());
         writer.write_all(&vec![head as u8; room]).unwrap();
         self.held.push((head, room as u32));
     }
@@ -155,8 +155,8 @@ impl Bed {
         assert_eq!(used.map(|used| (used.head as u16, used.length)), expected);
         let Some((head, _)) = expected else { return };
         let sent = self.sent[usize::from(head)].take().unwrap();
-        for piece in sent.writable {
-            let bytes = self.memory.bytes(piece.address, piece.length as usize).unwrap();
+        for iovec in sent.writable {
+            let bytes = self.memory.bytes(iovec.address, iovec.length as usize).unwrap();
             assert!(bytes.iter().all(|&byte| byte == head as u8));
         }
     }
@@ -226,8 +226,8 @@ fn rings_of_all_sizes_go_round() {
         let device_memory = mapped(&memory);
         let buffer = memory.allocate(64, 64).unwrap();
         for _ in 0..3 {
-            let heads: Vec<u16> = (0..options.size).map(|_| ring.add(&[Piece::readable(buffer, 64)]).unwrap()).collect();
-            assert!(ring.add(&[Piece::readable(buffer, 64)]).is_err(), "full");
+            let heads: Vec<u16> = (0..options.size).map(|_| ring.add(&[Iovec::readable(buffer, 64)]).unwrap()).collect();
+            assert!(ring.add(&[Iovec::readable(buffer, 64)]).is_err(), "full");
             ring.publish();
             for head in heads {
                 assert_eq!(queue.pop_descriptor_chain(&device_memory).unwrap().head_index(), head);

@@ -7,10 +7,10 @@
 
 #![deny(unsafe_code)]
 
-pub(crate) use memlane_dataplane::{airtime, descriptors, id, network, pool, port, stats, worker};
+pub(crate) use memlane_dataplane::{cpu_time, descriptors, id, network, pool, port, stats, worker};
 #[cfg(test)]
 pub(crate) use memlane_dataplane::{settings, shared};
-pub(crate) use memlane_virtq::{budget, frame, memory, offload, parcel, ring};
+pub(crate) use memlane_virtq::{budget, frame, memory, offload, packet, ring};
 
 pub mod door;
 pub mod loopback;

@@ -10,10 +10,10 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::payload;
 use super::store::Store;
 use crate::frame::{Head, MacAddress, NetHeader};
-use crate::parcel::Parcel;
+use crate::packet::Packet;
 use crate::pool::Pool;
 use crate::port::end::{Backend, Ends, ReceiveEnd, TransmitEnd};
-use crate::ring::{Placed, Taken};
+use crate::ring::{OpenOutcome, PlaceOutcome};
 
 /// The MAC address that echoes. Unicast frames to it stay in packet buffers until they are echoed; others are accepted and
 /// dropped.
@@ -46,16 +46,16 @@ impl TransmitEnd for LoopbackTransmit {
         locked(&self.0).filled().min(most.into()) as u16
     }
 
-    fn open(&mut self, parcel: &mut Parcel) -> Taken {
-        locked(&self.0).open(parcel, true)
+    fn open(&mut self, packet: &mut Packet) -> OpenOutcome {
+        locked(&self.0).open(packet, true)
     }
 
-    fn finish(&mut self, _parcel: &Parcel) {
+    fn finish(&mut self, _packet: &Packet) {
         locked(&self.0).dispose();
     }
 
-    fn keep_out(&mut self, parcel: &Parcel, holders: u16) {
-        locked(&self.0).keep_out(parcel, holders);
+    fn keep_in_flight(&mut self, packet: &Packet, holders: u16) {
+        locked(&self.0).keep_in_flight(packet, holders);
     }
 
     fn hold(&mut self, head: u16, more: u16) {
@@ -66,8 +66,8 @@ impl TransmitEnd for LoopbackTransmit {
         locked(&self.0).come_back(head);
     }
 
-    fn out_count(&self) -> u16 {
-        locked(&self.0).out_count()
+    fn in_flight(&self) -> u16 {
+        locked(&self.0).in_flight()
     }
 
     fn size(&self) -> u16 {
@@ -93,22 +93,22 @@ struct LoopbackReceive {
 }
 
 impl ReceiveEnd for LoopbackReceive {
-    fn place(&mut self, parcel: &mut Parcel) -> Placed {
-        if Head::of(&parcel.start).destination() != self.address {
-            return Placed::Whole(1);
+    fn place(&mut self, packet: &mut Packet) -> PlaceOutcome {
+        if Head::of(&packet.start).destination() != self.address {
+            return PlaceOutcome::Whole(1);
         }
         let mut store = locked(&self.store);
         store.make_room(1);
-        let Some(index) = store.take_free() else { return Placed::NoRoom };
+        let Some(index) = store.take_free() else { return PlaceOutcome::NoRoom };
         self.bytes.clear();
-        self.bytes.extend_from_slice(&parcel.header.bytes());
-        payload::append(parcel, 0, parcel.length, &mut self.bytes);
+        self.bytes.extend_from_slice(&packet.header.bytes());
+        payload::append(packet, 0, packet.length, &mut self.bytes);
         // Destination and source, six bytes each, change places.
         self.bytes[NetHeader::SIZE..][..12].rotate_left(6);
         store.bytes(index)[..self.bytes.len()].copy_from_slice(&self.bytes);
         store.fill(index, self.bytes.len() as u32);
         self.came = true;
-        Placed::Whole(1)
+        PlaceOutcome::Whole(1)
     }
 
     fn publish(&mut self) {
@@ -120,6 +120,6 @@ impl ReceiveEnd for LoopbackReceive {
 
     fn has_room(&mut self) -> bool {
         let store = locked(&self.store);
-        store.size() > store.out_count() + store.filled() as u16
+        store.size() > store.in_flight() + store.filled() as u16
     }
 }

@@ -3,10 +3,10 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::parcel::Parcel;
+use crate::packet::Packet;
 use crate::pool::Pool;
 use crate::port::end::{Backend, Ends, ReceiveEnd, TransmitEnd};
-use crate::ring::{Placed, Taken};
+use crate::ring::{OpenOutcome, PlaceOutcome};
 
 /// See the module.
 #[derive(Debug)]
@@ -23,19 +23,19 @@ impl TransmitEnd for Null {
         0
     }
 
-    fn open(&mut self, _parcel: &mut Parcel) -> Taken {
-        Taken::Nothing
+    fn open(&mut self, _packet: &mut Packet) -> OpenOutcome {
+        OpenOutcome::Nothing
     }
 
-    fn finish(&mut self, _parcel: &Parcel) {}
+    fn finish(&mut self, _packet: &Packet) {}
 
-    fn keep_out(&mut self, _parcel: &Parcel, _holders: u16) {}
+    fn keep_in_flight(&mut self, _packet: &Packet, _holders: u16) {}
 
     fn hold(&mut self, _head: u16, _more: u16) {}
 
     fn come_back(&mut self, _head: u16) {}
 
-    fn out_count(&self) -> u16 {
+    fn in_flight(&self) -> u16 {
         0
     }
 
@@ -51,8 +51,8 @@ impl TransmitEnd for Null {
 }
 
 impl ReceiveEnd for Null {
-    fn place(&mut self, _parcel: &mut Parcel) -> Placed {
-        Placed::Whole(1)
+    fn place(&mut self, _packet: &mut Packet) -> PlaceOutcome {
+        PlaceOutcome::Whole(1)
     }
 
     fn publish(&mut self) {}

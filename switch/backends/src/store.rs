@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::frame::{ETHERNET, NetHeader};
-use crate::parcel::Parcel;
+use crate::packet::Packet;
 use crate::pool::{Pool, Room, Share};
-use crate::ring::Taken;
+use crate::ring::OpenOutcome;
 use crate::stats::DropReason;
 
 /// Most frames of one port that are read and not yet delivered, however much memory there is.
@@ -39,7 +39,7 @@ pub(super) struct Store {
     bare: Vec<u16>,
     /// Filled and not yet opened, the oldest first.
     filled: VecDeque<u16>,
-    out_count: u16,
+    in_flight: u16,
 }
 
 impl Store {
@@ -54,19 +54,19 @@ impl Store {
             free: vec![0],
             bare: (1..FRAMES).collect(),
             filled: VecDeque::with_capacity(FRAMES.into()),
-            out_count: 0,
+            in_flight: 0,
         }
     }
 
     /// Most frames that may be in flight, given the memory that is left.
     pub(super) fn size(&self) -> u16 {
-        let more = self.share.allowance().min(self.bare.len());
-        self.out_count + (self.filled.len() + self.free.len() + more) as u16
+        let more = self.share.quota().min(self.bare.len());
+        self.in_flight + (self.filled.len() + self.free.len() + more) as u16
     }
 
     /// Frames in flight.
-    pub(super) fn out_count(&self) -> u16 {
-        self.out_count
+    pub(super) fn in_flight(&self) -> u16 {
+        self.in_flight
     }
 
     /// Frames that can be opened.
@@ -140,21 +140,21 @@ impl Store {
         }
     }
 
-    /// Opens the oldest frame into `parcel`; a virtio-net header stands before it if `headed`.
-    pub(super) fn open(&mut self, parcel: &mut Parcel, headed: bool) -> Taken {
-        let Some(&index) = self.filled.front() else { return Taken::Nothing };
+    /// Opens the oldest frame into `packet`; a virtio-net header stands before it if `headed`.
+    pub(super) fn open(&mut self, packet: &mut Packet, headed: bool) -> OpenOutcome {
+        let Some(&index) = self.filled.front() else { return OpenOutcome::Nothing };
         let length = self.buffers[usize::from(index)].length as usize;
         let skip = if headed { NetHeader::SIZE } else { 0 };
         let bytes = self.bytes(index).get_mut(..length);
         let Some(bytes) = bytes.filter(|bytes| bytes.len() >= skip + ETHERNET) else {
             self.dispose();
-            return Taken::Dropped(DropReason::Runt);
+            return OpenOutcome::Dropped(DropReason::Runt);
         };
         let mut header = [0; NetHeader::SIZE];
         header[..skip].copy_from_slice(&bytes[..skip]);
-        parcel.set_frame(NetHeader::from_bytes(header), &mut bytes[skip..]);
-        parcel.head = index;
-        Taken::Parcel
+        packet.set_frame(NetHeader::from_bytes(header), &mut bytes[skip..]);
+        packet.head = index;
+        OpenOutcome::Packet
     }
 
     /// Frees the oldest frame.
@@ -163,10 +163,10 @@ impl Store {
     }
 
     /// Moves on from the opened frame, which stays in flight with `holders` references.
-    pub(super) fn keep_out(&mut self, parcel: &Parcel, holders: u16) {
+    pub(super) fn keep_in_flight(&mut self, packet: &Packet, holders: u16) {
         self.filled.pop_front();
-        self.buffers[usize::from(parcel.head)].holders = holders;
-        self.out_count += 1;
+        self.buffers[usize::from(packet.head)].holders = holders;
+        self.in_flight += 1;
     }
 
     /// Adds `more` references to the frame `index`.
@@ -181,7 +181,7 @@ impl Store {
         let Some(buffer) = self.buffers.get_mut(usize::from(index)).filter(|buffer| buffer.holders > 0) else { return };
         buffer.holders -= 1;
         if buffer.holders == 0 {
-            self.out_count -= 1;
+            self.in_flight -= 1;
             self.free.push(index);
         }
     }

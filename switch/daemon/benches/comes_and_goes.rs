@@ -12,7 +12,7 @@ use memlane::daemon::Daemon;
 use memlane_rig::guest::{GuestError, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const BROADCAST: [u8; 6] = [0xff; 6];
 
 fn mac(index: u16) -> [u8; 6] {
@@ -45,7 +45,7 @@ fn network(ports: Vec<PortConfig>) -> Daemon {
 }
 
 fn guest(folder: &Path, port: usize) -> ToyGuest {
-    let builder = ToyGuest::builder().mac(mac(port as u16)).patience(PATIENCE).memory(MemoryPlan::new(64 << 20));
+    let builder = ToyGuest::builder().mac(mac(port as u16)).timeout(TIMEOUT).memory(MemoryPlan::new(64 << 20));
     builder.connect(folder.join(format!("p{port}.sock"))).expect("a guest")
 }
 
@@ -82,9 +82,9 @@ fn one_more_of_a_thousand(folder: &Path) {
     let daemon = network(ports(folder, 0, 1000, 1000));
     let (mut a, mut b) = (guest(folder, 0), guest(folder, 1));
     a.send(&frame(mac(0), BROADCAST)).expect("room");
-    b.receive(PATIENCE).expect("the announcement");
+    b.receive(TIMEOUT).expect("the announcement");
     b.send(&frame(mac(1), BROADCAST)).expect("room");
-    a.receive(PATIENCE).expect("the announcement");
+    a.receive(TIMEOUT).expect("the announcement");
     let late = ports(folder, 2000, 2001, 1 << 20).pop().map(|port| PortConfig { segment: "s0".into(), ..port }).expect("one");
     let (mut attach, mut first, mut detach) = (Vec::new(), Vec::new(), Vec::new());
     let (mut sent, mut heard) = (0, 0);
@@ -94,7 +94,7 @@ fn one_more_of_a_thousand(folder: &Path) {
         attach.push(begun.elapsed());
         let mut guest = guest(folder, 2000);
         guest.send(&frame(mac(2000), mac(0))).expect("room");
-        while !matches!(a.receive(PATIENCE), Ok(frame) if frame.bytes[6..12] == mac(2000)) {}
+        while !matches!(a.receive(TIMEOUT), Ok(frame) if frame.bytes[6..12] == mac(2000)) {}
         first.push(begun.elapsed());
         let begun = Instant::now();
         std::thread::scope(|scope| {
@@ -112,7 +112,7 @@ fn one_more_of_a_thousand(folder: &Path) {
             detach.push(begun.elapsed());
         });
     }
-    while heard < sent && b.receive(PATIENCE).is_ok_and(|frame| frame.bytes[..6] == mac(1)) {
+    while heard < sent && b.receive(TIMEOUT).is_ok_and(|frame| frame.bytes[..6] == mac(1)) {
         heard += 1;
     }
     tell("attach, 1000 ports there", &mut attach);

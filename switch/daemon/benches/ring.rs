@@ -7,8 +7,8 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use memlane::offload::Offloads;
-use memlane::parcel::Parcel;
-use memlane::ring::{Placed, ReceiveQueue, Taken, TransmitQueue};
+use memlane::packet::Packet;
+use memlane::ring::{OpenOutcome, PlaceOutcome, ReceiveQueue, TransmitQueue};
 
 /// Frames at a time.
 const BATCH: u16 = 32;
@@ -19,7 +19,7 @@ struct Rings {
     receiver: bed::Guest,
     transmit: TransmitQueue,
     receive: ReceiveQueue,
-    parcel: Parcel,
+    packet: Packet,
 }
 
 impl Rings {
@@ -27,7 +27,7 @@ impl Rings {
         let (sender, transmit, _) = bed::Guest::alone(false);
         let (receiver, _, receive) = bed::Guest::alone(false);
         let receive = ReceiveQueue::new(receive, Offloads::ALL, true);
-        Self { sender, receiver, transmit: TransmitQueue::new(transmit), receive, parcel: Parcel::default() }
+        Self { sender, receiver, transmit: TransmitQueue::new(transmit), receive, packet: Packet::default() }
     }
 
     /// Moves a batch by the general way.
@@ -35,9 +35,9 @@ impl Rings {
         self.sender.send(0, 1, length, BATCH.into());
         let count = self.transmit.look(BATCH).unwrap();
         for _ in 0..count {
-            assert_eq!(self.transmit.open(&mut self.parcel).unwrap(), Taken::Parcel);
-            assert_eq!(self.receive.place(&mut self.parcel).unwrap(), Placed::Whole(1));
-            self.transmit.finish(&self.parcel);
+            assert_eq!(self.transmit.open(&mut self.packet).unwrap(), OpenOutcome::Packet);
+            assert_eq!(self.receive.place(&mut self.packet).unwrap(), PlaceOutcome::Whole(1));
+            self.transmit.finish(&self.packet);
         }
         self.receive.ring().publish();
         self.transmit.ring().publish();
@@ -52,8 +52,8 @@ impl Rings {
         self.sender.send(0, 1, length, BATCH.into());
         let count = self.transmit.look(BATCH).unwrap();
         for _ in 0..count {
-            assert_eq!(self.transmit.open(&mut self.parcel).unwrap(), Taken::Parcel);
-            self.transmit.finish(black_box(&self.parcel));
+            assert_eq!(self.transmit.open(&mut self.packet).unwrap(), OpenOutcome::Packet);
+            self.transmit.finish(black_box(&self.packet));
         }
         self.transmit.ring().publish();
     }

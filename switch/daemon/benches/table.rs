@@ -18,20 +18,20 @@ fn address(number: u32) -> MacAddress {
 fn table(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("table");
     group.throughput(Throughput::Elements(BATCH.into()));
-    for stations in [2, 1000, 30_000] {
+    for learned_addresses in [2, 1000, 30_000] {
         let table = Table::new(64, 1024, 77);
-        for number in 0..stations {
+        for number in 0..learned_addresses {
             table.learn(address(number), PortId((number % 64) as u16), 0);
         }
         let mut next = 0_u32;
         let mut numbers = move || {
             next = next.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (next >> 8) % stations
+            (next >> 8) % learned_addresses
         };
-        group.bench_function(BenchmarkId::new("find", stations), |bencher| {
+        group.bench_function(BenchmarkId::new("find", learned_addresses), |bencher| {
             bencher.iter(|| (0..BATCH).filter(|_| black_box(table.find(address(numbers()))).is_some()).count());
         });
-        group.bench_function(BenchmarkId::new("confirm", stations), |bencher| {
+        group.bench_function(BenchmarkId::new("confirm", learned_addresses), |bencher| {
             bencher.iter(|| {
                 (0..BATCH).for_each(|_| {
                     let number = numbers();
@@ -39,7 +39,7 @@ fn table(criterion: &mut Criterion) {
                 });
             });
         });
-        group.bench_function(BenchmarkId::new("move", stations), |bencher| {
+        group.bench_function(BenchmarkId::new("move", learned_addresses), |bencher| {
             bencher.iter(|| {
                 (0..BATCH).for_each(|port| {
                     black_box(table.learn(address(numbers()), PortId(port as u16), 1));

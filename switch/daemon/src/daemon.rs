@@ -14,7 +14,7 @@ use crate::budget::{Account, Permit};
 use crate::config::{Config, PortChange, PortConfig, PortKind, UplinkConfig};
 use crate::descriptors::{self, USUAL};
 use crate::folder;
-use crate::network::{AddError, Network, PortTerms};
+use crate::network::{AddError, AttachSettings, Network};
 use crate::port::{Offer, Port, default_address};
 use crate::shared::Shared;
 use crate::uplink::{Uplink, UplinkError, UplinkReport};
@@ -25,7 +25,7 @@ use memlane_backends::stream::{self, Passt};
 use memlane_backends::tap::{self, Tap, TapError, TapSettings};
 use memlane_backends::vhost_user::access::Access;
 use memlane_backends::vhost_user::{self, Endpoint, PortSettings, Session};
-use memlane_backends::xen::{Keeper, News, Wanted, XenError};
+use memlane_backends::xen::{News, Wanted, XenError, XenstoreWatcher};
 
 /// Why a network cannot be started, or a port attached.
 #[derive(Debug, Error)]
@@ -134,9 +134,9 @@ pub struct Daemon {
     uplinks: Mutex<Vec<Uplink>>,
     attached: Mutex<Vec<Attached>>,
     /// The xenstore watcher, once there is a Xen port.
-    keeper: Mutex<Option<Arc<Keeper>>>,
+    watcher: Mutex<Option<Arc<XenstoreWatcher>>>,
     /// Held while the xenstore watcher starts, which may take long, so that only one is started.
-    keeper_starts: Mutex<()>,
+    watcher_starts: Mutex<()>,
 }
 
 /// A port, and the thread that serves it.
@@ -153,7 +153,7 @@ enum Server {
     FrontEnd(Session),
     /// A session thread of the port's own.
     Own(session::Session),
-    Xen(Arc<Keeper>),
+    Xen(Arc<XenstoreWatcher>),
     /// A worker serves the port's ends; there is no session thread.
     Worker,
 }
@@ -196,8 +196,8 @@ impl Daemon {
             config: bare,
             uplinks: Mutex::default(),
             attached: Mutex::default(),
-            keeper: Mutex::default(),
-            keeper_starts: Mutex::default(),
+            watcher: Mutex::default(),
+            watcher_starts: Mutex::default(),
         };
         let mut members: HashMap<&str, usize> = HashMap::new();
         config.ports.iter().for_each(|port| *members.entry(&port.segment).or_default() += 1);
@@ -290,7 +290,7 @@ impl Daemon {
         let meeting = match &port.kind {
             PortKind::Tap { .. } => self.tap(port)?,
             PortKind::Xen { .. } => {
-                self.keeper().map_err(|cause| StartError::Xen { port: port.name.clone(), cause })?;
+                self.watcher().map_err(|cause| StartError::Xen { port: port.name.clone(), cause })?;
                 meeting(port)?
             }
             _ => meeting(port)?,
@@ -308,16 +308,16 @@ impl Daemon {
 
     fn open(&self, config: &PortConfig, prepared: Prepared, members: usize) -> Result<(), StartError> {
         self.check_mtu(config, config.mtu).map_err(|cause| StartError::Mtu { port: config.name.clone(), cause })?;
-        let terms = PortTerms {
+        let attach_settings = AttachSettings {
             name: &config.name,
             segment: &config.segment,
-            allowance: &config.allowance,
+            limits: &config.limits,
             link: &config.link,
             mac: config.mac,
             offer: self.offer(config),
             enabled: config.enabled,
         };
-        let port = self.network.add_port(&terms, members)?;
+        let port = self.network.add_port(&attach_settings, members)?;
         match self.serve(config, &port, prepared.meeting) {
             Ok(server) => {
                 self.attached().push(Attached { config: config.clone(), port, server, _own: prepared.own });
@@ -343,9 +343,9 @@ impl Daemon {
             }
             Meeting::Stream(other) => Server::Own(stream::run(network, Arc::clone(port), other, config.kind.checksums())?),
             Meeting::Xen(wanted) => {
-                let keeper = self.keeper().map_err(|cause| StartError::Xen { port: config.name.clone(), cause })?;
-                keeper.serve(wanted, port);
-                Server::Xen(keeper)
+                let watcher = self.watcher().map_err(|cause| StartError::Xen { port: config.name.clone(), cause })?;
+                watcher.serve(wanted, port);
+                Server::Xen(watcher)
             }
             Meeting::Tap(tap, settings) => Server::Own(tap::run(network, Arc::clone(port), settings, tap)?),
             Meeting::Nowhere => {
@@ -364,18 +364,18 @@ impl Daemon {
     }
 
     /// The xenstore watcher, which is started if there is none.
-    fn keeper(&self) -> Result<Arc<Keeper>, XenError> {
-        let keeper = || self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(keeper) = &*keeper() {
-            return Ok(Arc::clone(keeper));
+    fn watcher(&self) -> Result<Arc<XenstoreWatcher>, XenError> {
+        let watcher = || self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(watcher) = &*watcher() {
+            return Ok(Arc::clone(watcher));
         }
-        let _alone = self.keeper_starts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(keeper) = &*keeper() {
-            return Ok(Arc::clone(keeper));
+        let _alone = self.watcher_starts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(watcher) = &*watcher() {
+            return Ok(Arc::clone(watcher));
         }
         // Without the other lock, which [`Self::stop`] needs: xenstore may not answer.
-        let started = Arc::new(Keeper::start(&self.network)?);
-        Ok(Arc::clone(keeper().insert(started)))
+        let started = Arc::new(XenstoreWatcher::start(&self.network)?);
+        Ok(Arc::clone(watcher().insert(started)))
     }
 
     /// Opens the interface of a TAP port.
@@ -409,7 +409,7 @@ impl Daemon {
     /// # Errors
     /// Xen is not available, or xen-netback is loaded.
     pub fn tell_of_vifs(&self, who: Sender<News>) -> Result<(), StartError> {
-        self.keeper().map_err(StartError::XenVifs)?.tell(who);
+        self.watcher().map_err(StartError::XenVifs)?.tell(who);
         Ok(())
     }
 
@@ -436,8 +436,8 @@ impl Daemon {
             told.push(gone.ok_or_else(|| NoSuchPort(name.into())));
         }
         for (server, (port, _)) in servers.iter().zip(&ports) {
-            if let Server::Xen(keeper) = server {
-                keeper.release(port);
+            if let Server::Xen(watcher) = server {
+                watcher.release(port);
             }
         }
         stop_sessions(servers);
@@ -462,9 +462,9 @@ impl Daemon {
             config.mtu = mtu;
         }
         port.set_offer(self.offer(config));
-        if let Some(allowance) = change.allowance.as_ref().filter(|allowance| **allowance != config.allowance) {
-            config.allowance = allowance.clone();
-            self.network.set_allowance(port, allowance);
+        if let Some(limits) = change.limits.as_ref().filter(|limits| **limits != config.limits) {
+            config.limits = limits.clone();
+            self.network.set_limits(port, limits);
         }
         if let Some(link) = change.link.as_ref().filter(|link| **link != config.link) {
             config.link = link.clone();
@@ -481,11 +481,11 @@ impl Daemon {
     ///
     /// # Errors
     /// There is none of this name.
-    pub fn drain(&self, name: &str, patience: Duration) -> Result<bool, NoSuchPort> {
+    pub fn drain(&self, name: &str, timeout: Duration) -> Result<bool, NoSuchPort> {
         let port = self.network.find(name).ok_or_else(|| NoSuchPort(name.into()))?;
         match self.change(name, &PortChange { enabled: Some(false), ..PortChange::default() }) {
             Err(ChangeError::NoSuchPort(none)) => Err(none),
-            _ => Ok(self.network.await_drained(&port, patience)),
+            _ => Ok(self.network.await_drained(&port, timeout)),
         }
     }
 
@@ -502,8 +502,8 @@ impl Daemon {
     /// Completes frames in flight, ends all sessions, and stops the workers.
     pub fn stop(&self) {
         let attached = std::mem::take(&mut *self.attached());
-        if let Some(keeper) = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            keeper.stop();
+        if let Some(watcher) = self.watcher.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            watcher.stop();
         }
         stop_sessions(attached.into_iter().map(|attached| attached.server));
         let uplinks = std::mem::take(&mut *self.led_on());

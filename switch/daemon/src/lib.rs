@@ -44,12 +44,12 @@
 #![deny(unsafe_code)]
 
 pub use memlane_dataplane::{
-    airtime, descriptors, handover, host_memory, id, journal, link, network, policy, port, quantity, schedule, segment, settings,
+    cpu_time, descriptors, handover, host_memory, id, journal, link, network, policy, port, quantity, schedule, segment, settings,
     shared, stats, table, tap, verdict, worker,
 };
 #[cfg(fuzzing)]
 pub use memlane_virtq::probe;
-pub use memlane_virtq::{budget, copy, frame, memory, offload, parcel, ring, time, watchdog};
+pub use memlane_virtq::{budget, copy, frame, memory, offload, packet, ring, time, watchdog};
 
 pub mod cli;
 pub mod config;

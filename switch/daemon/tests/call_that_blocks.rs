@@ -37,12 +37,12 @@ fn a_full_eventfd_made_blocking_costs_only_its_own_port() {
     b.send(&frame(mac(1), mac(0), 60, 1)).unwrap();
     let sent = frame(mac(1), mac(2), 60, 2);
     b.send(&sent).unwrap();
-    assert_eq!(c.receive(PATIENCE).unwrap().bytes, sent);
+    assert_eq!(c.receive(TIMEOUT).unwrap().bytes, sent);
     b.send(&frame(mac(1), mac(0), 60, 3)).unwrap();
     bed.wait_for(|bed| matches!(bed.state(0), State::Quarantined(_)), "the port is quarantined");
     b.send(&sent).unwrap();
     // A frame for the villain is flooded if it was sent after its port was closed.
-    while c.receive(PATIENCE).unwrap().bytes != sent {}
+    while c.receive(TIMEOUT).unwrap().bytes != sent {}
 }
 
 #[test]
@@ -57,12 +57,12 @@ fn after_a_call_that_blocked_the_calls_of_a_port_wait_whoever_comes() {
     // The villain comes back with a call descriptor that blocks: the switch sends no interrupts.
     let mut villain = bed.guest(0);
     villain.send(&frame(mac(0), BROADCAST, 60, 2)).unwrap();
-    assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), BROADCAST, 60, 2));
+    assert_eq!(b.receive(TIMEOUT).unwrap().bytes, frame(mac(0), BROADCAST, 60, 2));
     make_calls_block(&mut villain);
     let delivered = bed.totals(0).receive_frames;
     b.send(&frame(mac(1), mac(0), 60, 3)).unwrap();
     bed.wait_for(|bed| bed.totals(0).receive_frames > delivered, "it has its frame");
-    b.wait_sent(PATIENCE).unwrap();
+    b.wait_sent(TIMEOUT).unwrap();
     assert_eq!(bed.state(0), State::Running);
     drop(villain);
     // An honest guest at that port gets its interrupts late, but gets them.
@@ -70,15 +70,15 @@ fn after_a_call_that_blocked_the_calls_of_a_port_wait_whoever_comes() {
     let queue = &mut honest.pair(0).receive.queue;
     queue.ring.set_interrupts(Interrupts::Next);
     queue.call.drain();
-    let calls = bed.totals(0).calls;
+    let calls = bed.totals(0).interrupts;
     let delivered = bed.totals(0).receive_frames;
     while bed.totals(0).receive_frames == delivered {
         // Until its receive queue has started.
-        b.wait_sent(PATIENCE).unwrap();
+        b.wait_sent(TIMEOUT).unwrap();
         b.send(&frame(mac(1), BROADCAST, 60, 4)).unwrap();
-        std::thread::sleep(GLANCE);
+        std::thread::sleep(POLL_INTERVAL);
     }
-    bed.wait_for(|bed| bed.totals(0).calls > calls, "the call that was kept is made");
+    bed.wait_for(|bed| bed.totals(0).interrupts > calls, "the call that was kept is made");
     assert!(honest.pair(0).receive.queue.call.drain() > 0);
 }
 
@@ -86,7 +86,7 @@ fn after_a_call_that_blocked_the_calls_of_a_port_wait_whoever_comes() {
 type Hung = (Vec<OwnedFd>, Vec<Epoll>);
 
 /// Hangs so much on the call descriptor of a guest's receive queue that each interrupt takes milliseconds; how long, too.
-fn make_calls_dear(villain: &mut ToyGuest) -> (Hung, Duration) {
+fn make_interrupts_slow(villain: &mut ToyGuest) -> (Hung, Duration) {
     const COPIES: usize = 300;
     let call = &villain.pair(0).receive.queue.call;
     let copies: Vec<OwnedFd> = (0..COPIES).map(|_| call.waitable().unwrap().try_clone_to_owned().unwrap()).collect();
@@ -107,7 +107,7 @@ fn make_calls_dear(villain: &mut ToyGuest) -> (Hung, Duration) {
             return ((copies, watchers), one);
         }
     }
-    panic!("calls are not dear, whatever hangs on them");
+    panic!("calls are not expensive, whatever hangs on them");
 }
 
 #[test]
@@ -116,17 +116,17 @@ fn what_hangs_on_the_calls_of_a_port_takes_a_small_part_of_the_time() {
     let bed = Bed::new(3);
     let (mut villain, mut b, mut c) = (bed.guest(0), bed.guest(1), bed.guest(2));
     announce(&mut [&mut villain, &mut b, &mut c]);
-    let (_hung, one) = make_calls_dear(&mut villain);
-    let (begun, before) = (Instant::now(), bed.totals(0).calls);
+    let (_hung, one) = make_interrupts_slow(&mut villain);
+    let (begun, before) = (Instant::now(), bed.totals(0).interrupts);
     while begun.elapsed() < SPAN {
         villain.pair(0).receive.queue.ring.set_interrupts(Interrupts::Next);
         b.send(&frame(mac(1), mac(0), 60, 1)).unwrap();
         let sent = frame(mac(1), mac(2), 60, 2);
         b.send(&sent).unwrap();
-        assert_eq!(c.receive(PATIENCE).unwrap().bytes, sent);
+        assert_eq!(c.receive(TIMEOUT).unwrap().bytes, sent);
         while villain.try_receive().unwrap().is_some() {}
     }
-    let calls = bed.totals(0).calls - before;
+    let calls = bed.totals(0).interrupts - before;
     assert!(calls > 0, "the villain is called at all");
     // The debt that the interrupt circuit breaker allows, and a slow interrupt that it forgives, come on top.
     assert!(one * (calls as u32) < SPAN / 8 + 3 * one, "{calls} calls of {one:?}");

@@ -13,16 +13,16 @@ fn a_driver_hears_of_few_small_frames_a_little_later() {
     let bed = Bed::new(2);
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
     announce(&mut [&mut a, &mut b]);
-    a.wait_sent(PATIENCE).unwrap();
+    a.wait_sent(TIMEOUT).unwrap();
     let queue = &mut a.pair(0).transmit.queue;
     queue.call.drain();
     queue.ring.set_interrupts(Interrupts::Next);
     let start = Instant::now();
     a.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
-    assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), 100, 1));
+    assert_eq!(b.receive(TIMEOUT).unwrap().bytes, frame(mac(0), mac(1), 100, 1));
     let queue = &mut a.pair(0).transmit.queue;
     while queue.call.drain() == 0 {
-        assert!(start.elapsed() < PATIENCE, "the sender never hears that its frame went");
+        assert!(start.elapsed() < TIMEOUT, "the sender never hears that its frame went");
         std::thread::yield_now();
     }
     assert!(start.elapsed() >= Duration::from_micros(100), "{:?}", start.elapsed());
@@ -36,7 +36,7 @@ fn a_driver_that_has_looked_meanwhile_is_not_called() {
     a.pair(0).transmit.queue.ring.set_interrupts(Interrupts::Off);
     announce(&mut [&mut a, &mut b]);
     look_after_sent(&mut a);
-    let repeated = |bed: &Bed| bed.totals(0).repeated_calls;
+    let repeated = |bed: &Bed| bed.totals(0).repeated_interrupts;
     let before = repeated(&bed);
     a.pair(0).transmit.queue.call.drain();
     let (mut slow, mut calls) = (0, 0);
@@ -45,7 +45,7 @@ fn a_driver_that_has_looked_meanwhile_is_not_called() {
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
         look_after_sent(&mut a);
         slow += u64::from(start.elapsed() >= IN_TIME);
-        b.receive(PATIENCE).unwrap();
+        b.receive(TIMEOUT).unwrap();
         calls += a.pair(0).transmit.queue.call.drain();
     }
     // A driver that reaps completions within the delay needs no interrupt. A driver that does not look for long, because its CPU is
@@ -64,7 +64,7 @@ fn look_after_sent(guest: &mut ToyGuest) {
     let transmit = &mut guest.pair(0).transmit;
     let start = Instant::now();
     while transmit.queue.ring.in_flight() > 0 {
-        assert!(start.elapsed() < PATIENCE, "a sent chain does not come back");
+        assert!(start.elapsed() < TIMEOUT, "a sent chain does not come back");
         if transmit.reclaim().unwrap() == 0 {
             std::thread::yield_now();
         }
@@ -77,14 +77,14 @@ fn a_driver_hears_of_many_bytes_at_once() {
     let bed = Bed::new(2);
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
     announce(&mut [&mut a, &mut b]);
-    a.wait_sent(PATIENCE).unwrap();
-    let before = bed.totals(0).calls;
+    a.wait_sent(TIMEOUT).unwrap();
+    let before = bed.totals(0).interrupts;
     for number in 1..=20 {
-        a.wait_sent(PATIENCE).unwrap();
+        a.wait_sent(TIMEOUT).unwrap();
         a.pair(0).transmit.queue.ring.set_interrupts(Interrupts::Next);
         a.send(&frame(mac(0), mac(1), 60_000, number)).unwrap();
-        b.receive(PATIENCE).unwrap();
-        bed.wait_for(|bed| bed.totals(0).calls - before >= number, "each large frame is told");
+        b.receive(TIMEOUT).unwrap();
+        bed.wait_for(|bed| bed.totals(0).interrupts - before >= number, "each large frame is told");
     }
 }
 
@@ -93,21 +93,21 @@ fn who_acknowledges_a_stream_hears_of_it_at_once() {
     let bed = Bed::new(2);
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
     announce(&mut [&mut a, &mut b]);
-    let mut fastest = PATIENCE;
+    let mut fastest = TIMEOUT;
     for number in 0..50 {
         look_after_sent(&mut b);
         b.send(&frame(mac(1), mac(0), 60_000, number)).unwrap();
-        a.receive(PATIENCE).unwrap();
+        a.receive(TIMEOUT).unwrap();
         look_after_sent(&mut a);
         a.pair(0).transmit.queue.call.drain();
         let start = Instant::now();
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
         while a.pair(0).transmit.queue.call.drain() == 0 {
-            assert!(start.elapsed() < PATIENCE, "the sender never hears that its frame went");
+            assert!(start.elapsed() < TIMEOUT, "the sender never hears that its frame went");
             std::thread::yield_now();
         }
         fastest = fastest.min(start.elapsed());
-        b.receive(PATIENCE).unwrap();
+        b.receive(TIMEOUT).unwrap();
     }
     assert!(fastest < Duration::from_micros(100), "{fastest:?}: less than calls wait that are put off");
 }

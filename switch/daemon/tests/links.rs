@@ -113,7 +113,7 @@ fn frames_under_way_take_no_more_than_the_ceiling() {
 
 #[test]
 fn a_receiver_that_stops_at_the_end_of_a_line_holds_up_nobody_and_is_given_up() {
-    let settings = Settings { patience: Duration::from_millis(5), ..Settings::default() };
+    let settings = Settings { stall_timeout: Duration::from_millis(5), ..Settings::default() };
     let slow = Impairment { delay: Some("1ms".into()), ..Impairment::default() };
     let mut bed = Bed::with_links(&[None, Some(slow), None], settings);
     let mut got = [0; 3];

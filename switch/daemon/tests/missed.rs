@@ -38,7 +38,7 @@ fn ask_for_a_call_too_late(queue: &mut Queue) {
 fn arrives_without_a_kick(from: &mut ToyGuest, to: &mut ToyGuest, number: u64) -> bool {
     let (source, target) = (from.mac(), to.mac());
     from.send(&frame(source, target, 100, number)).unwrap();
-    assert_eq!(to.receive(PATIENCE).unwrap().bytes, frame(source, target, 100, number));
+    assert_eq!(to.receive(TIMEOUT).unwrap().bytes, frame(source, target, 100, number));
     std::thread::sleep(ASLEEP);
     let lost = Kick::new(KickKind::Eventfd).unwrap();
     let kick = std::mem::replace(&mut from.pair(0).transmit.queue.kick, lost);
@@ -49,7 +49,7 @@ fn arrives_without_a_kick(from: &mut ToyGuest, to: &mut ToyGuest, number: u64) -
     queue.kick = kick;
     queue.kick();
     if !arrived {
-        assert_eq!(to.receive(PATIENCE).unwrap().bytes, last);
+        assert_eq!(to.receive(TIMEOUT).unwrap().bytes, last);
     }
     arrived
 }
@@ -65,13 +65,13 @@ fn a_frame_whose_kick_got_lost_is_found() {
 #[test]
 fn a_driver_whose_wish_came_too_late_is_called() {
     let (bed, mut a, mut b) = two_guests();
-    let before = bed.totals(1).repeated_calls;
+    let before = bed.totals(1).repeated_interrupts;
     ask_for_no_calls(&mut b.pair(0).receive.queue);
     a.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
     bed.wait_for(|bed| bed.totals(1).receive_frames == 2, "the frame is there");
     ask_for_a_call_too_late(&mut b.pair(0).receive.queue);
-    assert_eq!(bed.totals(1).repeated_calls - before, 1);
-    assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), 100, 1));
+    assert_eq!(bed.totals(1).repeated_interrupts - before, 1);
+    assert_eq!(b.receive(TIMEOUT).unwrap().bytes, frame(mac(0), mac(1), 100, 1));
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_guest_of_user_mode_linux_that_lost_an_interrupt_is_called_again_soon() {
         };
         wait_until(twice, "it is called again");
         let took = begun.elapsed();
-        assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), 100, number));
+        assert_eq!(b.receive(TIMEOUT).unwrap().bytes, frame(mac(0), mac(1), 100, number));
         took < Duration::from_millis(10)
     });
     assert!(soon, "not within 10 ms");
@@ -110,27 +110,27 @@ fn and_so_is_one_for_whom_frames_had_to_wait_before() {
     }
     bed.wait_for(|bed| bed.totals(1).waiting > 0, "a frame waits");
     for number in 0..10 {
-        assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), 100, number));
+        assert_eq!(b.receive(TIMEOUT).unwrap().bytes, frame(mac(0), mac(1), 100, number));
     }
     std::thread::sleep(ALL_LOOKS);
-    let (before, had) = (bed.totals(1).repeated_calls, bed.totals(1).receive_frames);
+    let (before, had) = (bed.totals(1).repeated_interrupts, bed.totals(1).receive_frames);
     ask_for_no_calls(&mut b.pair(0).receive.queue);
     a.send(&frame(mac(0), mac(1), 100, 10)).unwrap();
     bed.wait_for(|bed| bed.totals(1).receive_frames == had + 1, "the frame is there");
     ask_for_a_call_too_late(&mut b.pair(0).receive.queue);
-    assert_eq!(bed.totals(1).repeated_calls - before, 1);
+    assert_eq!(bed.totals(1).repeated_interrupts - before, 1);
 }
 
 #[test]
 fn a_sender_whose_wish_came_too_late_is_called() {
     let (bed, mut a, mut b) = two_guests();
-    a.wait_sent(PATIENCE).unwrap();
-    let before = bed.totals(0).repeated_calls;
+    a.wait_sent(TIMEOUT).unwrap();
+    let before = bed.totals(0).repeated_interrupts;
     ask_for_no_calls(&mut a.pair(0).transmit.queue);
     a.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
-    b.receive(PATIENCE).unwrap();
+    b.receive(TIMEOUT).unwrap();
     ask_for_a_call_too_late(&mut a.pair(0).transmit.queue);
-    assert_eq!(bed.totals(0).repeated_calls - before, 1);
+    assert_eq!(bed.totals(0).repeated_interrupts - before, 1);
 }
 
 #[test]
@@ -142,11 +142,11 @@ fn a_kick_that_came_is_not_missed() {
             b.send(&frame(mac(1), mac(0), 100, number)).unwrap();
         }
         for _ in 0..10 {
-            a.receive(PATIENCE).unwrap();
-            b.receive(PATIENCE).unwrap();
+            a.receive(TIMEOUT).unwrap();
+            b.receive(TIMEOUT).unwrap();
         }
-        a.wait_sent(PATIENCE).unwrap();
-        b.wait_sent(PATIENCE).unwrap();
+        a.wait_sent(TIMEOUT).unwrap();
+        b.wait_sent(TIMEOUT).unwrap();
         std::thread::sleep(Duration::from_millis(2 * (round % 5)));
     }
     std::thread::sleep(ALL_LOOKS);

@@ -11,10 +11,10 @@ use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use bed::Bed;
-use memlane::policy::{Allowance, Limit};
+use memlane::policy::{Limit, PortLimits};
 use memlane::settings::{Poll, Settings};
 use memlane::stats::DropReason;
-use memlane_rig::ring::Piece;
+use memlane_rig::ring::Iovec;
 
 /// A worker makes many poll iterations in the time in which a guest does anything.
 fn pass_often(bed: &mut Bed) {
@@ -52,7 +52,7 @@ impl Contest {
 
     fn polled(poll: Poll, sizes: &[u32], room: usize) -> Self {
         // A busy machine may take the CPU away from all of us for longer than the usual stall timeout.
-        Self::with(Settings { poll, patience: Duration::from_secs(60), ..Settings::default() }, sizes, room)
+        Self::with(Settings { poll, stall_timeout: Duration::from_secs(60), ..Settings::default() }, sizes, room)
     }
 
     fn with(settings: Settings, sizes: &[u32], room: usize) -> Self {
@@ -89,8 +89,8 @@ impl Contest {
         self.bytes.iter().zip(before).map(|(now, before)| now - before).collect()
     }
 
-    fn allow(&mut self, port: usize, allowance: Allowance) {
-        self.bed.ports[port].policy.set(&allowance);
+    fn allow(&mut self, port: usize, limits: PortLimits) {
+        self.bed.ports[port].policy.set(&limits);
     }
 
     fn drops(&self, port: usize, reason: DropReason) -> u64 {
@@ -113,8 +113,8 @@ fn eight_senders_of_all_sizes_get_equal_bytes() {
 fn bytes_follow_weights() {
     for poll in [Poll::Adaptive, Poll::Always] {
         let mut contest = Contest::polled(poll, &[1514, 1514, 300], 40);
-        contest.allow(1, Allowance { weight: 2, ..Allowance::default() });
-        contest.allow(2, Allowance { weight: 4, ..Allowance::default() });
+        contest.allow(1, PortLimits { weight: 2, ..PortLimits::default() });
+        contest.allow(2, PortLimits { weight: 4, ..PortLimits::default() });
         let bytes = contest.run(3000);
         let shares: Vec<f64> = bytes.iter().map(|&b| 7.0 * b as f64 / bytes.iter().sum::<u64>() as f64).collect();
         let right = |(share, weight): (&f64, f64)| (share - weight).abs() < 0.05 * weight;
@@ -135,10 +135,10 @@ fn a_sender_with_one_receiver_loses_nothing() {
 #[test]
 fn a_saturated_in_order_sender_loses_nothing() {
     // The receiver takes a few frames a step: whenever it does, time that one frame waited must not be held against the next.
-    let patience = Duration::from_millis(300);
-    let mut contest = Contest::with(Settings { poll: Poll::Always, patience, ..Settings::default() }, &[1514], 40);
+    let stall_timeout = Duration::from_millis(300);
+    let mut contest = Contest::with(Settings { poll: Poll::Always, stall_timeout, ..Settings::default() }, &[1514], 40);
     let begun = Instant::now();
-    while begun.elapsed() < 3 * patience {
+    while begun.elapsed() < 3 * stall_timeout {
         contest.step();
     }
     for reason in [DropReason::ReceiverStalled, DropReason::ReceiverFull] {
@@ -150,7 +150,7 @@ fn a_saturated_in_order_sender_loses_nothing() {
 fn a_sender_whose_receiver_hardly_reads_leaves_others_room_to_wait() {
     // Guest 0 keeps as many frames waiting for guest 1 as it can, which reads one now and then; guest 2 sends to 3, which reads
     // all, but late.
-    let mut bed = Bed::with(4, Settings { parking: 64, patience: Duration::from_secs(60), ..Settings::default() });
+    let mut bed = Bed::with(4, Settings { wait_queue: 64, stall_timeout: Duration::from_secs(60), ..Settings::default() });
     bed.announce(&[1, 3]);
     let (mut sent, mut received) = (0, 0);
     for step in 0..500 {
@@ -204,7 +204,7 @@ fn a_limit_holds_whatever_the_sizes() {
         let mut contest = Contest::new(&[size], 256);
         let limit = Limit { rate: Some(limit.into()), burst_ms: Some(1000), ..Limit::default() };
         let expected = limit.bytes().unwrap() as f64;
-        contest.allow(0, Allowance { transmit: limit, ..Allowance::default() });
+        contest.allow(0, PortLimits { transmit: limit, ..PortLimits::default() });
         // Frames that passed the rate limit in the burst are still on their way.
         let seen = rate(&mut contest, |contest| contest.bed.ports[1].counters(0).waiting.get() == 0);
         assert!(holds(&seen, expected), "{size}: {seen:?} instead of {expected}");
@@ -215,7 +215,7 @@ fn a_limit_holds_whatever_the_sizes() {
 fn a_receive_limit_is_shared_fairly() {
     let mut contest = Contest::new(&[200, 1514, 20_000], 256);
     let limit = Limit { rate: Some("50Mbit".into()), burst_ms: Some(1000), ..Limit::default() };
-    contest.allow(3, Allowance { receive: limit, ..Allowance::default() });
+    contest.allow(3, PortLimits { receive: limit, ..PortLimits::default() });
     let seen = rate(&mut contest, |_| true);
     assert!(holds(&seen, 6.25e6), "{seen:?}");
     contest.bytes.fill(0);
@@ -259,7 +259,7 @@ fn holds(seen: &RangeInclusive<f64>, expected: f64) -> bool {
 #[test]
 fn floods_are_limited_and_counted() {
     let mut bed = Bed::new(3);
-    bed.ports[0].policy.set(&Allowance { storm: 1000, ..Allowance::default() });
+    bed.ports[0].policy.set(&PortLimits { storm: 1000, ..PortLimits::default() });
     let (mut sent, mut received) = (0, 0);
     for _ in 0..100 {
         let free = usize::from(bed.guests[0].transmit.free());
@@ -376,7 +376,7 @@ fn who_sends_little_holds_up_nobody() {
 #[test]
 fn who_sends_a_little_to_everybody_holds_up_nobody() {
     // Guest 1 always has more, but for each of the others in turn; guest 0 sends to guest 2 alone.
-    let mut bed = Bed::with(10, Settings { poll: Poll::Always, patience: Duration::from_secs(60), ..Settings::default() });
+    let mut bed = Bed::with(10, Settings { poll: Poll::Always, stall_timeout: Duration::from_secs(60), ..Settings::default() });
     bed.announce(&[2, 3, 4, 5, 6, 7, 8, 9]);
     let frames: Vec<u64> = (0..16)
         .map(|number| {
@@ -390,7 +390,7 @@ fn who_sends_a_little_to_everybody_holds_up_nobody() {
         bed.guests[1].reclaim();
         let transmit = &mut bed.guests[1].transmit;
         for &frame in frames.iter().cycle().take(usize::from(transmit.free())) {
-            transmit.add(&[Piece::readable(frame, 12 + 60)]).unwrap();
+            transmit.add(&[Iovec::readable(frame, 12 + 60)]).unwrap();
         }
         transmit.publish();
         bed.guests[0].fill(0, 2, 1514);
@@ -408,7 +408,7 @@ fn who_sends_a_little_to_everybody_holds_up_nobody() {
 fn alternating_destinations_gain_nothing() {
     // Guest 0 sends to 2 alone; guest 1 to 2 and 3 in turn, so that its frames wait in two places.
     for poll in [Poll::Adaptive, Poll::Always] {
-        let mut bed = Bed::with(4, Settings { poll, patience: Duration::from_secs(60), ..Settings::default() });
+        let mut bed = Bed::with(4, Settings { poll, stall_timeout: Duration::from_secs(60), ..Settings::default() });
         bed.announce(&[2, 3]);
         let mut bytes = [0_u64; 2];
         for step in 0..6000 {
@@ -426,7 +426,7 @@ fn alternating_destinations_gain_nothing() {
 #[test]
 fn a_busy_receiver_hears_broadcasts_in_the_senders_turn() {
     // Guest 0 keeps guest 2 busy; guest 1 broadcasts once in a while, and guest 3 misses nothing either.
-    let mut bed = Bed::with(4, Settings { patience: Duration::from_secs(60), ..Settings::default() });
+    let mut bed = Bed::with(4, Settings { stall_timeout: Duration::from_secs(60), ..Settings::default() });
     bed.announce(&[2, 3]);
     let (mut asked, mut heard) = (0, [0; 2]);
     for step in 0..2000 {

@@ -24,10 +24,10 @@ fn fill_queue(path: &Path) -> Vec<UnixStream> {
 /// Ends the network in another thread, so that a test that fails ends too.
 fn must_stop(mut bed: Bed) {
     let stops = std::thread::spawn(move || bed.stop());
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !stops.is_finished() {
         assert!(Instant::now() < deadline, "the network does not end");
-        std::thread::sleep(GLANCE / 10);
+        std::thread::sleep(POLL_INTERVAL / 10);
     }
     stops.join().unwrap();
 }
@@ -49,14 +49,14 @@ fn a_front_end_that_accepts_nobody_does_not_hold_up_the_end() {
     let _crowd = fill_queue(&path);
     let bed = Bed::connecting(&path);
     // It is trying by now, and will be when the end comes.
-    std::thread::sleep(GLANCE);
+    std::thread::sleep(POLL_INTERVAL);
     must_stop(bed);
 }
 
 /// A front end that asks and asks at the socket `path`, and reads no answer, until the other side waits for that.
 fn mute(path: &Path) -> UnixStream {
     let mut stream = UnixStream::connect(path).unwrap();
-    stream.set_write_timeout(Some(GLANCE)).unwrap();
+    stream.set_write_timeout(Some(POLL_INTERVAL)).unwrap();
     // GET_FEATURES of version 1 without a payload.
     let question = [1_u32, 1, 0].map(u32::to_ne_bytes).concat();
     while stream.write_all(&question).is_ok() {}
@@ -105,10 +105,10 @@ fn the_end_does_not_wait_for_a_whole_reload() {
         let managed = Arc::clone(&managed);
         move || managed.reload(&wanted, ReloadOptions::default())
     });
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while managed.config().unwrap().ports.len() > MUTE {
         assert!(Instant::now() < deadline, "the reload does not begin");
-        std::thread::sleep(GLANCE / 60);
+        std::thread::sleep(POLL_INTERVAL / 60);
     }
     let begun = Instant::now();
     managed.stop();

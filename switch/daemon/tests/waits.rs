@@ -6,25 +6,25 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use memlane::id::PortId;
-use memlane::policy::Allowance;
+use memlane::policy::PortLimits;
 use memlane::stats::DropReason;
 use memlane_rig::frontend::features;
 use memlane_rig::guest::ToyGuest;
 use memlane_rig::ring::Interrupts;
 
 #[test]
-fn what_waits_for_a_receiver_that_takes_nothing_is_dropped_after_the_patience() {
-    let bed = Bed::with("patience-ms = 50", &["", ""]);
+fn what_waits_for_a_receiver_that_takes_nothing_is_dropped_after_the_stall_timeout() {
+    let bed = Bed::with("stall-timeout-ms = 50", &["", ""]);
     let mut a = bed.guest(0);
     let mut b = bed.guest_with_four_buffers(1);
     announce(&mut [&mut a, &mut b]);
     for number in 0..40 {
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
     }
-    a.wait_sent(PATIENCE).unwrap();
+    a.wait_sent(TIMEOUT).unwrap();
     assert!(bed.drops(1, DropReason::ReceiverStalled) > 0);
     for number in 0..3 {
-        assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), 100, number));
+        assert_eq!(b.receive(TIMEOUT).unwrap().bytes, frame(mac(0), mac(1), 100, number));
     }
     assert_silent(&mut b);
 }
@@ -37,12 +37,12 @@ fn a_driver_that_missed_a_call_is_called_again() {
     announce(&mut [&mut a, &mut b]);
     // The next receive frame raises an interrupt.
     b.pair(0).receive.queue.ring.set_interrupts(Interrupts::Next);
-    let before = bed.totals(1).calls;
+    let before = bed.totals(1).interrupts;
     for number in 0..10 {
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
     }
-    a.wait_sent(PATIENCE).unwrap();
-    let calls = bed.totals(1).calls - before;
+    a.wait_sent(TIMEOUT).unwrap();
+    let calls = bed.totals(1).interrupts - before;
     assert!(bed.drops(1, DropReason::ReceiverStalled) > 0);
     assert!((4..=10).contains(&calls), "a call, and one each after 1, 2, 4 ... 64 ms of 100: {calls}");
 }
@@ -53,7 +53,7 @@ fn empty_passes(bed: &Bed) -> u64 {
 }
 
 /// How often the worker of a network with this `poll` polls in vain while frames that came over a link wait for the stall timeout.
-fn empty_passes_of_a_patience(poll: &str) -> u64 {
+fn empty_passes_of_a_stall_timeout(poll: &str) -> u64 {
     let bed = Bed::with(&format!("poll = \"{poll}\""), &["", "link = { delay = \"1ms\" }"]);
     let mut a = bed.guest(0);
     let mut b = bed.guest_with_four_buffers(1);
@@ -62,13 +62,13 @@ fn empty_passes_of_a_patience(poll: &str) -> u64 {
     for number in 0..10 {
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
     }
-    bed.wait_for(|bed| bed.drops(1, DropReason::ReceiverStalled) > 0, "the patience is over");
+    bed.wait_for(|bed| bed.drops(1, DropReason::ReceiverStalled) > 0, "the stall timeout is over");
     empty_passes(&bed) - before
 }
 
 #[test]
 fn a_worker_sleeps_while_what_came_over_a_link_finds_no_room() {
-    let (spinning, passes) = (empty_passes_of_a_patience("always"), empty_passes_of_a_patience("never"));
+    let (spinning, passes) = (empty_passes_of_a_stall_timeout("always"), empty_passes_of_a_stall_timeout("never"));
     // It wakes shortly before each moment at which there is something to do, by as much as it learned to oversleep, and polls until then.
     assert!(passes < spinning / 10, "{passes} passes, {spinning} of one that never sleeps");
 }
@@ -82,7 +82,7 @@ fn a_worker_sleeps_once_what_came_over_a_link_is_given_up() {
     for number in 0..10 {
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
     }
-    bed.wait_for(|bed| bed.drops(1, DropReason::ReceiverStalled) > 0, "the patience is over");
+    bed.wait_for(|bed| bed.drops(1, DropReason::ReceiverStalled) > 0, "the stall timeout is over");
     // Longer than the lost-notification checks of rings that fell quiet go on.
     std::thread::sleep(Duration::from_millis(500));
     let before = empty_passes(&bed);
@@ -99,7 +99,7 @@ fn a_worker_sleeps_while_a_limit_holds_back() {
     let mut before = 0;
     for number in 0..600 {
         while a.send(&frame(mac(0), mac(1), 100, 0)).is_ok() {}
-        b.receive(PATIENCE).unwrap();
+        b.receive(TIMEOUT).unwrap();
         if number == 300 {
             before = empty_passes(&bed);
         }
@@ -112,7 +112,7 @@ fn a_worker_sleeps_while_a_limit_holds_back() {
 
 #[test]
 fn an_idle_worker_sleeps_after_a_frame_was_left_for_want_of_room() {
-    let bed = Bed::with("poll = \"never\"\nin-order = true\npatience-ms = 60000", &["", ""]);
+    let bed = Bed::with("poll = \"never\"\nin-order = true\nstall-timeout-ms = 60000", &["", ""]);
     let mut a = bed.guest_like(0, bed.builder(0).with(features::IN_ORDER));
     let mut b = bed.guest(1);
     announce(&mut [&mut a, &mut b]);
@@ -122,12 +122,12 @@ fn an_idle_worker_sleeps_after_a_frame_was_left_for_want_of_room() {
         while a.send(&frame(mac(0), mac(1), 100, 0)).is_ok() {
             sent += 1;
         }
-        b.receive(PATIENCE).unwrap_or_else(|error| panic!("frame {received}: {error}"));
+        b.receive(TIMEOUT).unwrap_or_else(|error| panic!("frame {received}: {error}"));
     }
-    (600..sent).for_each(|_| drop(b.receive(PATIENCE).unwrap()));
-    a.wait_sent(PATIENCE).unwrap();
+    (600..sent).for_each(|_| drop(b.receive(TIMEOUT).unwrap()));
+    a.wait_sent(TIMEOUT).unwrap();
     let (begin, before) = (Instant::now(), empty_passes(&bed));
-    while begin.elapsed() < GLANCE {
+    while begin.elapsed() < POLL_INTERVAL {
         std::thread::yield_now();
     }
     assert!(empty_passes(&bed) - before < 20, "{} passes for nothing", empty_passes(&bed) - before);
@@ -136,7 +136,7 @@ fn an_idle_worker_sleeps_after_a_frame_was_left_for_want_of_room() {
 /// A network of two workers and four guests: the fourth has no room because the third keeps it busy; the first two have each sent a
 /// broadcast.
 fn busy_receiver() -> (Bed, Vec<ToyGuest>) {
-    let bed = Bed::with("workers = 2\npatience-ms = 60000", &["", "", "", ""]);
+    let bed = Bed::with("workers = 2\nstall-timeout-ms = 60000", &["", "", "", ""]);
     let mut guests: Vec<_> = (0..4).map(|index| bed.guest(index)).collect();
     announce(&mut guests.iter_mut().collect::<Vec<_>>());
     // More than the receiver has buffers for.
@@ -157,13 +157,13 @@ fn a_broadcast_waits_for_a_busy_receiver_of_another_worker_too() {
     let (bed, mut guests) = busy_receiver();
     let mut heard = [false; 2];
     while heard != [true; 2] {
-        let bytes = guests[3].receive(PATIENCE).unwrap().bytes;
+        let bytes = guests[3].receive(TIMEOUT).unwrap().bytes;
         for (index, heard) in heard.iter_mut().enumerate() {
             *heard |= bytes == frame(mac(index), BROADCAST, 60, 1000);
         }
     }
     for guest in &mut guests[..2] {
-        guest.wait_sent(PATIENCE).unwrap();
+        guest.wait_sent(TIMEOUT).unwrap();
     }
     assert_eq!(bed.drops(3, DropReason::FloodNoRoom), 0);
 }
@@ -176,7 +176,7 @@ fn a_sender_whose_broadcast_waits_can_stop() {
         guest.start().unwrap();
         guest.send(&frame(mac(index), BROADCAST, 60, 1001)).unwrap();
     }
-    while guests[3].receive(PATIENCE).unwrap().bytes != frame(mac(1), BROADCAST, 60, 1001) {}
+    while guests[3].receive(TIMEOUT).unwrap().bytes != frame(mac(1), BROADCAST, 60, 1001) {}
 }
 
 #[test]
@@ -188,12 +188,12 @@ fn a_worker_rests_after_a_limit_that_held_back_was_taken_away() {
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
     }
     bed.wait_for(|bed| bed.totals(0).transmit_limited > 0, "the limit to hold back");
-    bed.daemon().network().port(PortId(0)).unwrap().policy.set(&Allowance::default());
+    bed.daemon().network().port(PortId(0)).unwrap().policy.set(&PortLimits::default());
     // The worker polls the ring again when the rate limit would have opened, or at the next kick.
     a.send(&frame(mac(0), mac(1), 100, 100)).unwrap();
-    while b.receive(PATIENCE).unwrap().bytes != frame(mac(0), mac(1), 100, 100) {}
+    while b.receive(TIMEOUT).unwrap().bytes != frame(mac(0), mac(1), 100, 100) {}
     let (begin, before) = (Instant::now(), empty_passes(&bed));
-    while begin.elapsed() < GLANCE {
+    while begin.elapsed() < POLL_INTERVAL {
         std::thread::yield_now();
     }
     assert!(empty_passes(&bed) - before < 100, "{} passes for nothing", empty_passes(&bed) - before);

@@ -30,7 +30,7 @@ fn a_frame_on_its_way_to_another_worker_never_reaches_who_has_the_slot_by_then()
 fn a_worker_that_falls_behind_holds_up_only_who_sends_to_it() {
     // Guest 0 has four queues for guest 4 at the other worker, which takes no step; guest 1 sends to 2, at guest 0's worker.
     const OUT: usize = 100;
-    let mut crew = Crew::new(&[0, 0, 0, 0, 1], Settings { patience: Duration::from_secs(60), ..Settings::default() });
+    let mut crew = Crew::new(&[0, 0, 0, 0, 1], Settings { stall_timeout: Duration::from_secs(60), ..Settings::default() });
     crew.announce();
     let mut queues: Vec<_> = (1..4).map(|pair| crew.queue(0, pair, 0)).collect();
     let (mut sent, mut received) = (0, 0);
@@ -68,7 +68,7 @@ fn a_worker_that_falls_behind_holds_up_only_who_sends_to_it() {
 fn frames_of_other_workers_are_nobodys_burden_here() {
     // Guests 0 and 1 send to 2 and 3, all at worker 0; guests of three other workers send to three more receivers there.
     let mut crew =
-        Crew::new(&[0, 0, 0, 0, 0, 0, 0, 1, 2, 3], Settings { patience: Duration::from_secs(60), ..Settings::default() });
+        Crew::new(&[0, 0, 0, 0, 0, 0, 0, 1, 2, 3], Settings { stall_timeout: Duration::from_secs(60), ..Settings::default() });
     crew.announce();
     let mut queues: Vec<_> = (7..10)
         .flat_map(|from| [(from, 1), (from, 2), (from, 3)])

@@ -2,31 +2,30 @@
 //!
 //! - **Forwarding**: [`verdict`] decides by the FDB of a broadcast domain, with MAC learning and aging ([`table`], [`segment`]).
 //!   Rate limits, storm control and anti-spoofing are in [`policy`].
-//! - **Scheduling**: CPU-time fairness among ports ([`airtime`]), fair queueing at a receiver ([`schedule`]), and link emulation
+//! - **Scheduling**: CPU-time fairness among ports ([`cpu_time`]), fair queueing at a receiver ([`schedule`]), and link emulation
 //!   ([`link`]).
 //! - **Workers**: a [`worker`] polls its sources and serves its outlets; inter-worker queues ([`handover`]) connect the workers.
 //! - **Backpressure** leaves frames in their sender's transmit ring (`sources`). Quotas of the ring, the stall timeout, and passing
 //!   over a frame too long for the receiver bound head-of-line blocking (`sources`, `outlets`).
 //! - **Notifications**: coalescing of TX-completion interrupts (`sources`), lost-notification checks
-//!   (`worker::lost_notifications`), busy polling and sleep (`worker::rest`), timers (`agenda`).
+//!   (`worker::lost_notifications`), busy polling and sleep (`worker::rest`), timers (`timers`).
 //! - **Control side**: [`port`]s bring virtqueues to workers; the [`network`] adds and removes ports.
 //!
 //! This crate opens no sockets and knows no kind of port: the kinds of ports bring the ends of [`port::end`].
 
 #![deny(unsafe_code)]
 
-pub(crate) use memlane_virtq::{budget, frame, memory, notice, offload, parcel, ring, time, watchdog};
+pub(crate) use memlane_virtq::{budget, frame, memory, notification, offload, packet, ring, time, watchdog};
 
-mod agenda;
-pub mod airtime;
+pub mod cpu_time;
 pub mod descriptors;
-mod fate;
 pub mod handover;
 pub mod host_memory;
 pub mod id;
 pub mod journal;
 pub mod link;
 pub mod network;
+mod outcome;
 mod outlets;
 pub mod policy;
 pub mod pool;
@@ -41,5 +40,6 @@ mod sources;
 pub mod stats;
 pub mod table;
 pub mod tap;
+mod timers;
 pub mod verdict;
 pub mod worker;

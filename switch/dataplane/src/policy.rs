@@ -234,7 +234,7 @@ pub enum AntiSpoof {
 /// All limits of a port that the operator sets, as configured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct Allowance {
+pub struct PortLimits {
     /// Its share of a busy receiver, compared with other senders' (fair queueing).
     #[schemars(range(min = 1, max = 1000))]
     pub weight: u16,
@@ -249,7 +249,7 @@ pub struct Allowance {
     pub anti_spoof: AntiSpoof,
 }
 
-impl Default for Allowance {
+impl Default for PortLimits {
     fn default() -> Self {
         Self { weight: 1, transmit: Limit::default(), receive: Limit::default(), storm: DEFAULT_STORM, anti_spoof: AntiSpoof::Off }
     }
@@ -286,7 +286,7 @@ pub struct Policy {
 
 impl Policy {
     /// A policy with these limits.
-    pub fn new(allowance: &Allowance) -> Self {
+    pub fn new(limits: &PortLimits) -> Self {
         let policy = Self {
             weight: AtomicU16::new(1),
             transmit: Limiter::default(),
@@ -297,19 +297,19 @@ impl Policy {
             guarded: AtomicBool::new(false),
         };
         policy.suspect.set_packets(Some(SUSPECT_FLOODS), SUSPECT_FLOODS);
-        policy.set(allowance);
+        policy.set(limits);
         policy
     }
 
     /// Applies these limits from now on.
-    pub fn set(&self, allowance: &Allowance) {
-        self.weight.store(allowance.weight, Ordering::Relaxed);
-        self.transmit.set(&allowance.transmit);
-        self.receive.set(&allowance.receive);
-        let burst = (allowance.storm / STORM_BURSTS).max(LEAST_STORM_BURST);
-        self.storm.set_packets((allowance.storm > 0).then_some(allowance.storm), burst);
-        self.usual_storm.store(allowance.storm == DEFAULT_STORM, Ordering::Relaxed);
-        self.guarded.store(allowance.anti_spoof == AntiSpoof::Mac, Ordering::Relaxed);
+    pub fn set(&self, limits: &PortLimits) {
+        self.weight.store(limits.weight, Ordering::Relaxed);
+        self.transmit.set(&limits.transmit);
+        self.receive.set(&limits.receive);
+        let burst = (limits.storm / STORM_BURSTS).max(LEAST_STORM_BURST);
+        self.storm.set_packets((limits.storm > 0).then_some(limits.storm), burst);
+        self.usual_storm.store(limits.storm == DEFAULT_STORM, Ordering::Relaxed);
+        self.guarded.store(limits.anti_spoof == AntiSpoof::Mac, Ordering::Relaxed);
     }
 
     /// Charges a frame that the port floods.
@@ -410,21 +410,21 @@ mod tests {
         let now = 1 << 40;
         let flood = |reaches_one| Flood { reaches_one, suspect: false, now };
         let passed = |policy: &Policy, reaches_one| (0..300_000).filter(|_| policy.take_flood(flood(reaches_one)).is_ok()).count();
-        let usual = Policy::new(&Allowance::default());
+        let usual = Policy::new(&PortLimits::default());
         assert_eq!(
             (passed(&usual, true), passed(&usual, false)),
             (300_000, 20_001),
             "a tenth of a second's, and the one that goes beyond"
         );
-        let configured = Policy::new(&Allowance { storm: 100, ..Allowance::default() });
+        let configured = Policy::new(&PortLimits { storm: 100, ..PortLimits::default() });
         assert_eq!(passed(&configured, true), 2001);
-        let unlimited = Policy::new(&Allowance { storm: 0, ..Allowance::default() });
+        let unlimited = Policy::new(&PortLimits { storm: 0, ..PortLimits::default() });
         assert_eq!(passed(&unlimited, false), 300_000);
     }
 
     #[test]
     fn uncompressed_video_does_not_meet_the_usual_storm_limit() {
-        let (policy, start) = (Policy::new(&Allowance::default()), 1 << 40);
+        let (policy, start) = (Policy::new(&PortLimits::default()), 1 << 40);
         let frame = frequency() / 190_000;
         let flood = |number| Flood { reaches_one: false, suspect: false, now: start + number * frame };
         assert!((0..400_000).all(|number| policy.take_flood(flood(number)).is_ok()));
@@ -432,7 +432,7 @@ mod tests {
 
     #[test]
     fn a_suspect_floods_little() {
-        let policy = Policy::new(&Allowance { storm: 0, ..Allowance::default() });
+        let policy = Policy::new(&PortLimits { storm: 0, ..PortLimits::default() });
         let flood = Flood { reaches_one: true, suspect: true, now: 1 << 40 };
         let passed = (0..1000).filter(|_| policy.take_flood(flood) != Err(DropReason::Loop)).count();
         assert_eq!(passed, 101);

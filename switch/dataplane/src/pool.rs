@@ -83,8 +83,8 @@ impl Share {
     }
 
     /// Buffers that could be taken now.
-    pub fn allowance(&self) -> usize {
-        self.account.allowance() as usize / BUFFER
+    pub fn quota(&self) -> usize {
+        self.account.quota() as usize / BUFFER
     }
 }
 
@@ -99,7 +99,7 @@ mod tests {
         let (one, other) = (Share::new(Arc::clone(&pool)), Share::new(Arc::clone(&pool)));
         let own = one.own();
         let rooms: Vec<_> = std::iter::from_fn(|| one.take()).collect();
-        assert_eq!((rooms.len(), other.allowance()), (4, 2));
+        assert_eq!((rooms.len(), other.quota()), (4, 2));
         assert!(other.take().is_some(), "and is dropped at once");
         for room in rooms {
             assert!(one.give_back(room).is_none());

@@ -9,20 +9,20 @@
 //! - **Flows** order the enqueued packets of one sender: new flows before old ones, as in FQ-CoDel ([`flows`]).
 //!
 //! Where drivers poll, backpressure leaves frames in their senders' rings, and those senders get fair queueing without a queue
-//! ([`race`]).
+//! ([`fair_queue`]).
 //!
 //! Enqueueing is the exception: while no frame is enqueued for a receiver, frames reach it without this module. Head-of-line
 //! blocking by one long frame is avoided by [`Turns::next_below`].
 
+pub mod fair_queue;
 pub mod flows;
-mod parking;
-pub mod race;
+mod wait_queue;
 
 use std::collections::VecDeque;
 
 use crate::id::PortId;
 use flows::Flows;
-pub use parking::{Parking, Spot};
+pub use wait_queue::{Spot, WaitQueue};
 
 /// Quantum in bytes at weight 1: a usual frame, so that a sender of small frames needs few of them enqueued to keep its share.
 pub const QUANTUM: u32 = 1514;
@@ -104,10 +104,10 @@ impl Turns {
     }
 
     /// Appends the packet at `spot` to the queue of `sender`.
-    pub fn push(&mut self, sender: PortId, spot: Spot, parking: &mut Parking) {
+    pub fn push(&mut self, sender: PortId, spot: Spot, wait_queue: &mut WaitQueue) {
         self.waiting += 1;
         let index = self.senders.iter().position(|queue| queue.port == sender).unwrap_or_else(|| self.add(sender));
-        self.senders[index].flows.push(spot, parking);
+        self.senders[index].flows.push(spot, wait_queue);
     }
 
     /// Sets every sender's weight to `weight_of` from now on. Setting it only when a frame comes would not do: a sender with a ring
@@ -123,17 +123,17 @@ impl Turns {
     }
 
     /// The next packet. A sender that has used up its deficit gets its quantum for the next round.
-    pub fn next(&mut self, parking: &Parking) -> Option<Spot> {
-        self.next_below(u32::MAX, parking)
+    pub fn next(&mut self, wait_queue: &WaitQueue) -> Option<Spot> {
+        self.next_below(u32::MAX, wait_queue)
     }
 
     /// The same as if senders with a next packet of `too_long` bytes or more had nothing enqueued: against head-of-line blocking by
     /// a long frame.
-    pub fn next_below(&mut self, too_long: u32, parking: &Parking) -> Option<Spot> {
+    pub fn next_below(&mut self, too_long: u32, wait_queue: &WaitQueue) -> Option<Spot> {
         for _ in 0..self.senders.len() {
             let sender = self.senders.front_mut()?;
-            let spot = sender.flows.next(parking)?;
-            let length = parking.length(spot);
+            let spot = sender.flows.next(wait_queue)?;
+            let length = wait_queue.length(spot);
             if length < too_long {
                 if length <= sender.deficit {
                     return Some(spot);
@@ -143,14 +143,14 @@ impl Turns {
             }
             self.senders.rotate_left(1);
         }
-        self.skip_rounds(too_long, parking);
-        self.next_affordable(too_long, parking)
+        self.skip_rounds(too_long, wait_queue);
+        self.next_affordable(too_long, wait_queue)
     }
 
     /// Gives every sender that may send the quanta of as many rounds as pass before the first of them can.
-    fn skip_rounds(&mut self, too_long: u32, parking: &Parking) {
+    fn skip_rounds(&mut self, too_long: u32, wait_queue: &WaitQueue) {
         let next = |sender: &mut Sender| {
-            let length = sender.flows.next(parking).map_or(0, |spot| parking.length(spot));
+            let length = sender.flows.next(wait_queue).map_or(0, |spot| wait_queue.length(spot));
             (length < too_long).then_some(length)
         };
         let lacking = |sender: &mut Sender| Some(next(sender)?.saturating_sub(sender.deficit).div_ceil(sender.quantum));
@@ -163,11 +163,11 @@ impl Turns {
     }
 
     /// The first sender with a sufficient deficit is served.
-    fn next_affordable(&mut self, too_long: u32, parking: &Parking) -> Option<Spot> {
+    fn next_affordable(&mut self, too_long: u32, wait_queue: &WaitQueue) -> Option<Spot> {
         for _ in 0..self.senders.len() {
             let sender = self.senders.front_mut()?;
-            let spot = sender.flows.next(parking)?;
-            if parking.length(spot) <= sender.deficit && parking.length(spot) < too_long {
+            let spot = sender.flows.next(wait_queue)?;
+            if wait_queue.length(spot) <= sender.deficit && wait_queue.length(spot) < too_long {
                 return Some(spot);
             }
             self.senders.rotate_left(1);
@@ -176,11 +176,11 @@ impl Turns {
     }
 
     /// Removes the packet that [`Self::next`] named, and charges its sender for it.
-    pub fn served(&mut self, parking: &mut Parking) {
+    pub fn served(&mut self, wait_queue: &mut WaitQueue) {
         let Some(sender) = self.senders.front_mut() else { return };
-        let Some(spot) = sender.flows.served(parking) else { return };
-        sender.deficit = sender.deficit.saturating_sub(parking.length(spot));
-        parking.free(spot);
+        let Some(spot) = sender.flows.served(wait_queue) else { return };
+        sender.deficit = sender.deficit.saturating_sub(wait_queue.length(spot));
+        wait_queue.free(spot);
         self.waiting -= 1;
         if sender.flows.is_empty() {
             let sender = self.senders.pop_front();
@@ -191,12 +191,12 @@ impl Turns {
     /// Removes every packet for which `condition` holds, and calls `taken` with each.
     pub fn remove_if(
         &mut self,
-        parking: &mut Parking,
-        condition: impl Fn(&crate::parcel::Parcel) -> bool,
-        mut taken: impl FnMut(&crate::parcel::Parcel),
+        wait_queue: &mut WaitQueue,
+        condition: impl Fn(&crate::packet::Packet) -> bool,
+        mut taken: impl FnMut(&crate::packet::Packet),
     ) {
         for sender in &mut self.senders {
-            self.waiting -= sender.flows.remove_if(parking, &condition, &mut taken);
+            self.waiting -= sender.flows.remove_if(wait_queue, &condition, &mut taken);
         }
         for _ in 0..self.senders.len() {
             let sender = self.senders.pop_front();
@@ -220,39 +220,39 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parcel::Parcel;
+    use crate::packet::Packet;
 
-    fn parcel(sender: u16, head: u16, length: u32) -> Parcel {
-        let mut parcel = Parcel::default();
-        (parcel.source, parcel.head, parcel.length) = (PortId(sender), head, length);
-        parcel
+    fn packet(sender: u16, head: u16, length: u32) -> Packet {
+        let mut packet = Packet::default();
+        (packet.source, packet.head, packet.length) = (PortId(sender), head, length);
+        packet
     }
 
-    fn push(turns: &mut Turns, parking: &mut Parking, sender: u16, head: u16, length: u32) {
-        let spot = parking.park(parcel(sender, head, length)).unwrap();
-        turns.push(PortId(sender), spot, parking);
+    fn push(turns: &mut Turns, wait_queue: &mut WaitQueue, sender: u16, head: u16, length: u32) {
+        let spot = wait_queue.enqueue(packet(sender, head, length)).unwrap();
+        turns.push(PortId(sender), spot, wait_queue);
     }
 
-    fn serve(turns: &mut Turns, parking: &mut Parking) -> Option<(u16, u16, u32)> {
-        let spot = turns.next(parking)?;
-        let parcel = parking.parcel(spot);
-        let seen = (parcel.source.0, parcel.head, parcel.length);
-        turns.served(parking);
+    fn serve(turns: &mut Turns, wait_queue: &mut WaitQueue) -> Option<(u16, u16, u32)> {
+        let spot = turns.next(wait_queue)?;
+        let packet = wait_queue.packet(spot);
+        let seen = (packet.source.0, packet.head, packet.length);
+        turns.served(wait_queue);
         Some(seen)
     }
 
     /// Serves `total` bytes of senders that keep `depth` frames of their size enqueued; returns the bytes of each.
     fn bytes_of(senders: &[(u16, u32)], depth: usize, total: u64) -> Vec<u64> {
-        let (mut turns, mut parking) = (Turns::default(), Parking::new(100_000, 10));
+        let (mut turns, mut wait_queue) = (Turns::default(), WaitQueue::new(100_000, 10));
         for (sender, &(_, size)) in senders.iter().enumerate() {
-            (0..depth).for_each(|_| push(&mut turns, &mut parking, sender as u16, 0, size));
+            (0..depth).for_each(|_| push(&mut turns, &mut wait_queue, sender as u16, 0, size));
         }
         let mut bytes = vec![0_u64; senders.len()];
         while bytes.iter().sum::<u64>() < total {
             turns.weigh(|sender| Weight::new(senders[sender.index()].0));
-            let (sender, _, length) = serve(&mut turns, &mut parking).unwrap();
+            let (sender, _, length) = serve(&mut turns, &mut wait_queue).unwrap();
             bytes[usize::from(sender)] += u64::from(length);
-            push(&mut turns, &mut parking, sender, 0, length);
+            push(&mut turns, &mut wait_queue, sender, 0, length);
         }
         bytes
     }
@@ -273,13 +273,13 @@ mod tests {
 
     #[test]
     fn what_a_sender_weighs_changes_while_its_frames_wait() {
-        let (mut turns, mut parking) = (Turns::default(), Parking::new(1000, 10));
+        let (mut turns, mut wait_queue) = (Turns::default(), WaitQueue::new(1000, 10));
         for sender in [0, 1] {
-            (0..100).for_each(|head| push(&mut turns, &mut parking, sender, head, 1500));
+            (0..100).for_each(|head| push(&mut turns, &mut wait_queue, sender, head, 1500));
         }
         let mut served_of = |first: u16| {
             turns.weigh(|sender| Weight::new(if sender == PortId(first) { 9 } else { 1 }));
-            let senders: Vec<_> = (0..50).map(|_| serve(&mut turns, &mut parking).unwrap().0).collect();
+            let senders: Vec<_> = (0..50).map(|_| serve(&mut turns, &mut wait_queue).unwrap().0).collect();
             senders.iter().filter(|&&sender| sender == first).count()
         };
         let served = [served_of(0), served_of(1)];
@@ -288,60 +288,60 @@ mod tests {
 
     #[test]
     fn each_sender_keeps_its_order() {
-        let (mut turns, mut parking) = (Turns::default(), Parking::new(64, 10));
+        let (mut turns, mut wait_queue) = (Turns::default(), WaitQueue::new(64, 10));
         for n in 0..20 {
-            push(&mut turns, &mut parking, n % 3, n, 9000);
+            push(&mut turns, &mut wait_queue, n % 3, n, 9000);
         }
         let mut last = [None; 3];
-        while let Some((sender, head, _)) = serve(&mut turns, &mut parking) {
+        while let Some((sender, head, _)) = serve(&mut turns, &mut wait_queue) {
             assert!(last[usize::from(sender)] < Some(head));
             last[usize::from(sender)] = Some(head);
         }
-        assert_eq!((turns.waiting(), parking.used()), (0, 0));
+        assert_eq!((turns.waiting(), wait_queue.used()), (0, 0));
     }
 
     #[test]
     fn whoever_has_too_much_is_passed_over_and_keeps_its_turn() {
-        let (mut turns, mut parking) = (Turns::default(), Parking::new(64, 10));
-        push(&mut turns, &mut parking, 0, 0, 60_000);
-        let spot = turns.next(&parking).unwrap();
-        assert_eq!(parking.length(spot), 60_000);
-        assert_eq!(turns.next_below(60_000, &parking), None);
+        let (mut turns, mut wait_queue) = (Turns::default(), WaitQueue::new(64, 10));
+        push(&mut turns, &mut wait_queue, 0, 0, 60_000);
+        let spot = turns.next(&wait_queue).unwrap();
+        assert_eq!(wait_queue.length(spot), 60_000);
+        assert_eq!(turns.next_below(60_000, &wait_queue), None);
         for head in 0..20 {
-            push(&mut turns, &mut parking, 1, head, 9000);
+            push(&mut turns, &mut wait_queue, 1, head, 9000);
         }
         for head in 0..10 {
-            let spot = turns.next_below(60_000, &parking).unwrap();
-            assert_eq!((parking.parcel(spot).source, parking.parcel(spot).head), (PortId(1), head));
-            turns.served(&mut parking);
+            let spot = turns.next_below(60_000, &wait_queue).unwrap();
+            assert_eq!((wait_queue.packet(spot).source, wait_queue.packet(spot).head), (PortId(1), head));
+            turns.served(&mut wait_queue);
         }
-        let then: Vec<_> = (0..8).map(|_| serve(&mut turns, &mut parking).unwrap().0).collect();
+        let then: Vec<_> = (0..8).map(|_| serve(&mut turns, &mut wait_queue).unwrap().0).collect();
         assert_eq!(then.iter().filter(|&&sender| sender == 0).count(), 1, "{then:?}");
     }
 
     #[test]
     fn removing_keeps_the_rest_in_order() {
-        let (mut turns, mut parking) = (Turns::default(), Parking::new(64, 10));
+        let (mut turns, mut wait_queue) = (Turns::default(), WaitQueue::new(64, 10));
         for n in 0..12 {
-            push(&mut turns, &mut parking, n % 2, n, 100);
+            push(&mut turns, &mut wait_queue, n % 2, n, 100);
         }
         let mut taken = Vec::new();
-        turns.remove_if(&mut parking, |p| p.head % 3 == 0 || p.head == 11, |p| taken.push(p.head));
+        turns.remove_if(&mut wait_queue, |p| p.head % 3 == 0 || p.head == 11, |p| taken.push(p.head));
         assert_eq!(turns.waiting() as usize + taken.len(), 12);
-        push(&mut turns, &mut parking, 1, 99, 100);
-        let mut left: Vec<_> = std::iter::from_fn(|| serve(&mut turns, &mut parking)).map(|(_, head, _)| head).collect();
+        push(&mut turns, &mut wait_queue, 1, 99, 100);
+        let mut left: Vec<_> = std::iter::from_fn(|| serve(&mut turns, &mut wait_queue)).map(|(_, head, _)| head).collect();
         left.sort_unstable();
         assert_eq!(left, [1, 2, 4, 5, 7, 8, 10, 99]);
-        assert_eq!(parking.used(), 0);
+        assert_eq!(wait_queue.used(), 0);
     }
 
     #[test]
     fn a_full_parking_refuses_and_recovers() {
-        let (mut turns, mut parking) = (Turns::default(), Parking::new(4, 1));
-        push(&mut turns, &mut parking, 0, 0, 1);
-        push(&mut turns, &mut parking, 0, 1, 1);
-        assert!(parking.park(parcel(0, 2, 1)).is_none());
-        serve(&mut turns, &mut parking).unwrap();
-        assert!(parking.park(parcel(0, 2, 1)).is_some());
+        let (mut turns, mut wait_queue) = (Turns::default(), WaitQueue::new(4, 1));
+        push(&mut turns, &mut wait_queue, 0, 0, 1);
+        push(&mut turns, &mut wait_queue, 0, 1, 1);
+        assert!(wait_queue.enqueue(packet(0, 2, 1)).is_none());
+        serve(&mut turns, &mut wait_queue).unwrap();
+        assert!(wait_queue.enqueue(packet(0, 2, 1)).is_some());
     }
 }

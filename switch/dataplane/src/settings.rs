@@ -30,9 +30,9 @@ pub struct Settings {
     /// no room then blocks the frames behind it (head-of-line blocking).
     pub in_order: bool,
     /// Stall timeout: how long a receiver may take nothing before the frames that are enqueued for it are dropped.
-    pub patience: Duration,
+    pub stall_timeout: Duration,
     /// Size of a worker's wait queue, in frames.
-    pub parking: usize,
+    pub wait_queue: usize,
     /// Quota: part of a sender's ring that frames in flight to one receiver may take, above 0 and below 1.
     pub share: f32,
     /// FDB aging: seconds after which a silent MAC address is removed.
@@ -62,8 +62,8 @@ impl Settings {
         Self {
             poll: Poll::default(),
             in_order: false,
-            patience: Duration::from_millis(100),
-            parking: 16384,
+            stall_timeout: Duration::from_millis(100),
+            wait_queue: 16384,
             share: 0.5,
             age: crate::table::DEFAULT_AGE,
             moves: crate::table::DEFAULT_MOVES,

@@ -51,12 +51,12 @@ pub struct PortCounters {
     /// Kicks received.
     pub kicks: Counter,
     /// Interrupts sent.
-    pub calls: Counter,
-    /// Lost kicks: times that a ring had entries for which a kick was requested and none came, see [`crate::notice`].
+    pub interrupts: Counter,
+    /// Lost kicks: times that a ring had entries for which a kick was requested and none came, see [`crate::notification`].
     pub missed_kicks: Counter,
     /// Interrupts that were repeated because they seemed lost: the driver still requested one for entries that were published a
     /// while ago. Some drivers take the entries and leave the request as it was.
-    pub repeated_calls: Counter,
+    pub repeated_interrupts: Counter,
     /// Receive descriptor chains that broke a rule.
     pub bad_receive_chains: Counter,
     /// Frames that are enqueued for this port now.
@@ -132,11 +132,11 @@ pub struct PortTotals {
     /// Kicks: notifications from the guest.
     pub kicks: u64,
     /// Interrupts: notifications of the guest.
-    pub calls: u64,
+    pub interrupts: u64,
     /// Lost kicks: a ring had entries for which a kick was asked and none came.
     pub missed_kicks: u64,
     /// Interrupts repeated because the driver had not noticed completions.
-    pub repeated_calls: u64,
+    pub repeated_interrupts: u64,
     /// Receive chains that broke a rule.
     pub bad_receive_chains: u64,
     /// Frames that wait for this port now (backpressure).
@@ -167,9 +167,9 @@ impl PortTotals {
             receive_bytes: sum(|c| &c.receive_bytes),
             flooded: sum(|c| &c.flooded),
             kicks: sum(|c| &c.kicks),
-            calls: sum(|c| &c.calls),
+            interrupts: sum(|c| &c.interrupts),
             missed_kicks: sum(|c| &c.missed_kicks),
-            repeated_calls: sum(|c| &c.repeated_calls),
+            repeated_interrupts: sum(|c| &c.repeated_interrupts),
             bad_receive_chains: sum(|c| &c.bad_receive_chains),
             waiting: sum(|c| &c.waiting),
             cycles: sum(|c| &c.cycles),

@@ -67,14 +67,14 @@ const FACTOR_INVERSE: u64 = inverse(FACTOR);
 
 /// A MAC address in a VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Station {
+pub struct LearnedAddress {
     /// Its address.
     pub address: MacAddress,
     /// Its VLAN; 0 for frames without a tag, and for priority tags (VLAN identifier 0).
     pub vlan: u16,
 }
 
-impl From<MacAddress> for Station {
+impl From<MacAddress> for LearnedAddress {
     /// The address outside of VLANs.
     fn from(address: MacAddress) -> Self {
         Self { address, vlan: 0 }
@@ -96,7 +96,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The MAC address. VLAN 0 stands for all VLANs unless the entry was learned.
-    pub station: Station,
+    pub learned_address: LearnedAddress,
     /// Its port.
     pub port: PortId,
     /// Second of the last frame, for aging.
@@ -143,7 +143,7 @@ pub struct Table {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flap {
     /// The MAC address.
-    pub station: Station,
+    pub learned_address: LearnedAddress,
     /// The port at which it is held.
     pub home: PortId,
     /// The port that it moved to.
@@ -289,17 +289,17 @@ impl Table {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The port behind which `station` is: the FDB look-up for a destination.
+    /// The port behind which `learned_address` is: the FDB look-up for a destination.
     #[inline]
-    pub fn find(&self, station: impl Into<Station>) -> Option<PortId> {
-        self.look_up(station.into()).1.map(|(_, entry)| entry.port())
+    pub fn find(&self, learned_address: impl Into<LearnedAddress>) -> Option<PortId> {
+        self.look_up(learned_address.into()).1.map(|(_, entry)| entry.port())
     }
 
-    /// MAC learning: a frame from `station` came from `port` in second `now`.
+    /// MAC learning: a frame from `learned_address` came from `port` in second `now`.
     #[inline]
-    pub fn learn(&self, station: impl Into<Station>, port: PortId, now: u32) -> Learned {
-        let station = station.into();
-        let (place, found) = self.look_up(station);
+    pub fn learn(&self, learned_address: impl Into<LearnedAddress>, port: PortId, now: u32) -> Learned {
+        let learned_address = learned_address.into();
+        let (place, found) = self.look_up(learned_address);
         match found {
             Some((way, entry)) if entry.port() == port => {
                 if entry.kind() == Entry::LEARNED {
@@ -310,26 +310,26 @@ impl Table {
             Some((_, entry)) if entry.is_pinned() => Learned::Pinned,
             Some((way, entry)) if entry.kind() == Entry::LEARNED => self.move_entry(place, way, entry, port, now),
             // An entry that was told for another port stays beside it.
-            _ => self.insert(station, Entry::new(place, port, Entry::LEARNED), now),
+            _ => self.insert(learned_address, Entry::new(place, port, Entry::LEARNED), now),
         }
     }
 
-    /// The place of an entry of `station`, and the entry with precedence, with its way.
+    /// The place of an entry of `learned_address`, and the entry with precedence, with its way.
     #[inline]
-    fn look_up(&self, station: Station) -> (Place, Option<(usize, Entry)>) {
-        let common = self.place(station.address.into());
-        if station.vlan == 0 {
+    fn look_up(&self, learned_address: LearnedAddress) -> (Place, Option<(usize, Entry)>) {
+        let common = self.place(learned_address.address.into());
+        if learned_address.vlan == 0 {
             return (common, self.first(common, |_| true));
         }
-        self.look_up_in_vlan(station, common)
+        self.look_up_in_vlan(learned_address, common)
     }
 
-    fn look_up_in_vlan(&self, station: Station, common: Place) -> (Place, Option<(usize, Entry)>) {
+    fn look_up_in_vlan(&self, learned_address: LearnedAddress, common: Place) -> (Place, Option<(usize, Entry)>) {
         let of_all = self.first(common, |entry| entry.kind() != Entry::LEARNED);
         if of_all.is_some_and(|(_, entry)| entry.is_pinned()) {
             return (common, of_all);
         }
-        let place = self.place(station);
+        let place = self.place(learned_address);
         (place, self.first(place, |_| true).or(of_all))
     }
 
@@ -425,7 +425,7 @@ impl Table {
     pub fn unlearn(&self, address: MacAddress, condition: impl Fn(PortId) -> bool) {
         let vlans = if self.has_vlans.load(Ordering::Relaxed) { VLANS } else { 1 };
         for vlan in 0..vlans {
-            let place = self.place(Station { address, vlan });
+            let place = self.place(LearnedAddress { address, vlan });
             for slot in &self.buckets[place.bucket].0 {
                 let entry = Entry(slot.load(Ordering::Relaxed));
                 if entry.is(place) && !entry.is_pinned() && condition(entry.port()) {
@@ -442,12 +442,12 @@ impl Table {
 
     /// Copies the entries of `other`, as far as there is room. For a table that is not in use yet.
     pub fn take_over(&self, other: &Self) {
-        for Record { station, port, confirmed, kind } in other.records() {
+        for Record { learned_address, port, confirmed, kind } in other.records() {
             match kind {
-                Kind::Pinned => self.pin(station.address, port),
-                Kind::Told => self.tell(station.address, port),
+                Kind::Pinned => self.pin(learned_address.address, port),
+                Kind::Told => self.tell(learned_address.address, port),
                 Kind::Learned => {
-                    self.learn(station, port, confirmed);
+                    self.learn(learned_address, port, confirmed);
                 }
             }
         }
@@ -464,7 +464,7 @@ impl Table {
                 _ => return None,
             };
             let place = Place { bucket: index / WAYS, remainder: entry.0 >> REMAINDER };
-            Some(Record { station: self.station(place), port: entry.port(), confirmed, kind })
+            Some(Record { learned_address: self.learned_address(place), port: entry.port(), confirmed, kind })
         };
         all.enumerate().filter_map(record).collect()
     }
@@ -499,18 +499,18 @@ impl Table {
         }
     }
 
-    /// The place of `station`.
+    /// The place of `learned_address`.
     #[inline]
-    fn place(&self, station: Station) -> Place {
-        let mixed = mix(u64::from(station.vlan) << 48 | station.address.number(), self.key);
+    fn place(&self, learned_address: LearnedAddress) -> Place {
+        let mixed = mix(u64::from(learned_address.vlan) << 48 | learned_address.address.number(), self.key);
         Place { bucket: (mixed >> self.shift) as usize, remainder: mixed & ((1 << self.shift) - 1) }
     }
 
     /// The address that belongs to `place`.
-    fn station(&self, place: Place) -> Station {
+    fn learned_address(&self, place: Place) -> LearnedAddress {
         let key = unmix((place.bucket as u64) << self.shift | place.remainder, self.key_inverse);
         let [a, b, c, d, e, f, ..] = key.to_le_bytes();
-        Station { address: MacAddress::new([a, b, c, d, e, f]), vlan: (key >> 48) as u16 }
+        LearnedAddress { address: MacAddress::new([a, b, c, d, e, f]), vlan: (key >> 48) as u16 }
     }
 
     #[cold]
@@ -531,7 +531,7 @@ impl Table {
                 let other = if port == home { old.port() } else { port };
                 self.suspect(home, now);
                 let within = now.saturating_sub(moved.second()) + 1;
-                self.note(Flap { station: self.station(place), home, other, second: now, within });
+                self.note(Flap { learned_address: self.learned_address(place), home, other, second: now, within });
                 self.refuse(place, way, old, home, port, now)
             }
             None => self.put(place, way, old, port, now),
@@ -572,7 +572,7 @@ impl Table {
     fn note(&self, flap: Flap) {
         // A worker does not wait for another one, or for a command that reads them.
         let Ok(mut flaps) = self.flaps.try_lock() else { return };
-        flaps.retain(|other| other.station != flap.station);
+        flaps.retain(|other| other.learned_address != flap.learned_address);
         if flaps.len() == FLAPS {
             flaps.remove(0);
         }
@@ -592,12 +592,12 @@ impl Table {
     }
 
     #[cold]
-    fn insert(&self, station: Station, entry: Entry, now: u32) -> Learned {
-        let place = self.place(station);
+    fn insert(&self, learned_address: LearnedAddress, entry: Entry, now: u32) -> Learned {
+        let place = self.place(learned_address);
         let Some(way) = self.giving_way(place.bucket, entry.port()) else { return Learned::NoRoom };
         let slot = &self.buckets[place.bucket].0[way];
         let old = Entry(slot.load(Ordering::Relaxed));
-        if station.vlan != 0 {
+        if learned_address.vlan != 0 {
             self.has_vlans.store(true, Ordering::Relaxed);
         }
         let learned = self.replace(slot, &self.confirmed[place.bucket * WAYS + way], old, entry, now);
@@ -820,8 +820,8 @@ mod tests {
     }
 
     /// A MAC address in a VLAN.
-    fn tagged(n: u32, vlan: u16) -> Station {
-        Station { address: address(n), vlan }
+    fn tagged(n: u32, vlan: u16) -> LearnedAddress {
+        LearnedAddress { address: address(n), vlan }
     }
 
     #[test]
@@ -886,7 +886,7 @@ mod tests {
         assert_eq!([home, loops[0], loops[1], PortId(3)].map(|port| table.is_suspect(port, 102)), [true, true, true, false]);
         assert!(table.has_flapped() && !table.has_flapped());
         let [flap] = table.flaps()[..] else { panic!("{:?}", table.flaps()) };
-        assert_eq!((flap.station, flap.home, flap.second), (address(1).into(), home, 101));
+        assert_eq!((flap.learned_address, flap.home, flap.second), (address(1).into(), home, 101));
         assert!(loops.contains(&flap.other));
         // It may move after that, but not back and forth.
         assert_eq!(table.learn(address(1), loops[0], 101 + HOLD), Learned::Changed);
@@ -970,11 +970,11 @@ mod tests {
         for (key, members) in [(7, 1), (u64::MAX, 198), (0x0123_4567_89ab_cdef, 4096)] {
             let table = Table::for_members(4096, members, 1024, key);
             for (number, vlan) in [(1, 0), (u32::MAX, 4095), (0x0102_0304, 100)] {
-                let station = tagged(number, vlan);
+                let learned_address = tagged(number, vlan);
                 let last = PortId(4095);
-                table.learn(station, last, 5);
-                let record = Record { station, port: last, confirmed: 5, kind: Kind::Learned };
-                assert!(table.records().contains(&record), "{station:?}");
+                table.learn(learned_address, last, 5);
+                let record = Record { learned_address, port: last, confirmed: 5, kind: Kind::Learned };
+                assert!(table.records().contains(&record), "{learned_address:?}");
             }
         }
     }
@@ -1050,7 +1050,10 @@ mod loom_tests {
             assert_eq!(table.held(port) as usize, of_port, "entries of {port:?}");
         }
         for (index, entry) in entries.iter().enumerate() {
-            assert!(entries[..index].iter().all(|earlier| earlier.station != entry.station), "an address in two entries");
+            assert!(
+                entries[..index].iter().all(|earlier| earlier.learned_address != entry.learned_address),
+                "an address in two entries"
+            );
         }
     }
 

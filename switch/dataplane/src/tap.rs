@@ -11,7 +11,7 @@ use rtrb::chunks::ChunkError;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::id::{MAX_PORTS, PortId};
-use crate::parcel::Parcel;
+use crate::packet::Packet;
 use crate::stats::DropReason;
 use crate::time::{Cycles, cycles};
 
@@ -152,7 +152,7 @@ pub fn capture(number: u64, order: CaptureOrder, workers: usize) -> (Vec<Tap>, T
 }
 
 /// A frame as a filter reads it.
-struct Filtered<'p>(&'p Parcel);
+struct Filtered<'p>(&'p Packet);
 
 impl bpf::Frame for Filtered<'_> {
     fn length(&self) -> u32 {
@@ -171,13 +171,13 @@ impl Tap {
         at_port && (!order.drops_only || matches!(sight, Sight::Dropped(_)))
     }
 
-    fn see(&mut self, parcel: &Parcel, seen: Seen) {
+    fn see(&mut self, packet: &Packet, seen: Seen) {
         if !self.takes(seen.port, seen.sight) {
             return;
         }
-        let selected = self.shared.order.filter.as_ref().map_or(u32::MAX, |filter| filter.run(&Filtered(parcel)));
+        let selected = self.shared.order.filter.as_ref().map_or(u32::MAX, |filter| filter.run(&Filtered(packet)));
         if selected > 0 {
-            self.write(Seen { captured: parcel.length.min(selected).min(self.shared.order.snaplen), ..seen }, Some(parcel));
+            self.write(Seen { captured: packet.length.min(selected).min(self.shared.order.snaplen), ..seen }, Some(packet));
         }
     }
 
@@ -188,19 +188,19 @@ impl Tap {
         }
     }
 
-    fn write(&mut self, seen: Seen, parcel: Option<&Parcel>) {
+    fn write(&mut self, seen: Seen, packet: Option<&Packet>) {
         let Ok(mut chunk) = self.to.write_chunk(HEAD + seen.captured as usize) else {
             self.shared.missed[seen.port.index()].fetch_add(1, Ordering::Relaxed);
             return;
         };
         let (first, second) = chunk.as_mut_slices();
         let split = first.len().saturating_sub(HEAD);
-        let copied = match parcel {
-            Some(parcel) if first.len() >= HEAD => {
-                let copied = parcel.read(0, &mut first[HEAD..]);
-                if copied == split { copied + parcel.read(copied as u32, second) } else { copied }
+        let copied = match packet {
+            Some(packet) if first.len() >= HEAD => {
+                let copied = packet.read(0, &mut first[HEAD..]);
+                if copied == split { copied + packet.read(copied as u32, second) } else { copied }
             }
-            Some(parcel) => parcel.read(0, &mut second[HEAD - first.len()..]),
+            Some(packet) => packet.read(0, &mut second[HEAD - first.len()..]),
             None => 0,
         };
         let head = Seen { captured: copied as u32, ..seen }.encode();
@@ -288,27 +288,27 @@ impl Taps {
         self.taps.retain(|tap| tap.number != number);
     }
 
-    /// The guest of its source transmitted `parcel`, which gets its number here.
+    /// The guest of its source transmitted `packet`, which gets its number here.
     #[cold]
     #[inline(never)]
-    pub(crate) fn transmit(&mut self, parcel: &mut Parcel) {
-        parcel.capture_id = self.next_id();
-        self.see(parcel, parcel.source, Sight::Transmit);
+    pub(crate) fn transmit(&mut self, packet: &mut Packet) {
+        packet.capture_id = self.next_id();
+        self.see(packet, packet.source, Sight::Transmit);
     }
 
-    /// The guest of `port` received `parcel`.
+    /// The guest of `port` received `packet`.
     #[inline]
-    pub(crate) fn receive(&mut self, parcel: &mut Parcel, port: PortId) {
+    pub(crate) fn receive(&mut self, packet: &mut Packet, port: PortId) {
         if self.are_on() {
-            self.see_numbered(parcel, port, Sight::Receive);
+            self.see_numbered(packet, port, Sight::Receive);
         }
     }
 
-    /// `parcel` was dropped for `reason`, which is counted at `port`.
+    /// `packet` was dropped for `reason`, which is counted at `port`.
     #[inline]
-    pub(crate) fn dropped(&mut self, parcel: &Parcel, port: PortId, reason: DropReason) {
+    pub(crate) fn dropped(&mut self, packet: &Packet, port: PortId, reason: DropReason) {
         if self.are_on() {
-            self.see(parcel, port, Sight::Dropped(reason));
+            self.see(packet, port, Sight::Dropped(reason));
         }
     }
 
@@ -325,19 +325,19 @@ impl Taps {
     /// A frame that nobody transmitted has no number yet.
     #[cold]
     #[inline(never)]
-    fn see_numbered(&mut self, parcel: &mut Parcel, port: PortId, sight: Sight) {
-        if parcel.capture_id == 0 {
-            parcel.capture_id = self.next_id();
+    fn see_numbered(&mut self, packet: &mut Packet, port: PortId, sight: Sight) {
+        if packet.capture_id == 0 {
+            packet.capture_id = self.next_id();
         }
-        self.see(parcel, port, sight);
+        self.see(packet, port, sight);
     }
 
     #[cold]
     #[inline(never)]
-    fn see(&mut self, parcel: &Parcel, port: PortId, sight: Sight) {
-        let (id, source, length) = (parcel.capture_id, parcel.source, parcel.length);
+    fn see(&mut self, packet: &Packet, port: PortId, sight: Sight) {
+        let (id, source, length) = (packet.capture_id, packet.source, packet.length);
         let seen = Seen { at: cycles(), id, port, source, sight, length, captured: 0 };
-        self.taps.iter_mut().for_each(|tap| tap.see(parcel, seen));
+        self.taps.iter_mut().for_each(|tap| tap.see(packet, seen));
     }
 }
 
@@ -367,16 +367,16 @@ mod tests {
     fn a_frame_has_one_number_wherever_it_is_seen() {
         let (mut taps, mut reader) = taps(whole());
         for n in 0..200_u8 {
-            let mut parcel = Parcel::from_bytes(PortId(3), &[n; 60]);
-            taps.transmit(&mut parcel);
-            taps.receive(&mut parcel, PortId(5));
-            taps.dropped(&parcel, PortId(6), DropReason::ReceiverStalled);
+            let mut packet = Packet::from_bytes(PortId(3), &[n; 60]);
+            taps.transmit(&mut packet);
+            taps.receive(&mut packet, PortId(5));
+            taps.dropped(&packet, PortId(6), DropReason::ReceiverStalled);
             let found = all(&mut reader);
             assert!(found.iter().all(|(seen, bytes)| seen.id == found[0].0.id && bytes == &[n; 60] && seen.length == 60));
             let sights: Vec<_> = found.iter().map(|(seen, _)| (seen.port.0, seen.sight)).collect();
             assert_eq!(sights, [(3, Sight::Transmit), (5, Sight::Receive), (6, Sight::Dropped(DropReason::ReceiverStalled))]);
         }
-        let mut own = Parcel::from_bytes(PortId(3), &[0; 60]);
+        let mut own = Packet::from_bytes(PortId(3), &[0; 60]);
         taps.receive(&mut own, PortId(5));
         assert_ne!(all(&mut reader)[0].0.id, 0);
     }
@@ -384,8 +384,8 @@ mod tests {
     #[test]
     fn every_reason_is_told() {
         let (mut taps, mut reader) = taps(whole());
-        let parcel = Parcel::from_bytes(PortId(0), &[1; 14]);
-        DropReason::ALL.iter().for_each(|&reason| taps.dropped(&parcel, PortId(1), reason));
+        let packet = Packet::from_bytes(PortId(0), &[1; 14]);
+        DropReason::ALL.iter().for_each(|&reason| taps.dropped(&packet, PortId(1), reason));
         let told: Vec<_> = all(&mut reader).iter().map(|(seen, _)| seen.sight).collect();
         assert!(told.into_iter().eq(DropReason::ALL.iter().map(|&reason| Sight::Dropped(reason))));
         taps.unread(PortId(2), DropReason::ChainLoop);
@@ -400,8 +400,8 @@ mod tests {
         for round in 0..3 {
             let frames = 2 * MOST_RING / 100;
             for _ in 0..frames {
-                let mut parcel = Parcel::from_bytes(PortId(0), &[[0; 14].as_slice(), &number.to_ne_bytes().repeat(12)].concat());
-                taps.transmit(&mut parcel);
+                let mut packet = Packet::from_bytes(PortId(0), &[[0; 14].as_slice(), &number.to_ne_bytes().repeat(12)].concat());
+                taps.transmit(&mut packet);
                 number += 1;
             }
             for (_, bytes) in all(&mut reader) {
@@ -422,8 +422,8 @@ mod tests {
         let order = CaptureOrder { ports: Some(vec![PortId(2)]), filter: Some(filter.unwrap()), ..whole() };
         let (mut taps, mut reader) = taps(order);
         let frame = |kind: [u8; 2]| [[2; 12].as_slice(), &kind, &[7; 40]].concat();
-        let (mut arp, mut ip) = (Parcel::from_bytes(PortId(2), &frame([8, 6])), Parcel::from_bytes(PortId(2), &frame([8, 0])));
-        [&mut arp, &mut ip].into_iter().for_each(|parcel| taps.transmit(parcel));
+        let (mut arp, mut ip) = (Packet::from_bytes(PortId(2), &frame([8, 6])), Packet::from_bytes(PortId(2), &frame([8, 0])));
+        [&mut arp, &mut ip].into_iter().for_each(|packet| taps.transmit(packet));
         taps.receive(&mut arp, PortId(3));
         taps.unread(PortId(2), DropReason::ChainLoop);
         let found = all(&mut reader);

@@ -2,12 +2,12 @@
 //!
 //! A **verdict** comes with the **match mask** of the bits on which it depends ([`Reading`] records the bits that a rule reads),
 //! and a **flow cache** keeps a sender's last verdict: a frame that fits the mask needs no new decision. A new rule asks the
-//! reading for the bits that it needs; the flow cache and the fast path ([`crate::ring::express`]) follow from that.
+//! reading for the bits that it needs; the flow cache and the fast path ([`crate::ring::fast_path`]) follow from that.
 
-use crate::frame::{Head, MacAddress, Pattern};
+use crate::frame::{Head, MacAddress, MatchMask};
 use crate::id::PortId;
 use crate::stats::DropReason;
-use crate::table::{Learned, Station, Table};
+use crate::table::{Learned, LearnedAddress, Table};
 
 /// Destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +45,8 @@ impl Reading {
     }
 
     /// The mask of the bits that were read.
-    fn pattern(self) -> Pattern {
-        Pattern::new(self.mask, self.head)
+    fn match_mask(self) -> MatchMask {
+        MatchMask::new(self.mask, self.head)
     }
 }
 
@@ -68,17 +68,17 @@ impl From<PortId> for Sender {
 
 /// Decides on a frame with this `head` that `sender` sent in second `now`, with MAC learning of its source; returns the match mask,
 /// too.
-pub fn decide(head: Head, sender: impl Into<Sender>, table: &Table, now: u32) -> (Verdict, Pattern) {
+pub fn decide(head: Head, sender: impl Into<Sender>, table: &Table, now: u32) -> (Verdict, MatchMask) {
     let mut reading = Reading { head, mask: 0 };
     let verdict = judge(&mut reading, sender.into(), table, now).unwrap_or_else(Verdict::Drop);
-    (verdict, reading.pattern())
+    (verdict, reading.match_mask())
 }
 
 fn judge(frame: &mut Reading, sender: Sender, table: &Table, now: u32) -> Result<Verdict, DropReason> {
     let source = frame.source();
     may_send_from(source, sender, table)?;
     let vlan = frame.vlan();
-    let flood = match table.learn(Station { address: source, vlan }, sender.port, now) {
+    let flood = match table.learn(LearnedAddress { address: source, vlan }, sender.port, now) {
         Learned::Pinned => return Err(DropReason::BadSource),
         // Its floods would circulate in the loop.
         Learned::Held => Verdict::Drop(DropReason::Loop),
@@ -88,7 +88,7 @@ fn judge(frame: &mut Reading, sender: Sender, table: &Table, now: u32) -> Result
     if destination.is_group() {
         return Ok(flood);
     }
-    match table.find(Station { address: destination, vlan }) {
+    match table.find(LearnedAddress { address: destination, vlan }) {
         Some(found) if found == sender.port => Err(DropReason::SamePort),
         Some(found) => Ok(Verdict::To(found)),
         None => Ok(flood),
@@ -100,7 +100,7 @@ fn judge(frame: &mut Reading, sender: Sender, table: &Table, now: u32) -> Result
 /// # Errors
 /// It may not, for this reason.
 pub fn may_send_from(source: MacAddress, sender: Sender, table: &Table) -> Result<(), DropReason> {
-    if !source.is_station() {
+    if !source.is_unicast() {
         return Err(DropReason::BadSource);
     }
     let own = !sender.guarded || table.pinned(source) == Some(sender.port);
@@ -119,33 +119,33 @@ pub struct Epoch {
 
 /// Flow cache: a sender's last verdict, because most frames of a batch are like the one before.
 #[derive(Clone, Copy, Debug)]
-pub struct Memo {
-    pattern: Pattern,
+pub struct FlowCache {
+    match_mask: MatchMask,
     epoch: Epoch,
     verdict: Verdict,
 }
 
-impl Default for Memo {
+impl Default for FlowCache {
     fn default() -> Self {
         // Frames from the all-zero source never get another verdict than this one.
-        let pattern = Pattern::new(Head::SOURCE, Head::default());
-        Self { pattern, epoch: Epoch::default(), verdict: Verdict::Drop(DropReason::BadSource) }
+        let match_mask = MatchMask::new(Head::SOURCE, Head::default());
+        Self { match_mask, epoch: Epoch::default(), verdict: Verdict::Drop(DropReason::BadSource) }
     }
 }
 
-impl Memo {
+impl FlowCache {
     /// The match mask of frames from `port` that go to one other port, and that port, as far as the flow cache is valid.
     #[inline]
-    pub fn destination(&mut self, port: PortId, table: &Table, epoch: Epoch) -> Option<(Pattern, PortId)> {
+    pub fn destination(&mut self, port: PortId, table: &Table, epoch: Epoch) -> Option<(MatchMask, PortId)> {
         let Verdict::To(to) = self.verdict else { return None };
-        (self.epoch == epoch || self.still_goes(port, to, table, epoch)).then_some((self.pattern, to))
+        (self.epoch == epoch || self.still_goes(port, to, table, epoch)).then_some((self.match_mask, to))
     }
 
     /// Checks whether another address moved or went, so that a guest that invents addresses costs the others only one look-up.
     #[cold]
     fn still_goes(&mut self, from: PortId, to: PortId, table: &Table, epoch: Epoch) -> bool {
-        let head = self.pattern.head();
-        let find = |address| table.find(Station { address, vlan: head.vlan().0 });
+        let head = self.match_mask.head();
+        let find = |address| table.find(LearnedAddress { address, vlan: head.vlan().0 });
         let holds = self.epoch.second == epoch.second && find(head.source()) == Some(from) && find(head.destination()) == Some(to);
         if holds {
             self.epoch = epoch;
@@ -156,13 +156,13 @@ impl Memo {
     /// As [`decide`].
     #[inline]
     pub fn decide(&mut self, head: Head, sender: impl Into<Sender>, table: &Table, epoch: Epoch) -> Verdict {
-        if self.epoch == epoch && self.pattern.fits(head) {
+        if self.epoch == epoch && self.match_mask.fits(head) {
             return self.verdict;
         }
-        let (verdict, pattern) = decide(head, sender, table, epoch.second);
+        let (verdict, match_mask) = decide(head, sender, table, epoch.second);
         // A new address does not change the table's generation, so an unknown destination is not cached.
         let is_unknown = verdict == Verdict::Flood && !head.destination().is_group();
-        *self = if is_unknown { Self::default() } else { Self { pattern, epoch, verdict } };
+        *self = if is_unknown { Self::default() } else { Self { match_mask, epoch, verdict } };
         verdict
     }
 }
@@ -189,39 +189,45 @@ mod tests {
 
     const A: MacAddress = MacAddress::BROADCAST;
 
-    fn station(n: u8) -> MacAddress {
+    fn learned_address(n: u8) -> MacAddress {
         MacAddress::new([2, 0, 0, 0, 0, n])
     }
 
     #[test]
     fn known_unknown_group_own_and_impossible() {
         let table = Table::new(3, 64, 1);
-        table.learn(station(2), PortId(2), 0);
-        table.learn(station(9), PortId(0), 0);
+        table.learn(learned_address(2), PortId(2), 0);
+        table.learn(learned_address(9), PortId(0), 0);
         let decide = |source, destination| decide(head(source, destination), PortId(0), &table, 0).0;
-        assert_eq!(decide(station(1), station(2)), Verdict::To(PortId(2)));
-        assert_eq!(decide(station(1), station(3)), Verdict::Flood);
-        assert_eq!(decide(station(1), A), Verdict::Flood);
-        assert_eq!(decide(station(1), station(9)), Verdict::Drop(DropReason::SamePort));
-        assert_eq!(decide(A, station(2)), Verdict::Drop(DropReason::BadSource));
-        assert_eq!(decide(MacAddress::default(), station(2)), Verdict::Drop(DropReason::BadSource));
+        assert_eq!(decide(learned_address(1), learned_address(2)), Verdict::To(PortId(2)));
+        assert_eq!(decide(learned_address(1), learned_address(3)), Verdict::Flood);
+        assert_eq!(decide(learned_address(1), A), Verdict::Flood);
+        assert_eq!(decide(learned_address(1), learned_address(9)), Verdict::Drop(DropReason::SamePort));
+        assert_eq!(decide(A, learned_address(2)), Verdict::Drop(DropReason::BadSource));
+        assert_eq!(decide(MacAddress::default(), learned_address(2)), Verdict::Drop(DropReason::BadSource));
     }
 
     #[test]
     fn a_verdict_tells_what_it_read() {
         let table = Table::new(3, 64, 1);
-        table.learn(station(2), PortId(2), 0);
-        let (verdict, pattern) = decide(head(station(1), station(2)), PortId(0), &table, 0);
+        table.learn(learned_address(2), PortId(2), 0);
+        let (verdict, match_mask) = decide(head(learned_address(1), learned_address(2)), PortId(0), &table, 0);
         assert_eq!(verdict, Verdict::To(PortId(2)));
-        assert!(pattern.fits(head_of_type(station(1), station(2), 0x0806)), "of the type only that it is no tag");
         assert!(
-            !pattern.fits(head_of_type(station(1), station(2), 0x8100))
-                && !pattern.fits(head_of_type(station(1), station(2), 0x88a8))
+            match_mask.fits(head_of_type(learned_address(1), learned_address(2), 0x0806)),
+            "of the type only that it is no tag"
         );
-        assert!(!pattern.fits(head(station(1), station(3))) && !pattern.fits(head(station(3), station(2))));
-        let (verdict, pattern) = decide(head(A, station(2)), PortId(0), &table, 0);
+        assert!(
+            !match_mask.fits(head_of_type(learned_address(1), learned_address(2), 0x8100))
+                && !match_mask.fits(head_of_type(learned_address(1), learned_address(2), 0x88a8))
+        );
+        assert!(
+            !match_mask.fits(head(learned_address(1), learned_address(3)))
+                && !match_mask.fits(head(learned_address(3), learned_address(2)))
+        );
+        let (verdict, match_mask) = decide(head(A, learned_address(2)), PortId(0), &table, 0);
         assert_eq!(verdict, Verdict::Drop(DropReason::BadSource));
-        assert!(pattern.fits(head(A, station(3))), "from such a source nothing goes anywhere");
+        assert!(match_mask.fits(head(A, learned_address(3))), "from such a source nothing goes anywhere");
     }
 
     /// The head of a frame with these addresses and an outer tag of EtherType `kind` that holds `tag`.
@@ -240,105 +246,123 @@ mod tests {
         let (client, firewall, server) = (PortId(0), PortId(1), PortId(2));
         let decide = |head, port| decide(head, port, &table, 0).0;
         for kind in [0x8100, 0x88a8] {
-            assert_eq!(decide(tagged(station(1), station(3), kind, 10), client), Verdict::Flood);
-            assert_eq!(decide(tagged(station(1), station(3), kind, 20), firewall), Verdict::Flood, "passed on with its source");
+            assert_eq!(decide(tagged(learned_address(1), learned_address(3), kind, 10), client), Verdict::Flood);
             assert_eq!(
-                decide(tagged(station(3), station(1), kind, 0xe000 | 20), server),
+                decide(tagged(learned_address(1), learned_address(3), kind, 20), firewall),
+                Verdict::Flood,
+                "passed on with its source"
+            );
+            assert_eq!(
+                decide(tagged(learned_address(3), learned_address(1), kind, 0xe000 | 20), server),
                 Verdict::To(firewall),
                 "whatever its priority"
             );
-            assert_eq!(decide(tagged(station(3), station(1), kind, 10), firewall), Verdict::To(client));
+            assert_eq!(decide(tagged(learned_address(3), learned_address(1), kind, 10), firewall), Verdict::To(client));
             [client, firewall, server].into_iter().for_each(|port| table.forget(port));
         }
-        decide(head(station(1), A), client);
-        assert_eq!(decide(tagged(station(3), station(1), 0x8100, 0xa000), server), Verdict::To(client), "a priority is no VLAN");
-        assert_eq!(decide(head(station(1), station(3)), client), Verdict::To(server));
+        decide(head(learned_address(1), A), client);
+        assert_eq!(
+            decide(tagged(learned_address(3), learned_address(1), 0x8100, 0xa000), server),
+            Verdict::To(client),
+            "a priority is no VLAN"
+        );
+        assert_eq!(decide(head(learned_address(1), learned_address(3)), client), Verdict::To(server));
     }
 
     #[test]
     fn a_guarded_port_sends_from_its_own_address_only() {
         let table = Table::new(3, 64, 1);
-        table.pin(station(1), PortId(0));
+        table.pin(learned_address(1), PortId(0));
         let guarded = Sender { port: PortId(0), guarded: true };
         let decide = |source, sender| decide(head(source, A), sender, &table, 0).0;
-        assert_eq!(decide(station(1), guarded), Verdict::Flood);
-        assert_eq!(decide(station(2), guarded), Verdict::Drop(DropReason::SpoofedSource));
-        assert_eq!(table.find(station(2)), None, "nothing is learned from it");
-        assert_eq!(decide(station(2), PortId(0).into()), Verdict::Flood);
+        assert_eq!(decide(learned_address(1), guarded), Verdict::Flood);
+        assert_eq!(decide(learned_address(2), guarded), Verdict::Drop(DropReason::SpoofedSource));
+        assert_eq!(table.find(learned_address(2)), None, "nothing is learned from it");
+        assert_eq!(decide(learned_address(2), PortId(0).into()), Verdict::Flood);
     }
 
     #[test]
     fn what_a_loop_floods_goes_nowhere_and_what_is_for_one_port_goes_there() {
         let table = Table::new(4, 64, 1);
-        table.learn(station(2), PortId(3), 0);
-        let ask = |destination, port: u16| decide(head(station(1), destination), PortId(port), &table, 0).0;
+        table.learn(learned_address(2), PortId(3), 0);
+        let ask = |destination, port: u16| decide(head(learned_address(1), destination), PortId(port), &table, 0).0;
         ask(A, 0);
         for n in 0..100 {
             ask(A, 1 + n % 2);
         }
         assert_eq!([1, 2].map(|port| ask(A, port)), [Verdict::Drop(DropReason::Loop); 2]);
-        assert_eq!(ask(station(9), 1), Verdict::Drop(DropReason::Loop), "unknown");
-        assert_eq!(ask(station(2), 1), Verdict::To(PortId(3)));
+        assert_eq!(ask(learned_address(9), 1), Verdict::Drop(DropReason::Loop), "unknown");
+        assert_eq!(ask(learned_address(2), 1), Verdict::To(PortId(3)));
         assert_eq!(ask(A, 0), Verdict::Flood, "where it is at home");
     }
 
     #[test]
     fn a_memo_holds_in_its_vlan() {
         let table = Table::new(3, 64, 1);
-        let mut memo = Memo::default();
+        let mut flow_cache = FlowCache::default();
         let epoch = || Epoch { generation: table.generation(), second: 0 };
         let (here, ten, twenty) = (PortId(0), PortId(1), PortId(2));
-        table.learn(Station { address: station(2), vlan: 10 }, ten, 0);
-        table.learn(Station { address: station(2), vlan: 20 }, twenty, 0);
-        let to = |vlan| tagged(station(1), station(2), 0x8100, vlan);
+        table.learn(LearnedAddress { address: learned_address(2), vlan: 10 }, ten, 0);
+        table.learn(LearnedAddress { address: learned_address(2), vlan: 20 }, twenty, 0);
+        let to = |vlan| tagged(learned_address(1), learned_address(2), 0x8100, vlan);
         for _ in 0..2 {
-            assert_eq!(memo.decide(to(10), here, &table, epoch()), Verdict::To(ten));
-            assert_eq!(memo.decide(to(0x6000 | 10), here, &table, epoch()), Verdict::To(ten));
-            assert_eq!(memo.decide(to(20), here, &table, epoch()), Verdict::To(twenty));
+            assert_eq!(flow_cache.decide(to(10), here, &table, epoch()), Verdict::To(ten));
+            assert_eq!(flow_cache.decide(to(0x6000 | 10), here, &table, epoch()), Verdict::To(ten));
+            assert_eq!(flow_cache.decide(to(20), here, &table, epoch()), Verdict::To(twenty));
         }
         // A move in another VLAN does not invalidate it.
-        table.learn(Station { address: station(2), vlan: 10 }, here, 0);
-        assert_eq!(memo.destination(here, &table, epoch()).map(|(_, to)| to), Some(twenty));
-        table.learn(Station { address: station(2), vlan: 20 }, ten, 0);
-        assert_eq!(memo.destination(here, &table, epoch()), None);
+        table.learn(LearnedAddress { address: learned_address(2), vlan: 10 }, here, 0);
+        assert_eq!(flow_cache.destination(here, &table, epoch()).map(|(_, to)| to), Some(twenty));
+        table.learn(LearnedAddress { address: learned_address(2), vlan: 20 }, ten, 0);
+        assert_eq!(flow_cache.destination(here, &table, epoch()), None);
     }
 
     #[test]
     fn who_invents_addresses_voids_no_memo_of_others() {
         let table = Table::new(3, 64, 1);
-        let mut memo = Memo::default();
+        let mut flow_cache = FlowCache::default();
         let epoch = || Epoch { generation: table.generation(), second: 0 };
-        table.learn(station(2), PortId(2), 0);
-        memo.decide(head(station(1), station(2)), PortId(0), &table, epoch());
+        table.learn(learned_address(2), PortId(2), 0);
+        flow_cache.decide(head(learned_address(1), learned_address(2)), PortId(0), &table, epoch());
         let before = epoch();
         for n in 0..1000_u16 {
             let [a, b] = n.to_be_bytes();
             table.learn(MacAddress::new([2, 0, 0, 1, a, b]), PortId(1), 0);
         }
         assert_ne!(epoch(), before, "some of its own had to give way");
-        let known = Some((decide(head(station(1), station(2)), PortId(0), &table, 0).1, PortId(2)));
-        assert_eq!(memo.destination(PortId(0), &table, epoch()), known);
-        assert_eq!(memo.destination(PortId(0), &table, Epoch { second: 1, ..epoch() }), None, "the sender is to be confirmed");
+        let known = Some((decide(head(learned_address(1), learned_address(2)), PortId(0), &table, 0).1, PortId(2)));
+        assert_eq!(flow_cache.destination(PortId(0), &table, epoch()), known);
+        assert_eq!(
+            flow_cache.destination(PortId(0), &table, Epoch { second: 1, ..epoch() }),
+            None,
+            "the sender is to be confirmed"
+        );
         // A move of the sender or the receiver does.
-        table.learn(station(1), PortId(1), 0);
-        assert_eq!(memo.destination(PortId(0), &table, epoch()), None);
-        memo.decide(head(station(1), station(2)), PortId(0), &table, epoch());
-        assert_eq!(memo.destination(PortId(0), &table, epoch()), known);
+        table.learn(learned_address(1), PortId(1), 0);
+        assert_eq!(flow_cache.destination(PortId(0), &table, epoch()), None);
+        flow_cache.decide(head(learned_address(1), learned_address(2)), PortId(0), &table, epoch());
+        assert_eq!(flow_cache.destination(PortId(0), &table, epoch()), known);
         table.forget(PortId(2));
-        assert_eq!(memo.destination(PortId(0), &table, epoch()), None);
+        assert_eq!(flow_cache.destination(PortId(0), &table, epoch()), None);
     }
 
     #[test]
     fn a_memo_forgets_when_the_table_changes() {
         let table = Table::new(3, 64, 1);
-        let mut memo = Memo::default();
-        let mut ask =
-            || memo.decide(head(station(1), station(2)), PortId(0), &table, Epoch { generation: table.generation(), second: 0 });
+        let mut flow_cache = FlowCache::default();
+        let mut ask = || {
+            flow_cache.decide(
+                head(learned_address(1), learned_address(2)),
+                PortId(0),
+                &table,
+                Epoch { generation: table.generation(), second: 0 },
+            )
+        };
         assert_eq!(ask(), Verdict::Flood);
         assert_eq!(ask(), Verdict::Flood);
-        table.learn(station(2), PortId(2), 0);
+        table.learn(learned_address(2), PortId(2), 0);
         assert_eq!(ask(), Verdict::To(PortId(2)));
-        table.learn(station(2), PortId(1), 0);
+        table.learn(learned_address(2), PortId(1), 0);
         assert_eq!(ask(), Verdict::To(PortId(1)));
     }
 }

@@ -12,16 +12,16 @@ use memlane::frame::MacAddress;
 use memlane::id::{Direction, PortId, RingKey};
 use memlane::link::Impairment;
 use memlane::memory::MemoryMap;
-use memlane::network::{Network, PortTerms, RingParts};
+use memlane::network::{AttachSettings, Network, RingParts};
 use memlane::offload::Offloads;
-use memlane::policy::{Allowance, Limit};
+use memlane::policy::{Limit, PortLimits};
 use memlane::port::{Offer, Port};
 use memlane::ring::RingOptions;
 use memlane::settings::{Poll, Settings};
 use memlane::shared::Shared;
 use memlane::worker::{Event, Start, Worker};
 use memlane_rig::memory::GuestMemory;
-use memlane_rig::ring::{DriverRing, Piece, RingOptions as DriverOptions};
+use memlane_rig::ring::{DriverRing, Iovec, RingOptions as DriverOptions};
 
 use super::device::sides;
 use super::script::Script;
@@ -72,7 +72,7 @@ const BUFFER: u32 = 256;
 /// Bytes of a frame, virtio-net header included.
 const FRAME: usize = 12 + 80;
 /// Longest wait for the operator's answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Steps in which a frame must have arrived.
 const STEPS: usize = 5000;
 
@@ -109,7 +109,7 @@ fn address(name: u8) -> [u8; 6] {
 impl Bed {
     fn new(mood: u8) -> Self {
         let poll = if mood & 1 == 0 { Poll::Adaptive } else { Poll::Always };
-        let settings = Settings { poll, in_order: mood & 2 != 0, parking: 256, ..Settings::default() };
+        let settings = Settings { poll, in_order: mood & 2 != 0, wait_queue: 256, ..Settings::default() };
         let (network, workers, events) = Network::unstarted(Shared::new(2, 77, settings)).expect("descriptors");
         Self { network, workers, events, guests: (0..NAMES).map(|_| None).collect(), come: 0, steps: 0 }
     }
@@ -150,8 +150,8 @@ impl Bed {
             acts::ALLOW => {
                 let limit = Limit { rate: flag.then(|| "1Gbit".into()), packets: None, burst_ms: Some(1) };
                 let weight = u16::from(what).max(1);
-                let allowance = Allowance { weight, transmit: limit.clone(), receive: limit, storm: 0, ..Allowance::default() };
-                self.meanwhile(plan, move |network| network.set_allowance(&port, &allowance));
+                let limits = PortLimits { weight, transmit: limit.clone(), receive: limit, storm: 0, ..PortLimits::default() };
+                self.meanwhile(plan, move |network| network.set_limits(&port, &limits));
             }
             acts::RESTART => self.restart(name, port, plan),
             _ => self.meanwhile(plan, move |network| network.announce(&port, whose)),
@@ -162,7 +162,7 @@ impl Bed {
     fn meanwhile(&mut self, plan: [u8; PLAN], work: impl FnOnce(&Arc<Network>) + Send + 'static) {
         let network = Arc::clone(&self.network);
         let operator = std::thread::spawn(move || work(&network));
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut moments = plan.into_iter().chain([0, 1]).cycle();
         while !operator.is_finished() {
             assert!(Instant::now() < deadline, "the operator gets no answer");
@@ -185,16 +185,16 @@ impl Bed {
         let rings = guest.rings();
         self.guests[usize::from(name)] = Some(guest);
         self.meanwhile(plan, move |network| {
-            let terms = PortTerms {
+            let attach_settings = AttachSettings {
                 name: &text(name),
                 segment: &text(segment),
-                allowance: &Allowance { storm: 0, ..Allowance::default() },
+                limits: &PortLimits { storm: 0, ..PortLimits::default() },
                 link: &link(flags & LINKED != 0),
                 mac: (flags & TIED != 0).then(|| MacAddress::new(address(name))),
                 offer: Offer::default(),
                 enabled: flags & DISABLED == 0,
             };
-            if let Ok(port) = network.add_port(&terms, 2) {
+            if let Ok(port) = network.add_port(&attach_settings, 2) {
                 start_rings(network, &port, rings, [0; 2]);
             }
         });
@@ -339,7 +339,7 @@ impl Guest {
         let mut buffers = vec![0; usize::from(SIZE)];
         for _ in 0..SIZE {
             let buffer = allocate();
-            buffers[usize::from(receive.add(&[Piece::writable(buffer, BUFFER)]).expect("room"))] = buffer;
+            buffers[usize::from(receive.add(&[Iovec::writable(buffer, BUFFER)]).expect("room"))] = buffer;
         }
         receive.publish();
         let free = (0..SIZE).map(|_| allocate()).collect();
@@ -361,7 +361,7 @@ impl Guest {
         self.sent += 1;
         let to = if to == NAMES { [0xff; 6] } else { address(to) };
         self.memory.write(buffer, &self.frame(to)).expect("inside memory");
-        let head = self.transmit.add(&[Piece::readable(buffer, FRAME as u32)]).expect("a free descriptor");
+        let head = self.transmit.add(&[Iovec::readable(buffer, FRAME as u32)]).expect("a free descriptor");
         self.sending[usize::from(head)] = buffer;
         self.transmit.publish();
     }

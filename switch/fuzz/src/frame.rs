@@ -53,7 +53,7 @@ fn check_head(data: &[u8]) {
     assert_eq!(head.destination().bytes(), start[..6]);
     assert_eq!(head.source().bytes(), start[6..12]);
     assert_eq!(head.destination().is_group(), start[0] & 1 == 1);
-    assert_eq!(head.source().is_station(), start[6] & 1 == 0 && start[6..12] != [0; 6]);
+    assert_eq!(head.source().is_unicast(), start[6] & 1 == 0 && start[6..12] != [0; 6]);
 }
 
 fn check_header(bytes: [u8; NetHeader::SIZE]) {

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use memlane::frame::MacAddress;
-use memlane::network::{Network, PortTerms};
-use memlane::policy::Allowance;
+use memlane::network::{AttachSettings, Network};
+use memlane::policy::PortLimits;
 use memlane::port::{Offer, Port};
 use memlane::settings::Settings;
 use memlane::shared::Shared;
@@ -39,7 +39,7 @@ const BUFFER: u64 = 0x800;
 
 /// Most messages of a conversation, and most descriptors that they bring.
 const MOST: (usize, usize) = (48, 128);
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Kinds of a descriptor in a message.
 const KINDS: u8 = 6;
@@ -94,7 +94,7 @@ impl Bed {
             self.port.forget_front_end();
         }
         // A port in quarantine is cleared away by a thread of its own.
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while open_descriptors() != before {
             assert!(Instant::now() < deadline, "{} descriptors were left open", open_descriptors() - before);
             std::thread::yield_now();
@@ -110,22 +110,22 @@ impl Bed {
             frame[6..12].copy_from_slice(&self.friends[from].mac());
             frame[14..22].copy_from_slice(&self.round.to_le_bytes());
             self.friends[from].send(&frame).expect("a send buffer");
-            while self.friends[to].receive(PATIENCE).expect("the friend's frame").bytes != frame {}
+            while self.friends[to].receive(TIMEOUT).expect("the friend's frame").bytes != frame {}
         }
     }
 }
 
 fn add_port(network: &Network, number: u8) -> Arc<Port> {
-    let terms = PortTerms {
+    let attach_settings = AttachSettings {
         name: &format!("p{number}"),
         segment: "lan",
-        allowance: &Allowance::default(),
+        limits: &PortLimits::default(),
         link: &None,
         mac: None,
         offer: Offer { mac: MacAddress::new([2, 0, 0, 0, 0, number]), mtu: Some(9000) },
         enabled: true,
     };
-    network.add_port(&terms, 3).expect("a port")
+    network.add_port(&attach_settings, 3).expect("a port")
 }
 
 fn settings(port: &Arc<Port>) -> PortSettings {
@@ -137,7 +137,7 @@ fn befriend(network: &Arc<Network>, port: &Arc<Port>) -> ToyGuest {
     let (ours, theirs) = UnixStream::pair().expect("a socket pair");
     let (network, settings, mac) = (Arc::clone(network), settings(port), port.offer().mac);
     std::thread::spawn(move || converse(&network, &settings, ours, None));
-    ToyGuest::builder().mac(mac.bytes()).patience(PATIENCE).on_stream(theirs).expect("a guest")
+    ToyGuest::builder().mac(mac.bytes()).timeout(TIMEOUT).on_stream(theirs).expect("a guest")
 }
 
 fn open_descriptors() -> usize {

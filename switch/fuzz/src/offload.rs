@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use memlane::frame::{ETHERNET, MAX_FRAME, NetHeader, START};
-use memlane::memory::{MemoryMap, Piece, Region};
+use memlane::memory::{Iovec, MemoryMap, Region};
 use memlane::offload::{self, Offloads};
-use memlane::parcel::{ChunkPool, Parcel};
-use memlane::ring::{Areas, Placed, ReceiveQueue, Ring, RingOptions, SplitRing};
+use memlane::packet::{ChunkPool, Packet};
+use memlane::ring::{Areas, PlaceOutcome, ReceiveQueue, Ring, RingOptions, SplitRing};
 use memlane::stats::DropReason;
 
 use super::judge::{self, Arrived, Sent};
@@ -39,10 +39,10 @@ pub fn run(data: &[u8]) {
         return;
     }
     let mut pool = ChunkPool::new(256);
-    let mut parcel = parcel(&frame, header, u32::from(shape >> 1) * 8, &mut pool);
+    let mut packet = packet(&frame, header, u32::from(shape >> 1) * 8, &mut pool);
     let sent = Sent { header: header.bytes(), frame: &frame, receiver };
-    match offload::check(&mut parcel, &sender) {
-        Ok(()) => match deliver(&mut parcel, receiver, shape & 1 == 0) {
+    match offload::check(&mut packet, &sender) {
+        Ok(()) => match deliver(&mut packet, receiver, shape & 1 == 0) {
             Ok(arrived) => judge::judge(&sent, &arrived),
             Err(reason) => {
                 assert_eq!(reason, DropReason::BadSegmentation);
@@ -68,37 +68,37 @@ pub fn offloads(bits: u8) -> Offloads {
     }
 }
 
-/// The packet of a frame that lies in buffer segments of `piece` bytes, in one segment if that is 0.
-fn parcel(frame: &[u8], header: NetHeader, piece: u32, pool: &mut ChunkPool) -> Parcel {
+/// The packet of a frame that lies in buffer segments of `iovec` bytes, in one segment if that is 0.
+fn packet(frame: &[u8], header: NetHeader, iovec: u32, pool: &mut ChunkPool) -> Packet {
     let start = frame.len().min(START);
-    let mut parcel = Parcel::default();
-    (parcel.header, parcel.length, parcel.start_length) = (header, frame.len() as u32, start as u32);
-    parcel.start[..start].copy_from_slice(&frame[..start]);
-    let shortest = if piece == 0 { frame.len() } else { (piece as usize).max(frame.len().div_ceil(1000)) };
+    let mut packet = Packet::default();
+    (packet.header, packet.length, packet.start_length) = (header, frame.len() as u32, start as u32);
+    packet.start[..start].copy_from_slice(&frame[..start]);
+    let shortest = if iovec == 0 { frame.len() } else { (iovec as usize).max(frame.len().div_ceil(1000)) };
     // SAFETY: the frame outlives the packet, and its buffer segments are only read.
-    let piece = |run: &[u8]| unsafe { Piece::new(run.as_ptr().cast_mut(), run.len() as u32) };
-    let pieces: Vec<Piece> = frame.chunks(shortest).map(piece).collect();
-    parcel.set_rest(&pieces, start as u32, pool).expect("the pool holds a frame");
-    parcel
+    let iovec = |run: &[u8]| unsafe { Iovec::new(run.as_ptr().cast_mut(), run.len() as u32) };
+    let iovecs: Vec<Iovec> = frame.chunks(shortest).map(iovec).collect();
+    packet.set_rest(&iovecs, start as u32, pool).expect("the pool holds a frame");
+    packet
 }
 
-/// Writes `parcel` into the receive queue of a guest that takes everything it gets.
-fn deliver(parcel: &mut Parcel, offloads: Offloads, mergeable: bool) -> Result<Vec<Arrived>, DropReason> {
+/// Writes `packet` into the receive queue of a guest that takes everything it gets.
+fn deliver(packet: &mut Packet, offloads: Offloads, mergeable: bool) -> Result<Vec<Arrived>, DropReason> {
     thread_local!(static MEMORY: Arc<MemoryMap> = memory());
     let mut receiver = Receiver::new(MEMORY.with(Arc::clone), offloads, mergeable);
     let mut arrived = Vec::new();
     loop {
-        let done = parcel.segments_done;
-        let placed = receiver.receive.place(parcel).expect("a ring without faults");
+        let done = packet.segments_done;
+        let placed = receiver.receive.place(packet).expect("a ring without faults");
         receiver.receive.ring().publish();
         receiver.collect(&mut arrived);
         match placed {
-            Placed::Whole(frames) => {
+            PlaceOutcome::Whole(frames) => {
                 assert!(arrived.len() == frames as usize);
                 return Ok(arrived);
             }
-            Placed::NoRoom => assert!(parcel.segments_done > done, "an empty ring has room"),
-            Placed::Refused(reason) => return Err(reason),
+            PlaceOutcome::NoRoom => assert!(packet.segments_done > done, "an empty ring has room"),
+            PlaceOutcome::Refused(reason) => return Err(reason),
         }
     }
 }

@@ -119,7 +119,7 @@ const CONFIG: [(&str, &str); 8] = [
     ("smallest", "[[port]]\nname = \"a\"\nvhost-user = \"/run/a.sock\"\n"),
     (
         "everything",
-        "name = \"net\"\nworkers = 2\ncpus = [0]\npoll = \"always\"\nin-order = true\ncontrol = \"/run/net.control\"\npatience-ms = 5\n\
+        "name = \"net\"\nworkers = 2\ncpus = [0]\npoll = \"always\"\nin-order = true\ncontrol = \"/run/net.control\"\nstall-timeout-ms = 5\n\
          waiting-frames = 64\nage = 30\n[[port]]\nname = \"web\"\nvhost-user = \"/run/web.sock\"\nconnect = true\nsegment = \"dmz\"\n\
          mac = \"02:00:00:00:00:01\"\nmtu = 9000\nqueues = 4\n[[port]]\nname = \"host\"\ntap = \"tap0\"\nnetns = \"blue\"\n",
     ),

@@ -12,8 +12,8 @@ pub mod slot;
 #[path = "../../dataplane/src/worker/mailbox/post.rs"]
 pub mod post;
 
-#[path = "../../virtq/src/notice.rs"]
-pub mod notice;
+#[path = "../../virtq/src/notification.rs"]
+pub mod notification;
 
 #[path = "../../dataplane/src/table.rs"]
 pub mod table;

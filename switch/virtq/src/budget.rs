@@ -68,7 +68,7 @@ impl Account {
     }
 
     /// Bytes that could be taken now.
-    pub fn allowance(&self) -> u64 {
+    pub fn quota(&self) -> u64 {
         // x more are allowed while held + x <= left - x.
         self.budget.left().saturating_sub(self.held.load(Ordering::Relaxed)) / 2
     }
@@ -113,9 +113,9 @@ mod tests {
         assert!(account.take(51).is_none());
         let permit = account.take(50).unwrap();
         assert!(account.take(1).is_none());
-        assert_eq!((budget.left(), account.allowance()), (50, 0));
+        assert_eq!((budget.left(), account.quota()), (50, 0));
         drop(permit);
-        assert_eq!((budget.left(), account.allowance()), (100, 50));
+        assert_eq!((budget.left(), account.quota()), (100, 50));
     }
 
     #[test]

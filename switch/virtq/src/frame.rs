@@ -1,7 +1,7 @@
 //! The frame as the switch sees it: a virtio-net header, and headers copied once.
 //!
 //! 1. [`NetHeader`]: the sender's requests for checksum and segmentation offload (virtio 1.4, section 5.1.6).
-//! 2. [`MacAddress`]: source or destination; [`Head`]: the first 16 bytes, which hold both; [`Pattern`]: the match mask, some bits
+//! 2. [`MacAddress`]: source or destination; [`Head`]: the first 16 bytes, which hold both; [`MatchMask`]: the match mask, some bits
 //!    of those.
 //! 3. [`Layers`]: offsets of the network and transport headers, found only when an offload must be checked or repaired.
 //!
@@ -71,7 +71,7 @@ impl MacAddress {
 
     /// True for a unicast address: not a group, not all zeroes.
     #[inline]
-    pub fn is_station(self) -> bool {
+    pub fn is_unicast(self) -> bool {
         !self.is_group() && self.0 != 0
     }
 }
@@ -154,12 +154,12 @@ impl Head {
 
 /// Match mask: some bits of a frame's [`Head`], and their values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pattern {
+pub struct MatchMask {
     mask: u128,
     bits: u128,
 }
 
-impl Pattern {
+impl MatchMask {
     /// The bits of `head` that are set in `mask`.
     pub fn new(mask: u128, head: Head) -> Self {
         Self { mask, bits: head.0 & mask }
@@ -284,7 +284,7 @@ impl NetHeader {
         [a, b, c, d, e, f, g, h, i, j, k, l]
     }
 
-    /// The header of these words, as they lie in memory ([`Piece::header`](crate::memory::Piece::header)).
+    /// The header of these words, as they lie in memory ([`Iovec::header`](crate::memory::Iovec::header)).
     #[inline]
     pub fn from_words((first, last): (u64, u32)) -> Self {
         Self { first, last }
@@ -559,13 +559,13 @@ mod tests {
     #[test]
     fn a_block_fits_a_pattern_where_its_head_does() {
         let bytes: [u8; START] = std::array::from_fn(|n| n as u8 + 2);
-        let pattern = Pattern::new(Head::SOURCE, Head::of(&bytes));
+        let match_mask = MatchMask::new(Head::SOURCE, Head::of(&bytes));
         for changed in 0..20 {
             let mut other = bytes;
             other[changed] ^= 0x80;
             let block = Block::of(other.first_chunk().unwrap());
             let fits = !(6..12).contains(&changed);
-            assert_eq!((pattern.fits(Head::of(&other)), pattern.fits_block(&block)), (fits, fits), "byte {changed}");
+            assert_eq!((match_mask.fits(Head::of(&other)), match_mask.fits_block(&block)), (fits, fits), "byte {changed}");
         }
     }
 }

@@ -4,10 +4,10 @@
 //! 1. [`memory`]: guest memory that a front end shares, and checked access to it. A guest that truncates its file loses its memory, and
 //!    the process of the device survives.
 //! 2. [`ring`]: a transmit queue yields packets, a receive queue takes them. Each descriptor is read once, then checked.
-//! 3. [`parcel`]: a packet in the memory of its sender; [`frame`]: its headers, copied once; [`offload`]: segmentation and checksums for a
+//! 3. [`packet`]: a packet in the memory of its sender; [`frame`]: its headers, copied once; [`offload`]: segmentation and checksums for a
 //!    receiver without these offloads.
 //! 4. [`copy`]: the only copy of the payload, from guest memory to guest memory.
-//! 5. [`notice`], [`watchdog`]: lost notifications, and interrupts that block.
+//! 5. [`notification`], [`watchdog`]: lost notifications, and interrupts that block.
 //! 6. [`budget`], [`time`]: quotas, and the cycle counter.
 //!
 //! An example carries one packet from the transmit ring of a guest to its receive ring:
@@ -19,8 +19,8 @@
 //!
 //! use memlane_virtq::memory::{MemoryMap, Region, RegionTable};
 //! use memlane_virtq::offload::Offloads;
-//! use memlane_virtq::parcel::Parcel;
-//! use memlane_virtq::ring::{Areas, Placed, ReceiveQueue, Ring, RingOptions, SplitRing, Taken, TransmitQueue};
+//! use memlane_virtq::packet::Packet;
+//! use memlane_virtq::ring::{Areas, PlaceOutcome, ReceiveQueue, Ring, RingOptions, SplitRing, Taken, TransmitQueue};
 //! use nix::sys::memfd::{MFdFlags, memfd_create};
 //!
 //! /// VIRTQ_DESC_F_WRITE: a buffer for the device to write to.
@@ -63,10 +63,10 @@
 //! post(&memory, 0x1000, 0x3000, 2048, WRITE)?;
 //!
 //! // The device takes the packet, copies it once, and tells the driver.
-//! let mut packet = Parcel::default();
+//! let mut packet = Packet::default();
 //! assert_eq!(transmit.look(32)?, 1);
-//! assert_eq!(transmit.open(&mut packet)?, Taken::Parcel);
-//! assert_eq!(receive.place(&mut packet)?, Placed::Whole(1));
+//! assert_eq!(transmit.open(&mut packet)?, Taken::Packet);
+//! assert_eq!(receive.place(&mut packet)?, PlaceOutcome::Whole(1));
 //! transmit.finish(&packet);
 //! receive.ring().publish();
 //! transmit.ring().publish();
@@ -87,9 +87,9 @@ pub mod drop_reason;
 pub mod frame;
 pub mod id;
 pub mod memory;
-pub mod notice;
+pub mod notification;
 pub mod offload;
-pub mod parcel;
+pub mod packet;
 #[cfg(fuzzing)]
 pub mod probe;
 pub mod ring;

@@ -57,11 +57,11 @@ fn connect(address: &str, port: u16) -> Result<TcpStream, Box<dyn Error>> {
 fn serve(port: u16) -> Result<(), Box<dyn Error>> {
     let (mut client, _) = TcpListener::bind(("0.0.0.0", port))?.accept()?;
     client.set_nodelay(true)?;
-    let mut piece = vec![0; 1 << 16];
+    let mut iovec = vec![0; 1 << 16];
     loop {
-        match client.read(&mut piece)? {
+        match client.read(&mut iovec)? {
             0 => return Ok(()),
-            length => client.write_all(&piece[..length])?,
+            length => client.write_all(&iovec[..length])?,
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::{fault::Fault, record};
 /// Connections at most; more requests than that wait for one.
 const CONNECTIONS: usize = 16;
 /// How long a request waits for a connection, and a connection for a host that has gone silent.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Values of a statement's parameters.
 pub(crate) type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
@@ -28,15 +28,15 @@ impl Database {
     /// Connects once, so that a wrong address is told at the start.
     pub(crate) async fn connect(stated: &str) -> Result<Self, String> {
         let mut config: Config = stated.parse().map_err(|error| format!("{stated:?} names no database: {error}"))?;
-        config.connect_timeout(PATIENCE).tcp_user_timeout(PATIENCE);
+        config.connect_timeout(TIMEOUT).tcp_user_timeout(TIMEOUT);
         let how = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let pool = Pool::builder(Manager::from_config(config, NoTls, how))
             .max_size(CONNECTIONS)
             // The connection that was used last knows its statements already.
             .queue_mode(QueueMode::Lifo)
             .runtime(deadpool_postgres::Runtime::Tokio1)
-            .wait_timeout(Some(PATIENCE))
-            .create_timeout(Some(PATIENCE))
+            .wait_timeout(Some(TIMEOUT))
+            .create_timeout(Some(TIMEOUT))
             .build()
             .map_err(|error| error.to_string())?;
         let first = pool.get().await.map_err(|error| format!("no connection to the database {stated:?}: {error}"))?;

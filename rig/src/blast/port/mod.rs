@@ -123,7 +123,7 @@ impl Arrival<'_> {
     /// Bytes of the frame.
     #[inline(always)]
     pub fn length(&self) -> usize {
-        self.first.len() + self.rest.iter().map(|piece| piece.len()).sum::<usize>()
+        self.first.len() + self.rest.iter().map(|iovec| iovec.len()).sum::<usize>()
     }
 }
 

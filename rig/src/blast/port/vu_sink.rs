@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use crate::guest::Queue;
-use crate::ring::{Interrupts, Piece, RingError, SharedRing, Used};
+use crate::ring::{Interrupts, Iovec, RingError, SharedRing, Used};
 
 use super::{Arrival, PortError, VuSource};
 
@@ -29,7 +29,7 @@ pub struct VuSink {
     /// Bytes of a buffer, header included.
     room: usize,
     /// Buffer segments of the frame being shown; kept for its capacity.
-    pieces: Vec<&'static [u8]>,
+    iovecs: Vec<&'static [u8]>,
 }
 
 // SAFETY: the pointers lead into the guest memory that `queue` keeps alive; it has no thread affinity, and one thread at a
@@ -53,13 +53,13 @@ impl VuSink {
         let first = memory.allocate(stride * u64::from(size), LINE as u64)? + (LINE - HEADER) as u64;
         for index in 0..size {
             // A ring's first heads are 0, 1, 2, ...: the head tells the buffer.
-            let head = queue.ring.add(&[Piece::writable(first + u64::from(index) * stride, room as u32)])?;
+            let head = queue.ring.add(&[Iovec::writable(first + u64::from(index) * stride, room as u32)])?;
             assert_eq!(head, index, "a fresh ring hands out heads in order");
         }
         queue.ring.publish();
         queue.ring.set_interrupts(Interrupts::Off);
         let start = memory.pointer(first, stride * u64::from(size - 1) + room as u64)?;
-        Ok(Self { port, queue, mergeable, deep, start, stride: stride as usize, room, pieces: Vec::with_capacity(64) })
+        Ok(Self { port, queue, mergeable, deep, start, stride: stride as usize, room, iovecs: Vec::with_capacity(64) })
     }
 
     /// Kicks the back end: buffers were posted before it knew of the ring.
@@ -84,7 +84,7 @@ impl VuSink {
         let (mut left, mut frames) = (ready, 0);
         while left > 0 {
             let used = self.queue.ring.take_used();
-            let first = self.piece(used)?;
+            let first = self.iovec(used)?;
             let buffers = if self.mergeable { announced(first) } else { 1 };
             left -= 1;
             if self.deep && left > 0 {
@@ -131,7 +131,7 @@ impl VuSink {
         mut left: u16,
         each: &mut impl FnMut(&Arrival<'_>),
     ) -> Result<u16, PortError> {
-        self.pieces.clear();
+        self.iovecs.clear();
         for number in 1..buffers {
             let torn = PortError::Torn { port: self.port, announced: buffers, used: number };
             let ready = self.queue.ring.completed().map_err(|cause| PortError::Ring { port: self.port, cause })?;
@@ -140,18 +140,18 @@ impl VuSink {
             }
             let used = self.queue.ring.take_used();
             left = left.saturating_sub(1);
-            let piece = self.piece(used)?;
-            self.pieces.push(piece);
+            let iovec = self.iovec(used)?;
+            self.iovecs.push(iovec);
             self.queue.ring.offer(used.head as u16);
         }
-        each(&Arrival { first: first.get(HEADER..).unwrap_or_default(), rest: &self.pieces });
+        each(&Arrival { first: first.get(HEADER..).unwrap_or_default(), rest: &self.iovecs });
         Ok(left)
     }
 
     /// The bytes that the back end wrote into a receive buffer. The slice is good until the buffer is posted again, which happens
     /// at the end of [`VuSink::poll`].
     #[inline(always)]
-    fn piece(&self, used: Used) -> Result<&'static [u8], PortError> {
+    fn iovec(&self, used: Used) -> Result<&'static [u8], PortError> {
         if used.head >= u32::from(self.queue.ring.shared().size()) || used.length as usize > self.room {
             return Err(PortError::Ring { port: self.port, cause: RingError::NotOut(used.head) });
         }

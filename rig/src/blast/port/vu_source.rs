@@ -6,7 +6,7 @@
 
 use crate::guest::Queue;
 use crate::memory::{GuestMemory, MemoryError};
-use crate::ring::{DESC_INDIRECT, Interrupts, Piece, RingError};
+use crate::ring::{DESC_INDIRECT, Interrupts, Iovec, RingError};
 
 use super::{Mould, PortError};
 use crate::blast::flow::Source;
@@ -271,9 +271,9 @@ fn prefetch_to_write(place: *mut u8) {
 /// Describes a slot's chain.
 fn prepare(queue: &mut Queue, shape: Shape, frame: u64, longest: u32) -> Result<u16, RingError> {
     let header = frame - HEADER as u64;
-    let two = [Piece::readable(header, HEADER as u32), Piece::readable(frame, longest)];
+    let two = [Iovec::readable(header, HEADER as u32), Iovec::readable(frame, longest)];
     match shape {
-        Shape::Whole => queue.ring.prepare(&[Piece::readable(header, HEADER as u32 + longest)]),
+        Shape::Whole => queue.ring.prepare(&[Iovec::readable(header, HEADER as u32 + longest)]),
         Shape::Split => queue.ring.prepare(&two),
         Shape::Indirect => queue.ring.prepare_indirect(&two),
     }

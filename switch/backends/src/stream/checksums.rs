@@ -34,13 +34,13 @@ pub enum Checksums {
 
 /// Checksum state of one connection.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct ChecksumTracker {
     checksums: Checksums,
     port: Arc<Port>,
     in_a_row: u8,
 }
 
-impl Keeper {
+impl ChecksumTracker {
     pub(super) fn new(checksums: Checksums, port: Arc<Port>) -> Self {
         Self { checksums, port, in_a_row: 0 }
     }
@@ -138,9 +138,9 @@ mod tests {
     use crate::shared::Shared;
     use memlane_rig::frames::{Host, Packet};
 
-    fn keeper(checksums: Checksums) -> Keeper {
+    fn tracker(checksums: Checksums) -> ChecksumTracker {
         let shared = Arc::new(Shared::new(1, 7, Settings::default()));
-        Keeper::new(checksums, Port::row(&shared, 1).remove(0))
+        ChecksumTracker::new(checksums, Port::row(&shared, 1).remove(0))
     }
 
     fn packets() -> Vec<Packet> {
@@ -159,7 +159,7 @@ mod tests {
             for mut frame in [packet.partial().1, whole.clone()] {
                 // Ethernet padding is no part of the IP packet.
                 frame.extend([0x11; 7]);
-                keeper(Checksums::Complete).look_after(&mut frame);
+                tracker(Checksums::Complete).look_after(&mut frame);
                 assert!(frame[..whole.len()] == whole && frame[whole.len()..] == [0x11; 7]);
             }
         }
@@ -167,16 +167,16 @@ mod tests {
 
     #[test]
     fn what_was_left_undone_is_counted_and_left() {
-        let mut keeper = keeper(Checksums::Keep);
-        let port = Arc::clone(&keeper.port);
+        let mut tracker = tracker(Checksums::Keep);
+        let port = Arc::clone(&tracker.port);
         for packet in packets() {
             let mut frame = packet.frame();
-            keeper.look_after(&mut frame);
+            tracker.look_after(&mut frame);
             assert_eq!((frame, port.totals().undone_checksums), (packet.frame(), 0));
         }
         for (count, packet) in (1..).zip(packets()) {
             let mut frame = packet.partial().1;
-            keeper.look_after(&mut frame);
+            tracker.look_after(&mut frame);
             assert_eq!((frame, port.totals().undone_checksums), (packet.partial().1, count));
             assert_eq!(port.advice().is_some(), count >= 4);
         }
@@ -194,7 +194,7 @@ mod tests {
         (routed[19], routed[20]) = (tcp[19] + 8, ROUTING);
         for frame in [fragment, without, routed, vec![0xff; 14], tcp[..60].to_vec()] {
             let mut copy = frame.clone();
-            keeper(Checksums::Complete).look_after(&mut copy);
+            tracker(Checksums::Complete).look_after(&mut copy);
             assert!(copy == frame, "{frame:02x?}");
         }
     }

@@ -22,7 +22,7 @@ pub use session::{Other, run};
 
 use crate::pool::Pool;
 use crate::port::end::{Backend, Ends};
-use checksums::Keeper;
+use checksums::ChecksumTracker;
 use receive::StreamReceive;
 use transmit::StreamTransmit;
 
@@ -43,15 +43,15 @@ impl Connection {
 }
 
 /// A connection, and the state of its frames' checksums.
-struct Stream(Arc<Connection>, Keeper);
+struct Stream(Arc<Connection>, ChecksumTracker);
 
 impl Backend for Stream {
     fn into_ends(self, pool: &Arc<Pool>) -> std::io::Result<Ends> {
-        let Self(connection, keeper) = self;
+        let Self(connection, tracker) = self;
         let file =
             || Ok::<_, std::io::Error>(Some(std::fs::File::from(std::os::fd::OwnedFd::from(connection.socket.try_clone()?))));
         Ok(Ends {
-            transmit: Box::new(StreamTransmit::new(Arc::clone(&connection), Arc::clone(pool), keeper)),
+            transmit: Box::new(StreamTransmit::new(Arc::clone(&connection), Arc::clone(pool), tracker)),
             receive: Box::new(StreamReceive::new(Arc::clone(&connection))),
             readable: file()?,
             writable: file()?,

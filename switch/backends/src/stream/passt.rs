@@ -10,8 +10,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// Timeout of `passt --version`, and the interval at which its exit is polled.
-const PATIENCE: Duration = Duration::from_secs(5);
-const GLANCE: Duration = Duration::from_millis(1);
+const TIMEOUT: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// The program.
 const PROGRAM: &str = "passt";
 /// Most bytes of one line of its log that are kept.
@@ -36,7 +36,7 @@ impl Passt {
     pub fn probe() -> io::Result<()> {
         let mut command = Command::new(PROGRAM);
         command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let (mut child, end) = (command.spawn()?, Instant::now() + PATIENCE);
+        let (mut child, end) = (command.spawn()?, Instant::now() + TIMEOUT);
         while child.try_wait()?.is_none() {
             if Instant::now() > end {
                 let _ = child.kill();
@@ -44,7 +44,7 @@ impl Passt {
                 std::thread::spawn(move || child.wait());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "`passt --version` does not end"));
             }
-            std::thread::sleep(GLANCE);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }

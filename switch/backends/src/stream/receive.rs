@@ -11,10 +11,10 @@ use super::wire::{PREFIX, prefix};
 use crate::frame::MAX_FRAME;
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Offloads, Plan, plan};
-use crate::parcel::Parcel;
+use crate::packet::Packet;
 use crate::payload::{append, complete_checksum};
 use crate::port::end::ReceiveEnd;
-use crate::ring::Placed;
+use crate::ring::PlaceOutcome;
 use crate::stats::DropReason;
 
 /// Most bytes buffered for the socket: a few of the longest frames.
@@ -76,39 +76,39 @@ impl StreamReceive {
         (self.sent, self.frames, self.full) = (0, 0, false);
     }
 
-    fn place_whole(&mut self, parcel: &Parcel, checksum: bool) -> Placed {
-        if !self.begin(parcel.length) {
-            return Placed::NoRoom;
+    fn place_whole(&mut self, packet: &Packet, checksum: bool) -> PlaceOutcome {
+        if !self.begin(packet.length) {
+            return PlaceOutcome::NoRoom;
         }
         let begin = self.bytes.len();
-        append(parcel, 0, parcel.length, &mut self.bytes);
+        append(packet, 0, packet.length, &mut self.bytes);
         if checksum {
-            let start = usize::from(parcel.header.csum_start());
-            complete_checksum(&mut self.bytes[begin..], start, start + usize::from(parcel.header.csum_offset()));
+            let start = usize::from(packet.header.csum_start());
+            complete_checksum(&mut self.bytes[begin..], start, start + usize::from(packet.header.csum_offset()));
         }
-        Placed::Whole(1)
+        PlaceOutcome::Whole(1)
     }
 
     /// Segments the frame (TSO in software) and buffers as many segments as there is room for.
-    fn place_segments(&mut self, parcel: &mut Parcel) -> Placed {
-        let Some(mut cutter) = Cutter::new(parcel, false) else { return Placed::Refused(DropReason::BadSegmentation) };
-        while u32::from(parcel.segments_done) < cutter.count() {
-            if !self.place_segment(parcel, &cutter.segment(parcel.segments_done.into())) {
-                return Placed::NoRoom;
+    fn place_segments(&mut self, packet: &mut Packet) -> PlaceOutcome {
+        let Some(mut cutter) = Cutter::new(packet, false) else { return PlaceOutcome::Refused(DropReason::BadSegmentation) };
+        while u32::from(packet.segments_done) < cutter.count() {
+            if !self.place_segment(packet, &cutter.segment(packet.segments_done.into())) {
+                return PlaceOutcome::NoRoom;
             }
-            parcel.segments_done += 1;
+            packet.segments_done += 1;
         }
-        Placed::Whole(cutter.count())
+        PlaceOutcome::Whole(cutter.count())
     }
 
-    fn place_segment(&mut self, parcel: &Parcel, segment: &Segment<'_>) -> bool {
+    fn place_segment(&mut self, packet: &Packet, segment: &Segment<'_>) -> bool {
         let headers = segment.headers;
         if !self.begin(headers.len() as u32 + segment.payload_length) {
             return false;
         }
         let begin = self.bytes.len();
         self.bytes.extend_from_slice(headers);
-        append(parcel, headers.len() as u32 + segment.payload_offset, segment.payload_length, &mut self.bytes);
+        append(packet, headers.len() as u32 + segment.payload_offset, segment.payload_length, &mut self.bytes);
         if let Some((start, field)) = segment.complete {
             complete_checksum(&mut self.bytes[begin..], start as usize, field as usize);
         }
@@ -117,11 +117,11 @@ impl StreamReceive {
 }
 
 impl ReceiveEnd for StreamReceive {
-    fn place(&mut self, parcel: &mut Parcel) -> Placed {
-        match plan(parcel, &Offloads::default()) {
-            Plan::AsIs => self.place_whole(parcel, false),
-            Plan::Checksum => self.place_whole(parcel, true),
-            Plan::Segment { .. } => self.place_segments(parcel),
+    fn place(&mut self, packet: &mut Packet) -> PlaceOutcome {
+        match plan(packet, &Offloads::default()) {
+            Plan::AsIs => self.place_whole(packet, false),
+            Plan::Checksum => self.place_whole(packet, true),
+            Plan::Segment { .. } => self.place_segments(packet),
         }
     }
 

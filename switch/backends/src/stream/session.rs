@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use vmm_sys_util::epoll::EventSet;
 
-use super::checksums::{Checksums, Keeper};
+use super::checksums::{ChecksumTracker, Checksums};
 use super::passt::{self, Passt, Started};
 use super::{Connection, Stream};
 use crate::descriptors;
@@ -140,7 +140,7 @@ fn serve(network: &Arc<Network>, port: &Arc<Port>, stream: UnixStream, watch: &W
         }
     };
     let started = Connection::new(stream).and_then(|connection| {
-        network.serve(port, Stream(Arc::clone(&connection), Keeper::new(checksums, Arc::clone(port))))?;
+        network.serve(port, Stream(Arc::clone(&connection), ChecksumTracker::new(checksums, Arc::clone(port))))?;
         Ok(connection)
     });
     let connection = match started {

@@ -6,13 +6,13 @@ use std::net::Shutdown;
 use std::sync::Arc;
 
 use super::Connection;
-use super::checksums::Keeper;
+use super::checksums::ChecksumTracker;
 use super::wire::{self, PREFIX, TooLong};
 use crate::frame::MAX_FRAME;
-use crate::parcel::Parcel;
+use crate::packet::Packet;
 use crate::pool::Pool;
 use crate::port::end::TransmitEnd;
-use crate::ring::Taken;
+use crate::ring::OpenOutcome;
 use crate::store::Store;
 
 /// Bytes that are read and not yet split into frames: two of the longest.
@@ -22,7 +22,7 @@ const STAGE: usize = 2 * (PREFIX + MAX_FRAME as usize);
 #[derive(Debug)]
 pub(super) struct StreamTransmit {
     connection: Arc<Connection>,
-    keeper: Keeper,
+    tracker: ChecksumTracker,
     store: Store,
     stage: Box<[u8]>,
     /// The range of `stage` that is read and not yet split into frames.
@@ -33,9 +33,9 @@ pub(super) struct StreamTransmit {
 }
 
 impl StreamTransmit {
-    pub(super) fn new(connection: Arc<Connection>, pool: Arc<Pool>, keeper: Keeper) -> Self {
+    pub(super) fn new(connection: Arc<Connection>, pool: Arc<Pool>, tracker: ChecksumTracker) -> Self {
         let stage = vec![0; STAGE].into_boxed_slice();
-        Self { connection, keeper, store: Store::new(pool), stage, begin: 0, end: 0, drained: false }
+        Self { connection, tracker, store: Store::new(pool), stage, begin: 0, end: 0, drained: false }
     }
 
     /// Splits the bytes read into frames, until `most` can be opened or no buffer is free.
@@ -49,7 +49,7 @@ impl StreamTransmit {
             let length = frame.len();
             let bytes = &mut self.store.bytes(index)[..length];
             bytes.copy_from_slice(frame);
-            self.keeper.look_after(bytes);
+            self.tracker.look_after(bytes);
             self.store.fill(index, length as u32);
             self.begin += PREFIX + length;
         }
@@ -98,16 +98,16 @@ impl TransmitEnd for StreamTransmit {
         self.store.filled().min(most.into()) as u16
     }
 
-    fn open(&mut self, parcel: &mut Parcel) -> Taken {
-        self.store.open(parcel, false)
+    fn open(&mut self, packet: &mut Packet) -> OpenOutcome {
+        self.store.open(packet, false)
     }
 
-    fn finish(&mut self, _parcel: &Parcel) {
+    fn finish(&mut self, _packet: &Packet) {
         self.store.dispose();
     }
 
-    fn keep_out(&mut self, parcel: &Parcel, holders: u16) {
-        self.store.keep_out(parcel, holders);
+    fn keep_in_flight(&mut self, packet: &Packet, holders: u16) {
+        self.store.keep_in_flight(packet, holders);
     }
 
     fn hold(&mut self, head: u16, more: u16) {
@@ -118,8 +118,8 @@ impl TransmitEnd for StreamTransmit {
         self.store.come_back(head);
     }
 
-    fn out_count(&self) -> u16 {
-        self.store.out_count()
+    fn in_flight(&self) -> u16 {
+        self.store.in_flight()
     }
 
     fn size(&self) -> u16 {
@@ -128,7 +128,7 @@ impl TransmitEnd for StreamTransmit {
 
     fn has_news(&self) -> bool {
         let staged = matches!(wire::first(&self.stage[self.begin..self.end]), Ok(Some(_)));
-        self.store.filled() > 0 || ((staged || !self.drained) && self.size() > self.out_count())
+        self.store.filled() > 0 || ((staged || !self.drained) && self.size() > self.in_flight())
     }
 
     fn wake(&mut self) {

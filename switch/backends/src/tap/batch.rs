@@ -11,7 +11,7 @@ use std::ptr;
 use io_uring::{IoUring, opcode, types};
 
 use crate::frame::{LONGEST_HEADERS, NetHeader, START};
-use crate::memory::Piece;
+use crate::memory::Iovec;
 
 /// Operations of one batch.
 pub(super) const MOST: usize = 64;
@@ -76,23 +76,23 @@ impl Gathered {
         self.frames.len() == MOST || self.parts.len() + PARTS_OF_ONE > PARTS || self.heads.len() + LONGEST_HEAD > HEADS
     }
 
-    /// Adds a frame: a head of these bytes, at most [`LONGEST_HEAD`], then the `pieces`. False, and nothing is added, if it has
+    /// Adds a frame: a head of these bytes, at most [`LONGEST_HEAD`], then the `iovecs`. False, and nothing is added, if it has
     /// too many buffer segments.
     ///
     /// # Panics
     /// [`Self::is_full`].
-    pub(super) fn add(&mut self, head: [&[u8]; 3], pieces: impl Iterator<Item = Piece>) -> bool {
+    pub(super) fn add(&mut self, head: [&[u8]; 3], iovecs: impl Iterator<Item = Iovec>) -> bool {
         assert!(!self.is_full(), "room for a frame");
         let (begin, heads) = (self.parts.len(), self.heads.len());
         let head = self.push_head(head);
         self.parts.push(head);
-        for piece in pieces {
+        for iovec in iovecs {
             if self.parts.len() == begin + PARTS_OF_ONE {
                 self.parts.truncate(begin);
                 self.heads.truncate(heads);
                 return false;
             }
-            self.parts.push(libc::iovec { iov_base: piece.as_ptr().cast(), iov_len: piece.length() as usize });
+            self.parts.push(libc::iovec { iov_base: iovec.as_ptr().cast(), iov_len: iovec.length() as usize });
         }
         self.frames.push(Vectors { first: &raw const self.parts[begin], count: (self.parts.len() - begin) as u32 });
         true
@@ -139,7 +139,7 @@ impl Batch {
     /// bytes, or a negated error number.
     pub(super) fn write(&mut self, file: &File, gathered: &mut Gathered) -> &[i32] {
         // SAFETY: heads and iovecs have not moved since they were pushed, for the vectors never grow; the owner of buffer
-        // segments releases them only after the poll iteration (see `Piece`). A guest that writes there meanwhile changes only
+        // segments releases them only after the poll iteration (see `Iovec`). A guest that writes there meanwhile changes only
         // its own frame.
         let results = unsafe { self.run(file, Way::Write, &gathered.frames) };
         gathered.clear();

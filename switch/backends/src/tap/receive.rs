@@ -10,10 +10,10 @@ use super::device::Tap;
 use crate::frame::NetHeader;
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Plan, plan};
-use crate::parcel::Parcel;
+use crate::packet::Packet;
 use crate::payload::range;
 use crate::port::end::ReceiveEnd;
-use crate::ring::Placed;
+use crate::ring::PlaceOutcome;
 use crate::stats::DropReason;
 
 /// See the module.
@@ -32,37 +32,37 @@ impl TapReceive {
         Self { tap, batch: Batch::new(), gathered: Gathered::new(), refused: 0, absent: 0 }
     }
 
-    fn place_whole(&mut self, parcel: &Parcel) -> Placed {
-        let from = parcel.start().len() as u32;
-        if self.add(parcel.header, parcel.start(), parcel, from, parcel.rest_length()) { Placed::Whole(1) } else { TOO_LONG }
+    fn place_whole(&mut self, packet: &Packet) -> PlaceOutcome {
+        let from = packet.start().len() as u32;
+        if self.add(packet.header, packet.start(), packet, from, packet.rest_length()) { PlaceOutcome::Whole(1) } else { TOO_LONG }
     }
 
-    fn place_segments(&mut self, parcel: &mut Parcel, partial: bool) -> Placed {
-        let Some(mut cutter) = Cutter::new(parcel, partial) else { return Placed::Refused(DropReason::BadSegmentation) };
+    fn place_segments(&mut self, packet: &mut Packet, partial: bool) -> PlaceOutcome {
+        let Some(mut cutter) = Cutter::new(packet, partial) else { return PlaceOutcome::Refused(DropReason::BadSegmentation) };
         for index in 0..cutter.count() {
-            if !self.add_segment(parcel, &cutter.segment(index)) {
+            if !self.add_segment(packet, &cutter.segment(index)) {
                 return TOO_LONG;
             }
         }
-        parcel.segments_done = cutter.count() as u16;
-        Placed::Whole(cutter.count())
+        packet.segments_done = cutter.count() as u16;
+        PlaceOutcome::Whole(cutter.count())
     }
 
-    fn add_segment(&mut self, parcel: &Parcel, segment: &Segment<'_>) -> bool {
+    fn add_segment(&mut self, packet: &Packet, segment: &Segment<'_>) -> bool {
         let from = segment.headers.len() as u32 + segment.payload_offset;
-        self.add(segment.header, segment.headers, parcel, from, segment.payload_length)
+        self.add(segment.header, segment.headers, packet, from, segment.payload_length)
     }
 
     /// Gathers a frame: `header`, `headers`, then `length` bytes of the packet's frame from byte `from` on. False if it has too
     /// many buffer segments.
-    fn add(&mut self, header: NetHeader, headers: &[u8], parcel: &Parcel, from: u32, length: u32) -> bool {
+    fn add(&mut self, header: NetHeader, headers: &[u8], packet: &Packet, from: u32, length: u32) -> bool {
         if self.gathered.is_full() {
             self.flush();
         }
-        let own = parcel.start().get(from as usize..).unwrap_or_default();
+        let own = packet.start().get(from as usize..).unwrap_or_default();
         let own = &own[..own.len().min(length as usize)];
-        let after = (from + own.len() as u32).saturating_sub(parcel.start().len() as u32);
-        let rest = range(parcel.rest(), after, length - own.len() as u32);
+        let after = (from + own.len() as u32).saturating_sub(packet.start().len() as u32);
+        let rest = range(packet.rest(), after, length - own.len() as u32);
         self.gathered.add([&header.bytes(), headers, own], rest)
     }
 
@@ -77,11 +77,11 @@ impl TapReceive {
 }
 
 impl ReceiveEnd for TapReceive {
-    fn place(&mut self, parcel: &mut Parcel) -> Placed {
-        match plan(parcel, &self.tap.offloads) {
-            Plan::Segment { partial } => self.place_segments(parcel, partial),
+    fn place(&mut self, packet: &mut Packet) -> PlaceOutcome {
+        match plan(packet, &self.tap.offloads) {
+            Plan::Segment { partial } => self.place_segments(packet, partial),
             // The kernel always accepts partial checksums.
-            Plan::AsIs | Plan::Checksum => self.place_whole(parcel),
+            Plan::AsIs | Plan::Checksum => self.place_whole(packet),
         }
     }
 
@@ -95,4 +95,4 @@ impl ReceiveEnd for TapReceive {
     }
 }
 
-const TOO_LONG: Placed = Placed::Refused(DropReason::TooLongForReceiver);
+const TOO_LONG: PlaceOutcome = PlaceOutcome::Refused(DropReason::TooLongForReceiver);

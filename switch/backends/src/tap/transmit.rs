@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use super::batch::{Batch, MOST};
 use super::device::Tap;
-use crate::parcel::Parcel;
+use crate::packet::Packet;
 use crate::pool::{Pool, Room};
 use crate::port::end::TransmitEnd;
-use crate::ring::Taken;
+use crate::ring::OpenOutcome;
 use crate::store::Store;
 
 /// See the module.
@@ -67,16 +67,16 @@ impl TransmitEnd for TapTransmit {
         self.store.filled().min(most.into()) as u16
     }
 
-    fn open(&mut self, parcel: &mut Parcel) -> Taken {
-        self.store.open(parcel, true)
+    fn open(&mut self, packet: &mut Packet) -> OpenOutcome {
+        self.store.open(packet, true)
     }
 
-    fn finish(&mut self, _parcel: &Parcel) {
+    fn finish(&mut self, _packet: &Packet) {
         self.store.dispose();
     }
 
-    fn keep_out(&mut self, parcel: &Parcel, holders: u16) {
-        self.store.keep_out(parcel, holders);
+    fn keep_in_flight(&mut self, packet: &Packet, holders: u16) {
+        self.store.keep_in_flight(packet, holders);
     }
 
     fn hold(&mut self, head: u16, more: u16) {
@@ -87,8 +87,8 @@ impl TransmitEnd for TapTransmit {
         self.store.come_back(head);
     }
 
-    fn out_count(&self) -> u16 {
-        self.store.out_count()
+    fn in_flight(&self) -> u16 {
+        self.store.in_flight()
     }
 
     fn size(&self) -> u16 {
@@ -96,7 +96,7 @@ impl TransmitEnd for TapTransmit {
     }
 
     fn has_news(&self) -> bool {
-        self.store.filled() > 0 || (!self.drained && self.size() > self.out_count())
+        self.store.filled() > 0 || (!self.drained && self.size() > self.in_flight())
     }
 
     fn wake(&mut self) {
@@ -127,7 +127,7 @@ mod tests {
         let pool = Arc::new(Pool::new(Arc::clone(&budget), 0));
         let tap = Arc::new(Tap { file: File::from(OwnedFd::from(ours)), offloads: Offloads::ALL });
         let mut transmit = TapTransmit::new(tap, pool);
-        let mut parcel = Parcel::default();
+        let mut packet = Packet::default();
         for round in 0..3_u8 {
             // A socket holds few datagrams (net.unix.max_dgram_qlen).
             let mut seen = 0;
@@ -137,9 +137,9 @@ mod tests {
                 }
                 transmit.wake();
                 while transmit.look(64) > 0 {
-                    assert_eq!(transmit.open(&mut parcel), Taken::Parcel);
-                    assert_eq!(parcel.start()[0], round);
-                    transmit.keep_out(&parcel, 1);
+                    assert_eq!(transmit.open(&mut packet), OpenOutcome::Packet);
+                    assert_eq!(packet.start()[0], round);
+                    transmit.keep_in_flight(&packet, 1);
                     seen += 1;
                 }
             }

@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Timeout of a request to the name service (NSS).
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Most threads blocked in the name service.
 const MOST_HELD: usize = 16;
 
@@ -168,7 +168,7 @@ fn is_member(user: u32, folder: u32, mode: u32) -> bool {
         let found = User::from_uid(Uid::from_raw(user)).ok().flatten()?;
         getgrouplist(&CString::new(found.name).ok()?, found.gid).ok()
     };
-    mode & 0o010 != 0 && within(PATIENCE, groups).flatten().is_some_and(|groups| groups.contains(&Gid::from_raw(folder)))
+    mode & 0o010 != 0 && within(TIMEOUT, groups).flatten().is_some_and(|groups| groups.contains(&Gid::from_raw(folder)))
 }
 
 fn group(name: &str) -> io::Result<u32> {
@@ -176,7 +176,7 @@ fn group(name: &str) -> io::Result<u32> {
 }
 
 /// The number of the user or group called `name`, which may be a number itself. The name service may ask other hosts: its timeout
-/// is [`PATIENCE`], and its answer, or its failure to answer, is cached for [`FRESH`].
+/// is [`TIMEOUT`], and its answer, or its failure to answer, is cached for [`FRESH`].
 fn number(what: &'static str, name: &str, find: fn(&str) -> io::Result<Option<u32>>) -> io::Result<u32> {
     if let Ok(number) = name.parse() {
         return Ok(number);
@@ -188,7 +188,7 @@ fn number(what: &'static str, name: &str, find: fn(&str) -> io::Result<Option<u3
         Some(number) => number,
         None => {
             let asked = name.to_owned();
-            let number = match within(PATIENCE, move || find(&asked)) {
+            let number = match within(TIMEOUT, move || find(&asked)) {
                 Some(found) => Some(found?.ok_or_else(|| no_such(what, name))?),
                 None => None,
             };
@@ -262,7 +262,7 @@ mod tests {
         let at = Instant::now();
         KNOWN.lock().unwrap().push(Known { what: "user", name: "hanging".into(), number: None, at });
         assert_eq!(user("hanging").unwrap_err().kind(), io::ErrorKind::TimedOut);
-        assert!(at.elapsed() < PATIENCE);
+        assert!(at.elapsed() < TIMEOUT);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::port::Port;
 use crate::ring::{Answer, Call, Control, RingFault, SplitRing};
 
 /// Timeout of an order; a thread that its guest holds up for longer is abandoned.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// Least time between two batches of commands, of one queue size each.
 const PAUSE: Duration = Duration::from_millis(1);
 /// How often a deferred interrupt is tried again.
@@ -66,7 +66,7 @@ impl Commands {
         if !(1..=self.pairs).contains(&pairs) {
             return Answer::Refused;
         }
-        self.port.pace();
+        self.port.limit_control_rate();
         self.network.set_active_pairs(&self.port, pairs);
         Answer::Done
     }
@@ -113,7 +113,7 @@ impl ControlQueue {
             then
         };
         self.order(Box::new(order))?;
-        answer.recv_timeout(PATIENCE).ok()
+        answer.recv_timeout(TIMEOUT).ok()
     }
 
     /// Sends an order and wakes the thread; `None` if it is gone.

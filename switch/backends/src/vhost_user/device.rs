@@ -14,8 +14,8 @@ use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqH
 
 use super::PortSettings;
 use super::control::{Commands, ControlQueue};
-use super::doubt::Doubt;
 use super::features::{self, Agreed, Circumstances};
+use super::shared_memory_check::SharedMemoryProblem;
 use super::vring::{Addresses, Kick, Vring, VringError};
 use crate::budget::Permit;
 use crate::descriptors::OF_CONTROL_QUEUE;
@@ -130,15 +130,15 @@ impl Device {
     }
 
     /// The evidence that the guest's memory is not shared; `kicked` if a kick has arrived in this session.
-    pub(super) fn doubt(&self, kicked: bool) -> Option<Doubt> {
+    pub(super) fn shared_memory_problem(&self, kicked: bool) -> Option<SharedMemoryProblem> {
         if self.memory.regions().is_empty() {
-            return self.rings.iter().any(Vring::is_complete).then_some(Doubt::Missing);
+            return self.rings.iter().any(Vring::is_complete).then_some(SharedMemoryProblem::Missing);
         }
         let mut running =
             self.rings.iter().filter(|ring| ring.running).filter_map(|ring| ring.locate(&self.memory).ok()).peekable();
         running.peek()?;
         let blank = running.all(|ring| ring.available_index() == 0 && ring.used_index() == 0);
-        blank.then_some(if kicked { Doubt::Private } else { Doubt::Silence })
+        blank.then_some(if kicked { SharedMemoryProblem::Private } else { SharedMemoryProblem::Silence })
     }
 
     /// Whether there is a violation to take.
@@ -183,13 +183,13 @@ impl Device {
     /// migration).
     pub fn send_rarp(&mut self, address: u64) {
         let [a, b, c, d, e, f, _, _] = address.to_le_bytes();
-        self.pace();
+        self.limit_control_rate();
         self.network.announce(&self.settings.port, MacAddress::new([a, b, c, d, e, f]));
     }
 
     /// Rate limit of requests to workers; to be called before each.
-    fn pace(&self) {
-        self.settings.port.pace();
+    fn limit_control_rate(&self) {
+        self.settings.port.limit_control_rate();
     }
 
     /// GET_STATUS.
@@ -213,7 +213,7 @@ impl Device {
     /// The interrupt through `fd`, behind the port's interrupt circuit breaker.
     fn call_through(&self, fd: Option<File>) -> Result<Option<Call>> {
         let call = fd.map(Call::new).transpose().map_err(refuse)?;
-        Ok(call.map(|call| call.behind(&self.settings.port.calls)))
+        Ok(call.map(|call| call.behind(&self.settings.port.breaker)))
     }
 
     fn key(&self, index: usize) -> RingKey {
@@ -246,7 +246,7 @@ impl Device {
         parts.start.session = self.settings.port.session();
         ring.running = true;
         self.log_start(index);
-        self.pace();
+        self.limit_control_rate();
         if self.is_control(index) {
             return self.start_control(parts);
         }
@@ -346,7 +346,7 @@ impl Device {
     /// Makes `map` the guest memory of this port, for running virtqueues too.
     fn change_memory(&mut self, map: MemoryMap) -> Result<()> {
         let map = Arc::new(map);
-        self.pace();
+        self.limit_control_rate();
         for index in 0..self.rings.len() {
             if self.rings[index].running {
                 let split = self.rings[index].locate(&map).map_err(refuse)?;
@@ -546,7 +546,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         }
         let key = self.key(index.into());
         if running {
-            self.pace();
+            self.limit_control_rate();
         }
         let unused = if running { self.network.set_call(&self.settings.port, key, call).err().flatten() } else { call };
         if let Some(call) = unused {
@@ -567,7 +567,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         let ring = self.ring(index)?;
         ring.enabled = enable;
         if ring.running && !self.is_control(index) {
-            self.pace();
+            self.limit_control_rate();
             self.network.set_enabled(&self.settings.port, self.key(index as usize), enable);
         }
         Ok(())

@@ -4,7 +4,7 @@
 //! 2. [`wire`]: a complete message, with its file descriptors.
 //! 3. [`features`]: feature negotiation.
 //! 4. [`device`], [`extra`]: the effect of each message.
-//!    [`doubt`]: whether the guest's memory is shared at all.
+//!    [`shared_memory_problem`]: whether the guest's memory is shared at all.
 //! 5. [`control`]: the control virtqueue, where the front end leaves it to the back end.
 //! 6. [`vring`]: the setup of a virtqueue, until it is complete and a worker takes the queue over.
 //!
@@ -14,10 +14,10 @@
 pub mod access;
 mod control;
 mod device;
-mod doubt;
 mod extra;
 pub mod features;
 mod session;
+mod shared_memory_check;
 pub mod socket;
 mod vring;
 pub mod wire;

@@ -13,8 +13,8 @@ use vhost::vhost_user::BackendReqHandler;
 use super::PortSettings;
 use super::access::Access;
 use super::device::Device;
-use super::doubt;
 use super::extra;
+use super::shared_memory_check;
 use super::socket::{self, Listener, Waiter};
 use super::wire::{self, Message, WireError};
 use crate::descriptors;
@@ -28,9 +28,9 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// Pause after a front end's protocol violation, before the next front end is served.
 const PENALTY: Duration = Duration::from_millis(1);
 /// Timeout for sessions that are to end to deliver their last replies.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// Polling interval while they end.
-const GLANCE: Duration = Duration::from_micros(200);
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 /// Stack of a session thread, which does no work on frames.
 const STACK: usize = 256 * 1024;
 
@@ -135,9 +135,9 @@ impl Session {
 
 /// Waits until all threads have ended, or the timeout.
 fn await_all(sessions: &[Session]) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while sessions.iter().any(|session| !session.thread.is_finished()) && Instant::now() < deadline {
-        std::thread::sleep(GLANCE);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -228,7 +228,7 @@ pub fn converse(
     let mut crates = Crates::new(&device)?;
     let kicks = settings.port.totals().kicks;
     loop {
-        doubt::look_until_message(&door, &device, &stream, kicks);
+        shared_memory_check::look_until_message(&door, &device, &stream, kicks);
         let message = match Message::receive_after(&stream, &|| _ = door.wait(&stream, None)) {
             Ok(message) => message,
             Err(WireError::HungUp) => return Ok(()),

@@ -255,7 +255,7 @@ impl Layer for Hypervisor {
             let (from, to) = (place(copy.from), place(copy.to).filter(|(grant, _)| grant.writable));
             let done = match (from, to) {
                 (Some((from, at)), Some((to, there))) => {
-                    let cut = |grant: &Grant, offset: u16| grant.page.piece().skip(offset.into()).exactly(copy.length.into());
+                    let cut = |grant: &Grant, offset: u16| grant.page.iovec().skip(offset.into()).exactly(copy.length.into());
                     let (from, to) = (cut(from, at), cut(to, there));
                     assert!(from.is_some() && to.is_some(), "a copy that crosses its page: {copy:?}");
                     from.zip(to).map(|(from, to)| from.copy_to(to)).is_some()

@@ -7,7 +7,7 @@ use nix::sys::eventfd::EventFd;
 
 use super::layer::{Channel, Domain, GrantCopy, Layer, OwnPage, PAGE};
 use super::netif::Fault;
-use crate::memory::{Fetch, Foreign, Granted, Piece};
+use crate::memory::{Fetch, Foreign, Granted, Iovec};
 
 /// See the module.
 #[derive(Debug)]
@@ -77,12 +77,12 @@ impl Stage {
 
     /// Allocates up to `length` bytes, at least one, within one page: the grant by which copies name them, and their address
     /// here. `None` if nothing is left.
-    pub(super) fn take(&mut self, length: u32) -> Option<(Granted, Piece)> {
+    pub(super) fn take(&mut self, length: u32) -> Option<(Granted, Iovec)> {
         let page = self.pages.get((self.used / PAGE) as usize)?;
         let offset = self.used % PAGE;
-        let piece = page.page.piece().skip(offset).first(length);
-        self.used += piece.length();
-        Some((page.place.after(offset), piece))
+        let iovec = page.page.iovec().skip(offset).first(length);
+        self.used += iovec.length();
+        Some((page.place.after(offset), iovec))
     }
 
     /// Has the next `length` bytes, at most a page, lie in one page.
@@ -93,7 +93,7 @@ impl Stage {
     }
 
     /// Allocates `length` bytes, at most a page, within one page.
-    pub(super) fn take_whole(&mut self, length: u32) -> Option<(Granted, Piece)> {
+    pub(super) fn take_whole(&mut self, length: u32) -> Option<(Granted, Iovec)> {
         self.keep_together(length);
         self.take(length)
     }
@@ -131,10 +131,10 @@ impl Shelf {
     }
 
     /// The grant by which copies name the place, and its address here.
-    pub(super) fn at(&self, place: u16) -> (Granted, Piece) {
+    pub(super) fn at(&self, place: u16) -> (Granted, Iovec) {
         let page = &self.pages[usize::from(place / Self::PLACES_A_PAGE)];
         let offset = u32::from(place % Self::PLACES_A_PAGE) * Self::PLACE;
-        (page.place.after(offset), page.page.piece().skip(offset).first(Self::PLACE))
+        (page.place.after(offset), page.page.iovec().skip(offset).first(Self::PLACE))
     }
 }
 
@@ -164,21 +164,21 @@ impl Fetch for Fetcher {
             stage.empty();
             let (mut copies, mut places) = (Vec::new(), Vec::new());
             while let Some((name, rest)) = names.split_first()
-                && let Some((place, piece)) = stage.take_whole(name.length)
+                && let Some((place, iovec)) = stage.take_whole(name.length)
             {
                 copies.push(GrantCopy::new(name.place, place, name.length));
-                places.push(piece);
+                places.push(iovec);
                 names = rest;
             }
             self.layer.copy(&mut copies);
-            for (copy, piece) in copies.iter().zip(places) {
-                let Some((now, later)) = std::mem::take(&mut to).split_at_mut_checked(piece.length() as usize) else {
+            for (copy, iovec) in copies.iter().zip(places) {
+                let Some((now, later)) = std::mem::take(&mut to).split_at_mut_checked(iovec.length() as usize) else {
                     return false;
                 };
                 if !copy.is_done() {
                     return false;
                 }
-                piece.copy_in(now);
+                iovec.copy_in(now);
                 to = later;
             }
         }

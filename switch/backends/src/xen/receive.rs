@@ -13,13 +13,13 @@ use super::link::{Link, SharedChannel, Stage};
 use super::netif::{Gso, GsoKind, MOST_SLOTS, RX_SLOT, rx_flag, rx_request, rx_response, status};
 use super::ring::BackRing;
 use crate::frame::{MAX_FRAME, NetHeader, Segmentation, ip_version};
-use crate::memory::{Fetch, Foreign, Granted, Piece};
+use crate::memory::{Fetch, Foreign, Granted, Iovec};
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Offloads, Plan, plan};
-use crate::parcel::Parcel;
+use crate::packet::Packet;
 use crate::payload::{append, complete_checksum, range};
 use crate::port::end::ReceiveEnd;
-use crate::ring::Placed;
+use crate::ring::PlaceOutcome;
 use crate::stats::DropReason;
 
 /// Pages of the stage: enough for any one frame.
@@ -108,73 +108,73 @@ impl XenReceive {
         })
     }
 
-    /// The receive offloads that apply to the frame of `parcel`.
-    fn offloads(&self, parcel: &Parcel) -> Offloads {
+    /// The receive offloads that apply to the frame of `packet`.
+    fn offloads(&self, packet: &Packet) -> Offloads {
         if self.takes.v4 == self.takes.v6 {
             return self.takes.v4;
         }
-        let version = if parcel.header.is_plain() { 4 } else { ip_version(parcel.start()).unwrap_or(4) };
+        let version = if packet.header.is_plain() { 4 } else { ip_version(packet.start()).unwrap_or(4) };
         if version == 6 { self.takes.v6 } else { self.takes.v4 }
     }
 
     /// Has `act` place the frame, fetched first if it is only named by grants.
-    fn with_bytes(&mut self, parcel: &mut Parcel, act: impl FnOnce(&mut Self, &mut Parcel) -> Placed) -> Placed {
-        if !parcel.is_foreign() {
-            return act(self, parcel);
+    fn with_bytes(&mut self, packet: &mut Packet, act: impl FnOnce(&mut Self, &mut Packet) -> PlaceOutcome) -> PlaceOutcome {
+        if !packet.is_foreign() {
+            return act(self, packet);
         }
         let mut memory = Vec::new();
-        let Some(mut fetched) = parcel.fetched(&*self.fetch, &mut memory) else {
-            return Placed::Refused(DropReason::GrantRefused);
+        let Some(mut fetched) = packet.fetched(&*self.fetch, &mut memory) else {
+            return PlaceOutcome::Refused(DropReason::GrantRefused);
         };
         let placed = act(self, &mut fetched);
-        parcel.segments_done = fetched.segments_done;
+        packet.segments_done = fetched.segments_done;
         placed
     }
 
-    fn place_whole(&mut self, parcel: &Parcel, checksum: bool) -> Placed {
-        if !self.takes.scattered && parcel.length > PAGE {
-            return Placed::Refused(DropReason::TooLongForReceiver);
+    fn place_whole(&mut self, packet: &Packet, checksum: bool) -> PlaceOutcome {
+        if !self.takes.scattered && packet.length > PAGE {
+            return PlaceOutcome::Refused(DropReason::TooLongForReceiver);
         }
         let put = if checksum {
-            let start = parcel.header.csum_start();
-            let field = (start.into(), usize::from(start) + usize::from(parcel.header.csum_offset()));
-            let (headers, rest) = (parcel.start(), parcel.rest_length());
-            self.put(NetHeader::default(), parcel.length, |this| {
-                this.lay_completed(headers, parcel, headers.len() as u32, rest, field)
+            let start = packet.header.csum_start();
+            let field = (start.into(), usize::from(start) + usize::from(packet.header.csum_offset()));
+            let (headers, rest) = (packet.start(), packet.rest_length());
+            self.put(NetHeader::default(), packet.length, |this| {
+                this.lay_completed(headers, packet, headers.len() as u32, rest, field)
             })
-        } else if let Some(frame) = parcel.granted() {
-            self.put(parcel.header, parcel.length, |this| this.runs.push(frame))
+        } else if let Some(frame) = packet.granted() {
+            self.put(packet.header, packet.length, |this| this.runs.push(frame))
         } else {
-            let headers = parcel.start();
-            self.put(parcel.header, parcel.length, |this| {
-                this.lay_staged(headers, parcel, headers.len() as u32, parcel.rest_length())
+            let headers = packet.start();
+            self.put(packet.header, packet.length, |this| {
+                this.lay_staged(headers, packet, headers.len() as u32, packet.rest_length())
             })
         };
         match put {
-            Ok(()) => Placed::Whole(1),
-            Err(NoRoom) => Placed::NoRoom,
+            Ok(()) => PlaceOutcome::Whole(1),
+            Err(NoRoom) => PlaceOutcome::NoRoom,
         }
     }
 
     /// Segments the frame (TSO in software) and places as many segments as there is room for.
-    fn place_segments(&mut self, parcel: &mut Parcel, partial: bool) -> Placed {
-        let Some(mut cutter) = Cutter::new(parcel, partial) else { return Placed::Refused(DropReason::BadSegmentation) };
-        while u32::from(parcel.segments_done) < cutter.count() {
-            if self.put_segment(parcel, &cutter.segment(parcel.segments_done.into())).is_err() {
-                return Placed::NoRoom;
+    fn place_segments(&mut self, packet: &mut Packet, partial: bool) -> PlaceOutcome {
+        let Some(mut cutter) = Cutter::new(packet, partial) else { return PlaceOutcome::Refused(DropReason::BadSegmentation) };
+        while u32::from(packet.segments_done) < cutter.count() {
+            if self.put_segment(packet, &cutter.segment(packet.segments_done.into())).is_err() {
+                return PlaceOutcome::NoRoom;
             }
-            parcel.segments_done += 1;
+            packet.segments_done += 1;
         }
-        Placed::Whole(cutter.count())
+        PlaceOutcome::Whole(cutter.count())
     }
 
-    fn put_segment(&mut self, parcel: &Parcel, segment: &Segment<'_>) -> Result<(), NoRoom> {
+    fn put_segment(&mut self, packet: &Packet, segment: &Segment<'_>) -> Result<(), NoRoom> {
         let headers = segment.headers;
         let from = headers.len() as u32 + segment.payload_offset;
         let length = segment.payload_length;
         self.put(segment.header, headers.len() as u32 + length, |this| match segment.complete {
-            None => this.lay_staged(headers, parcel, from, length),
-            Some((start, field)) => this.lay_completed(headers, parcel, from, length, (start as usize, field as usize)),
+            None => this.lay_staged(headers, packet, from, length),
+            Some((start, field)) => this.lay_completed(headers, packet, from, length, (start as usize, field as usize)),
         })
     }
 
@@ -213,22 +213,22 @@ impl XenReceive {
     }
 
     /// Fills `runs` for a frame of `headers`, then `length` bytes of the packet's frame from byte `from` on.
-    fn lay_staged(&mut self, headers: &[u8], parcel: &Parcel, from: u32, length: u32) {
+    fn lay_staged(&mut self, headers: &[u8], packet: &Packet, from: u32, length: u32) {
         let whole = headers.len() as u32 + length;
-        if whole <= PAGE && !parcel.is_foreign() {
+        if whole <= PAGE && !packet.is_foreign() {
             self.stage.keep_together(whole);
         }
         self.stage_bytes(headers);
-        self.gather(parcel, from, length);
+        self.gather(packet, from, length);
     }
 
     /// As [`Self::lay_staged`], with the checksum completed: its sum begins at byte `start` and is stored at `field`. The whole
     /// frame must be readable here, no part of it named by grants only.
-    fn lay_completed(&mut self, headers: &[u8], parcel: &Parcel, from: u32, length: u32, (start, field): (usize, usize)) {
+    fn lay_completed(&mut self, headers: &[u8], packet: &Packet, from: u32, length: u32, (start, field): (usize, usize)) {
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.clear();
         bytes.extend_from_slice(headers);
-        append(parcel, from, length, &mut bytes);
+        append(packet, from, length, &mut bytes);
         complete_checksum(&mut bytes, start, field);
         self.stage_bytes(&bytes);
         self.bytes = bytes;
@@ -238,40 +238,40 @@ impl XenReceive {
     fn stage_bytes(&mut self, bytes: &[u8]) {
         let mut left = bytes;
         if left.len() as u32 <= PAGE
-            && let Some((place, piece)) = self.stage.take_whole(left.len() as u32)
+            && let Some((place, iovec)) = self.stage.take_whole(left.len() as u32)
         {
-            piece.write(left);
-            return self.runs.push(Foreign { place, length: piece.length() });
+            iovec.write(left);
+            return self.runs.push(Foreign { place, length: iovec.length() });
         }
         while !left.is_empty()
-            && let Some((place, piece)) = self.stage.take(left.len() as u32)
+            && let Some((place, iovec)) = self.stage.take(left.len() as u32)
         {
-            piece.write(left);
-            left = &left[piece.length() as usize..];
-            self.runs.push(Foreign { place, length: piece.length() });
+            iovec.write(left);
+            left = &left[iovec.length() as usize..];
+            self.runs.push(Foreign { place, length: iovec.length() });
         }
     }
 
     /// Adds `length` bytes of the packet's frame from byte `from` on: granted memory by its grants, other bytes copied to the
     /// stage.
-    fn gather(&mut self, parcel: &Parcel, from: u32, length: u32) {
-        let own = parcel.start().get(from as usize..).unwrap_or_default();
+    fn gather(&mut self, packet: &Packet, from: u32, length: u32) {
+        let own = packet.start().get(from as usize..).unwrap_or_default();
         let own = &own[..own.len().min(length as usize)];
         if !own.is_empty() {
             self.stage_bytes(own);
         }
-        let (after, length) = ((from + own.len() as u32).saturating_sub(parcel.start().len() as u32), length - own.len() as u32);
-        if parcel.is_foreign() {
-            self.runs.extend(named_range(parcel, after, length));
+        let (after, length) = ((from + own.len() as u32).saturating_sub(packet.start().len() as u32), length - own.len() as u32);
+        if packet.is_foreign() {
+            self.runs.extend(named_range(packet, after, length));
             return;
         }
-        for piece in range(parcel.rest(), after, length) {
-            self.stage_piece(piece);
+        for iovec in range(packet.rest(), after, length) {
+            self.stage_iovec(iovec);
         }
     }
 
-    fn stage_piece(&mut self, piece: Piece) {
-        let mut left = piece;
+    fn stage_iovec(&mut self, iovec: Iovec) {
+        let mut left = iovec;
         while left.length() > 0
             && let Some((place, to)) = self.stage.take(left.length())
         {
@@ -388,9 +388,9 @@ fn follows(run: &Foreign, place: Granted) -> bool {
 }
 
 /// Bytes `from..from + length` of a payload that is named by grants.
-fn named_range(parcel: &Parcel, from: u32, length: u32) -> impl Iterator<Item = Foreign> {
+fn named_range(packet: &Packet, from: u32, length: u32) -> impl Iterator<Item = Foreign> {
     let (mut skip, mut left) = (from, length);
-    parcel.rest().filter_map(|piece| piece.named()).filter_map(move |name| {
+    packet.rest().filter_map(|iovec| iovec.named()).filter_map(move |name| {
         let within = skip.min(name.length);
         skip -= within;
         let length = (name.length - within).min(left);
@@ -417,16 +417,16 @@ fn first_flags(header: NetHeader, gso: Option<Gso>) -> u16 {
 }
 
 impl ReceiveEnd for XenReceive {
-    fn place(&mut self, parcel: &mut Parcel) -> Placed {
+    fn place(&mut self, packet: &mut Packet) -> PlaceOutcome {
         if self.link.is_broken() {
-            return Placed::Refused(DropReason::ReceiverAbsent);
+            return PlaceOutcome::Refused(DropReason::ReceiverAbsent);
         }
-        match plan(parcel, &self.offloads(parcel)) {
-            Plan::AsIs => self.place_whole(parcel, false),
-            Plan::Segment { partial: true } => self.place_segments(parcel, true),
+        match plan(packet, &self.offloads(packet)) {
+            Plan::AsIs => self.place_whole(packet, false),
+            Plan::Segment { partial: true } => self.place_segments(packet, true),
             // A checksum is summed up over bytes that must have an address here.
-            Plan::Checksum => self.with_bytes(parcel, |end, parcel| end.place_whole(parcel, true)),
-            Plan::Segment { partial: false } => self.with_bytes(parcel, |end, parcel| end.place_segments(parcel, false)),
+            Plan::Checksum => self.with_bytes(packet, |end, packet| end.place_whole(packet, true)),
+            Plan::Segment { partial: false } => self.with_bytes(packet, |end, packet| end.place_segments(packet, false)),
         }
     }
 

@@ -6,7 +6,7 @@
 
 use super::layer::Mapped;
 use super::netif::{Fault, RING};
-use crate::memory::Piece;
+use crate::memory::Iovec;
 use crate::ring::full_fence;
 
 /// Offsets of the ring's indices: the front end's request index, the index at which it is to notify us, our response index, the
@@ -22,7 +22,7 @@ const PLACES: u32 = 64;
 pub(super) struct BackRing {
     /// Keeps `whole` mapped.
     _page: Box<dyn Mapped>,
-    whole: Piece,
+    whole: Iovec,
     /// Bytes of a slot.
     place: u32,
     /// Requests taken from the ring.
@@ -36,13 +36,13 @@ pub(super) struct BackRing {
 impl BackRing {
     /// The ring in `page`, with slots of so many bytes. It resumes where the last back end stopped.
     pub(super) fn new(page: Box<dyn Mapped>, place: usize) -> Self {
-        let whole = page.page().piece();
+        let whole = page.page().iovec();
         let ring = Self { _page: page, whole, place: place as u32, taken: 0, answered: 0, shown: 0 };
         let begin = ring.load(ANSWERS);
         Self { taken: begin, answered: begin, shown: begin, ..ring }
     }
 
-    fn at(&self, offset: u32) -> Piece {
+    fn at(&self, offset: u32) -> Iovec {
         self.whole.skip(offset)
     }
 
@@ -50,7 +50,7 @@ impl BackRing {
         self.at(offset).load_number().unwrap_or_default()
     }
 
-    fn place(&self, number: u32) -> Piece {
+    fn place(&self, number: u32) -> Iovec {
         self.at(PLACES + number % RING * self.place).first(self.place)
     }
 

@@ -15,12 +15,12 @@ use super::layer::GrantCopy;
 use super::link::{Link, SharedChannel, Shelf, Stage};
 use super::netif::{GsoKind, MOST_SLOTS, Place, RING, TX_REQUEST, TxFrame, status, tx_response};
 use super::ring::BackRing;
-use crate::airtime::effort::BATCH;
+use crate::cpu_time::work_units::BATCH;
 use crate::frame::{ETHERNET, Layers, NetHeader, START, TCP, UDP};
-use crate::memory::{Foreign, Piece};
-use crate::parcel::{ChunkPool, Loan, Parcel};
+use crate::memory::{Foreign, Iovec};
+use crate::packet::{ChunkPool, Loan, Packet};
 use crate::port::end::TransmitEnd;
-use crate::ring::Taken;
+use crate::ring::OpenOutcome;
 use crate::stats::DropReason;
 
 /// Pages for the headers of a batch.
@@ -69,9 +69,9 @@ pub(super) struct XenTransmit {
     chunks: ChunkPool,
     copies: Vec<GrantCopy>,
     /// Destinations of the copies: a record, and the place of its headers or of the whole frame.
-    starts: Vec<(u16, Piece)>,
-    pieces: Vec<Piece>,
-    out_count: u16,
+    starts: Vec<(u16, Iovec)>,
+    iovecs: Vec<Iovec>,
+    in_flight: u16,
 }
 
 impl XenTransmit {
@@ -103,8 +103,8 @@ impl XenTransmit {
             chunks: ChunkPool::new(RING as u16),
             copies: Vec::new(),
             starts: Vec::new(),
-            pieces: Vec::with_capacity(MOST_SLOTS),
-            out_count: 0,
+            iovecs: Vec::with_capacity(MOST_SLOTS),
+            in_flight: 0,
         })
     }
 
@@ -154,9 +154,9 @@ impl XenTransmit {
         }
         record.whole = self.shelf.take();
         let Some(place) = record.whole else { return false };
-        let (to, piece) = self.shelf.at(place);
+        let (to, iovec) = self.shelf.at(place);
         self.copies.push(GrantCopy::new(part.place, to, part.length));
-        self.starts.push((index, piece.first(part.length)));
+        self.starts.push((index, iovec.first(part.length)));
         true
     }
 
@@ -171,9 +171,9 @@ impl XenTransmit {
             if length == 0 {
                 continue;
             }
-            let Some((place, piece)) = self.stage.take_whole(length) else { return };
+            let Some((place, iovec)) = self.stage.take_whole(length) else { return };
             self.copies.push(GrantCopy::new(part.place.after(within), place, length));
-            self.starts.push((index, piece));
+            self.starts.push((index, iovec));
             left -= length;
         }
     }
@@ -184,20 +184,20 @@ impl XenTransmit {
             return;
         }
         self.link.layer.copy(&mut self.copies);
-        for (copy, (index, piece)) in self.copies.drain(..).zip(self.starts.drain(..)) {
+        for (copy, (index, iovec)) in self.copies.drain(..).zip(self.starts.drain(..)) {
             let record = &mut self.records[usize::from(index)];
             let at = record.start_length as usize;
-            let length = (piece.length() as usize).min(START - at);
+            let length = (iovec.length() as usize).min(START - at);
             record.readable &= copy.is_done();
             if copy.is_done() && record.whole.is_none() {
-                piece.copy_in(&mut record.start[at..at + length]);
+                iovec.copy_in(&mut record.start[at..at + length]);
             }
             record.start_length += length as u32;
         }
     }
 
-    /// Fills `parcel` with the frame of a record.
-    fn fill(&mut self, index: u16, parcel: &mut Parcel) -> Result<(), DropReason> {
+    /// Fills `packet` with the frame of a record.
+    fn fill(&mut self, index: u16, packet: &mut Packet) -> Result<(), DropReason> {
         let record = &self.records[usize::from(index)];
         if (record.frame.length as usize) < ETHERNET {
             return Err(DropReason::Runt);
@@ -213,21 +213,21 @@ impl XenTransmit {
         if !record.readable {
             return Err(DropReason::GrantRefused);
         }
-        (parcel.length, parcel.start_length, parcel.head) = (record.frame.length, record.start_length, index);
-        let start = &mut parcel.start[..record.start_length as usize];
+        (packet.length, packet.start_length, packet.head) = (record.frame.length, record.start_length, index);
+        let start = &mut packet.start[..record.start_length as usize];
         if let Some(place) = record.whole {
-            let (granted, piece) = self.shelf.at(place);
-            piece.copy_in(start);
-            parcel.header = header(&record.frame, start)?;
-            parcel.set_single_rest(piece.first(parcel.length).skip(parcel.start_length));
-            parcel.set_granted(granted);
+            let (granted, iovec) = self.shelf.at(place);
+            iovec.copy_in(start);
+            packet.header = header(&record.frame, start)?;
+            packet.set_single_rest(iovec.first(packet.length).skip(packet.start_length));
+            packet.set_granted(granted);
             return Ok(());
         }
         start.copy_from_slice(&record.start[..start.len()]);
-        parcel.header = header(&record.frame, start)?;
-        self.pieces.clear();
-        self.pieces.extend(after(&record.frame.parts, record.start_length).map(Piece::naming));
-        parcel.set_named_rest(&self.pieces, &mut self.chunks).map_err(|_| DropReason::ChainTooLong)
+        packet.header = header(&record.frame, start)?;
+        self.iovecs.clear();
+        self.iovecs.extend(after(&record.frame.parts, record.start_length).map(Iovec::naming));
+        packet.set_named_rest(&self.iovecs, &mut self.chunks).map_err(|_| DropReason::ChainTooLong)
     }
 
     /// Releases a frame and sets the status of its response.
@@ -337,30 +337,30 @@ impl TransmitEnd for XenTransmit {
         if self.link.is_broken() { 0 } else { (self.read.len() as u16).min(most) }
     }
 
-    fn open(&mut self, parcel: &mut Parcel) -> Taken {
-        let Some(&index) = self.read.front() else { return Taken::Nothing };
-        match self.fill(index, parcel) {
-            Ok(()) => Taken::Parcel,
+    fn open(&mut self, packet: &mut Packet) -> OpenOutcome {
+        let Some(&index) = self.read.front() else { return OpenOutcome::Nothing };
+        match self.fill(index, packet) {
+            Ok(()) => OpenOutcome::Packet,
             Err(reason) => {
                 self.dispose(status::ERROR, Loan::NONE);
-                Taken::Dropped(reason)
+                OpenOutcome::Dropped(reason)
             }
         }
     }
 
-    fn finish(&mut self, parcel: &Parcel) {
-        self.dispose(status::OKAY, parcel.loan);
+    fn finish(&mut self, packet: &Packet) {
+        self.dispose(status::OKAY, packet.loan);
     }
 
-    fn postpone(&mut self, parcel: &Parcel) {
-        self.chunks.give_back(parcel.loan);
+    fn backpressure(&mut self, packet: &Packet) {
+        self.chunks.give_back(packet.loan);
     }
 
-    fn keep_out(&mut self, parcel: &Parcel, holders: u16) {
+    fn keep_in_flight(&mut self, packet: &Packet, holders: u16) {
         let Some(index) = self.read.pop_front() else { return };
         let record = &mut self.records[usize::from(index)];
-        (record.holders, record.loan) = (holders, parcel.loan);
-        self.out_count += 1;
+        (record.holders, record.loan) = (holders, packet.loan);
+        self.in_flight += 1;
     }
 
     fn hold(&mut self, head: u16, more: u16) {
@@ -374,13 +374,13 @@ impl TransmitEnd for XenTransmit {
         record.holders -= 1;
         if record.holders == 0 {
             let loan = std::mem::replace(&mut record.loan, Loan::NONE);
-            self.out_count -= 1;
+            self.in_flight -= 1;
             self.settle(head, status::OKAY, loan);
         }
     }
 
-    fn out_count(&self) -> u16 {
-        self.out_count
+    fn in_flight(&self) -> u16 {
+        self.in_flight
     }
 
     /// As many frames as the ring holds if all have as many slots as the last one.

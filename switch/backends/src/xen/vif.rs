@@ -63,7 +63,7 @@ pub(super) struct Host {
 
 /// The port that serves a vif, and the limits that apply.
 #[derive(Clone, Debug)]
-pub(super) struct Terms {
+pub(super) struct VifSettings {
     pub(super) port: Arc<Port>,
     /// Most queues (pairs of transmit and receive ring).
     pub(super) queues: u16,
@@ -80,19 +80,19 @@ pub(super) struct Vif {
     /// Path of its back end in xenstore, and of its front end.
     back: String,
     front: String,
-    terms: Terms,
+    settings: VifSettings,
     /// The violation of the protocol by its front end, while it is served.
     served: Option<Arc<OnceLock<Fault>>>,
 }
 
 impl Vif {
     /// The vif of `domain` with its back end's path `back` and its front end's path `front`.
-    pub(super) fn new(domain: Domain, back: String, front: String, terms: Terms) -> Self {
-        Self { domain, back, front, terms, served: None }
+    pub(super) fn new(domain: Domain, back: String, front: String, settings: VifSettings) -> Self {
+        Self { domain, back, front, settings, served: None }
     }
 
     pub(super) fn port(&self) -> &Arc<Port> {
-        &self.terms.port
+        &self.settings.port
     }
 
     /// The path to watch for changes of its front end.
@@ -142,7 +142,7 @@ impl Vif {
 
     /// Publishes the back end's features, and that it waits for the front end.
     fn offer(&self, store: &mut dyn Store) -> io::Result<()> {
-        let queues = self.terms.queues.to_string();
+        let queues = self.settings.queues.to_string();
         for (feature, value) in [
             ("feature-rx-copy", "1"),
             ("feature-rx-flip", "0"),
@@ -155,26 +155,26 @@ impl Vif {
         ] {
             store.write(&self.key(feature), value)?;
         }
-        self.terms.port.set_state(PortState::Speaking);
+        self.settings.port.set_state(PortState::Speaking);
         self.set_state(store, State::InitWait)
     }
 
     /// Serves the front end, which is ready; quarantines the port if that is not possible. A front end that another process
     /// served before resumes where that process stopped.
     fn serve(&mut self, store: &mut dyn Store, host: &Host) -> io::Result<()> {
-        let asks = Asks::read(store, &self.front, self.terms.queues, self.terms.receive_offloads)?;
+        let asks = Asks::read(store, &self.front, self.settings.queues, self.settings.receive_offloads)?;
         let mac = store.read(&self.key("mac"))?.and_then(|mac| mac.parse::<MacAddress>().ok());
         let queues = asks.as_ref().map_or(0, |asks| asks.queues.len());
         match asks.and_then(|asks| self.connect(&asks, host)) {
             Ok(fault) => {
                 self.served = Some(fault);
-                self.terms.port.log(format_args!("front end of domain {} connected: {queues} queue pairs started", self.domain));
-                if !self.terms.has_address
-                    && let Some(Err(error)) = mac.map(|mac| host.network.set_address(&self.terms.port, Some(mac)))
+                self.settings.port.log(format_args!("front end of domain {} connected: {queues} queue pairs started", self.domain));
+                if !self.settings.has_address
+                    && let Some(Err(error)) = mac.map(|mac| host.network.set_address(&self.settings.port, Some(mac)))
                 {
-                    tracing::warn!(port = %self.terms.port.name, %error, "the vif's address is not tied to its port");
+                    tracing::warn!(port = %self.settings.port.name, %error, "the vif's address is not tied to its port");
                 }
-                self.terms.port.set_state(PortState::Running);
+                self.settings.port.set_state(PortState::Running);
                 self.set_state(store, State::Connected)
             }
             Err(cause) => self.refuse(store, host, &cause),
@@ -183,7 +183,7 @@ impl Vif {
 
     /// Maps the rings, binds the event channels and has a worker serve each queue.
     fn connect(&self, asks: &Asks, host: &Host) -> Result<Arc<OnceLock<Fault>>, String> {
-        let port = &self.terms.port;
+        let port = &self.settings.port;
         port.begin_session();
         let fault = Arc::default();
         for (pair, queue) in asks.queues.iter().enumerate() {
@@ -202,17 +202,17 @@ impl Vif {
     /// Quarantines the port for `cause`, and reports to the front end that it is closed: it may begin again.
     fn refuse(&mut self, store: &mut dyn Store, host: &Host, cause: &str) -> io::Result<()> {
         self.served = None;
-        self.terms.port.log(format_args!("front end of domain {} left: {cause}", self.domain));
-        host.network.quarantine(&self.terms.port, cause);
+        self.settings.port.log(format_args!("front end of domain {} left: {cause}", self.domain));
+        host.network.quarantine(&self.settings.port, cause);
         self.set_state(store, State::Closing)
     }
 
     /// Ends the service and unmaps the guest's pages. A quarantine lasts until the front end begins again.
     pub(super) fn stop(&mut self, host: &Host) {
         if self.served.take().is_some() {
-            host.network.stop_port(&self.terms.port);
-            self.terms.port.log(format_args!("front end of domain {} left: the connection ended", self.domain));
-            self.terms.port.set_state(PortState::Waiting);
+            host.network.stop_port(&self.settings.port);
+            self.settings.port.log(format_args!("front end of domain {} left: the connection ended", self.domain));
+            self.settings.port.set_state(PortState::Waiting);
         }
     }
 

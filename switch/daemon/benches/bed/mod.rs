@@ -16,7 +16,7 @@ use memlane::shared::Shared;
 use memlane::worker::{Mailbox, Start, Worker, links};
 use memlane_rig::blast::port::VuSink;
 use memlane_rig::memory::GuestMemory;
-use memlane_rig::ring::{DriverRing, Piece, RingOptions as DriverOptions};
+use memlane_rig::ring::{DriverRing, Iovec, RingOptions as DriverOptions};
 
 /// Frames that a guest sends at a time in [`Bed::exchange`].
 pub const BATCH: usize = 32;
@@ -184,7 +184,7 @@ impl Guest {
             if number < 256 {
                 buffer = memory.allocate(VuSink::stride(BUFFER as usize), 64).unwrap();
             }
-            buffers[usize::from(receive.add(&[Piece::writable(buffer, BUFFER as u32)]).unwrap())] = buffer;
+            buffers[usize::from(receive.add(&[Iovec::writable(buffer, BUFFER as u32)]).unwrap())] = buffer;
         }
         receive.publish();
         let frame = memory.allocate(65536, 64).unwrap();
@@ -199,7 +199,7 @@ impl Guest {
         start[18..24].copy_from_slice(&address(from));
         self.memory.write(self.frame, &start).unwrap();
         for _ in 0..count {
-            self.transmit.add(&[Piece::readable(self.frame, 12 + length)]).unwrap();
+            self.transmit.add(&[Iovec::readable(self.frame, 12 + length)]).unwrap();
         }
         self.transmit.publish();
     }

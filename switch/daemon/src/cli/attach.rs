@@ -22,7 +22,7 @@ pub(super) struct Attach {
     #[command(flatten)]
     kind: Kind,
     #[command(flatten)]
-    terms: Terms,
+    options: PortOptions,
     /// Print the guest's arguments for this program; by default for QEMU, if it is a vhost-user port.
     #[arg(long, value_name = "FOR")]
     print: Option<Print>,
@@ -83,7 +83,7 @@ struct Kind {
 
 /// Other keys of a [[port]] in the file.
 #[derive(Debug, Args)]
-struct Terms {
+struct PortOptions {
     /// Segment of the port, created with its first port and removed with its last; by default "lan".
     #[arg(long)]
     segment: Option<String>,
@@ -137,7 +137,7 @@ impl Attach {
 
     /// The port as an entry of the file; `control` is the control socket of its network.
     fn entry(&self, control: &Path) -> Result<Map<String, Value>, Failure> {
-        let Self { port, kind: Kind { which, connect, complete_checksums, netns, vif, access }, terms, .. } = self;
+        let Self { port, kind: Kind { which, connect, complete_checksums, netns, vif, access }, options, .. } = self;
         let mut keys = Keys::default();
         let mut state = |key: &str, value: Value| keys.state(key, value);
         state("name", json!(port.port));
@@ -155,11 +155,12 @@ impl Attach {
         state("null", yes(which.null));
         state("loopback", yes(which.loopback));
         state("connect", yes(*connect));
-        state("segment", json!(terms.segment));
-        state("receive-offloads", if terms.no_receive_offloads { json!(false) } else { Value::Null });
-        let written = [("vif", vif), ("access", access), ("queues", &terms.queues), ("receive-offloads", &terms.receive_offloads)];
+        state("segment", json!(options.segment));
+        state("receive-offloads", if options.no_receive_offloads { json!(false) } else { Value::Null });
+        let written =
+            [("vif", vif), ("access", access), ("queues", &options.queues), ("receive-offloads", &options.receive_offloads)];
         written.into_iter().for_each(|(key, text)| keys.written(key, text.as_deref()));
-        terms.changeable.state(&mut keys);
+        options.changeable.state(&mut keys);
         keys.checked()
     }
 }

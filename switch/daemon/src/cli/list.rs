@@ -14,7 +14,7 @@ use super::{Failure, output};
 use crate::control::running::{self, Identity, Running};
 
 /// Interval at which the end of a process is polled.
-const GLANCE: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Arguments of `memlane list`.
 #[derive(Debug, Args)]
@@ -78,7 +78,7 @@ impl Down {
                 let text = format!("{told} has not ended after {} s. Wait, or end it with: kill -KILL {pid}", self.timeout);
                 return Err(Failure::Running(text));
             }
-            std::thread::sleep(GLANCE);
+            std::thread::sleep(POLL_INTERVAL);
         }
         output::print(&format!("{}: ended\n", identity.name))
     }

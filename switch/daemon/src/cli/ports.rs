@@ -7,7 +7,7 @@ use hyper::Method;
 
 use super::net::{Net, PortOfNet};
 use super::output::Table;
-use super::usage::patience;
+use super::usage::timeout;
 use super::{Failure, output, set, status};
 use crate::config::PortEntry;
 use crate::control::report::SegmentReport;
@@ -46,7 +46,7 @@ pub(super) struct Detach {
     #[command(flatten)]
     port: PortOfNet,
     /// Drain the port first; if frames are still in flight after this time, give up and leave it attached.
-    #[arg(long, value_name = "TIME", value_parser = patience)]
+    #[arg(long, value_name = "TIME", value_parser = timeout)]
     drain: Option<Duration>,
     /// Print the keys that attach it again, as JSON.
     #[arg(long)]
@@ -59,7 +59,7 @@ pub(super) struct Drain {
     #[command(flatten)]
     port: PortOfNet,
     /// Timeout.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = patience)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = timeout)]
     timeout: Duration,
     /// As JSON.
     #[arg(long)]
@@ -106,10 +106,10 @@ fn page(PortView { report, entry }: &PortView) -> String {
         ("kind", place),
         ("state", report.state.clone()),
         ("address", report.address.clone().unwrap_or_else(|| "as its own".into())),
-        ("terms", set::terms(entry)),
+        ("settings", set::settings(entry)),
         ("TX", format!("{} frames, {} bytes from the guest", totals.transmit_frames, totals.transmit_bytes)),
         ("RX", format!("{} frames, {} bytes to the guest", totals.receive_frames, totals.receive_bytes)),
-        ("notified", format!("{} kicks from the guest, {} interrupts to it", totals.kicks, totals.calls)),
+        ("notified", format!("{} kicks from the guest, {} interrupts to it", totals.kicks, totals.interrupts)),
     ];
     let text: String = lines.iter().map(|(what, text)| format!("{what:<9} {text}\n")).collect();
     let front_end = report.front_end.as_ref().map_or_else(String::new, |peer| format!("{:<9} {peer}\n", "front end"));

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::doctor;
 
 /// Timeout of `qemu --version`.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// Most bytes read of its output.
 const MOST: u64 = 4096;
 /// First version with `reconnect-ms`; `reconnect` ended with 11.0.
@@ -108,7 +108,7 @@ fn ask(program: &Path) -> Option<Version> {
         let _ = BufReader::new(output.take(MOST)).read_line(&mut line);
         let _ = tell.send(line);
     });
-    let line = reader.ok().and_then(|_| told.recv_timeout(PATIENCE).ok());
+    let line = reader.ok().and_then(|_| told.recv_timeout(TIMEOUT).ok());
     let _ = child.kill();
     let _ = child.wait();
     told_version(&line?)

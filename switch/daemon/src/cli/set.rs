@@ -28,12 +28,16 @@ impl Set {
         self.keys.state(&mut keys);
         let (port, change) = (&self.port, keys.checked()?);
         let entry: PortEntry = port.net()?.client()?.ask(Method::PATCH, &port.uri(""), Some(&change))?;
-        if self.json { output::print_json(&entry.stated()) } else { output::print(&format!("{}: {}\n", port.port, terms(&entry))) }
+        if self.json {
+            output::print_json(&entry.stated())
+        } else {
+            output::print(&format!("{}: {}\n", port.port, settings(&entry)))
+        }
     }
 }
 
 /// The port's limits and offers as text.
-pub(super) fn terms(entry: &PortEntry) -> String {
+pub(super) fn settings(entry: &PortEntry) -> String {
     let storm = if entry.storm == 0 { "any number of".into() } else { entry.storm.to_string() };
     let link = entry.link.as_ref().map(|link| format!(", link {}", stated(link)));
     let mac = entry.mac.as_ref().map(|mac| format!(", mac {mac}"));
@@ -66,7 +70,7 @@ mod tests {
         let keys = r#"{ "name": "a", "null": true, "transmit": "100Mbit,10kpps", "link": { "delay": "10ms", "loss": 1 }, "mtu": 1400, "enabled": false }"#;
         let entry: PortEntry = serde_json::from_str(keys).unwrap();
         let wanted = "transmit 100Mbit,10000pps, receive unlimited, ";
-        let text = terms(&entry);
+        let text = settings(&entry);
         assert!(text.contains(wanted) && text.ends_with(", link { delay = \"10ms\", loss = 1.0 }, mtu 1400, disabled"), "{text}");
     }
 }

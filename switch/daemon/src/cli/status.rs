@@ -86,11 +86,11 @@ fn uplinks(all: &[UplinkReport]) -> String {
     if all.is_empty() {
         return String::new();
     }
-    let heading = ["uplink", "vni", "mtu", "from\nthere", "to\nthere", "dropped", "told of\nhere", "hosts", "stations\nthere"];
+    let heading = ["uplink", "vni", "mtu", "from\nthere", "to\nthere", "dropped", "told of\nhere", "hosts", "addresses\nthere"];
     let row = |uplink: &UplinkReport| {
         let dropped: u64 = uplink.totals.drops.values().sum();
         let totals = [uplink.totals.transmit_frames, uplink.totals.receive_frames, dropped].map(count);
-        let counts = [uplink.announced, uplink.hosts.len(), uplink.stations.len()].map(|number| count(number as u64));
+        let counts = [uplink.announced, uplink.hosts.len(), uplink.learned_addresses.len()].map(|number| count(number as u64));
         let words = [uplink.segment.clone(), uplink.vni.to_string(), uplink.mtu.to_string()];
         words.into_iter().chain(totals).chain(counts).collect()
     };
@@ -102,22 +102,22 @@ fn explain_uplink(uplink: &UplinkReport) -> String {
     let mut lines = vec![format!("devices {}", uplink.devices.join(" "))];
     for host in &uplink.hosts {
         let all: Vec<&str> =
-            uplink.stations.iter().filter(|station| station.host == *host).map(|station| &*station.address).collect();
+            uplink.learned_addresses.iter().filter(|remote| remote.host == *host).map(|remote| &*remote.address).collect();
         let more = if all.len() > NAMED { format!(" and {} more", all.len() - NAMED) } else { String::new() };
         lines.push(match all.is_empty() {
-            true => format!("host {host}: no stations"),
+            true => format!("host {host}: no MAC addresses"),
             false => format!("host {host}: {}{more}", all[..all.len().min(NAMED)].join(" ")),
         });
     }
     if uplink.more {
-        lines.push("there are more stations than the table holds; frames for those are flooded".into());
+        lines.push("there are more MAC addresses than the table holds; frames for those are flooded".into());
     }
     if uplink.held_back > 0 {
-        let text = "stations here are not told of: more than a port may have told, or another host has told of them";
+        let text = "MAC addresses here are not told of: more than a port may have told, or another host has told of them";
         lines.push(format!("{} {text}", uplink.held_back));
     }
-    for station in &uplink.disputed {
-        lines.push(format!("{} is tied to a port here, and host {} says that it is there", station.address, station.host));
+    for remote in &uplink.disputed {
+        lines.push(format!("{} is tied to a port here, and host {} says that it is there", remote.address, remote.host));
     }
     lines.extend(uplink.trouble.clone());
     lines.extend(uplink.advice.clone());
@@ -161,7 +161,7 @@ pub(super) fn explanation(port: &PortReport) -> String {
         lines.push(format!(
             "{name}: frames were flooded (broadcast, multicast, unknown addresses) beyond storm = {}, its limit a second: raise the key storm, or \
              set it to 0 for no limit, in the file or by memlane set --storm",
-            port.allowance.storm
+            port.limits.storm
         ));
     }
     if totals.missed_kicks > 0 {
@@ -181,10 +181,10 @@ mod tests {
 
     /// Report of a network with one port with these counters; counters that are not named are unknown to its version.
     fn report(counters: serde_json::Value) -> Report {
-        let allowance = json!({ "weight": 1, "transmit": {}, "receive": {}, "storm": 20_000 });
+        let limits = json!({ "weight": 1, "transmit": {}, "receive": {}, "storm": 20_000 });
         let mut port = json!({
             "name": "web", "segment": "lan", "kind": "vhost-user", "place": "web.sock", "state": "running", "quarantines": 0,
-            "stations": 1, "allowance": allowance
+            "learned-addresses": 1, "limits": limits
         });
         port.as_object_mut().unwrap().extend(counters.as_object().unwrap().clone());
         let network = json!({
@@ -198,7 +198,7 @@ mod tests {
     fn busy(count: usize, name: &str, segment: &str) -> Report {
         let totals = json!({
             "transmit-frames": u64::MAX, "transmit-bytes": u64::MAX, "receive-frames": 99_999_u64, "receive-bytes": 123_456_789_u64,
-            "waiting": 12, "kicks": u64::MAX, "calls": u64::MAX, "cycles": 12_345_678_900_u64, "drops": { "storm": u64::MAX }
+            "waiting": 12, "kicks": u64::MAX, "interrupts": u64::MAX, "cycles": 12_345_678_900_u64, "drops": { "storm": u64::MAX }
         });
         let mut report = report(totals);
         let port = PortReport { segment: segment.into(), state: "quarantined".into(), ..report.ports.remove(0) };
@@ -247,11 +247,11 @@ web0  lan      quarantined   18.4E  18.4EB   99999  123MB    18.4E  12345.68
 
     #[test]
     fn who_is_at_other_hosts_is_told() {
-        let station = |n: usize, host: &str| json!({ "address": format!("02:00:00:00:00:{n:02x}"), "host": host });
-        let stations: Vec<_> = (1..=10).map(|n| station(n, "10.0.0.2")).collect();
+        let remote = |n: usize, host: &str| json!({ "address": format!("02:00:00:00:00:{n:02x}"), "host": host });
+        let learned_addresses: Vec<_> = (1..=10).map(|n| remote(n, "10.0.0.2")).collect();
         let uplink = json!({
             "segment": "lan", "vni": 100, "devices": ["tap", "br", "vx"], "mtu": 1450, "announced": 2, "held-back": 3,
-            "hosts": ["10.0.0.2", "10.0.0.3"], "stations": stations, "more": false, "disputed": [station(77, "10.0.0.3")],
+            "hosts": ["10.0.0.2", "10.0.0.3"], "learned-addresses": learned_addresses, "more": false, "disputed": [remote(77, "10.0.0.3")],
             "trouble": "it is cut off", "advice": "let packets pass", "transmit-frames": 12
         });
         let report = Report { uplinks: vec![serde_json::from_value(uplink).unwrap()], ..report(json!({})) };
@@ -260,8 +260,8 @@ web0  lan      quarantined   18.4E  18.4EB   99999  123MB    18.4E  12345.68
             "tap br vx",
             "  lan: host 10.0.0.2: 02:00:00:00:00:01 02",
             "02:00:00:00:00:08 and 2 more\n",
-            "  lan: host 10.0.0.3: no stations\n",
-            "  lan: 3 stations here are not told of",
+            "  lan: host 10.0.0.3: no MAC addresses\n",
+            "  lan: 3 MAC addresses here are not told of",
             "  lan: 02:00:00:00:00:4d is tied to a port here, and host 10.0.0.3 says",
             "  lan: it is cut off\n",
             "  lan: let packets pass\n",

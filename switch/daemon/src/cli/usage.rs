@@ -86,7 +86,7 @@ fn command(arguments: &[String]) -> String {
 }
 
 /// A time on the command line, up to an hour: "10", in seconds, or with its unit.
-pub(super) fn patience(text: &str) -> Result<Duration, String> {
+pub(super) fn timeout(text: &str) -> Result<Duration, String> {
     let read = match text.parse::<u64>() {
         Ok(seconds) => seconds.checked_mul(1000),
         Err(_) => match Quantity::Milliseconds.read(text) {
@@ -94,7 +94,7 @@ pub(super) fn patience(text: &str) -> Result<Duration, String> {
             _ => None,
         },
     };
-    let read = read.map(Duration::from_millis).filter(|time| *time <= crate::control::routes::MOST_PATIENCE);
+    let read = read.map(Duration::from_millis).filter(|time| *time <= crate::control::routes::MAX_TIMEOUT);
     read.ok_or_else(|| "a number of seconds or a time with its unit, up to an hour, as 10, 500ms or 5min".into())
 }
 

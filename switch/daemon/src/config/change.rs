@@ -2,13 +2,13 @@
 
 use crate::frame::MacAddress;
 use crate::link::Impairment;
-use crate::policy::Allowance;
+use crate::policy::PortLimits;
 
 /// Changes to a port; `None` leaves a value as it is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PortChange {
     /// Weight and rate limits.
-    pub allowance: Option<Allowance>,
+    pub limits: Option<PortLimits>,
     /// Link emulation of the receive direction.
     pub link: Option<Option<Impairment>>,
     /// MAC address that is tied to the port. Its guest is offered it when it connects next.

@@ -540,10 +540,8 @@ impl<'t> Checker<'t> {
 
     fn check_mac(&mut self, place: &Place, mac: &str) {
         match mac.parse::<MacAddress>() {
-            Ok(address) if address.is_station() => {}
-            Ok(_) => {
-                self.note(place, "mac", format_args!("mac is \"{mac}\"; it must be the address of one station, not of a group"))
-            }
+            Ok(address) if address.is_unicast() => {}
+            Ok(_) => self.note(place, "mac", format_args!("mac is \"{mac}\"; it must be a unicast address, not that of a group")),
             Err(_) => {
                 let text =
                     format_args!("mac is \"{}\"; it must be six bytes in hexadecimal, as \"02:00:00:00:00:01\"", printable(mac));

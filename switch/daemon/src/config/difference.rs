@@ -99,7 +99,7 @@ pub fn keys(before: &PortConfig, after: &PortConfig) -> Vec<String> {
 /// The change of run-time keys that turns `before` into `after`.
 pub fn change(before: &PortConfig, after: &PortConfig) -> PortChange {
     PortChange {
-        allowance: (before.allowance != after.allowance).then(|| after.allowance.clone()),
+        limits: (before.limits != after.limits).then(|| after.limits.clone()),
         link: (before.link != after.link).then(|| after.link.clone()),
         mac: (before.mac != after.mac).then_some(after.mac),
         mtu: (before.mtu != after.mtu).then_some(after.mtu),
@@ -119,8 +119,8 @@ fn settings(before: &Config, after: &Config) -> Vec<&'static str> {
         // A default that depends on the ports keeps its value from the start.
         ("poll", old.poll != new.poll && before.poll != after.poll),
         ("in-order", old.in_order != new.in_order),
-        ("patience-ms", old.patience != new.patience),
-        ("waiting-frames", old.parking != new.parking),
+        ("stall-timeout-ms", old.stall_timeout != new.stall_timeout),
+        ("waiting-frames", old.wait_queue != new.wait_queue),
         ("share", old.share != new.share),
         ("age", old.age != new.age),
         ("address-moves", old.moves != new.moves),
@@ -188,8 +188,8 @@ mod tests {
         let before = &config("[[port]]\nname = \"a\"\nnull = true\nmac = \"02:00:00:00:00:01\"\n").ports[0];
         let text = "[[port]]\nname = \"a\"\nnull = true\nweight = 2\nlink = { loss = 0.5 }\nmtu = 1400\nenabled = false\n";
         let after = &config(text).ports[0];
-        let PortChange { allowance, link, mac, mtu, enabled } = change(before, after);
-        assert_eq!((allowance, link), (Some(after.allowance.clone()), Some(after.link.clone())));
+        let PortChange { limits, link, mac, mtu, enabled } = change(before, after);
+        assert_eq!((limits, link), (Some(after.limits.clone()), Some(after.link.clone())));
         assert_eq!((mac, mtu, enabled), (Some(None), Some(Some(1400)), Some(false)));
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::uplink::UDP_PORT;
 use crate::link::Impairment;
-use crate::policy::{Allowance, AntiSpoof, DEFAULT_STORM, Limit};
+use crate::policy::{AntiSpoof, DEFAULT_STORM, Limit, PortLimits};
 use crate::quantity;
 use crate::settings::Poll;
 use memlane_backends::stream::checksums::Checksums;
@@ -45,7 +45,7 @@ pub struct Document {
     /// Stall timeout in milliseconds: frames are dropped if their receiver has taken none for so long.
     #[serde(deserialize_with = "quantity::read_milliseconds")]
     #[schemars(range(min = 1, max = 60000), transform = quantity::or_text("milliseconds"))]
-    pub patience_ms: u64,
+    pub stall_timeout_ms: u64,
     /// Most frames blocked by full receive queues at one worker. They stay in their senders' memory.
     #[schemars(range(min = 64, max = 1048576))]
     pub waiting_frames: usize,
@@ -109,8 +109,8 @@ impl Default for Document {
             metrics: None,
             metrics_access: Access::default(),
             access: Access::default(),
-            patience_ms: settings.patience.as_millis() as u64,
-            waiting_frames: settings.parking,
+            stall_timeout_ms: settings.stall_timeout.as_millis() as u64,
+            waiting_frames: settings.wait_queue,
             share: settings.share,
             age: settings.age,
             address_moves: settings.moves,
@@ -275,8 +275,8 @@ impl PortEntry {
     }
 
     /// The weight and the rate limits of the port.
-    pub fn allowance(&self) -> Allowance {
-        Allowance {
+    pub fn limits(&self) -> PortLimits {
+        PortLimits {
             weight: self.weight,
             transmit: self.transmit.clone(),
             receive: self.receive.clone(),

@@ -12,7 +12,7 @@ use nix::sys::statfs::{FsType, NFS_SUPER_MAGIC, fstatfs};
 use crate::system::is_open_for_writing;
 
 /// Timeout for a program that is writing the file.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval at which the end of writing is polled.
 const STEP: Duration = Duration::from_millis(5);
 
@@ -35,11 +35,11 @@ pub struct Settled {
 /// The kernel refuses, or a program is still writing it after two seconds.
 pub fn read_settled(path: &Path) -> io::Result<Settled> {
     // Opened anew each time: it may have been replaced.
-    settle(|| Look::at(&mut File::open(path)?), PATIENCE)
+    settle(|| Look::at(&mut File::open(path)?), TIMEOUT)
 }
 
-fn settle(mut look: impl FnMut() -> io::Result<Look>, patience: Duration) -> io::Result<Settled> {
-    let deadline = Instant::now() + patience;
+fn settle(mut look: impl FnMut() -> io::Result<Look>, timeout: Duration) -> io::Result<Settled> {
+    let deadline = Instant::now() + timeout;
     let first = look()?;
     let (version, mut last) = (first.version, first);
     loop {
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn a_file_that_was_replaced_meanwhile_is_read_at_the_next_look() {
         let mut looks = [written(1, false), Look { is_written: false, ..written(2, false) }].into_iter();
-        assert!(!settle(|| Ok(looks.next().unwrap()), PATIENCE).unwrap().is_open);
+        assert!(!settle(|| Ok(looks.next().unwrap()), TIMEOUT).unwrap().is_open);
     }
 
     #[test]

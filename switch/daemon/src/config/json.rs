@@ -169,11 +169,11 @@ impl From<&PortConfig> for PortEntry {
             mtu: port.mtu,
             receive_offloads: port.receive_offloads,
             queues: port.queues,
-            weight: port.allowance.weight,
-            transmit: port.allowance.transmit.clone(),
-            receive: port.allowance.receive.clone(),
-            storm: port.allowance.storm,
-            anti_spoof: port.allowance.anti_spoof,
+            weight: port.limits.weight,
+            transmit: port.limits.transmit.clone(),
+            receive: port.limits.receive.clone(),
+            storm: port.limits.storm,
+            anti_spoof: port.limits.anti_spoof,
             link: port.link.clone(),
             ..Self::default()
         };

@@ -38,7 +38,7 @@ pub(crate) use words::{either, inline_table, nearest, printable};
 pub use crate::folder::runtime as runtime_folder;
 use crate::frame::MacAddress;
 use crate::link::Impairment;
-use crate::policy::Allowance;
+use crate::policy::PortLimits;
 use crate::port::short_hash;
 use crate::settings::{Poll, Settings};
 use memlane_backends::stream::checksums::Checksums;
@@ -89,7 +89,7 @@ pub struct PortConfig {
     /// Access rights of its socket.
     pub access: Access,
     /// Weight and rate limits.
-    pub allowance: Allowance,
+    pub limits: PortLimits,
     /// Link emulation of the receive direction.
     pub link: Option<Impairment>,
     /// Its back end.
@@ -252,8 +252,8 @@ impl Config {
             settings: Settings {
                 poll,
                 in_order: document.in_order.unwrap_or(poll == Poll::Always),
-                patience: Duration::from_millis(document.patience_ms),
-                parking: document.waiting_frames,
+                stall_timeout: Duration::from_millis(document.stall_timeout_ms),
+                wait_queue: document.waiting_frames,
                 share: document.share,
                 age: document.age,
                 moves: document.address_moves,
@@ -383,7 +383,7 @@ impl PortConfig {
             receive_offloads: entry.receive_offloads,
             queues: entry.queues,
             access: if kind.listens() { entry.access.or(general) } else { Access::default() },
-            allowance: entry.allowance(),
+            limits: entry.limits(),
             link: entry.link.clone().filter(|link| *link != Impairment::default()),
             kind,
         }

@@ -1,11 +1,12 @@
 //! Renamed keys and options: a file, a command or a request with an old name gets an error that states the new one.
 
 /// Old name, new name.
-const RENAMED: [(&str, &str); 4] = [
+const RENAMED: [(&str, &str); 5] = [
     ("intake", "transmit"),
     ("delivery", "receive"),
     ("delivery-offloads", "receive-offloads"),
     ("no-delivery-offloads", "no-receive-offloads"),
+    ("patience-ms", "stall-timeout-ms"),
 ];
 
 /// The new name of the key `old`, if it was renamed.

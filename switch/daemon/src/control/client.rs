@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub struct Client {
     path: PathBuf,
     /// Timeout of a response, if it is not the usual one.
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
     tell: fn(&str),
     file: Option<NetFile>,
     most_bytes: usize,
@@ -51,12 +51,12 @@ pub struct Peer {
 impl Client {
     /// A client of the socket `path`; each request opens a new connection.
     pub fn new(path: &Path) -> Self {
-        Self { path: path.into(), patience: None, tell: |_| {}, file: None, most_bytes: MOST_BYTES, user: None }
+        Self { path: path.into(), timeout: None, tell: |_| {}, file: None, most_bytes: MOST_BYTES, user: None }
     }
 
     /// Sets the timeout of responses.
-    pub fn within(self, patience: Duration) -> Self {
-        Self { patience: Some(patience), ..self }
+    pub fn within(self, timeout: Duration) -> Self {
+        Self { timeout: Some(timeout), ..self }
     }
 
     /// Limits the bytes read of a response.
@@ -100,10 +100,10 @@ impl Client {
         let nonsense = |error: serde_json::Error| ControlError::Answer(error.to_string());
         let body = body.map(serde_json::to_vec).transpose().map_err(nonsense)?.unwrap_or_default();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let patience = self.patience.unwrap_or(if method == Method::GET { LOOK } else { CHANGE });
-        let silent = |_| ControlError::Silent { path: self.path.clone(), seconds: patience.as_secs() };
+        let timeout = self.timeout.unwrap_or(if method == Method::GET { LOOK } else { CHANGE });
+        let silent = |_| ControlError::Silent { path: self.path.clone(), seconds: timeout.as_secs() };
         let answer =
-            runtime.block_on(async { tokio::time::timeout(patience, self.fetch(method, uri, body)).await.map_err(silent)? });
+            runtime.block_on(async { tokio::time::timeout(timeout, self.fetch(method, uri, body)).await.map_err(silent)? });
         let (answer, _) = answer.map_err(|error| self.hinted(error))?;
         serde_json::from_slice(&answer).map_err(nonsense)
     }

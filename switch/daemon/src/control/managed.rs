@@ -314,8 +314,8 @@ impl Managed {
     ///
     /// # Errors
     /// There is no port of this name, or the network ends.
-    pub fn drain(&self, name: &str, patience: Duration) -> Result<bool, Refusal> {
-        let end = Instant::now() + patience;
+    pub fn drain(&self, name: &str, timeout: Duration) -> Result<bool, Refusal> {
+        let end = Instant::now() + timeout;
         {
             let base = self.changing();
             self.ask(|daemon| daemon.drain(name, Duration::ZERO))??;

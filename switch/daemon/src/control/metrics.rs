@@ -95,7 +95,7 @@ const PORT_COUNTERS: [PortCounter; 7] = [
 /// A gauge of ports.
 const PORT_GAUGES: [PortCounter; 4] = [
     ("memlane_port_waiting_frames", "Frames that wait for the guest now.", |port| port.totals.waiting),
-    ("memlane_port_stations", "MAC addresses learned behind the port.", |port| port.stations as u64),
+    ("memlane_port_stations", "MAC addresses learned behind the port.", |port| port.learned_addresses as u64),
     ("memlane_port_memory_charged_bytes", "Bytes of the guest's memory that are charged to the switch.", |port| port.memory_paid),
     ("memlane_port_open_fds", "File descriptors that the port's front end holds in the switch.", |port| port.descriptors),
 ];
@@ -108,9 +108,9 @@ type Notification = (&'static str, fn(&PortTotals) -> u64);
 /// Notifications between guest and switch, by kind.
 const NOTIFICATIONS: [Notification; 4] = [
     ("kick", |totals| totals.kicks),
-    ("interrupt", |totals| totals.calls),
+    ("interrupt", |totals| totals.interrupts),
     ("missed-kick", |totals| totals.missed_kicks),
-    ("repeated-interrupt", |totals| totals.repeated_calls),
+    ("repeated-interrupt", |totals| totals.repeated_interrupts),
 ];
 
 /// The metrics of `report` as text.
@@ -223,9 +223,9 @@ impl Text<'_> {
         let network = ("network", report.name.as_str());
         let mut segments: BTreeMap<&str, (u64, u64, u64)> = BTreeMap::new();
         for port in &report.ports {
-            let (ports, stations, _) = segments.entry(&port.segment).or_default();
+            let (ports, learned_addresses, _) = segments.entry(&port.segment).or_default();
             *ports += 1;
-            *stations += port.stations as u64;
+            *learned_addresses += port.learned_addresses as u64;
         }
         for found in &report.loops {
             segments.entry(&found.segment).or_default().2 += 1;
@@ -290,7 +290,7 @@ impl Text<'_> {
             ("memlane_uplink_held_back_stations", "MAC addresses of this host that others are not told of.", |uplink| {
                 uplink.held_back as u64
             }),
-            ("memlane_uplink_remote_stations", "MAC addresses of other hosts.", |uplink| uplink.stations.len() as u64),
+            ("memlane_uplink_remote_stations", "MAC addresses of other hosts.", |uplink| uplink.learned_addresses.len() as u64),
             ("memlane_uplink_healthy", "Whether other hosts are told all that they should be.", |uplink| {
                 uplink.trouble.is_none().into()
             }),

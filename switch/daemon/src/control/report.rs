@@ -11,7 +11,7 @@ use crate::descriptors::DescriptorReport;
 use crate::host_memory::HostMemory;
 use crate::link::Impairment;
 use crate::network::{LoopReport, Network};
-use crate::policy::Allowance;
+use crate::policy::PortLimits;
 use crate::port::peer::Peer;
 use crate::port::{self, default_address};
 use crate::stats::PortTotals;
@@ -106,9 +106,9 @@ pub struct PortReport {
     #[serde(default)]
     pub turned_away: u64,
     /// MAC addresses known at the port.
-    pub stations: usize,
+    pub learned_addresses: usize,
     /// Weight and rate limits.
-    pub allowance: Allowance,
+    pub limits: PortLimits,
     /// Link emulation of the receive direction.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub link: Option<Impairment>,
@@ -178,13 +178,13 @@ pub struct SegmentView {
     #[serde(flatten)]
     pub segment: SegmentReport,
     /// The MAC addresses known on the segment.
-    pub stations: Vec<Station>,
+    pub learned_addresses: Vec<AddressReport>,
 }
 
 /// An entry of the forwarding table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub struct Station {
+pub struct AddressReport {
     /// MAC address.
     pub address: String,
     /// The VLAN in which it was learned; none for untagged frames.
@@ -262,8 +262,8 @@ impl PortReport {
             quarantines: status.quarantines(),
             front_end,
             turned_away,
-            stations: status.stations(),
-            allowance: port.allowance.clone(),
+            learned_addresses: status.learned_addresses(),
+            limits: port.limits.clone(),
             link: port.link.clone(),
             memory_paid: status.paid(),
             descriptors: status.descriptors.held(),
@@ -289,15 +289,15 @@ impl SegmentView {
         // Workers count seconds from their start, which is the network's.
         let age = |second: u32| uptime.as_secs().saturating_sub(second.into());
         let table = network.find(segment.ports.first()?)?.segment.table();
-        let station = |Record { station, port, confirmed, kind }| {
+        let learned_address = |Record { learned_address, port, confirmed, kind }| {
             // An address of a port that was just detached is left out.
             let port = network.port(port)?.name.clone();
             let age = if kind == Kind::Learned { age(confirmed) } else { 0 };
-            let vlan = (station.vlan != 0).then_some(station.vlan);
-            Some(Station { address: station.address.to_string(), vlan, port, age, pinned: kind == Kind::Pinned })
+            let vlan = (learned_address.vlan != 0).then_some(learned_address.vlan);
+            Some(AddressReport { address: learned_address.address.to_string(), vlan, port, age, pinned: kind == Kind::Pinned })
         };
-        let mut stations: Vec<Station> = table.records().into_iter().filter_map(station).collect();
-        stations.sort_by(|a, b| (&a.address, a.vlan).cmp(&(&b.address, b.vlan)));
-        Some(Self { segment, stations })
+        let mut learned_addresses: Vec<AddressReport> = table.records().into_iter().filter_map(learned_address).collect();
+        learned_addresses.sort_by(|a, b| (&a.address, a.vlan).cmp(&(&b.address, b.vlan)));
+        Some(Self { segment, learned_addresses })
     }
 }

@@ -24,7 +24,7 @@ use crate::policy::{AntiSpoof, Limit};
 use crate::quantity;
 
 /// Longest timeout of draining a port.
-pub const MOST_PATIENCE: Duration = Duration::from_secs(3600);
+pub const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// A port to attach, with the keys of a `[[port]]` in the file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -166,7 +166,7 @@ pub fn api() -> Api {
             drain,
         )
         .route(Method::GET, "/v1/segments", about("segments", "The segments: those that ports are on.", &[503]), segments)
-        .route(Method::GET, "/v1/segments/{name}", about("segment", "A segment and its stations.", &[404, 503]), segment)
+        .route(Method::GET, "/v1/segments/{name}", about("segment", "A segment and its MAC addresses.", &[404, 503]), segment)
         .route(
             Method::POST,
             "/v1/reload",
@@ -234,8 +234,8 @@ fn detach(managed: &Managed, name: &str, (): ()) -> Result<PortEntry, Refusal> {
 }
 
 fn drain(managed: &Managed, name: &str, Sent(order): Sent<DrainOrder>) -> Result<Drained, Refusal> {
-    let patience = Duration::from_millis(order.timeout_ms).min(MOST_PATIENCE);
-    managed.drain(name, patience).map(|drained| Drained { drained })
+    let timeout = Duration::from_millis(order.timeout_ms).min(MAX_TIMEOUT);
+    managed.drain(name, timeout).map(|drained| Drained { drained })
 }
 
 fn segments(managed: &Managed, _: &str, (): ()) -> Result<Vec<SegmentReport>, Refusal> {

@@ -27,7 +27,7 @@ const MOST_SOCKETS: usize = 256;
 /// Most bytes of a network's identity.
 const MOST_BYTES: usize = 64 << 10;
 /// Timeout for a network to answer with its identity.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A network's file, which distinguishes networks of the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -201,7 +201,7 @@ fn ask_all(sockets: Vec<(PathBuf, Option<u32>)>) -> Vec<Running> {
 
 async fn ask(control: PathBuf, user: Option<u32>) -> Option<Running> {
     let client = Client::new(&control).reading(MOST_BYTES).of_user(user);
-    let answer = tokio::time::timeout(PATIENCE, client.fetch(Method::GET, "/v1/identity", Vec::new()));
+    let answer = tokio::time::timeout(TIMEOUT, client.fetch(Method::GET, "/v1/identity", Vec::new()));
     let (answer, Peer { user, pid }) = answer.await.ok()?.ok()?;
     let mut identity: Identity = serde_json::from_slice(&answer).ok()?;
     // A process may claim any number, and has another one in another PID namespace; the kernel's is right.

@@ -19,9 +19,9 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Most symbolic links from the path to the file, the kernel's limit.
 const MOST_LINKS: usize = 40;
 /// Timeout for a network that is ending, or a program that it has just started and that has not closed inherited files yet.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval of attempts to lock the file.
-const GLANCE: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// See the module.
 #[derive(Debug)]
@@ -198,7 +198,7 @@ impl Kept {
         let unwritable = |cause| StateError::Write { path: path.into(), cause };
         if !self.locked.as_ref().is_some_and(|file| is_at(file, path)) {
             self.locked = None;
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + TIMEOUT;
             while self.locked.is_none() {
                 let file = open(path)?;
                 match file.try_lock() {
@@ -206,7 +206,7 @@ impl Kept {
                     Err(TryLockError::Error(cause)) => return Err(unwritable(cause)),
                     _ if Instant::now() >= deadline => return Err(StateError::InUse { path: path.into(), holder: holder(&file) }),
                     // Locked by another process, or just replaced.
-                    _ => std::thread::sleep(GLANCE),
+                    _ => std::thread::sleep(POLL_INTERVAL),
                 }
             }
         }

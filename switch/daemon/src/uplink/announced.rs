@@ -18,7 +18,7 @@ const RATE: f64 = 8.0;
 
 /// A MAC address at a running port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Station {
+pub struct AnnouncedAddress {
     /// The address.
     pub address: MacAddress,
     /// Its port.
@@ -38,7 +38,7 @@ pub enum Change {
 
 /// Announcements of a port, and its token bucket.
 #[derive(Debug)]
-struct Terms {
+struct AnnounceSettings {
     told: u32,
     /// Tokens.
     credit: f64,
@@ -49,8 +49,8 @@ struct Terms {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Announced {
-    told: HashMap<MacAddress, Station>,
-    terms: HashMap<PortId, Terms>,
+    told: HashMap<MacAddress, AnnouncedAddress>,
+    settings: HashMap<PortId, AnnounceSettings>,
     /// Addresses that the last update left out: no token, too many of the port, or announced by another host.
     held_back: usize,
     /// Some of them may be announced later, without any other change.
@@ -58,62 +58,72 @@ pub struct Announced {
 }
 
 impl Announced {
-    /// Updates the announcements to `stations` in second `now`; returns the changes to the bridge's FDB. `is_remote` says whether
+    /// Updates the announcements to `learned_addresses` in second `now`; returns the changes to the bridge's FDB. `is_remote` says whether
     /// another host has announced an address.
-    pub fn update(&mut self, stations: &[Station], now: f64, is_remote: impl Fn(MacAddress) -> bool) -> Vec<Change> {
-        let present: HashSet<(MacAddress, PortId)> = stations.iter().map(|station| (station.address, station.port)).collect();
-        let gone: Vec<Station> =
-            self.told.values().filter(|station| !present.contains(&(station.address, station.port))).copied().collect();
+    pub fn update(
+        &mut self,
+        learned_addresses: &[AnnouncedAddress],
+        now: f64,
+        is_remote: impl Fn(MacAddress) -> bool,
+    ) -> Vec<Change> {
+        let present: HashSet<(MacAddress, PortId)> =
+            learned_addresses.iter().map(|learned_address| (learned_address.address, learned_address.port)).collect();
+        let gone: Vec<AnnouncedAddress> = self
+            .told
+            .values()
+            .filter(|learned_address| !present.contains(&(learned_address.address, learned_address.port)))
+            .copied()
+            .collect();
         let mut changes = Vec::new();
-        for station in gone {
-            self.told.remove(&station.address);
-            if let Some(terms) = self.terms.get_mut(&station.port).filter(|_| !station.pinned) {
-                terms.told -= 1;
+        for learned_address in gone {
+            self.told.remove(&learned_address.address);
+            if let Some(settings) = self.settings.get_mut(&learned_address.port).filter(|_| !learned_address.pinned) {
+                settings.told -= 1;
             }
-            changes.push(Change::Gone(station.address));
+            changes.push(Change::Gone(learned_address.address));
         }
         (self.held_back, self.owed) = (0, false);
-        for station in stations {
-            if self.told.contains_key(&station.address) {
+        for learned_address in learned_addresses {
+            if self.told.contains_key(&learned_address.address) {
                 continue;
             }
-            if station.pinned || !is_remote(station.address) && self.may_tell(station.port, now) {
-                self.told.insert(station.address, *station);
-                changes.push(Change::Here(station.address));
+            if learned_address.pinned || !is_remote(learned_address.address) && self.may_tell(learned_address.port, now) {
+                self.told.insert(learned_address.address, *learned_address);
+                changes.push(Change::Here(learned_address.address));
             } else {
                 self.held_back += 1;
             }
         }
-        let ports: HashSet<PortId> = stations.iter().map(|station| station.port).collect();
+        let ports: HashSet<PortId> = learned_addresses.iter().map(|learned_address| learned_address.port).collect();
         // A port that was detached and attached again gets no new tokens.
-        self.terms.retain(|port, terms| ports.contains(port) || terms.reckon(now) < BURST);
+        self.settings.retain(|port, settings| ports.contains(port) || settings.reckon(now) < BURST);
         changes
     }
 
     fn may_tell(&mut self, port: PortId, now: f64) -> bool {
-        let terms = self.terms.entry(port).or_insert(Terms { told: 0, credit: BURST, at: now });
-        if terms.told >= MOST {
+        let settings = self.settings.entry(port).or_insert(AnnounceSettings { told: 0, credit: BURST, at: now });
+        if settings.told >= MOST {
             return false;
         }
-        if terms.reckon(now) < 1.0 {
+        if settings.reckon(now) < 1.0 {
             self.owed = true;
             return false;
         }
-        terms.credit -= 1.0;
-        terms.told += 1;
+        settings.credit -= 1.0;
+        settings.told += 1;
         true
     }
 
     /// The FDB entry of `address` was overwritten: it is added again, if the address is still at this host.
     pub fn retract(&mut self, address: MacAddress) {
-        let Some(station) = self.told.remove(&address) else { return };
-        if let Some(terms) = self.terms.get_mut(&station.port).filter(|_| !station.pinned) {
-            terms.told -= 1;
+        let Some(learned_address) = self.told.remove(&address) else { return };
+        if let Some(settings) = self.settings.get_mut(&learned_address.port).filter(|_| !learned_address.pinned) {
+            settings.told -= 1;
         }
     }
 
     /// The entry of an announced address.
-    pub fn station(&self, address: MacAddress) -> Option<Station> {
+    pub fn learned_address(&self, address: MacAddress) -> Option<AnnouncedAddress> {
         self.told.get(&address).copied()
     }
 
@@ -133,7 +143,7 @@ impl Announced {
     }
 }
 
-impl Terms {
+impl AnnounceSettings {
     fn reckon(&mut self, now: f64) -> f64 {
         self.credit = (self.credit + (now - self.at).max(0.0) * RATE).min(BURST);
         self.at = now;
@@ -150,8 +160,8 @@ mod tests {
         MacAddress::new([2, 0, a, b, c, d])
     }
 
-    fn station(n: u32, port: u16, pinned: bool) -> Station {
-        Station { address: address(n), port: PortId(port), pinned }
+    fn learned_address(n: u32, port: u16, pinned: bool) -> AnnouncedAddress {
+        AnnouncedAddress { address: address(n), port: PortId(port), pinned }
     }
 
     fn nobody(_: MacAddress) -> bool {
@@ -161,7 +171,7 @@ mod tests {
     #[test]
     fn who_comes_is_told_of_once_and_who_goes_too() {
         let mut announced = Announced::default();
-        let two = [station(1, 0, true), station(2, 1, false)];
+        let two = [learned_address(1, 0, true), learned_address(2, 1, false)];
         assert_eq!(announced.update(&two, 0.0, nobody), [Change::Here(address(1)), Change::Here(address(2))]);
         assert_eq!(announced.update(&two, 1.0, nobody), []);
         assert_eq!(announced.update(&two[..1], 2.0, nobody), [Change::Gone(address(2))]);
@@ -171,16 +181,16 @@ mod tests {
     #[test]
     fn who_moves_between_ports_is_told_of_again() {
         let mut announced = Announced::default();
-        announced.update(&[station(1, 0, false)], 0.0, nobody);
-        let changes = announced.update(&[station(1, 3, false)], 1.0, nobody);
+        announced.update(&[learned_address(1, 0, false)], 0.0, nobody);
+        let changes = announced.update(&[learned_address(1, 3, false)], 1.0, nobody);
         assert_eq!(changes, [Change::Gone(address(1)), Change::Here(address(1))]);
-        assert_eq!(announced.station(address(1)), Some(station(1, 3, false)));
+        assert_eq!(announced.learned_address(address(1)), Some(learned_address(1, 3, false)));
     }
 
     #[test]
     fn a_guest_cannot_take_another_hosts_address_but_the_operator_can() {
         let mut announced = Announced::default();
-        let both = [station(1, 0, false), station(2, 1, true)];
+        let both = [learned_address(1, 0, false), learned_address(2, 1, true)];
         assert_eq!(announced.update(&both, 0.0, |_| true), [Change::Here(address(2))]);
         assert_eq!(announced.held_back(), 1);
         assert_eq!(announced.update(&both, 1.0, nobody), [Change::Here(address(1))], "once the other host has given it up");
@@ -189,14 +199,14 @@ mod tests {
     #[test]
     fn a_guest_that_invents_addresses_tells_others_of_few() {
         let mut announced = Announced::default();
-        let many: Vec<_> = (0..1000).map(|n| station(n, 7, false)).collect();
+        let many: Vec<_> = (0..1000).map(|n| learned_address(n, 7, false)).collect();
         assert_eq!(announced.update(&many, 0.0, nobody).len(), BURST as usize);
         assert!(announced.is_owed());
         assert_eq!(announced.update(&many, 1.0, nobody).len(), RATE as usize);
         (2..100).for_each(|second| drop(announced.update(&many, f64::from(second), nobody)));
         assert_eq!((announced.count(), announced.is_owed()), (MOST as usize, false));
         assert_eq!(announced.held_back(), 1000 - MOST as usize);
-        let quiet = station(5000, 8, false);
+        let quiet = learned_address(5000, 8, false);
         let changes = announced.update(&[&many[..], &[quiet]].concat(), 100.0, nobody);
         assert_eq!(changes, [Change::Here(quiet.address)], "others are told of as before");
     }
@@ -206,7 +216,7 @@ mod tests {
         let mut announced = Announced::default();
         let mut told = 0;
         for round in 0..100 {
-            let few: Vec<_> = (0..100).map(|n| station(round * 100 + n, 7, false)).collect();
+            let few: Vec<_> = (0..100).map(|n| learned_address(round * 100 + n, 7, false)).collect();
             let changes = announced.update(&few, f64::from(round) / 10.0, nobody);
             told += changes.iter().filter(|change| matches!(change, Change::Here(_))).count();
             announced.update(&[], f64::from(round) / 10.0, nobody);
@@ -217,8 +227,8 @@ mod tests {
     #[test]
     fn what_was_overwritten_is_told_again() {
         let mut announced = Announced::default();
-        announced.update(&[station(1, 0, true)], 0.0, nobody);
+        announced.update(&[learned_address(1, 0, true)], 0.0, nobody);
         announced.retract(address(1));
-        assert_eq!(announced.update(&[station(1, 0, true)], 1.0, nobody), [Change::Here(address(1))]);
+        assert_eq!(announced.update(&[learned_address(1, 0, true)], 1.0, nobody), [Change::Here(address(1))]);
     }
 }

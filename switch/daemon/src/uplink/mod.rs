@@ -10,11 +10,11 @@
 //! 2. [`announced`], outbound: MAC addresses of this host for the bridge's FDB, from which FRR announces them.
 //! 3. [`remote`], inbound: MAC addresses that FRR has received from other hosts, for the segment's forwarding table.
 //! 4. [`netfilter`]: whether the host's netfilter drops bridged frames.
-//! 5. [`keeper`]: the FDB sync, a thread that does both for as long as the network runs. Workers are not involved.
+//! 5. [`fdb_sync`]: the FDB sync, a thread that does both for as long as the network runs. Workers are not involved.
 
 pub mod announced;
 pub mod devices;
-pub mod keeper;
+pub mod fdb_sync;
 pub mod link;
 pub mod netfilter;
 pub mod plan;
@@ -34,12 +34,12 @@ use crate::budget::{Account, Permit};
 use crate::config::UplinkConfig;
 use crate::descriptors::{self, OF_UPLINK};
 use crate::frame::MacAddress;
-use crate::network::{AddError, Network, PortTerms};
-use crate::policy::Allowance;
+use crate::network::{AddError, AttachSettings, Network};
+use crate::policy::PortLimits;
 use crate::port::{Offer, Port};
 use crate::stats::PortTotals;
 use devices::Devices;
-use keeper::Keeper;
+use fdb_sync::FdbSync;
 use memlane_backends::tap::Tap;
 
 /// Why a segment's uplink cannot be set up.
@@ -59,7 +59,7 @@ pub struct Uplink {
     port: Arc<Port>,
     seen: Arc<Mutex<Seen>>,
     ends: Arc<AtomicBool>,
-    keeper: Option<JoinHandle<()>>,
+    fdb_sync: Option<JoinHandle<()>>,
     devices: Devices,
     _own: Permit,
 }
@@ -97,11 +97,11 @@ pub struct UplinkReport {
     /// Underlay addresses of the other hosts.
     pub hosts: Vec<String>,
     /// MAC addresses of other hosts.
-    pub stations: Vec<RemoteStation>,
+    pub learned_addresses: Vec<RemoteAddress>,
     /// There are more than these: frames to the others are flooded.
     pub more: bool,
     /// MAC addresses that are tied to a port here, and that other hosts announce.
-    pub disputed: Vec<RemoteStation>,
+    pub disputed: Vec<RemoteAddress>,
     /// Why announcements are incomplete.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub trouble: Option<String>,
@@ -115,7 +115,7 @@ pub struct UplinkReport {
 
 /// A MAC address at another host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct RemoteStation {
+pub struct RemoteAddress {
     /// Its MAC address.
     pub address: String,
     /// The host's underlay address.
@@ -154,7 +154,7 @@ impl Uplink {
     ) -> Result<Self, String> {
         let system = |cause: std::io::Error| format!("its uplink cannot be started: {cause}");
         let (seen, stop) = (Arc::new(Mutex::default()), Arc::new(AtomicBool::new(false)));
-        let keeper = Keeper::new(network, port, config, devices.indices()?, may_tell, Arc::clone(&seen)).map_err(system)?;
+        let fdb_sync = FdbSync::new(network, port, config, devices.indices()?, may_tell, Arc::clone(&seen)).map_err(system)?;
         network.serve(port, tap).map_err(system)?;
         if let Some(advice) = netfilter::advice(&config.bridge, config.netns.as_deref()) {
             tracing::warn!(segment = %config.segment, "{advice}");
@@ -162,9 +162,9 @@ impl Uplink {
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name(format!("uplink-{}", config.vni)).stack_size(256 * 1024);
         let (network, name) = (Arc::clone(network), format!("the uplink of segment {}", config.segment));
-        let run = move || network.fatal().guard(&name, || keeper.run(&stopped)).unwrap_or_default();
-        let keeper = thread.spawn(run).map_err(system)?;
-        Ok(Self { config: config.clone(), port: Arc::clone(port), seen, ends: stop, keeper: Some(keeper), devices, _own: own })
+        let run = move || network.fatal().guard(&name, || fdb_sync.run(&stopped)).unwrap_or_default();
+        let fdb_sync = thread.spawn(run).map_err(system)?;
+        Ok(Self { config: config.clone(), port: Arc::clone(port), seen, ends: stop, fdb_sync: Some(fdb_sync), devices, _own: own })
     }
 
     /// Its configuration.
@@ -185,8 +185,8 @@ impl Uplink {
     /// The report of the uplink.
     pub fn report(&self) -> UplinkReport {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let station =
-            |(address, host): (MacAddress, IpAddr)| RemoteStation { address: address.to_string(), host: host.to_string() };
+        let learned_address =
+            |(address, host): (MacAddress, IpAddr)| RemoteAddress { address: address.to_string(), host: host.to_string() };
         let UplinkConfig { tap, bridge, vxlan, .. } = &self.config;
         UplinkReport {
             segment: self.config.segment.clone(),
@@ -196,9 +196,9 @@ impl Uplink {
             announced: seen.announced,
             held_back: seen.held_back,
             hosts: seen.remote.hosts().iter().map(IpAddr::to_string).collect(),
-            stations: seen.remote.stations().map(station).collect(),
+            learned_addresses: seen.remote.learned_addresses().map(learned_address).collect(),
             more: seen.remote.is_full(),
-            disputed: seen.disputed.into_iter().map(station).collect(),
+            disputed: seen.disputed.into_iter().map(learned_address).collect(),
             trouble: seen.trouble,
             advice: netfilter::advice(bridge, self.config.netns.as_deref()),
             totals: self.port.totals(),
@@ -214,9 +214,9 @@ impl Uplink {
 
     fn end(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
-        if let Some(keeper) = self.keeper.take() {
+        if let Some(fdb_sync) = self.fdb_sync.take() {
             // A thread that panicked has logged it on standard error.
-            let _ = keeper.join();
+            let _ = fdb_sync.join();
         }
     }
 }
@@ -229,14 +229,14 @@ impl Drop for Uplink {
 
 /// Its name contains a character that is invalid in names of the operator's ports, so the two cannot clash.
 fn add_port(network: &Network, config: &UplinkConfig, mtu: u16, members: usize) -> Result<Arc<Port>, AddError> {
-    let terms = PortTerms {
+    let attach_settings = AttachSettings {
         name: &format!("uplink:{}", config.segment),
         segment: &config.segment,
-        allowance: &Allowance::default(),
+        limits: &PortLimits::default(),
         link: &None,
         mac: None,
         offer: Offer { mtu: Some(mtu), ..Offer::default() },
         enabled: true,
     };
-    network.add_port(&terms, members)
+    network.add_port(&attach_settings, members)
 }

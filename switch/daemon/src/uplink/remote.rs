@@ -65,7 +65,7 @@ pub enum Change {
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct Remote {
-    stations: BTreeMap<MacAddress, IpAddr>,
+    learned_addresses: BTreeMap<MacAddress, IpAddr>,
     /// Hosts to which unknown and broadcast frames are sent.
     hosts: BTreeSet<IpAddr>,
     /// There were more addresses than are known.
@@ -81,14 +81,14 @@ impl Remote {
             }
             return None;
         }
-        if !entry.address.is_station() {
+        if !entry.address.is_unicast() {
             return None;
         }
-        if self.stations.len() >= MOST && !self.stations.contains_key(&entry.address) {
+        if self.learned_addresses.len() >= MOST && !self.learned_addresses.contains_key(&entry.address) {
             self.is_full = true;
             return None;
         }
-        let before = self.stations.insert(entry.address, entry.host);
+        let before = self.learned_addresses.insert(entry.address, entry.host);
         (before != Some(entry.host)).then_some(Change::Is(entry.address))
     }
 
@@ -98,10 +98,10 @@ impl Remote {
             self.hosts.remove(&entry.host);
             return None;
         }
-        if self.stations.get(&entry.address) != Some(&entry.host) {
+        if self.learned_addresses.get(&entry.address) != Some(&entry.host) {
             return None;
         }
-        self.stations.remove(&entry.address);
+        self.learned_addresses.remove(&entry.address);
         Some(Change::IsNot(entry.address))
     }
 
@@ -110,16 +110,18 @@ impl Remote {
         let before = std::mem::take(self);
         let mut changes = Vec::new();
         for entry in entries {
-            let is_new = self.came(entry).is_some() && before.stations.get(&entry.address) != Some(&entry.host);
+            let is_new = self.came(entry).is_some() && before.learned_addresses.get(&entry.address) != Some(&entry.host);
             changes.extend(is_new.then_some(Change::Is(entry.address)));
         }
-        changes.extend(before.stations.into_keys().filter(|address| !self.stations.contains_key(address)).map(Change::IsNot));
+        changes.extend(
+            before.learned_addresses.into_keys().filter(|address| !self.learned_addresses.contains_key(address)).map(Change::IsNot),
+        );
         changes
     }
 
     /// Whether more addresses exist than are known, and there is room for some of them by now.
     pub fn lacks(&self) -> bool {
-        self.is_full && self.stations.len() < MOST
+        self.is_full && self.learned_addresses.len() < MOST
     }
 
     /// Whether more addresses exist than are known.
@@ -129,17 +131,17 @@ impl Remote {
 
     /// The host of this address.
     pub fn host(&self, address: MacAddress) -> Option<IpAddr> {
-        self.stations.get(&address).copied()
+        self.learned_addresses.get(&address).copied()
     }
 
     /// All addresses, with their hosts.
-    pub fn stations(&self) -> impl Iterator<Item = (MacAddress, IpAddr)> {
-        self.stations.iter().map(|(address, host)| (*address, *host))
+    pub fn learned_addresses(&self) -> impl Iterator<Item = (MacAddress, IpAddr)> {
+        self.learned_addresses.iter().map(|(address, host)| (*address, *host))
     }
 
     /// Other hosts, with or without addresses.
     pub fn hosts(&self) -> BTreeSet<IpAddr> {
-        self.hosts.iter().chain(self.stations.values()).copied().collect()
+        self.hosts.iter().chain(self.learned_addresses.values()).copied().collect()
     }
 }
 
@@ -197,8 +199,8 @@ mod tests {
         assert_eq!(remote.hosts().len(), 2);
         remote.went(everybody(2));
         remote.went(everybody(3));
-        assert_eq!(remote.hosts().len(), 1, "one still has a station");
-        assert_eq!(remote.came(Entry { address: MacAddress::BROADCAST, ..entry(0, 2) }), None, "a group is no station");
+        assert_eq!(remote.hosts().len(), 1, "one still has a MAC address");
+        assert_eq!(remote.came(Entry { address: MacAddress::BROADCAST, ..entry(0, 2) }), None, "a group is no MAC address");
     }
 
     #[test]
@@ -207,14 +209,14 @@ mod tests {
         remote.replace([entry(1, 2), entry(2, 2), entry(3, 2)]);
         let changes = remote.replace([entry(1, 2), entry(2, 3), entry(4, 2)]);
         assert_eq!(changes, [Change::Is(address(2)), Change::Is(address(4)), Change::IsNot(address(3))]);
-        assert_eq!(remote.stations().count(), 3);
+        assert_eq!(remote.learned_addresses().count(), 3);
     }
 
     #[test]
     fn no_more_are_known_than_the_table_holds() {
         let mut remote = Remote::default();
         remote.replace((0..MOST as u32 + 5).map(|n| entry(n, 2)));
-        assert_eq!(remote.stations().count(), MOST);
+        assert_eq!(remote.learned_addresses().count(), MOST);
         assert!(remote.is_full() && !remote.lacks());
         remote.went(entry(0, 2));
         assert!(remote.lacks(), "the whole is to be asked for again");

@@ -15,9 +15,9 @@ use memlane_rig::guest::{GuestBuilder, ReceiveBuffers, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
 
 /// Longest wait for something that must happen.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to look for something that must not happen.
-pub const GLANCE: Duration = Duration::from_millis(60);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(60);
 /// After this, all lost-notification checks of rings that fell quiet are done.
 pub const ALL_LOOKS: Duration = Duration::from_millis(400);
 /// After this, the worker of a network that does not poll sleeps, and no lost-notification check was yet.
@@ -75,7 +75,7 @@ impl Bed {
 
     /// A guest to be on port `index`.
     pub fn builder(&self, index: usize) -> GuestBuilder {
-        ToyGuest::builder().mac(mac(index)).patience(PATIENCE).memory(MemoryPlan::new(64 << 20))
+        ToyGuest::builder().mac(mac(index)).timeout(TIMEOUT).memory(MemoryPlan::new(64 << 20))
     }
 
     /// A guest on port `index` that posts four small receive buffers, and none again.
@@ -133,7 +133,7 @@ impl Drop for Bed {
 
 /// Waits until `condition` holds.
 pub fn wait_until(mut condition: impl FnMut() -> bool, what: &str) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < deadline, "waited in vain until {what}");
         std::thread::yield_now();
@@ -165,14 +165,14 @@ pub fn announce(guests: &mut [&mut ToyGuest]) {
         let hello = frame(guests[index].mac(), BROADCAST, 60, index as u64);
         guests[index].send(&hello).unwrap();
         for other in (0..guests.len()).filter(|&other| other != index) {
-            assert_eq!(guests[other].receive(PATIENCE).unwrap().bytes, hello);
+            assert_eq!(guests[other].receive(TIMEOUT).unwrap().bytes, hello);
         }
     }
 }
 
 /// Asserts that nothing arrives at `guest`.
 pub fn assert_silent(guest: &mut ToyGuest) {
-    if let Ok(frame) = guest.receive(GLANCE) {
+    if let Ok(frame) = guest.receive(POLL_INTERVAL) {
         panic!("an unexpected frame of {} bytes arrived: {:02x?}", frame.bytes.len(), &frame.bytes[..frame.bytes.len().min(40)]);
     }
 }

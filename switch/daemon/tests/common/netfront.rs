@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memlane::memory::{Piece, SharedPage};
+use memlane::memory::{Iovec, SharedPage};
 use memlane_backends::xen::in_memory::Hypervisor;
 use memlane_backends::xen::netif::{RING, RX_SLOT, TX_REQUEST, rx_flag, tx_flag};
 use nix::sys::eventfd::EventFd;
 
-use super::{PATIENCE, wait_until};
+use super::{TIMEOUT, wait_until};
 
 /// How a front end presents itself.
 #[derive(Clone, Copy, Debug)]
@@ -71,8 +71,8 @@ pub struct Front {
     port: u32,
 }
 
-pub fn at(page: &SharedPage, offset: u32) -> Piece {
-    page.piece().skip(offset)
+pub fn at(page: &SharedPage, offset: u32) -> Iovec {
+    page.iovec().skip(offset)
 }
 
 pub fn number(page: &SharedPage, offset: u32) -> u32 {
@@ -171,16 +171,16 @@ impl Front {
     }
 
     pub fn receive(&mut self) -> Received {
-        self.queues[0].receive(PATIENCE).expect("a frame comes")
+        self.queues[0].receive(TIMEOUT).expect("a frame comes")
     }
 
     pub fn assert_silent(&mut self) {
-        assert_eq!(self.queues[0].receive(super::GLANCE), None);
+        assert_eq!(self.queues[0].receive(super::POLL_INTERVAL), None);
     }
 }
 
 impl Queue {
-    fn place(page: &SharedPage, index: u32, size: usize) -> Piece {
+    fn place(page: &SharedPage, index: u32, size: usize) -> Iovec {
         at(page, 64 + index % RING * size as u32).first(size as u32)
     }
 
@@ -265,7 +265,7 @@ impl Queue {
     }
 
     pub fn await_answers(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.collect() > 0 {
             assert!(Instant::now() < deadline, "all that was sent is answered");
             std::thread::yield_now();
@@ -300,8 +300,8 @@ impl Queue {
     }
 
     /// The next complete frame, and as many new receive requests as it took.
-    pub fn receive(&mut self, patience: Duration) -> Option<Received> {
-        let deadline = Instant::now() + patience;
+    pub fn receive(&mut self, timeout: Duration) -> Option<Received> {
+        let deadline = Instant::now() + timeout;
         let mut frame = Received { bytes: Vec::new(), marks: Marks::default(), slots: 0 };
         let (mut taken, mut failed) = (0, false);
         loop {
@@ -312,7 +312,7 @@ impl Queue {
             assert_eq!(offset, 0);
             if status >= 0 {
                 let mut bytes = vec![0; status as usize];
-                self.rx_pages[place as usize].0.piece().copy_in(&mut bytes);
+                self.rx_pages[place as usize].0.iovec().copy_in(&mut bytes);
                 frame.bytes.extend(bytes);
             }
             failed |= status < 0;

@@ -4,7 +4,7 @@ use super::sources::Sources;
 use super::table;
 
 pub fn page(sources: &Sources) -> String {
-    // Literals of the source, each between two pieces of code.
+    // Literals of the source, each between two buffer segments of code.
     let parts: Vec<&str> = sources.text("control/metrics.rs").split('"').collect();
     let row = |at: usize| {
         let help = if parts[at + 1].contains("help") { parts[at - 2] } else { parts[at + 2] };

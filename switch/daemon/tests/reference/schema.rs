@@ -15,7 +15,7 @@ pub fn configuration(schema: &Value) -> String {
         "# The network's file\n\nA network is described by a TOML file. `memlane check FILE` reports all mistakes with their lines; \
          `memlane schema` prints the schema that this page is generated from, for editors. The same keys are taken by `memlane attach`, \
          `memlane set` and the [control socket](api.md).\n\nRates, times, sizes and shares are written with a unit, or as a number in the unit of their key: `loss = \"1%\"` or \
-         `0.01`, `transmit = \"1Gbit\"` or `{ rate = \"1Gbit\" }`, `patience-ms = 1500` or `\"1.5s\"`.\n\n## Example\n\n",
+         `0.01`, `transmit = \"1Gbit\"` or `{ rate = \"1Gbit\" }`, `stall-timeout-ms = 1500` or `\"1.5s\"`.\n\n## Example\n\n",
     );
     write!(page, "```toml\n{EXAMPLE}```\n\n## At the top of the file\n\n").unwrap();
     page += &keys(schema);

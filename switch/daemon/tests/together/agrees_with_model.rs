@@ -19,14 +19,14 @@ type Address = [u8; 6];
 /// A switch as one would tell a child.
 struct Model {
     /// The port behind which a MAC address was last seen, in each VLAN of each segment.
-    stations: HashMap<(usize, u16, Address), usize>,
+    learned_addresses: HashMap<(usize, u16, Address), usize>,
     /// Whether each port's transmit and receive queue are enabled.
     enabled: [[bool; 2]; SEGMENTS.len()],
 }
 
 impl Model {
     fn new() -> Self {
-        Self { stations: HashMap::new(), enabled: [[true; 2]; SEGMENTS.len()] }
+        Self { learned_addresses: HashMap::new(), enabled: [[true; 2]; SEGMENTS.len()] }
     }
 
     /// Ports that get a frame that `port` sends.
@@ -38,9 +38,9 @@ impl Model {
             return Vec::new();
         }
         let vlan = vlan_of(frame);
-        self.stations.insert((segment, vlan, from), port);
+        self.learned_addresses.insert((segment, vlan, from), port);
         let is_tied = to == pinned() && segment == SEGMENTS[PINNED];
-        let learned = self.stations.get(&(segment, vlan, to)).filter(|_| to[0] & 1 == 0).copied();
+        let learned = self.learned_addresses.get(&(segment, vlan, to)).filter(|_| to[0] & 1 == 0).copied();
         let one = if is_tied { Some(PINNED) } else { learned };
         let all = (0..SEGMENTS.len()).filter(|&other| SEGMENTS[other] == segment && one.is_none_or(|one| one == other));
         all.filter(|&other| other != port && self.enabled[other][1]).collect()
@@ -48,7 +48,7 @@ impl Model {
 
     /// No learned MAC address is behind `port` any more.
     fn forget(&mut self, port: usize) {
-        self.stations.retain(|_, behind| *behind != port);
+        self.learned_addresses.retain(|_, behind| *behind != port);
     }
 }
 
@@ -138,10 +138,10 @@ impl World {
             let layout = self.layout();
             self.guests[port].send_with(&NetHeader::default(), &layout, &frame).unwrap();
         }
-        self.guests[port].wait_sent(PATIENCE).unwrap();
+        self.guests[port].wait_sent(TIMEOUT).unwrap();
         for (receiver, frames) in expected.into_iter().enumerate() {
             for frame in frames {
-                assert!(self.guests[receiver].receive(PATIENCE).unwrap().bytes == frame, "port {port} to port {receiver}");
+                assert!(self.guests[receiver].receive(TIMEOUT).unwrap().bytes == frame, "port {port} to port {receiver}");
             }
             let surplus = self.guests[receiver].try_receive().unwrap();
             assert!(surplus.is_none(), "port {receiver} got what is not for it from port {port}: {surplus:?}");
@@ -195,8 +195,8 @@ impl World {
     }
 
     fn layout(&mut self) -> Layout {
-        let pieces = (0..self.dice.below(6)).map(|_| self.dice.below(90) as u32).collect::<Vec<_>>();
-        let layout = if pieces.is_empty() { Layout::whole() } else { Layout::pieces(pieces) };
+        let iovecs = (0..self.dice.below(6)).map(|_| self.dice.below(90) as u32).collect::<Vec<_>>();
+        let layout = if iovecs.is_empty() { Layout::whole() } else { Layout::iovecs(iovecs) };
         if self.dice.once_in(3) { layout.indirect() } else { layout }
     }
 }
@@ -204,7 +204,7 @@ impl World {
 /// A guest of random habits.
 fn plug_in(bed: &Bed, port: usize, dice: &mut Dice) -> ToyGuest {
     let size = 200 + dice.below(4000) as u32;
-    let receive = ReceiveBuffers { size, piece: if dice.once_in(3) { 100 + size / 3 } else { u32::MAX }, ..ReceiveBuffers::SMALL };
+    let receive = ReceiveBuffers { size, iovec: if dice.once_in(3) { 100 + size / 3 } else { u32::MAX }, ..ReceiveBuffers::SMALL };
     let wanted = features::LINUX & !if dice.once_in(2) { features::EVENT_IDX } else { 0 };
     // Four descriptors a buffer at most, and at most eight frames of 9500 bytes in buffers of 200.
     bed.guest_like(port, bed.builder(port).features(wanted).ring_size(2048).receive_buffers(receive))

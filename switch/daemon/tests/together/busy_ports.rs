@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use crate::command::{PATIENCE, Running, memlane, port, printed, wait_until, write};
+use crate::command::{Running, TIMEOUT, memlane, port, printed, wait_until, write};
 use memlane_rig::guest::ToyGuest;
 use memlane_rig::memory::MemoryPlan;
 use serde_json::Value;
@@ -29,7 +29,7 @@ fn log(folder: &Path) -> String {
 
 fn connect(socket: &Path) -> UnixStream {
     let stream = UnixStream::connect(socket).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
@@ -49,7 +49,7 @@ fn is_served(socket: &Path) -> bool {
 }
 
 fn guest(socket: &Path) -> ToyGuest {
-    ToyGuest::builder().patience(PATIENCE).memory(MemoryPlan::new(64 << 20)).connect(socket).unwrap()
+    ToyGuest::builder().timeout(TIMEOUT).memory(MemoryPlan::new(64 << 20)).connect(socket).unwrap()
 }
 
 /// Value of the key `key` of a port.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::command::{Running, memlane, told, wait_until, write};
-use crate::common::{GLANCE, PATIENCE, frame, mac};
+use crate::common::{POLL_INTERVAL, TIMEOUT, frame, mac};
 use memlane_rig::guest::{ReceiveBuffers, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
 use nix::sys::signal::{Signal, kill};
@@ -22,7 +22,7 @@ fn up(folder: &Path, text: &str) -> Running {
 }
 
 fn builder(index: usize) -> memlane_rig::guest::GuestBuilder {
-    ToyGuest::builder().mac(mac(index)).patience(PATIENCE).memory(MemoryPlan::new(64 << 20))
+    ToyGuest::builder().mac(mac(index)).timeout(TIMEOUT).memory(MemoryPlan::new(64 << 20))
 }
 
 fn guest(folder: &Path, name: &str, index: usize) -> ToyGuest {
@@ -99,12 +99,12 @@ fn every_frame_is_there_once_at_each_end_with_one_number() {
     let _running = up(folder, &format!("workers = 2\n{}{}", port("web", ""), port("db", "")));
     let (mut web, mut db) = (guest(folder, "web", 0), guest(folder, "db", 1));
     db.send(&frame(mac(1), [0xff; 6], 60, 0)).unwrap();
-    web.receive(PATIENCE).unwrap();
+    web.receive(TIMEOUT).unwrap();
     const FRAMES: usize = 2000;
     let capture = Capture::start(folder, &["-c", &(2 * FRAMES).to_string()]);
     for number in 0..FRAMES {
         web.send(&frame(mac(0), mac(1), 60 + number % 1000, number as u64)).unwrap();
-        db.receive(PATIENCE).unwrap();
+        db.receive(TIMEOUT).unwrap();
     }
     capture.wait();
     let seen = tshark(folder, &SIGHT);
@@ -127,7 +127,7 @@ fn a_flooded_frame_is_received_by_all_others_and_a_link_delays_it() {
     let (mut web, _db, mut far) = (guest(folder, "web", 0), guest(folder, "db", 1), guest(folder, "far", 2));
     let capture = Capture::start(folder, &["-c", "3"]);
     web.send(&frame(mac(0), [0xff; 6], 60, 1)).unwrap();
-    far.receive(PATIENCE).unwrap();
+    far.receive(TIMEOUT).unwrap();
     capture.wait();
     let seen = tshark(folder, &["frame.interface_name", "frame.packet_id", "frame.time_relative"]);
     let names: Vec<_> = seen.iter().map(|sight| sight[0].as_str()).collect();
@@ -142,7 +142,8 @@ fn a_dropped_frame_has_its_reason() {
     let folder = folder.path();
     let anti_spoof = "mac = \"02:00:00:00:00:00\"\nanti-spoof = \"mac\"";
     let lossy = "link = { loss = \"100%\" }";
-    let _running = up(folder, &format!("patience-ms = 50\n{}{}{}", port("web", anti_spoof), port("db", ""), port("lossy", lossy)));
+    let _running =
+        up(folder, &format!("stall-timeout-ms = 50\n{}{}{}", port("web", anti_spoof), port("db", ""), port("lossy", lossy)));
     let (mut web, mut db, mut lossy) = (guest(folder, "web", 0), builder(1), guest(folder, "lossy", 2));
     let few = ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL };
     let mut db = {
@@ -152,7 +153,7 @@ fn a_dropped_frame_has_its_reason() {
     // Where they are is learned.
     lossy.send(&frame(mac(2), mac(9), 60, 0)).unwrap();
     db.send(&frame(mac(1), mac(9), 60, 0)).unwrap();
-    std::thread::sleep(GLANCE);
+    std::thread::sleep(POLL_INTERVAL);
     let capture = Capture::start(folder, &["--drops"]);
     web.send(&frame(mac(7), mac(1), 60, 1)).unwrap();
     web.send(&frame(mac(0), mac(0), 61, 1)).unwrap();
@@ -188,7 +189,7 @@ fn a_filter_and_ports_select_frames_and_the_snaplen_cuts_them() {
     let capture = Capture::start(folder, &["db", "-f", "ether src 02:00:00:00:00:00 and less 100", "--snaplen", "40", "-c", "1"]);
     for (length, from) in [(200, 0), (90, 0)] {
         web.send(&frame(mac(from), mac(1), length, 1)).unwrap();
-        db.receive(PATIENCE).unwrap();
+        db.receive(TIMEOUT).unwrap();
     }
     capture.wait();
     let seen = tshark(folder, &["frame.interface_name", "frame.len", "frame.cap_len"]);
@@ -208,7 +209,7 @@ fn a_reader_that_stands_still_costs_guests_nothing_and_the_file_tells_what_it_mi
     const LENGTH: usize = 9000;
     for number in 0..FRAMES {
         web.send(&frame(mac(0), mac(1), LENGTH, number)).unwrap();
-        assert_eq!(db.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), LENGTH, number), "no frame is lost");
+        assert_eq!(db.receive(TIMEOUT).unwrap().bytes, frame(mac(0), mac(1), LENGTH, number), "no frame is lost");
     }
     capture.signal(Signal::SIGCONT);
     let missed = || {
@@ -221,7 +222,7 @@ fn a_reader_that_stands_still_costs_guests_nothing_and_the_file_tells_what_it_mi
     wait_until(
         || {
             web.send(&frame(mac(0), mac(1), 60, 0)).unwrap();
-            db.receive(PATIENCE).unwrap();
+            db.receive(TIMEOUT).unwrap();
             tshark(folder, &["frame.drop_count"]).iter().any(|fields| fields[0].parse::<u64>().is_ok_and(|count| count > 0))
         },
         "the file tells of missed frames",
@@ -274,7 +275,7 @@ fn a_full_disk_ends_the_capture_and_the_network_goes_on() {
     );
     let (mut web, mut db) = (guest(folder, "web", 0), guest(folder, "db", 1));
     web.send(&frame(mac(0), mac(1), 60, 1)).unwrap();
-    db.receive(PATIENCE).unwrap();
+    db.receive(TIMEOUT).unwrap();
 }
 
 #[test]
@@ -285,7 +286,7 @@ fn a_port_that_goes_and_another_that_comes_are_two_interfaces() {
     let mut web = guest(folder, "web", 0);
     let capture = Capture::start(folder, &["-c", "2"]);
     web.send(&frame(mac(0), mac(9), 60, 1)).unwrap();
-    std::thread::sleep(GLANCE);
+    std::thread::sleep(POLL_INTERVAL);
     drop(web);
     crate::command::printed(folder, &["detach", "net.toml", "web"]);
     crate::command::printed(folder, &["attach", "net.toml", "new", "--vhost-user", "new.sock"]);

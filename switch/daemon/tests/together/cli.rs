@@ -10,7 +10,7 @@ use std::process::Command;
 use memlane::config::{Document, Reread};
 use memlane::cpus::Cpus;
 
-use crate::command::{PATIENCE, Running, memlane, network, port, printed, told, wait_until, write};
+use crate::command::{Running, TIMEOUT, memlane, network, port, printed, told, wait_until, write};
 
 /// Commands that print, with arguments for a file with a port "web".
 const PRINTING: [&[&str]; 9] = [
@@ -28,7 +28,7 @@ const PRINTING: [&[&str]; 9] = [
 /// Breaks a rule of the conversation at `socket`, and waits until the connection has ended for that.
 fn break_a_rule(socket: &Path) {
     let mut stream = UnixStream::connect(socket).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(&[0xff; 12]).unwrap();
     assert_eq!(stream.read(&mut [0; 12]).unwrap_or(0), 0, "the connection ends");
 }

@@ -41,13 +41,13 @@ fn a_port_that_comes_is_reached_and_one_that_goes_is_not() {
         announce(&mut [&mut first, &mut late]);
         for number in 0..50 {
             first.send(&frame(mac(0), mac(1), 200, number)).unwrap();
-            assert_eq!(late.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), 200, number));
+            assert_eq!(late.receive(TIMEOUT).unwrap().bytes, frame(mac(0), mac(1), 200, number));
         }
         assert_eq!(daemon.detach("late").unwrap().name, "late");
         assert!(daemon.network().find("late").is_none() && !bed.folder().join("late.sock").exists());
         assert_eq!(daemon.detach("late"), Err(NoSuchPort("late".into())));
         first.send(&frame(mac(0), mac(1), 200, 1)).unwrap();
-        first.wait_sent(PATIENCE).unwrap();
+        first.wait_sent(TIMEOUT).unwrap();
     }
     assert_eq!(daemon.config().ports.len(), 1);
 }
@@ -91,7 +91,7 @@ fn who_comes_after_hears_nothing_of_who_went() {
             let number = daemon.network().find("victim").unwrap().id;
             let mut victim = guest(&bed, "victim", 9);
             victim.send(&frame(mac(9), BROADCAST, 60, 0)).unwrap();
-            victim.receive(PATIENCE).unwrap();
+            victim.receive(TIMEOUT).unwrap();
             daemon.detach("victim").unwrap();
             daemon.attach(&port(&bed, "next", "segment = \"elsewhere\"")).unwrap();
             assert_eq!(daemon.network().find("next").unwrap().id, number);
@@ -118,14 +118,14 @@ fn a_segment_that_grows_knows_what_it_knew() {
     for n in 0..40 {
         daemon.attach(&port(&bed, &format!("late{n}"), "")).unwrap();
         a.send(&frame(mac(0), mac(1), 100, n)).unwrap();
-        assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), 100, n));
+        assert_eq!(b.receive(TIMEOUT).unwrap().bytes, frame(mac(0), mac(1), 100, n));
     }
     assert_eq!(bed.totals(0).flooded, flooded);
     for n in 0..40 {
         daemon.detach(&format!("late{n}")).unwrap();
     }
     a.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
-    assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), 100, 1));
+    assert_eq!(b.receive(TIMEOUT).unwrap().bytes, frame(mac(0), mac(1), 100, 1));
     assert_eq!(bed.totals(0).flooded, flooded);
 }
 
@@ -137,21 +137,21 @@ fn who_is_disabled_neither_sends_nor_is_sent_to() {
     announce(&mut [&mut a, &mut b]);
     daemon.change("p1", &enabled(false)).unwrap();
     a.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
-    a.wait_sent(PATIENCE).unwrap();
+    a.wait_sent(TIMEOUT).unwrap();
     assert_silent(&mut b);
     assert_eq!(bed.drops(1, memlane::stats::DropReason::ReceiverAbsent), 1);
     // Its transmit frames wait in its ring.
     b.send(&frame(mac(1), mac(0), 100, 2)).unwrap();
     assert_silent(&mut a);
     daemon.change("p1", &enabled(true)).unwrap();
-    assert_eq!(a.receive(PATIENCE).unwrap().bytes, frame(mac(1), mac(0), 100, 2));
+    assert_eq!(a.receive(TIMEOUT).unwrap().bytes, frame(mac(1), mac(0), 100, 2));
     a.send(&frame(mac(0), mac(1), 100, 3)).unwrap();
-    assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), 100, 3));
+    assert_eq!(b.receive(TIMEOUT).unwrap().bytes, frame(mac(0), mac(1), 100, 3));
 }
 
 #[test]
 fn a_port_is_drained_once_nothing_of_it_is_under_way() {
-    let bed = Bed::with("patience-ms = 60000", &["", ""]);
+    let bed = Bed::with("stall-timeout-ms = 60000", &["", ""]);
     let daemon = bed.daemon();
     let mut a = bed.guest(0);
     let mut b = bed.guest_with_four_buffers(1);
@@ -165,7 +165,7 @@ fn a_port_is_drained_once_nothing_of_it_is_under_way() {
     bed.wait_for(|bed| bed.totals(1).waiting == 5, "frames wait");
     assert_eq!(daemon.drain("p0", Duration::from_millis(20)), Ok(false), "frames of it wait elsewhere");
     daemon.detach("p1").unwrap();
-    assert_eq!(daemon.drain("p0", PATIENCE), Ok(true));
+    assert_eq!(daemon.drain("p0", TIMEOUT), Ok(true));
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn an_address_is_tied_to_another_port_while_the_network_runs() {
     daemon.change("p0", &tied(None)).unwrap();
     daemon.change("p1", &tied(Some(MacAddress::new(mac(0))))).unwrap();
     b.send(&frame(mac(0), BROADCAST, 60, 2)).unwrap();
-    assert_eq!(a.receive(PATIENCE).unwrap().bytes, frame(mac(0), BROADCAST, 60, 2));
+    assert_eq!(a.receive(TIMEOUT).unwrap().bytes, frame(mac(0), BROADCAST, 60, 2));
     assert_eq!(bad(&bed), 1);
 }
 
@@ -204,7 +204,7 @@ fn who_is_not_concerned_loses_nothing() {
         while !changes.is_finished() {
             number += 1;
             a.send(&frame(mac(0), mac(1), 400, number)).unwrap();
-            assert_eq!(b.receive(PATIENCE).unwrap().bytes, frame(mac(0), mac(1), 400, number));
+            assert_eq!(b.receive(TIMEOUT).unwrap().bytes, frame(mac(0), mac(1), 400, number));
         }
     });
     assert!(bed.totals(0).drops.is_empty() && bed.totals(1).drops.is_empty());
@@ -229,7 +229,7 @@ fn send_to_all(guest: &mut ToyGuest, to: std::ops::Range<usize>, over: &AtomicBo
         match guest.send(&frame(from, mac(receiver), 100, 1)) {
             Ok(_) => {}
             // Its ring is full, or its network has ended.
-            Err(_) if guest.wait_sent(GLANCE).is_err() => return,
+            Err(_) if guest.wait_sent(POLL_INTERVAL).is_err() => return,
             Err(_) => {}
         }
         while let Ok(Some(_)) = guest.try_receive() {}
@@ -247,7 +247,8 @@ fn a_network_that_starts_under_traffic_to_ports_that_are_to_come_loses_no_worker
         let over = &over;
         scope.spawn(move || {
             while !over.load(Ordering::Acquire) {
-                let guest = ToyGuest::builder().mac(mac(0)).patience(GLANCE).memory(MemoryPlan::new(64 << 20)).connect(&socket);
+                let guest =
+                    ToyGuest::builder().mac(mac(0)).timeout(POLL_INTERVAL).memory(MemoryPlan::new(64 << 20)).connect(&socket);
                 guest.into_iter().for_each(|mut guest| send_to_all(&mut guest, 1..PORTS, over));
             }
         });

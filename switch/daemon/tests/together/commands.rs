@@ -414,7 +414,7 @@ fn what_was_attached_comes_back_with_the_state() {
     assert!(running.0.wait().unwrap().success());
     let running = up(folder, &arguments);
     let after = json(folder, &["ls", "net.toml", "--json"]);
-    for key in ["name", "allowance", "link", "place"] {
+    for key in ["name", "limits", "link", "place"] {
         assert_eq!(before[0][key], after[0][key]);
         assert_eq!(before[1][key], after[1][key]);
     }

@@ -49,7 +49,7 @@ impl Net {
         let abort = task.abort_handle();
         let thread = std::thread::spawn(move || {
             assert!(runtime.block_on(task).unwrap_err().is_cancelled());
-            runtime.shutdown_timeout(PATIENCE);
+            runtime.shutdown_timeout(TIMEOUT);
         });
         let server = Some((thread, abort));
         Ok(Self { folder, managed, client: Client::new(&socket), server })
@@ -136,7 +136,7 @@ impl Drop for Net {
 }
 
 fn builder(index: usize) -> GuestBuilder {
-    ToyGuest::builder().mac(mac(index)).patience(PATIENCE).memory(MemoryPlan::new(64 << 20))
+    ToyGuest::builder().mac(mac(index)).timeout(TIMEOUT).memory(MemoryPlan::new(64 << 20))
 }
 
 fn parse(folder: &tempfile::TempDir, text: &str) -> Config {
@@ -174,13 +174,14 @@ fn a_port_comes_changes_and_goes() {
 
     let segment = net.get("/v1/segments/lan").unwrap();
     assert_eq!(segment["ports"], json!(["a", "b"]));
-    let stations: Vec<_> = segment["stations"].as_array().unwrap().iter().map(|one| (&one["address"], &one["port"])).collect();
-    assert_eq!(stations, [(&json!("02:00:00:00:00:00"), &json!("a")), (&json!("02:00:00:00:00:01"), &json!("b"))]);
+    let learned_addresses: Vec<_> =
+        segment["learned-addresses"].as_array().unwrap().iter().map(|one| (&one["address"], &one["port"])).collect();
+    assert_eq!(learned_addresses, [(&json!("02:00:00:00:00:00"), &json!("a")), (&json!("02:00:00:00:00:01"), &json!("b"))]);
 
     assert_eq!(net.post("/v1/ports/b/drain", &json!({ "timeout-ms": 10_000 })).unwrap(), json!({ "drained": true }));
     assert!(!net.port("b").enabled);
     a.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
-    a.wait_sent(PATIENCE).unwrap();
+    a.wait_sent(TIMEOUT).unwrap();
     assert_silent(&mut b);
     assert_eq!(net.delete("b").unwrap()["name"], json!("b"));
     assert_eq!(net.delete("b").unwrap_err().status, StatusCode::NOT_FOUND);
@@ -250,7 +251,7 @@ fn raw(net: &Net, bytes: &[u8]) -> String {
 fn raw_answer(net: &Net, bytes: &[u8]) -> String {
     use std::io::{Read, Write};
     let mut stream = std::os::unix::net::UnixStream::connect(net.client.path()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     // A request that is refused early may not be read to its end.
     let _ = stream.write_all(bytes);
     let mut start = [0; 4096];
@@ -280,7 +281,7 @@ fn connections_on_which_nothing_is_asked_make_way() {
     let idle: Vec<_> = (0..300).map(|_| std::os::unix::net::UnixStream::connect(net.client.path()).unwrap()).collect();
     assert!(net.get("/v1/network").is_ok());
     // Those that came first are closed.
-    idle[0].set_read_timeout(Some(PATIENCE)).unwrap();
+    idle[0].set_read_timeout(Some(TIMEOUT)).unwrap();
     assert_eq!((&idle[0]).read(&mut [0]).unwrap(), 0);
 }
 
@@ -291,14 +292,14 @@ fn bodies_that_are_not_finished_hold_so_much_memory_and_no_more() {
     let part = vec![b' '; 12 << 20];
     let begin = || {
         let mut stream = std::os::unix::net::UnixStream::connect(net.client.path()).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(b"POST /v1/ports HTTP/1.1\r\nhost: memlane\r\ncontent-length: 16000000\r\n\r\n").unwrap();
         let _ = stream.write_all(&part);
         stream
     };
     let _held = [begin(), begin()];
     let mut refused = begin();
-    refused.set_read_timeout(Some(PATIENCE)).unwrap();
+    refused.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut start = [0; 12];
     refused.read_exact(&mut start).unwrap();
     assert_eq!(&start[9..], b"503");
@@ -308,7 +309,7 @@ fn bodies_that_are_not_finished_hold_so_much_memory_and_no_more() {
 #[test]
 fn waits_for_ports_to_be_drained_leave_room_for_other_questions() {
     let sink = "[[port]]\nname = \"c\"\nnull = true\nmac = \"02:00:00:00:00:02\"\n";
-    let net = Net::of(&format!("patience-ms = 60000\n{sink}{}", ports(&[("a", ""), ("b", "mac = \"02:00:00:00:00:01\"")])));
+    let net = Net::of(&format!("stall-timeout-ms = 60000\n{sink}{}", ports(&[("a", ""), ("b", "mac = \"02:00:00:00:00:01\"")])));
     let few = ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL };
     let mut a = net.guest("a", 0);
     let _b = net.guest_like("b", builder(1).receive_buffers(few));
@@ -325,7 +326,7 @@ fn waits_for_ports_to_be_drained_leave_room_for_other_questions() {
         });
     }
     // More than may wait are told so at once.
-    let refused = answers.recv_timeout(PATIENCE).unwrap();
+    let refused = answers.recv_timeout(TIMEOUT).unwrap();
     let told = format!("{:?}", refused.unwrap_err());
     assert!(told.contains("32 ports are being drained"), "{told}");
     assert!(net.get("/v1/network").is_ok());
@@ -398,7 +399,7 @@ fn answers_are_what_the_document_says() {
 #[test]
 fn a_port_with_something_under_way_is_not_drained_and_holds_up_no_end() {
     let sink = "[[port]]\nname = \"c\"\nnull = true\nmac = \"02:00:00:00:00:02\"\n";
-    let net = Net::of(&format!("patience-ms = 60000\n{sink}{}", ports(&[("a", ""), ("b", "mac = \"02:00:00:00:00:01\"")])));
+    let net = Net::of(&format!("stall-timeout-ms = 60000\n{sink}{}", ports(&[("a", ""), ("b", "mac = \"02:00:00:00:00:01\"")])));
     let few = ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL };
     let mut a = net.guest("a", 0);
     let _b = net.guest_like("b", builder(1).receive_buffers(few));
@@ -440,7 +441,7 @@ fn a_reload_loses_no_frame_of_ports_that_it_does_not_touch() {
             let mut number = 0;
             while !over.load(Ordering::Relaxed) {
                 a.send(&frame(mac(0), mac(1), 200, number)).unwrap();
-                a.wait_sent(PATIENCE).unwrap();
+                a.wait_sent(TIMEOUT).unwrap();
                 number += 1;
             }
             (a, number)

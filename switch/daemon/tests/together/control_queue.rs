@@ -38,7 +38,7 @@ fn pairs_used(sender: &mut ToyGuest, receiver: &mut ToyGuest) -> Vec<u64> {
         frame[..6].copy_from_slice(&mac(0));
         frame[6..12].copy_from_slice(&mac(1));
         sender.send(&frame).unwrap();
-        receiver.receive(PATIENCE).unwrap();
+        receiver.receive(TIMEOUT).unwrap();
     }
     taken(receiver).iter().zip(before).map(|(now, before)| now - before).collect()
 }
@@ -55,9 +55,9 @@ fn a_guest_chooses_how_many_pairs_it_uses() {
     let mut control = a.control_queue(4).unwrap();
     a.synchronise().unwrap();
     announce(&mut [&mut a, &mut b]);
-    assert_eq!(control.command(&set_pairs(1), None, PATIENCE).unwrap(), DONE);
+    assert_eq!(control.command(&set_pairs(1), None, TIMEOUT).unwrap(), DONE);
     assert_eq!(pairs_used(&mut b, &mut a), [64, 0]);
-    assert_eq!(control.command(&set_pairs(2), Some(2), PATIENCE).unwrap(), DONE);
+    assert_eq!(control.command(&set_pairs(2), Some(2), TIMEOUT).unwrap(), DONE);
     let used = pairs_used(&mut b, &mut a);
     assert!(used.iter().all(|&used| used > 10), "{used:?}");
 }
@@ -71,7 +71,7 @@ fn the_first_pair_is_used_until_the_guest_chooses() {
     a.synchronise().unwrap();
     announce(&mut [&mut a, &mut b]);
     assert_eq!(pairs_used(&mut b, &mut a), [64, 0]);
-    assert_eq!(control.command(&set_pairs(2), None, PATIENCE).unwrap(), DONE);
+    assert_eq!(control.command(&set_pairs(2), None, TIMEOUT).unwrap(), DONE);
     let used = pairs_used(&mut b, &mut a);
     assert!(used.iter().all(|&used| used > 10), "{used:?}");
 }
@@ -117,9 +117,9 @@ fn what_cannot_be_obeyed_is_refused() {
     for command in
         [&set_pairs(0)[..], &set_pairs(3), &set_pairs(0xffff), &[4, 0], &[4, 0, 1], &[9, 9], &[1, 1, 2, 3, 4, 5, 6, 7], &[7; 63]]
     {
-        assert_eq!(control.command(command, Some(1), PATIENCE).unwrap(), REFUSED, "{command:?}");
+        assert_eq!(control.command(command, Some(1), TIMEOUT).unwrap(), REFUSED, "{command:?}");
     }
-    assert_eq!(control.command(&[3, 0], Some(1), PATIENCE).unwrap(), DONE);
+    assert_eq!(control.command(&[3, 0], Some(1), TIMEOUT).unwrap(), DONE);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_control_queue_stops_and_starts_again() {
     let mut a = uml(&bed);
     for round in 0..3 {
         let mut control = a.control_queue(4).unwrap();
-        assert_eq!(control.command(&set_pairs(1), None, PATIENCE).unwrap(), DONE, "round {round}");
+        assert_eq!(control.command(&set_pairs(1), None, TIMEOUT).unwrap(), DONE, "round {round}");
         assert_eq!(a.frontend().unwrap().ring_base(4).unwrap(), 1);
     }
 }

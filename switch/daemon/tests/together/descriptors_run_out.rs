@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::{Running, memlane, printed, write};
-use crate::common::{PATIENCE, frame, in_a_namespace, mac, wait_until};
+use crate::common::{TIMEOUT, frame, in_a_namespace, mac, wait_until};
 use memlane_rig::guest::ToyGuest;
 use memlane_rig::memory::MemoryPlan;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -53,7 +53,7 @@ impl Held {
 
     fn guest(&self, port: usize) -> Option<ToyGuest> {
         let plan = MemoryPlan::new(64 << 20);
-        ToyGuest::builder().mac(mac(port)).patience(PATIENCE).memory(plan).connect(self.socket(port)).ok()
+        ToyGuest::builder().mac(mac(port)).timeout(TIMEOUT).memory(plan).connect(self.socket(port)).ok()
     }
 
     fn status(&self) -> Value {
@@ -201,7 +201,7 @@ fn front_ends_beyond_the_limit_are_turned_away_with_a_word_and_come_back_when_ot
     // Those that are on go on.
     let hello = frame(mac(0), mac(1), 60, 7);
     guests[0].send(&hello).unwrap();
-    assert_eq!(guests[1].receive(PATIENCE).unwrap().bytes, hello);
+    assert_eq!(guests[1].receive(TIMEOUT).unwrap().bytes, hello);
     guests.truncate(1);
     wait_until(|| net.guest(15).is_some(), "one that was turned away comes back");
 }

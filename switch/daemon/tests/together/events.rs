@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout, Stdio};
 use std::time::Duration;
 
 use crate::command::{Running, memlane, network, printed, wait_until, write};
-use crate::common::{PATIENCE, frame, mac};
+use crate::common::{TIMEOUT, frame, mac};
 use memlane_rig::guest::ToyGuest;
 use memlane_rig::memory::MemoryPlan;
 use serde_json::Value;
@@ -20,7 +20,7 @@ fn up(folder: &Path) -> Running {
 }
 
 fn guest(folder: &Path, name: &str, index: usize) -> ToyGuest {
-    let builder = ToyGuest::builder().mac(mac(index)).patience(PATIENCE).memory(MemoryPlan::new(64 << 20));
+    let builder = ToyGuest::builder().mac(mac(index)).timeout(TIMEOUT).memory(MemoryPlan::new(64 << 20));
     builder.connect(folder.join(format!("{name}.sock"))).unwrap()
 }
 

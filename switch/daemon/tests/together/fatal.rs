@@ -7,7 +7,7 @@ use crate::common::*;
 /// The sender's frames wait at the worker that fails, so its ring would never be empty; every request to the network returns.
 #[test]
 fn who_waits_for_a_worker_that_fails_is_told() {
-    let mut bed = Bed::with("workers = 2\npatience-ms = 60000", &["", ""]);
+    let mut bed = Bed::with("workers = 2\nstall-timeout-ms = 60000", &["", ""]);
     let mut sender = bed.guest(0);
     let mut receiver = bed.guest_with_four_buffers(1);
     announce(&mut [&mut sender, &mut receiver]);
@@ -20,8 +20,8 @@ fn who_waits_for_a_worker_that_fails_is_told() {
     network.fatal().ring(move || bell.send(()).unwrap());
     assert!(network.fatal().cause().is_none());
     let answer = network.order(1, |_| panic!("on purpose"));
-    assert!(answer.recv_timeout(PATIENCE).is_err(), "there is no answer, and none is waited for");
-    rung.recv_timeout(PATIENCE).unwrap();
+    assert!(answer.recv_timeout(TIMEOUT).is_err(), "there is no answer, and none is waited for");
+    rung.recv_timeout(TIMEOUT).unwrap();
     let cause = network.fatal().cause().unwrap();
     assert!(cause.starts_with("worker 1 failed: on purpose at ") && !cause.contains('\n'), "{cause}");
     let (tell, over) = channel();
@@ -32,12 +32,12 @@ fn who_waits_for_a_worker_that_fails_is_told() {
             bed.daemon().detach("p0").unwrap();
             tell.send(()).unwrap();
         });
-        over.recv_timeout(PATIENCE).expect("a port is detached");
+        over.recv_timeout(TIMEOUT).expect("a port is detached");
     });
     let (tell, over) = channel();
     std::thread::spawn(move || {
         bed.stop();
         tell.send(()).unwrap();
     });
-    over.recv_timeout(PATIENCE).expect("the network ends");
+    over.recv_timeout(TIMEOUT).expect("the network ends");
 }

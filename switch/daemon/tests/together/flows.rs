@@ -49,21 +49,21 @@ fn flows() -> Vec<(&'static str, Frames)> {
 #[test]
 fn frames_of_one_flow_wait_in_order_whatever_their_layout() {
     for (name, frames) in flows() {
-        let bed = Bed::with("patience-ms = 10000", &["", ""]);
+        let bed = Bed::with("stall-timeout-ms = 10000", &["", ""]);
         let mut a = bed.guest(0);
         let mut b = bed.guest_with_four_buffers(1);
         announce(&mut [&mut a, &mut b]);
         // VLANs learn independently: it speaks in that of the flow, too.
         let answer = [&frames[0].1[6..12], &frames[0].1[..6], &frames[0].1[12..]].concat();
         b.send(&answer).unwrap();
-        assert_eq!(a.receive(PATIENCE).unwrap().bytes, answer);
+        assert_eq!(a.receive(TIMEOUT).unwrap().bytes, answer);
         for (header, frame) in &frames {
             a.send_with(header, &Layout::whole(), frame).unwrap();
         }
         bed.wait_for(|bed| bed.totals(1).waiting > 20, "frames wait for the receiver");
         for (number, (_, frame)) in frames.iter().enumerate() {
             b.pair(0).receive.post(1).unwrap();
-            let got = b.receive(PATIENCE).unwrap().bytes;
+            let got = b.receive(TIMEOUT).unwrap().bytes;
             let which = frames.iter().position(|(_, frame)| *frame == got);
             assert!(got == *frame, "{name}: frame {which:?} came in place of {number}");
         }
@@ -85,7 +85,7 @@ fn frames_of_one_flow_keep_to_one_queue_whatever_their_layout() {
         let mut pairs: Vec<usize> = Vec::new();
         for (header, frame) in &frames {
             a.send_with(header, &Layout::whole(), frame).unwrap();
-            pairs.push(b.receive(PATIENCE).unwrap().pair);
+            pairs.push(b.receive(TIMEOUT).unwrap().pair);
         }
         pairs.dedup();
         assert_eq!(pairs.len(), 1, "{name}");

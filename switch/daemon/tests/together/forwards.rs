@@ -16,11 +16,11 @@ fn frames_of_every_size_arrive_unchanged_and_in_order() {
     {
         let sent = frame(mac(0), mac(1), length, number as u64);
         a.send(&sent).unwrap();
-        let got = b.receive(PATIENCE).unwrap();
+        let got = b.receive(TIMEOUT).unwrap();
         assert!(got.bytes == sent, "length {length}");
         assert!(got.buffers as usize == (length + 12).div_ceil(2060), "length {length} in {} buffers", got.buffers);
     }
-    a.wait_sent(PATIENCE).unwrap();
+    a.wait_sent(TIMEOUT).unwrap();
 }
 
 #[test]
@@ -29,17 +29,17 @@ fn unknown_and_group_addresses_reach_everybody_else_and_known_ones_only_their_gu
     let (mut a, mut b, mut c) = (bed.guest(0), bed.guest(1), bed.guest(2));
     let unknown = frame(mac(0), mac(1), 100, 1);
     a.send(&unknown).unwrap();
-    assert_eq!(b.receive(PATIENCE).unwrap().bytes, unknown);
-    assert_eq!(c.receive(PATIENCE).unwrap().bytes, unknown);
+    assert_eq!(b.receive(TIMEOUT).unwrap().bytes, unknown);
+    assert_eq!(c.receive(TIMEOUT).unwrap().bytes, unknown);
     announce(&mut [&mut a, &mut b, &mut c]);
     let known = frame(mac(0), mac(1), 100, 2);
     a.send(&known).unwrap();
-    assert_eq!(b.receive(PATIENCE).unwrap().bytes, known);
+    assert_eq!(b.receive(TIMEOUT).unwrap().bytes, known);
     let multicast = frame(mac(0), [0x33, 0x33, 0, 0, 0, 1], 100, 3);
     a.send(&multicast).unwrap();
     // Had the unicast frame been flooded, it would have come before this one.
-    assert_eq!(c.receive(PATIENCE).unwrap().bytes, multicast);
-    assert_eq!(b.receive(PATIENCE).unwrap().bytes, multicast);
+    assert_eq!(c.receive(TIMEOUT).unwrap().bytes, multicast);
+    assert_eq!(b.receive(TIMEOUT).unwrap().bytes, multicast);
     assert_silent(&mut a);
 }
 
@@ -58,7 +58,7 @@ fn an_address_may_be_behind_one_port_in_each_vlan() {
     for round in 0..5 {
         let pass = |from: &mut ToyGuest, to: &mut ToyGuest, bytes: Vec<u8>| {
             from.send(&bytes).unwrap();
-            while to.receive(PATIENCE).unwrap().bytes != bytes {
+            while to.receive(TIMEOUT).unwrap().bytes != bytes {
                 assert_eq!(round, 0, "only while addresses are unknown frames are flooded");
             }
         };
@@ -79,7 +79,7 @@ fn bridge(left: &mut ToyGuest, right: &mut ToyGuest) -> usize {
         for _ in 0..2 {
             std::mem::swap(left, right);
             // One at a time, as a bridge takes turns with its ports.
-            if let Ok(frame) = left.receive(GLANCE) {
+            if let Ok(frame) = left.receive(POLL_INTERVAL) {
                 right.send(&frame.bytes).unwrap();
                 passed += 1;
                 assert!(passed < 500, "frames go round without end");
@@ -106,11 +106,11 @@ fn a_guest_that_bridges_two_ports_takes_the_segment_from_nobody() {
             let sent = frame(mac(from), mac(to), 100, number);
             let [from, to] = if from == 0 { [&mut a, &mut b] } else { [&mut b, &mut a] };
             from.send(&sent).unwrap();
-            assert_eq!(to.receive(PATIENCE).unwrap().bytes, sent, "it is held where it was");
+            assert_eq!(to.receive(TIMEOUT).unwrap().bytes, sent, "it is held where it was");
         }
         let question = frame(mac(0), BROADCAST, 60, number);
         a.send(&question).unwrap();
-        assert_eq!(b.receive(PATIENCE).unwrap().bytes, question);
+        assert_eq!(b.receive(TIMEOUT).unwrap().bytes, question);
         bridge(&mut left, &mut right);
         assert!(a.try_receive().unwrap().is_none() && b.try_receive().unwrap().is_none(), "broadcasts come once");
     }
@@ -128,11 +128,11 @@ fn a_port_with_anti_spoof_sends_from_its_own_address_only() {
     a.send(&frame(mac(9), BROADCAST, 60, 1)).unwrap();
     let own = frame(mac(0), BROADCAST, 60, 2);
     a.send(&own).unwrap();
-    assert_eq!((b.receive(PATIENCE).unwrap().bytes, c.receive(PATIENCE).unwrap().bytes), (own.clone(), own));
+    assert_eq!((b.receive(TIMEOUT).unwrap().bytes, c.receive(TIMEOUT).unwrap().bytes), (own.clone(), own));
     assert_eq!(bed.drops(0, DropReason::SpoofedSource), 1);
     let unknown = frame(mac(1), mac(9), 60, 3);
     b.send(&unknown).unwrap();
-    assert_eq!(c.receive(PATIENCE).unwrap().bytes, unknown, "nothing was learned from it");
+    assert_eq!(c.receive(TIMEOUT).unwrap().bytes, unknown, "nothing was learned from it");
 }
 
 #[test]
@@ -141,8 +141,8 @@ fn segments_do_not_hear_each_other() {
     let (mut a, mut b, mut c) = (bed.guest(0), bed.guest(1), bed.guest(2));
     a.send(&frame(mac(0), BROADCAST, 60, 1)).unwrap();
     a.send(&frame(mac(0), mac(2), 60, 2)).unwrap();
-    b.receive(PATIENCE).unwrap();
-    b.receive(PATIENCE).unwrap();
+    b.receive(TIMEOUT).unwrap();
+    b.receive(TIMEOUT).unwrap();
     assert_silent(&mut c);
 }
 
@@ -151,9 +151,9 @@ fn a_frame_to_the_senders_own_side_goes_nowhere() {
     let bed = Bed::new(2);
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
     a.send(&frame(mac(7), BROADCAST, 60, 1)).unwrap();
-    b.receive(PATIENCE).unwrap();
+    b.receive(TIMEOUT).unwrap();
     a.send(&frame(mac(0), mac(7), 60, 2)).unwrap();
-    a.wait_sent(PATIENCE).unwrap();
+    a.wait_sent(TIMEOUT).unwrap();
     assert_silent(&mut b);
     assert_eq!(bed.drops(0, memlane::stats::DropReason::SamePort), 1);
 }
@@ -164,20 +164,20 @@ fn any_layout_of_header_and_payload_is_understood() {
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
     announce(&mut [&mut a, &mut b]);
     let layouts = [
-        Layout::pieces([12]),
-        Layout::pieces([1, 11]),
-        Layout::pieces([12, 14]),
-        Layout::pieces([5, 5, 5, 5, 5]),
-        Layout::pieces([12, 0, 20, 0, 0, 100]),
-        Layout::pieces(vec![1; 60]),
-        Layout::pieces([12, 6, 6, 2, 40]).indirect(),
-        Layout::pieces(vec![7; 50]).indirect(),
+        Layout::iovecs([12]),
+        Layout::iovecs([1, 11]),
+        Layout::iovecs([12, 14]),
+        Layout::iovecs([5, 5, 5, 5, 5]),
+        Layout::iovecs([12, 0, 20, 0, 0, 100]),
+        Layout::iovecs(vec![1; 60]),
+        Layout::iovecs([12, 6, 6, 2, 40]).indirect(),
+        Layout::iovecs(vec![7; 50]).indirect(),
     ];
     for (number, layout) in layouts.iter().cycle().take(400).enumerate() {
         let sent = frame(mac(0), mac(1), 60 + number * 3, number as u64);
         a.send_with(&NetHeader::default(), layout, &sent).unwrap();
-        assert!(b.receive(PATIENCE).unwrap().bytes == sent, "{layout:?}");
-        a.wait_sent(PATIENCE).unwrap();
+        assert!(b.receive(TIMEOUT).unwrap().bytes == sent, "{layout:?}");
+        a.wait_sent(TIMEOUT).unwrap();
     }
 }
 
@@ -198,8 +198,8 @@ fn rings_of_every_size_wrap_around() {
         for number in 0..rounds.max(200) {
             let sent = frame(mac(0), mac(1), 100, number);
             a.send(&sent).unwrap();
-            assert!(b.receive(PATIENCE).unwrap().bytes == sent, "ring size {size}, frame {number}");
-            a.wait_sent(PATIENCE).unwrap();
+            assert!(b.receive(TIMEOUT).unwrap().bytes == sent, "ring size {size}, frame {number}");
+            a.wait_sent(TIMEOUT).unwrap();
         }
     }
 }
@@ -234,7 +234,7 @@ fn every_front_ends_habit_and_every_choice_of_ring_features_works() {
             for (number, length) in [60, 1514, 9000, 60_000].into_iter().enumerate() {
                 let sent = frame(mac(0), mac(1), length, number as u64);
                 a.send(&sent).unwrap();
-                assert!(b.receive(PATIENCE).unwrap().bytes == sent);
+                assert!(b.receive(TIMEOUT).unwrap().bytes == sent);
             }
         }
     }
@@ -252,10 +252,10 @@ fn guests_of_two_workers_reach_each_other() {
         }
         let sent = frame(mac(from), mac(to), 60 + number as usize % 3000, number);
         guests[from].send(&sent).unwrap();
-        assert!(guests[to].receive(PATIENCE).unwrap().bytes == sent, "frame {number}, {from} to {to}");
+        assert!(guests[to].receive(TIMEOUT).unwrap().bytes == sent, "frame {number}, {from} to {to}");
     }
     for guest in &mut guests {
-        guest.wait_sent(PATIENCE).unwrap();
+        guest.wait_sent(TIMEOUT).unwrap();
     }
 }
 
@@ -265,10 +265,10 @@ fn a_configured_address_cannot_be_taken_by_another_port() {
     let (mut a, mut b, mut c) = (bed.guest(0), bed.guest(1), bed.guest(2));
     announce(&mut [&mut a, &mut b, &mut c]);
     b.send(&frame(mac(0), BROADCAST, 60, 1)).unwrap();
-    b.wait_sent(PATIENCE).unwrap();
+    b.wait_sent(TIMEOUT).unwrap();
     assert_eq!(bed.drops(1, memlane::stats::DropReason::BadSource), 1);
     let sent = frame(mac(2), mac(0), 60, 2);
     c.send(&sent).unwrap();
-    assert_eq!(a.receive(PATIENCE).unwrap().bytes, sent);
+    assert_eq!(a.receive(TIMEOUT).unwrap().bytes, sent);
     assert_silent(&mut b);
 }

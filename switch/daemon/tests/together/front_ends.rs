@@ -34,7 +34,7 @@ fn kick(guest: &mut ToyGuest, ring: u32) -> Option<u64> {
     let event = EventFd::new(0).unwrap();
     let flags = wire::VERSION | wire::NEED_REPLY;
     send(guest, Request::SET_VRING_KICK, flags, &u64::from(ring).to_le_bytes(), &[event.as_raw_fd()]);
-    wire::receive(guest.frontend().unwrap().stream(), Deadline::after(PATIENCE)).unwrap().number()
+    wire::receive(guest.frontend().unwrap().stream(), Deadline::after(TIMEOUT)).unwrap().number()
 }
 
 fn quarantines(bed: &Bed, index: u16) -> u64 {
@@ -44,9 +44,9 @@ fn quarantines(bed: &Bed, index: u16) -> u64 {
 fn exchange(a: &mut ToyGuest, b: &mut ToyGuest) {
     let (there, back) = (frame(a.mac(), b.mac(), 300, 1), frame(b.mac(), a.mac(), 300, 2));
     a.send(&there).unwrap();
-    assert_eq!(b.receive(PATIENCE).unwrap().bytes, there);
+    assert_eq!(b.receive(TIMEOUT).unwrap().bytes, there);
     b.send(&back).unwrap();
-    assert_eq!(a.receive(PATIENCE).unwrap().bytes, back);
+    assert_eq!(a.receive(TIMEOUT).unwrap().bytes, back);
 }
 
 /// Guests of this front end on ports 0 and 1, which kick only where they have something new.
@@ -146,7 +146,7 @@ fn a_memory_table_may_have_room_for_more_regions_than_it_has() {
     let fields = [region.guest_phys_addr, region.memory_size, region.userspace_addr, region.mmap_offset];
     let body = [&[1_u32, 0].map(u32::to_ne_bytes).concat()[..], &fields.map(u64::to_ne_bytes).concat(), &[0; 32]].concat();
     send(&mut a, Request::SET_MEM_TABLE, wire::VERSION | wire::NEED_REPLY, &body, &[region.mmap_handle]);
-    let answer = wire::receive(a.frontend().unwrap().stream(), Deadline::after(PATIENCE)).unwrap();
+    let answer = wire::receive(a.frontend().unwrap().stream(), Deadline::after(TIMEOUT)).unwrap();
     assert_eq!((answer.code, answer.number()), (Request::SET_MEM_TABLE as u32, Some(0)));
     a.start().unwrap();
     announce(&mut [&mut a, &mut b]);
@@ -182,7 +182,7 @@ fn a_guest_whose_addresses_are_translated_is_refused_with_a_sentence() {
     // VHOST_IOTLB_UPDATE of a page, for reading and writing.
     let entry = [0x1000_u64, 0x1000, 0x7000_0000, 0x0203].map(u64::to_ne_bytes).concat();
     send(&mut a, Request::IOTLB_MSG, wire::VERSION | wire::NEED_REPLY, &entry, &[]);
-    assert_eq!(wire::receive(a.frontend().unwrap().stream(), Deadline::after(PATIENCE)).unwrap().number(), Some(1));
+    assert_eq!(wire::receive(a.frontend().unwrap().stream(), Deadline::after(TIMEOUT)).unwrap().number(), Some(1));
     bed.wait_for(told, "it is told what to do");
     assert!(a.connected());
     drop(a);
@@ -336,6 +336,6 @@ fn whoever_shares_memory_is_given_no_advice() {
     let quiet = std::time::Instant::now() + std::time::Duration::from_millis(1200);
     while std::time::Instant::now() < quiet {
         assert_eq!(advice(&bed), "");
-        std::thread::sleep(GLANCE);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

@@ -380,7 +380,7 @@ fn quantities_are_written_alike_everywhere() {
         );
     }
     for (one, other) in [
-        ("patience-ms = \"1.5s\"", "patience-ms = 1500"),
+        ("stall-timeout-ms = \"1.5s\"", "stall-timeout-ms = 1500"),
         ("age = \"5min\"", "age = 300"),
         ("share = \"25%\"", "share = 0.25"),
         ("memory-mib = \"1GiB\"", "memory-mib = 1024"),

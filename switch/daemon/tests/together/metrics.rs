@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::command::{Running, memlane, printed, wait_until, write};
-use crate::common::{PATIENCE, frame, mac};
+use crate::common::{TIMEOUT, frame, mac};
 use memlane::stats::DropReason;
 use memlane_rig::guest::ToyGuest;
 use memlane_rig::memory::MemoryPlan;
@@ -58,7 +58,7 @@ fn promtool(text: &str) -> (Option<i32>, String) {
 }
 
 fn guest(folder: &Path, name: &str, index: usize) -> ToyGuest {
-    let builder = ToyGuest::builder().mac(mac(index)).patience(PATIENCE).memory(MemoryPlan::new(64 << 20));
+    let builder = ToyGuest::builder().mac(mac(index)).timeout(TIMEOUT).memory(MemoryPlan::new(64 << 20));
     builder.connect(folder.join(format!("{name}.sock"))).unwrap()
 }
 
@@ -78,7 +78,7 @@ fn metrics_pass_promtool_and_move_with_frames() {
 
     let (mut web, mut db) = (guest(folder, "web", 0), guest(folder, "db", 1));
     web.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
-    db.receive(PATIENCE).unwrap();
+    db.receive(TIMEOUT).unwrap();
     let counted = |text: &str| samples(text).get("memlane_port_receive_frames_total{network=\"net\",port=\"db\"}") == Some(&1.0);
     wait_until(|| counted(&scrape(&folder.join("metrics"))), "the frame is counted");
     let text = scrape(&folder.join("metrics"));

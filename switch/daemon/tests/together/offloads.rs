@@ -81,7 +81,7 @@ fn takes(receiver: Features, packet: &Packet) -> bool {
 /// Takes the segments of `packet` and compares each with the expected one.
 fn assert_segments(receiver: &mut ToyGuest, packet: &Packet, size: u16, partial: bool) {
     for (index, segment) in packet.segments(size).iter().enumerate() {
-        let Frame { header, mut bytes, .. } = receiver.receive(PATIENCE).unwrap();
+        let Frame { header, mut bytes, .. } = receiver.receive(TIMEOUT).unwrap();
         assert_eq!(header.gso, GsoKind::None, "segment {index}");
         assert_eq!(header.needs_checksum, partial, "segment {index}");
         check(&header, &bytes).unwrap_or_else(|flaw| panic!("segment {index} of {packet:?}: {flaw:?}"));
@@ -94,7 +94,7 @@ fn assert_segments(receiver: &mut ToyGuest, packet: &Packet, size: u16, partial:
 
 fn pair(receiver: Features, receive: ReceiveBuffers, ring: u16) -> (Bed, ToyGuest, ToyGuest) {
     // The receiver may be slow: it is compared with packets that are built meanwhile.
-    let bed = Bed::with("patience-ms = 10000", &["", ""]);
+    let bed = Bed::with("stall-timeout-ms = 10000", &["", ""]);
     let mut a = bed.guest_like(0, bed.builder(0).features(features::LINUX | ALL_SEND | ALL_RECEIVE));
     let others = (features::LINUX | ALL_SEND) & !ALL_RECEIVE;
     let builder = bed.builder(1).features(others | receiver).receive_buffers(receive).ring_size(ring);
@@ -104,7 +104,7 @@ fn pair(receiver: Features, receive: ReceiveBuffers, ring: u16) -> (Bed, ToyGues
     let hello = Packet::udp(host(1, 4), host(0, 4), [1; 20]);
     for hello in [hello.clone().tagged(5), hello.clone().tagged(77), hello.double_tagged(5, 6)] {
         b.send(&hello.frame()).unwrap();
-        a.receive(PATIENCE).unwrap();
+        a.receive(TIMEOUT).unwrap();
     }
     (bed, a, b)
 }
@@ -122,7 +122,7 @@ fn large_frames_pass_where_the_receiver_takes_them_and_are_cut_where_it_does_not
             let (header, bytes) = packet.gso(1448);
             a.send_with(&header, &Layout::whole(), &bytes).unwrap();
             if takes(receiver, &packet) {
-                let got = b.receive(PATIENCE).unwrap();
+                let got = b.receive(TIMEOUT).unwrap();
                 assert_eq!((got.header.gso, got.header.gso_size, got.header.ecn), (header.gso, 1448, header.ecn));
                 assert_eq!(got.header.header_length as usize, packet.header_bytes());
                 assert!(got.bytes == bytes);
@@ -137,13 +137,13 @@ fn large_frames_pass_where_the_receiver_takes_them_and_are_cut_where_it_does_not
 fn headers_of_any_length_pass_and_are_cut() {
     for receiver in [ALL_RECEIVE, features::GUEST_CSUM, 0] {
         let (_bed, mut a, mut b) = pair(receiver, ReceiveBuffers::SMALL, 256);
-        for layout in [Layout::whole(), Layout::pieces([12, 30, 60, 1, 999])] {
+        for layout in [Layout::whole(), Layout::iovecs([12, 30, 60, 1, 999])] {
             for packet in long_packets(30_000) {
                 let (header, bytes) = packet.gso(1200);
                 assert!(packet.header_bytes() > 144);
                 a.send_with(&header, &layout, &bytes).unwrap();
                 if receiver == ALL_RECEIVE {
-                    let got = b.receive(PATIENCE).unwrap();
+                    let got = b.receive(TIMEOUT).unwrap();
                     assert_eq!((got.header.gso, got.header.gso_size), (header.gso, 1200));
                     assert_eq!(got.header.header_length as usize, packet.header_bytes());
                     assert!(got.bytes == bytes);
@@ -172,9 +172,9 @@ fn headers_that_are_too_long_to_be_repeated_cost_the_frame_and_no_more() {
         let (header, bytes) = packet.gso(size);
         a.send_with(&header, &Layout::whole(), &bytes).unwrap();
         if receiver == ALL_RECEIVE {
-            assert!(b.receive(PATIENCE).unwrap().bytes == bytes);
+            assert!(b.receive(TIMEOUT).unwrap().bytes == bytes);
         } else {
-            a.wait_sent(PATIENCE).unwrap();
+            a.wait_sent(TIMEOUT).unwrap();
             bed.wait_for(|bed| bed.drops(1, DropReason::BadSegmentation) == 1, "the frame is dropped");
             assert_silent(&mut b);
         }
@@ -194,7 +194,7 @@ fn every_segment_has_the_ecn_flags_as_sent() {
             let at = packet.transport_offset() + 12;
             a.send_with(&header, &Layout::whole(), &bytes).unwrap();
             for _ in 0..if takes(receiver, &packet) { 1 } else { 3 } {
-                let got = b.receive(PATIENCE).unwrap().bytes;
+                let got = b.receive(TIMEOUT).unwrap().bytes;
                 let ace_field = (got[at] & 1) << 2 | got[at + 1] >> 6;
                 assert_eq!(ace_field, ace, "to a receiver with {receiver:#x}");
             }
@@ -205,7 +205,7 @@ fn every_segment_has_the_ecn_flags_as_sent() {
 #[test]
 fn segments_are_right_for_every_size_and_layout() {
     let (_bed, mut a, mut b) = pair(0, ReceiveBuffers::SMALL, 256);
-    let layouts = [Layout::whole(), Layout::pieces([12, 30, 60, 1, 999]), Layout::pieces(vec![61; 20]).indirect()];
+    let layouts = [Layout::whole(), Layout::iovecs([12, 30, 60, 1, 999]), Layout::iovecs(vec![61; 20]).indirect()];
     for (number, (length, size)) in
         [(1, 1), (100, 100), (101, 100), (1448, 1448), (1449, 1448), (9999, 777), (65_000, 48), (4096, 4095)]
             .into_iter()
@@ -224,7 +224,7 @@ fn segments_fit_receivers_without_mergeable_buffers() {
     let bed = Bed::new(2);
     let mut a = bed.guest_like(0, bed.builder(0).features(features::LINUX | ALL_SEND));
     let wanted = features::LINUX & !ALL_RECEIVE & !features::MRG_RXBUF;
-    let receive = ReceiveBuffers { count: None, size: 1526 + 4, piece: 300, repost: true };
+    let receive = ReceiveBuffers { count: None, size: 1526 + 4, iovec: 300, repost: true };
     let mut b = bed.guest_like(1, bed.builder(1).features(wanted).receive_buffers(receive));
     announce(&mut [&mut a, &mut b]);
     for packet in packets(20_000) {
@@ -242,7 +242,7 @@ fn a_frame_of_more_segments_than_the_ring_holds_is_delivered_in_parts() {
         a.send_with(&header, &Layout::whole(), &bytes).unwrap();
         assert_segments(&mut b, &packet, 1448, false);
     }
-    a.wait_sent(PATIENCE).unwrap();
+    a.wait_sent(TIMEOUT).unwrap();
 }
 
 #[test]
@@ -252,8 +252,8 @@ fn checksums_are_completed_only_for_receivers_that_do_not_do_it() {
         for length in [0, 1, 2, 3, 60, 1001, 1448, 9001] {
             for packet in packets(length) {
                 let (header, bytes) = packet.partial();
-                a.send_with(&header, &Layout::pieces([12, 13, 40, 7]), &bytes).unwrap();
-                let got = b.receive(PATIENCE).unwrap();
+                a.send_with(&header, &Layout::iovecs([12, 13, 40, 7]), &bytes).unwrap();
+                let got = b.receive(TIMEOUT).unwrap();
                 assert_eq!(got.header.needs_checksum, receiver != 0);
                 check(&got.header, &got.bytes).unwrap_or_else(|flaw| panic!("{packet:?}: {flaw:?}"));
                 assert!(got.bytes == if receiver == 0 { packet.frame() } else { bytes });
@@ -268,7 +268,7 @@ fn behind_a_link(link: &str) -> (Bed, ToyGuest, ToyGuest) {
     let guest = |index| bed.guest_like(index, bed.builder(index).features(features::LINUX | ALL_SEND | ALL_RECEIVE));
     let (mut a, mut b) = (guest(0), guest(1));
     b.send(&frame(mac(1), BROADCAST, 60, 0)).unwrap();
-    a.receive(PATIENCE).unwrap();
+    a.receive(TIMEOUT).unwrap();
     (bed, a, b)
 }
 
@@ -303,7 +303,7 @@ fn segments_of_a_large_frame_wait_for_a_links_transmitter_one_by_one() {
     a.send_with(&header, &Layout::whole(), &bytes).unwrap();
     // One is being sent, eight wait.
     bed.wait_for(|bed| bed.drops(1, DropReason::LinkFull) == 31, "the others find no room");
-    (0..9).for_each(|_| drop(b.receive(PATIENCE).unwrap()));
+    (0..9).for_each(|_| drop(b.receive(TIMEOUT).unwrap()));
     assert_silent(&mut b);
 }
 
@@ -318,7 +318,7 @@ fn each_receiver_of_a_flooded_frame_gets_what_it_can_take() {
     let packet = Packet::udp(host(0, 4), to, payload(8000));
     let (header, bytes) = packet.gso(1000);
     a.send_with(&header, &Layout::whole(), &bytes).unwrap();
-    assert!(b.receive(PATIENCE).unwrap().bytes == bytes);
+    assert!(b.receive(TIMEOUT).unwrap().bytes == bytes);
     assert_segments(&mut c, &packet, 1000, false);
 }
 
@@ -333,7 +333,7 @@ fn offloads_that_were_not_agreed_or_make_no_sense_are_dropped_and_counted() {
     let (good, bytes) = tcp4.gso(1000);
     let mut send = |header: NetHeader, bytes: &[u8]| {
         a.send_with(&header, &Layout::whole(), bytes).unwrap();
-        a.wait_sent(PATIENCE).unwrap();
+        a.wait_sent(TIMEOUT).unwrap();
     };
     send(tcp6.gso(1000).0, &tcp6.gso(1000).1);
     assert_eq!(bed.drops(0, DropReason::OffloadNotAgreed), 1);
@@ -362,5 +362,5 @@ fn offloads_that_were_not_agreed_or_make_no_sense_are_dropped_and_counted() {
     assert_eq!(bed.drops(0, DropReason::BadChecksumOffload), 4);
     assert_silent(&mut b);
     send(NetHeader { header_length: u16::MAX, ..good }, &tcp4.gso(1000).1);
-    assert_eq!(b.receive(PATIENCE).unwrap().header.header_length as usize, tcp4.header_bytes());
+    assert_eq!(b.receive(TIMEOUT).unwrap().header.header_length as usize, tcp4.header_bytes());
 }

@@ -10,9 +10,9 @@ use memlane::frame::{MAX_FRAME, MacAddress};
 use memlane::id::PortId;
 use memlane::offload::segment::Cutter;
 use memlane::offload::{self, Offloads};
-use memlane::parcel::Parcel;
+use memlane::packet::Packet as SwitchPacket;
 use memlane::policy::Limit;
-use memlane::schedule::{Parking, QUANTUM, Turns, Weight};
+use memlane::schedule::{QUANTUM, Turns, WaitQueue, Weight};
 use memlane::settings::Poll;
 use memlane::table::{Learned, Table};
 use memlane_rig::frames::{Host, NetHeader, Packet, complete_checksum};
@@ -65,16 +65,16 @@ fn layout(longest: usize) -> impl Strategy<Value = Layout> {
 }
 
 /// A packet of `frame`, of which the transmit side copies as many bytes as `header` has it do.
-fn parcel(header: &NetHeader, frame: &mut [u8]) -> Parcel {
-    let mut parcel = Parcel::default();
-    parcel.set_frame(memlane::frame::NetHeader::from_bytes(header.bytes()), frame);
-    parcel
+fn switch_packet(header: &NetHeader, frame: &mut [u8]) -> SwitchPacket {
+    let mut packet = SwitchPacket::default();
+    packet.set_frame(memlane::frame::NetHeader::from_bytes(header.bytes()), frame);
+    packet
 }
 
 /// The flow of `packet`, sent plain and to be segmented.
 fn flows(packet: &Packet) -> [u32; 2] {
     let ((gso, mut large), mut plain) = (packet.gso(100), packet.frame());
-    [parcel(&NetHeader::default(), &mut plain).flow_hash(), parcel(&gso, &mut large).flow_hash()]
+    [switch_packet(&NetHeader::default(), &mut plain).flow_hash(), switch_packet(&gso, &mut large).flow_hash()]
 }
 
 proptest! {
@@ -134,9 +134,9 @@ fn packet(longest: usize) -> impl Strategy<Value = Packet> {
 /// The frames into which `frame`, which asks for that, is cut; `None` if it is not, for its headers are too long.
 fn cut(header: &NetHeader, frame: &[u8], partial: bool) -> Option<Vec<Vec<u8>>> {
     let mut copy = frame.to_vec();
-    let mut parcel = parcel(header, &mut copy);
-    offload::check(&mut parcel, &Offloads::ALL).unwrap();
-    let mut cutter = Cutter::new(&parcel, partial)?;
+    let mut packet = switch_packet(header, &mut copy);
+    offload::check(&mut packet, &Offloads::ALL).unwrap();
+    let mut cutter = Cutter::new(&packet, partial)?;
     let segments = (0..cutter.count()).map(|index| {
         let segment = cutter.segment(index);
         let from = segment.headers.len() + segment.payload_offset as usize;
@@ -214,7 +214,7 @@ fn document() -> impl Strategy<Value = Document> {
     let ports = prop::collection::vec(port, 1..20);
     let poll = prop_oneof![Just(Poll::Never), Just(Poll::Adaptive), Just(Poll::Always)];
     (1_usize..=64, poll, any::<Option<bool>>(), 1_u64..=60_000, 64_usize..=1 << 20, 1_u32..=1_000_000, ports).prop_map(
-        |(workers, poll, in_order, patience_ms, waiting_frames, age, ports)| {
+        |(workers, poll, in_order, stall_timeout_ms, waiting_frames, age, ports)| {
             let port = |(index, (tap, flag, segment, mtu, queues)): (usize, (bool, bool, String, Option<u16>, u16))| PortEntry {
                 name: Some(format!("port-{index}")),
                 vhost_user: (!tap).then(|| format!("/run/\"{index}\" ä.sock").into()),
@@ -236,7 +236,7 @@ fn document() -> impl Strategy<Value = Document> {
                 cpus: vec![0],
                 poll: Some(poll),
                 in_order,
-                patience_ms,
+                stall_timeout_ms,
                 waiting_frames,
                 age,
                 port,
@@ -312,22 +312,22 @@ proptest! {
     /// Every sender that waits gets bytes by its weight, each in its own order, and nothing gets lost.
     #[test]
     fn turns_are_fair(frames in prop::collection::vec((0_u16..5, 60_u32..=MAX_FRAME), 1..400)) {
-        let (mut turns, mut parking) = (Turns::default(), Parking::new(800, 5));
+        let (mut turns, mut wait_queue) = (Turns::default(), WaitQueue::new(800, 5));
         let mut waiting: HashMap<u16, VecDeque<(u16, u32)>> = HashMap::new();
         for (number, &(sender, length)) in frames.iter().enumerate() {
-            let mut parcel = Parcel::default();
-            (parcel.source, parcel.head, parcel.length) = (PortId(sender), number as u16, length);
-            let spot = parking.park(parcel).unwrap();
-            turns.push(PortId(sender), spot, &mut parking);
+            let mut packet = SwitchPacket::default();
+            (packet.source, packet.head, packet.length) = (PortId(sender), number as u16, length);
+            let spot = wait_queue.enqueue(packet).unwrap();
+            turns.push(PortId(sender), spot, &mut wait_queue);
             waiting.entry(sender).or_default().push_back((number as u16, length));
         }
         turns.weigh(|sender| Weight::new(1 + sender.0));
         let mut served: HashMap<u16, u64> = waiting.keys().map(|&sender| (sender, 0)).collect();
-        while let Some(spot) = turns.next(&parking) {
-            let parcel = parking.parcel(spot);
-            let (sender, head, length) = (parcel.source.0, parcel.head, parcel.length);
+        while let Some(spot) = turns.next(&wait_queue) {
+            let packet = wait_queue.packet(spot);
+            let (sender, head, length) = (packet.source.0, packet.head, packet.length);
             prop_assert_eq!(waiting.get_mut(&sender).and_then(VecDeque::pop_front), Some((head, length)));
-            turns.served(&mut parking);
+            turns.served(&mut wait_queue);
             *served.get_mut(&sender).unwrap() += u64::from(length);
             let by_weight = |sender: &u16| served[sender] / u64::from(1 + sender);
             let of_waiting = || waiting.iter().filter(|(_, queue)| !queue.is_empty()).map(|(sender, _)| by_weight(sender));
@@ -338,7 +338,7 @@ proptest! {
             }
         }
         prop_assert!(waiting.values().all(VecDeque::is_empty));
-        prop_assert_eq!((turns.waiting(), parking.used()), (0, 0));
+        prop_assert_eq!((turns.waiting(), wait_queue.used()), (0, 0));
     }
 }
 

@@ -20,6 +20,12 @@ fn a_file_with_an_old_key_is_told_the_new_one() {
 }
 
 #[test]
+fn a_network_with_an_old_key_is_told_the_new_one() {
+    let mistakes = check("patience-ms = 100\n").unwrap_err().in_file(Path::new("net.toml"));
+    assert_eq!(mistakes.to_string(), "net.toml:1: the key patience-ms was renamed to stall-timeout-ms");
+}
+
+#[test]
 fn a_command_with_an_old_option_is_told_the_new_one() {
     let folder = network("web.sock");
     for (old, new) in KEYS.into_iter().chain([("no-delivery-offloads", "no-receive-offloads")]) {

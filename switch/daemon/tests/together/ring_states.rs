@@ -30,10 +30,10 @@ fn exchange(a: &mut ToyGuest, b: &mut ToyGuest, number: u64) {
     for length in [60, 3000] {
         let there = frame(a.mac(), b.mac(), length, number);
         a.send(&there).unwrap();
-        assert_eq!(b.receive(PATIENCE).unwrap().bytes, there);
+        assert_eq!(b.receive(TIMEOUT).unwrap().bytes, there);
         let back = frame(b.mac(), a.mac(), length, number);
         b.send(&back).unwrap();
-        assert_eq!(a.receive(PATIENCE).unwrap().bytes, back);
+        assert_eq!(a.receive(TIMEOUT).unwrap().bytes, back);
     }
 }
 
@@ -52,7 +52,7 @@ fn a_ring_starts_with_its_kick_and_not_before() {
     transmit.queue.ring.publish();
     assert_silent(&mut b);
     transmit.queue.kick();
-    assert_eq!(b.receive(PATIENCE).unwrap().bytes, sent);
+    assert_eq!(b.receive(TIMEOUT).unwrap().bytes, sent);
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn a_started_but_disabled_transmit_queue_is_consumed_and_discarded() {
     for number in 0..10 {
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
     }
-    a.wait_sent(PATIENCE).unwrap();
+    a.wait_sent(TIMEOUT).unwrap();
     assert_eq!(bed.drops(0, DropReason::TransmitDisabled), 10);
     assert_silent(&mut b);
     a.frontend().unwrap().enable_ring(TRANSMIT, true).unwrap();
@@ -81,7 +81,7 @@ fn a_disabled_receive_queue_is_left_alone() {
     b.frontend().unwrap().enable_ring(RECEIVE, false).unwrap();
     b.synchronise().unwrap();
     a.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
-    a.wait_sent(PATIENCE).unwrap();
+    a.wait_sent(TIMEOUT).unwrap();
     assert_eq!(bed.drops(1, DropReason::ReceiverAbsent), 1);
     b.frontend().unwrap().enable_ring(RECEIVE, true).unwrap();
     b.synchronise().unwrap();
@@ -275,7 +275,7 @@ fn the_small_messages_are_answered() {
     assert_eq!(config[..6], [0x02, 0x11, 0x22, 0x33, 0x44, 0x55]);
     assert_eq!(config[10..12], 9000_u16.to_le_bytes());
     front.send_rarp([2, 9, 9, 9, 9, 9]).unwrap();
-    let rarp = b.receive(PATIENCE).unwrap().bytes;
+    let rarp = b.receive(TIMEOUT).unwrap().bytes;
     assert_eq!((&rarp[..6], &rarp[6..12], &rarp[12..14]), (&BROADCAST[..], &[2, 9, 9, 9, 9, 9][..], &[0x80, 0x35][..]));
 }
 
@@ -291,7 +291,7 @@ fn announcements_obey_the_rules_for_floods() {
     for _ in 0..2500 {
         a.frontend().unwrap().send_rarp(mac(0)).unwrap();
     }
-    assert_eq!(c.receive(PATIENCE).unwrap().bytes[6..12], mac(0));
+    assert_eq!(c.receive(TIMEOUT).unwrap().bytes[6..12], mac(0));
     bed.wait_for(|bed| bed.drops(0, DropReason::Storm) > 0, "announcements beyond the storm limit are dropped");
     assert_eq!(bed.state(0), State::Running);
 }
@@ -325,7 +325,7 @@ fn no_ring_moves_once_the_front_end_sees_the_connection_end() {
                     while a.send(&frame(from, to, 60, 0)).is_ok() {}
                 }
             });
-            b.receive(PATIENCE).unwrap();
+            b.receive(TIMEOUT).unwrap();
             scope.spawn(|| bed.stop());
             while b.connected() {
                 while b.try_receive().unwrap().is_some() {}
@@ -344,7 +344,7 @@ fn front_ends_that_read_no_answers_do_not_add_up_when_the_switch_stops() {
     let front_ends: Vec<UnixStream> = (0..COUNT)
         .map(|port| {
             let mut stream = UnixStream::connect(bed.socket(port)).unwrap();
-            stream.set_write_timeout(Some(GLANCE)).unwrap();
+            stream.set_write_timeout(Some(POLL_INTERVAL)).unwrap();
             // Until the switch takes no more, for it cannot answer.
             while stream.write_all(&get_features).is_ok() {}
             stream

@@ -9,10 +9,10 @@ use std::os::fd::{FromRawFd, IntoRawFd};
 
 use crate::bed::device;
 use crate::virtio_queue_device;
-use memlane::parcel::Parcel;
-use memlane::ring::{Areas, Call, Taken, TransmitQueue, full_fence};
+use memlane::packet::Packet;
+use memlane::ring::{Areas, Call, OpenOutcome, TransmitQueue, full_fence};
 use memlane_rig::memory::GuestMemory;
-use memlane_rig::ring::{DriverRing, Interrupts, Piece, RingOptions as DriverOptions};
+use memlane_rig::ring::{DriverRing, Interrupts, Iovec, RingOptions as DriverOptions};
 use proptest::prelude::*;
 use virtio_queue::{Queue, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
@@ -87,13 +87,13 @@ impl Bed {
     fn send(&mut self, lengths: &[u32], indirect: bool) {
         let mut at = self.buffers + self.sent % 256 * 4096;
         let start = at;
-        let mut pieces = vec![Piece::readable(at, HEADER as u32 + 14)];
+        let mut iovecs = vec![Iovec::readable(at, HEADER as u32 + 14)];
         at += 26;
         for &length in lengths {
-            pieces.push(Piece::readable(at, length));
+            iovecs.push(Iovec::readable(at, length));
             at += u64::from(length) + 5;
         }
-        let added = if indirect { self.driver.add_indirect(&pieces) } else { self.driver.add(&pieces) };
+        let added = if indirect { self.driver.add_indirect(&iovecs) } else { self.driver.add(&iovecs) };
         let Ok(head) = added else { return };
         self.sent += 1;
         // The virtio-net header asks for nothing.
@@ -110,17 +110,17 @@ impl Bed {
     /// Both take chains, see the same frames, complete them and decide whether to send an interrupt.
     fn work(&mut self, most: usize) {
         self.show();
-        let mut parcel = Parcel::default();
+        let mut packet = Packet::default();
         let mut worked = 0;
         while worked < most && self.ours.look(most as u16).unwrap() > 0 {
-            assert_eq!(self.ours.open(&mut parcel).unwrap(), Taken::Parcel);
+            assert_eq!(self.ours.open(&mut packet).unwrap(), OpenOutcome::Packet);
             let chain = self.theirs.pop_descriptor_chain(&self.twin).expect("a chain that we see too");
-            assert_eq!(chain.head_index(), parcel.head);
+            assert_eq!(chain.head_index(), packet.head);
             let mut frame = Vec::new();
             chain.reader(&self.twin).unwrap().read_to_end(&mut frame).unwrap();
-            assert_eq!(bytes_of(&parcel), frame[HEADER..]);
-            self.ours.finish(&parcel);
-            self.theirs.add_used(&self.twin, parcel.head, 0).unwrap();
+            assert_eq!(bytes_of(&packet), frame[HEADER..]);
+            self.ours.finish(&packet);
+            self.theirs.add_used(&self.twin, packet.head, 0).unwrap();
             worked += 1;
         }
         if worked < most {
@@ -182,13 +182,13 @@ impl Bed {
     }
 }
 
-/// The frame that `parcel` stands for.
-fn bytes_of(parcel: &Parcel) -> Vec<u8> {
-    let mut bytes = parcel.start().to_vec();
-    for piece in parcel.rest() {
-        piece.append_to(&mut bytes);
+/// The frame that `packet` stands for.
+fn bytes_of(packet: &Packet) -> Vec<u8> {
+    let mut bytes = packet.start().to_vec();
+    for iovec in packet.rest() {
+        iovec.append_to(&mut bytes);
     }
-    assert_eq!(bytes.len(), parcel.length as usize);
+    assert_eq!(bytes.len(), packet.length as usize);
     bytes
 }
 

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use crate::bed::device;
 use memlane::id::{Direction, PortId, RingKey, RouteEntry};
 use memlane::offload::Offloads;
-use memlane::parcel::Parcel;
+use memlane::packet::Packet;
 use memlane::port::Port;
-use memlane::ring::{Placed, ReceiveQueue, RingFault, Taken, TransmitQueue};
+use memlane::ring::{OpenOutcome, PlaceOutcome, ReceiveQueue, RingFault, TransmitQueue};
 use memlane::settings::{Poll, Settings};
 use memlane::shared::Shared;
 use memlane::stats::DropReason;
@@ -139,8 +139,8 @@ impl Bed {
 }
 
 /// A frame of 64 bytes.
-fn frame() -> Parcel {
-    Parcel::from_bytes(PortId(0), &[2; 64])
+fn frame() -> Packet {
+    Packet::from_bytes(PortId(0), &[2; 64])
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_few_bad_chains_end_the_look_for_room() {
     (0..SIZE).for_each(|index| driver.describe(index, 0, DESC_WRITE | DESC_NEXT, (index + 1) % SIZE));
     driver.offer(0, SIZE);
     let mut receive_queue = driver.receive_queue();
-    assert_eq!(receive_queue.place(&mut frame()), Ok(Placed::Refused(DropReason::BadReceiveChains)));
+    assert_eq!(receive_queue.place(&mut frame()), Ok(PlaceOutcome::Refused(DropReason::BadReceiveChains)));
     assert!((1..=16).contains(&receive_queue.take_bad_chains()));
     assert!(receive_queue.take_walked() <= 5 * u64::from(SIZE));
     assert_eq!(receive_queue.take_walked(), 0);
@@ -167,13 +167,13 @@ fn a_chain_ends_after_1024_descriptors_of_whatever_length() {
         describe(0);
         driver.offer(0, 1);
         let mut transmit_queue = driver.transmit_queue();
-        let taken = if too_long { Taken::Dropped(DropReason::ChainLoop) } else { Taken::Parcel };
+        let taken = if too_long { OpenOutcome::Dropped(DropReason::ChainLoop) } else { OpenOutcome::Packet };
         assert_eq!(transmit_queue.look(1), Ok(1));
-        assert_eq!(transmit_queue.open(&mut Parcel::default()), Ok(taken), "{empty} empty descriptors");
+        assert_eq!(transmit_queue.open(&mut Packet::default()), Ok(taken), "{empty} empty descriptors");
 
         describe(DESC_WRITE);
         let mut receive_queue = driver.receive_queue();
-        let placed = if too_long { Placed::NoRoom } else { Placed::Whole(1) };
+        let placed = if too_long { PlaceOutcome::NoRoom } else { PlaceOutcome::Whole(1) };
         assert_eq!(receive_queue.place(&mut frame()), Ok(placed), "{empty} empty descriptors");
         assert_eq!((receive_queue.take_bad_chains(), receive_queue.take_walked()), (too_long.into(), 1024));
     }
@@ -188,8 +188,8 @@ fn a_frame_is_not_looked_for_room_for_ever() {
     driver.describe(1023, 13, DESC_WRITE, 0);
     driver.offer(0, SIZE);
     let mut receive_queue = driver.receive_queue();
-    let mut parcel = frame();
-    assert_eq!(receive_queue.place(&mut parcel), Ok(Placed::Refused(DropReason::TooLongForReceiver)));
+    let mut packet = frame();
+    assert_eq!(receive_queue.place(&mut packet), Ok(PlaceOutcome::Refused(DropReason::TooLongForReceiver)));
     assert!(receive_queue.take_walked() <= 5 * 1024);
 }
 
@@ -202,10 +202,10 @@ fn more_than_the_ring_holds(take: impl Fn(&mut TransmitQueue) -> Result<bool, Ri
     driver.describe(1, 1, 0, 0);
     driver.offer(0, 1);
     let mut transmit_queue = driver.transmit_queue();
-    let mut parcel = Parcel::default();
+    let mut packet = Packet::default();
     assert_eq!(transmit_queue.look(1), Ok(1));
-    assert_eq!(transmit_queue.open(&mut parcel), Ok(Taken::Parcel));
-    transmit_queue.keep_out(&parcel, 1);
+    assert_eq!(transmit_queue.open(&mut packet), Ok(OpenOutcome::Packet));
+    transmit_queue.keep_in_flight(&packet, 1);
     let mut taken = 0;
     let fault = loop {
         driver.offer(1, SIZE);
@@ -213,24 +213,26 @@ fn more_than_the_ring_holds(take: impl Fn(&mut TransmitQueue) -> Result<bool, Ri
             transmit_queue.look(1)?;
             assert!(take(&mut transmit_queue)?);
             taken += 1;
-            assert!(transmit_queue.out_count() > 0, "nothing is out, it says, after {taken} more");
+            assert!(transmit_queue.in_flight() > 0, "nothing is out, it says, after {taken} more");
             Ok(())
         });
         if let Err(fault) = result {
             break fault;
         }
     };
-    assert_eq!((fault, taken), (RingFault::TooManyOut, i32::from(SIZE) - 1));
-    assert_eq!(transmit_queue.look(1), Err(RingFault::TooManyOut));
+    assert_eq!((fault, taken), (RingFault::TooManyInFlight, i32::from(SIZE) - 1));
+    assert_eq!(transmit_queue.look(1), Err(RingFault::TooManyInFlight));
     // The packet in flight is completed all the same, and all chains behind it.
-    transmit_queue.come_back(parcel.head);
+    transmit_queue.come_back(packet.head);
     transmit_queue.ring().publish();
-    assert_eq!((transmit_queue.out_count(), driver.shared().used_index()), (0, SIZE));
+    assert_eq!((transmit_queue.in_flight(), driver.shared().used_index()), (0, SIZE));
 }
 
 #[test]
 fn more_taken_than_the_ring_holds_is_a_fault() {
-    more_than_the_ring_holds(|transmit_queue| Ok(transmit_queue.open(&mut Parcel::default())? == Taken::Dropped(DropReason::Runt)));
+    more_than_the_ring_holds(|transmit_queue| {
+        Ok(transmit_queue.open(&mut Packet::default())? == OpenOutcome::Dropped(DropReason::Runt))
+    });
     more_than_the_ring_holds(TransmitQueue::discard);
 }
 
@@ -240,7 +242,7 @@ fn a_jump_that_was_seen_once_stays_a_fault() {
     (0..64).for_each(|index| driver.describe(index, 2000, DESC_WRITE, 0));
     driver.offer(0, 1);
     let mut receive_queue = driver.receive_queue();
-    assert_eq!(receive_queue.place(&mut frame()), Ok(Placed::Whole(1)));
+    assert_eq!(receive_queue.place(&mut frame()), Ok(PlaceOutcome::Whole(1)));
     driver.shared().set_available_index(0);
     assert_eq!(receive_queue.read_ahead(32), Err(RingFault::IndexJump));
     // As if nothing had been.
@@ -308,7 +310,7 @@ fn bad_chains_go_back_though_their_frame_is_lost_and_the_next_one_arrives() {
 
 /// A frame that is longer than all that its receiver has posted, with these settings.
 fn others_pass_a_frame_that_is_too_long(settings: Settings) {
-    let mut bed = Bed::with(Settings { patience: Duration::from_secs(60), ..settings });
+    let mut bed = Bed::with(Settings { stall_timeout: Duration::from_secs(60), ..settings });
     bed.post(1, 20);
     bed.send_long(0, 1, 60_000);
     assert_eq!(bed.receive[1].shared().used_index(), 0);
@@ -337,7 +339,7 @@ fn and_where_drivers_poll() {
 
 #[test]
 fn a_frame_that_stays_too_long_is_dropped_after_the_patience_and_the_others_are_not() {
-    let mut bed = Bed::with(Settings { patience: Duration::from_millis(50), ..Settings::default() });
+    let mut bed = Bed::with(Settings { stall_timeout: Duration::from_millis(50), ..Settings::default() });
     bed.post(1, 20);
     bed.send_long(0, 1, 60_000);
     let mut used = 0;

@@ -17,7 +17,7 @@ use memlane::settings::Settings;
 use memlane::shared::Shared;
 use memlane::worker::{Mailbox, Start, Worker, links};
 use memlane_rig::memory::GuestMemory;
-use memlane_rig::ring::{DriverRing, Piece, RingOptions as DriverOptions, USED_NO_NOTIFY};
+use memlane_rig::ring::{DriverRing, Iovec, RingOptions as DriverOptions, USED_NO_NOTIFY};
 
 /// A driver without EVENT_IDX, which must be told by a flag when no kick is needed.
 struct Driver {
@@ -41,7 +41,7 @@ impl Driver {
 
     /// Adds a receive buffer; true if the driver must then kick.
     fn add(&mut self) -> bool {
-        self.ring.add(&[Piece::writable(self.buffer, 2048)]).unwrap();
+        self.ring.add(&[Iovec::writable(self.buffer, 2048)]).unwrap();
         self.ring.publish();
         self.ring.kick_needed()
     }

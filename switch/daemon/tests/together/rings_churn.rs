@@ -49,7 +49,7 @@ fn partner(index: usize) -> usize {
 /// Sends numbered frames to its partner and takes the partner's, each in its turn, none twice, none lost; at the end takes the rest.
 fn talk(guest: &mut ToyGuest, index: usize, progress: &Progress) {
     let (mut next, mut expected, partner) = (0, 0, partner(index));
-    let deadline = Instant::now() + DEADLINE + PATIENCE;
+    let deadline = Instant::now() + DEADLINE + TIMEOUT;
     loop {
         let heard = progress.received[partner].load(Ordering::Acquire);
         if progress.over.load(Ordering::Acquire) {
@@ -107,7 +107,7 @@ fn come_and_go(guest: &mut ToyGuest, index: usize, progress: &Progress) {
 #[test]
 fn rings_that_come_and_go_disturb_nobody() {
     // A stall timeout beyond the time of this test: a receiver that this machine does not let run must not lose frames.
-    let bed = Bed::with("workers = 4\npatience-ms = 60000", &[""; STEADY + RESTLESS]);
+    let bed = Bed::with("workers = 4\nstall-timeout-ms = 60000", &[""; STEADY + RESTLESS]);
     let mut guests: Vec<ToyGuest> = (0..STEADY + RESTLESS).map(|index| bed.guest(index)).collect();
     let progress = Progress::default();
     let (steady, restless) = guests.split_at_mut(STEADY);

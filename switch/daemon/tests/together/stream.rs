@@ -27,8 +27,8 @@ fn bed(top: &str) -> (Bed, PathBuf) {
 
 fn meet(bed: &Bed, path: &PathBuf) -> UnixStream {
     let stream = UnixStream::connect(path).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     bed.wait_for(|bed| bed.state(1) == State::Running, "the stream's port runs");
     stream
 }
@@ -50,7 +50,7 @@ fn receive(stream: &mut UnixStream) -> Vec<u8> {
 fn greet(guest: &mut ToyGuest, stream: &mut UnixStream) {
     let hello = frame(OTHER, BROADCAST, 60, 1);
     send(stream, &hello);
-    assert_eq!(guest.receive(PATIENCE).unwrap().bytes, hello);
+    assert_eq!(guest.receive(TIMEOUT).unwrap().bytes, hello);
     let hello = frame(guest.mac(), OTHER, 60, 2);
     guest.send(&hello).unwrap();
     assert_eq!(receive(stream), hello);
@@ -67,7 +67,7 @@ fn frames_of_all_lengths_pass_both_ways() {
         assert!(receive(&mut stream) == out, "{length} bytes out");
         let back = frame(OTHER, guest.mac(), length, number as u64);
         send(&mut stream, &back);
-        assert!(guest.receive(PATIENCE).unwrap().bytes == back, "{length} bytes back");
+        assert!(guest.receive(TIMEOUT).unwrap().bytes == back, "{length} bytes back");
     }
 }
 
@@ -89,7 +89,7 @@ fn frames_that_come_in_crumbs_or_all_at_once_keep_their_order() {
         stream
     });
     for frame in &frames {
-        assert!(guest.receive(PATIENCE).unwrap().bytes == *frame);
+        assert!(guest.receive(TIMEOUT).unwrap().bytes == *frame);
     }
     drop(writer.join().unwrap());
 }
@@ -136,12 +136,12 @@ fn checksums_left_undone_are_completed_where_that_is_set_and_counted_elsewhere()
         for packet in (0..8).map(|n| Packet::tcp(from, to, n, vec![n as u8; 700])) {
             let undone = packet.partial().1;
             send(&mut stream, &undone);
-            let got = guest.receive(PATIENCE).unwrap();
+            let got = guest.receive(TIMEOUT).unwrap();
             assert!(got.bytes == if completes { packet.frame() } else { undone });
             assert_eq!(check(&got.header, &got.bytes).is_ok(), completes);
             // A frame with a full checksum keeps it.
             send(&mut stream, &packet.frame());
-            assert!(guest.receive(PATIENCE).unwrap().bytes == packet.frame());
+            assert!(guest.receive(TIMEOUT).unwrap().bytes == packet.frame());
         }
         assert_eq!(bed.totals(1).undone_checksums, if completes { 0 } else { 8 });
     }
@@ -184,7 +184,7 @@ fn runts_are_counted() {
 
 #[test]
 fn who_does_not_read_holds_up_its_sender_only_for_the_patience() {
-    let (bed, path) = bed("patience-ms = 50");
+    let (bed, path) = bed("stall-timeout-ms = 50");
     let (mut guest, mut stream) = (bed.guest(0), meet(&bed, &path));
     greet(&mut guest, &mut stream);
     let begun = Instant::now();
@@ -192,7 +192,7 @@ fn who_does_not_read_holds_up_its_sender_only_for_the_patience() {
     while bed.drops(1, DropReason::ReceiverStalled) + bed.drops(1, DropReason::ReceiverFull) == 0 {
         guest.send(&frame(guest.mac(), OTHER, 60_000, number)).unwrap();
         number += 1;
-        assert!(begun.elapsed() < PATIENCE, "{:?}", bed.totals(1));
+        assert!(begun.elapsed() < TIMEOUT, "{:?}", bed.totals(1));
     }
     // The frames taken from the ring arrive undamaged and in order once the peer reads; then all frames do again.
     let mut last = None;
@@ -206,7 +206,7 @@ fn who_does_not_read_holds_up_its_sender_only_for_the_patience() {
             break;
         }
     }
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     greet(&mut guest, &mut stream);
 }
 
@@ -231,7 +231,7 @@ fn a_stop_does_not_wait_for_anybody() {
     let stream = meet(&bed, &path);
     let begun = Instant::now();
     bed.stop();
-    assert!(begun.elapsed() < PATIENCE / 2);
+    assert!(begun.elapsed() < TIMEOUT / 2);
     assert!(!path.exists(), "the socket is gone");
     drop(stream);
 }
@@ -248,7 +248,7 @@ fn memlane_connects_where_it_is_told_to_and_again() {
     for _ in 0..3 {
         let listener = UnixListener::bind(&path).unwrap();
         let mut stream = listener.accept().unwrap().0;
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         bed.wait_for(|bed| bed.state(1) == State::Running, "the port runs");
         greet(&mut guest, &mut stream);
         drop((stream, listener));
@@ -271,7 +271,7 @@ fn what_goes_to_null_is_gone_and_what_goes_to_a_loopback_comes_back() {
     for (number, length) in [14, 60, 1514, 65_535].into_iter().enumerate() {
         let station = [2, 0, 0, 0, 9, 2];
         guest.send(&frame(guest.mac(), station, length, number as u64)).unwrap();
-        assert!(guest.receive(PATIENCE).unwrap().bytes == frame(station, guest.mac(), length, number as u64));
+        assert!(guest.receive(TIMEOUT).unwrap().bytes == frame(station, guest.mac(), length, number as u64));
     }
     guest.send(&frame(guest.mac(), BROADCAST, 60, 0)).unwrap();
     assert_silent(&mut guest);

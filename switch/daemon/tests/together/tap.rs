@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::process::Command;
 
-use crate::common::{ALL_LOOKS, PATIENCE, in_a_namespace, wait_until};
+use crate::common::{ALL_LOOKS, TIMEOUT, in_a_namespace, wait_until};
 use memlane::config::Config;
 use memlane::daemon::Daemon;
 use memlane::id::PortId;
@@ -45,10 +45,10 @@ impl Bed {
         let daemon = Daemon::start(&Config::parse(&text, "test").unwrap()).unwrap();
         ip("addr add 10.0.0.1/24 dev memlane");
         ip("neigh add 10.0.0.2 lladdr 02:00:00:00:00:02 dev memlane");
-        let guest = ToyGuest::builder().mac(Host::v4(GUEST).mac).features(wanted).patience(PATIENCE).connect(&socket).unwrap();
+        let guest = ToyGuest::builder().mac(Host::v4(GUEST).mac).features(wanted).timeout(TIMEOUT).connect(&socket).unwrap();
         let socket = UdpSocket::bind("10.0.0.1:1000").unwrap();
         socket.connect("10.0.0.2:1000").unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         Self { daemon, guest, socket, _folder: folder }
     }
 
@@ -68,7 +68,7 @@ impl Bed {
     /// The payload of the next frame of the kernel's, after a look at its lengths and checksums.
     fn guest_hears(&mut self) -> (NetHeader, Vec<u8>) {
         loop {
-            let frame = self.guest.receive(PATIENCE).unwrap();
+            let frame = self.guest.receive(TIMEOUT).unwrap();
             // Group membership and the like may be in between.
             if frame.bytes[12..14] == [8, 0] && frame.bytes[23] == 17 && frame.bytes[..6] == Host::v4(GUEST).mac {
                 check(&frame.header, &frame.bytes).unwrap();
@@ -256,7 +256,7 @@ fn a_device_that_is_renamed_is_still_there() {
 #[test]
 fn frames_from_the_kernel_take_no_more_memory_than_they_may() {
     in_a_namespace("tap::frames_from_the_kernel_take_no_more_memory_than_they_may", || {
-        let mut bed = Bed::with(features::LINUX, "memory-mib = 1\npatience-ms = 60000");
+        let mut bed = Bed::with(features::LINUX, "memory-mib = 1\nstall-timeout-ms = 60000");
         let held = |bed: &Bed| bed.daemon.network().shared().budget.held();
         let most = bed.daemon.network().shared().budget.most();
         assert!(most <= 1 << 20);

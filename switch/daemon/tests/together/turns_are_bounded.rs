@@ -6,12 +6,12 @@ use std::time::Duration;
 use crate::bed::{Bed, Guest};
 use memlane::id::{Direction, PortId, RingKey, RouteEntry};
 use memlane::offload::{MAX_SEGMENTS, Offloads};
-use memlane::policy::{Allowance, Limit};
+use memlane::policy::{Limit, PortLimits};
 use memlane::ring::Ring;
 use memlane::settings::Settings;
 use memlane::stats::DropReason;
 
-use memlane_rig::ring::Piece;
+use memlane_rig::ring::Iovec;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::resource::{UsageWho, getrusage};
 
@@ -21,7 +21,7 @@ const RINGS: (u16, u16) = (32_768, 32_768);
 const TURN_BYTES: u64 = 1 << 20;
 
 fn bed(guests: usize) -> Bed {
-    Bed::with(guests, Settings { patience: Duration::from_secs(60), ..Settings::default() })
+    Bed::with(guests, Settings { stall_timeout: Duration::from_secs(60), ..Settings::default() })
 }
 
 /// Replaces the last guest of `bed` by one with rings of `size` and so many receive `buffers`, which takes these `offloads`.
@@ -64,7 +64,7 @@ fn send(guest: &mut Guest, frame: &[u8], count: usize) {
     let at = guest.memory.allocate(frame.len() as u64, 64).unwrap();
     guest.memory.write(at, frame).unwrap();
     for _ in 0..count {
-        guest.transmit.add(&[Piece::readable(at, frame.len() as u32)]).unwrap();
+        guest.transmit.add(&[Iovec::readable(at, frame.len() as u32)]).unwrap();
     }
     guest.transmit.publish();
 }
@@ -92,7 +92,7 @@ fn a_limit_of_packets_counts_segments_that_are_delivered() {
     bed.announce(&[0, 1, 2]);
     // A burst of 32 is always let through.
     let receive = Limit { packets: Some(1), burst_ms: Some(1), ..Limit::default() };
-    bed.ports[2].policy.set(&Allowance { receive, ..Allowance::default() });
+    bed.ports[2].policy.set(&PortLimits { receive, ..PortLimits::default() });
     let before = delivered(&bed);
     send(&mut bed.guests[0], &dust(0, 2), 20);
     while delivered(&bed)[2].0 == before[2].0 {
@@ -141,7 +141,7 @@ fn chains_of_empty_descriptors_end_the_turn() {
     replace_last(&mut bed, RINGS, Offloads::ALL);
     let guest = &mut bed.guests[2];
     let at = guest.memory.allocate(64, 64).unwrap();
-    let chain: Vec<_> = (0..1024).map(|_| Piece::readable(at, 0)).collect();
+    let chain: Vec<_> = (0..1024).map(|_| Iovec::readable(at, 0)).collect();
     for _ in 0..30 {
         guest.transmit.add(&chain).unwrap();
     }
@@ -165,7 +165,7 @@ fn broken_receive_buffers_cost_little_in_each_pass() {
     replace_last(&mut bed, (32_768, 0), Offloads::ALL);
     let villain = &mut bed.guests[3];
     let at = villain.memory.allocate(64, 64).unwrap();
-    let chain: Vec<_> = (0..1030).map(|_| Piece::writable(at, 0)).collect();
+    let chain: Vec<_> = (0..1030).map(|_| Iovec::writable(at, 0)).collect();
     for _ in 0..31 {
         villain.receive.add(&chain).unwrap();
     }
@@ -230,8 +230,8 @@ fn frames_in_pages_that_are_not_in_memory_end_the_turn() {
     let start = sender.memory.allocate(76, 64).unwrap();
     sender.memory.write(start + 12, &[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5]).unwrap();
     for &first in &frames {
-        let rest = borders(first).map(|at| Piece::readable(at, 2));
-        let chain: Vec<_> = [Piece::readable(start, 76)].into_iter().chain(rest).collect();
+        let rest = borders(first).map(|at| Iovec::readable(at, 2));
+        let chain: Vec<_> = [Iovec::readable(start, 76)].into_iter().chain(rest).collect();
         sender.transmit.add(&chain).unwrap();
     }
     sender.transmit.publish();
@@ -253,7 +253,7 @@ fn buffers_in_pages_that_are_not_in_memory_end_the_turn_and_are_their_ports_to_p
     bed.announce(&[2]);
     let receiver = &mut bed.guests[2];
     for &first in &buffers {
-        let chain: Vec<_> = borders(first).map(|at| Piece::writable(at, 2)).collect();
+        let chain: Vec<_> = borders(first).map(|at| Iovec::writable(at, 2)).collect();
         receiver.receive.add(&chain).unwrap();
     }
     receiver.receive.publish();

@@ -7,7 +7,7 @@
 use std::process::Command;
 
 use crate::command::{Running, memlane, printed, told, write};
-use crate::common::{Bed, GLANCE, PATIENCE, in_a_namespace, mac, wait_until};
+use crate::common::{Bed, POLL_INTERVAL, TIMEOUT, in_a_namespace, mac, wait_until};
 use memlane::config::Config;
 use memlane::daemon::Daemon;
 use memlane::uplink::UplinkReport;
@@ -53,7 +53,7 @@ fn frame(from: [u8; 6], to: [u8; 6]) -> Vec<u8> {
 }
 
 fn is_silent(guest: &mut ToyGuest) -> bool {
-    guest.receive(GLANCE).is_err()
+    guest.receive(POLL_INTERVAL).is_err()
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_guest_that_invents_addresses_fills_no_bridge() {
         for n in 0..500_u16 {
             let [a, b] = n.to_be_bytes();
             guest.send(&frame([2, 1, 0, 0, a, b], [0xff; 6])).unwrap();
-            guest.wait_sent(PATIENCE).unwrap();
+            guest.wait_sent(TIMEOUT).unwrap();
         }
         wait_until(|| report(&bed).held_back > 300, "most are held back");
         assert!(known_here().len() <= 128, "{}", known_here().len());
@@ -181,18 +181,21 @@ fn whoever_is_elsewhere_is_not_flooded_for() {
         let (mut asks, mut hears) = (bed.guest(0), bed.guest(1));
         let far = [2, 0, 0, 0, 9, 9];
         run(&format!("bridge fdb add {} dev ml-vx100 dst 10.9.0.2 self", text(far)));
-        wait_until(|| report(&bed).stations.len() == 1, "the table knows who is elsewhere");
-        assert_eq!((report(&bed).stations[0].host.as_str(), report(&bed).hosts), ("10.9.0.2", vec!["10.9.0.2".to_owned()]));
+        wait_until(|| report(&bed).learned_addresses.len() == 1, "the table knows who is elsewhere");
+        assert_eq!(
+            (report(&bed).learned_addresses[0].host.as_str(), report(&bed).hosts),
+            ("10.9.0.2", vec!["10.9.0.2".to_owned()])
+        );
         let before = report(&bed).totals.receive_frames;
         asks.send(&frame(mac(0), far)).unwrap();
         wait_until(|| report(&bed).totals.receive_frames == before + 1, "the frame leaves by the uplink");
         assert!(is_silent(&mut hears), "and nowhere else");
         run(&format!("bridge fdb replace {} dev ml-vx100 dst 10.9.0.3 self", text(far)));
-        wait_until(|| report(&bed).stations[0].host == "10.9.0.3", "it is elsewhere again");
+        wait_until(|| report(&bed).learned_addresses[0].host == "10.9.0.3", "it is elsewhere again");
         run(&format!("bridge fdb del {} dev ml-vx100 dst 10.9.0.3 self", text(far)));
-        wait_until(|| report(&bed).stations.is_empty(), "the table forgets it");
+        wait_until(|| report(&bed).learned_addresses.is_empty(), "the table forgets it");
         asks.send(&frame(mac(0), far)).unwrap();
-        assert_eq!(hears.receive(PATIENCE).unwrap().bytes[..6], far, "it is flooded for again");
+        assert_eq!(hears.receive(TIMEOUT).unwrap().bytes[..6], far, "it is flooded for again");
     });
 }
 
@@ -203,7 +206,7 @@ fn a_guest_cannot_have_others_told_that_it_is_somebody_elsewhere() {
         let far = [2, 0, 0, 0, 9, 9];
         run(&format!("bridge fdb add {} dev ml-vx100 dst 10.9.0.2 self", text(far)));
         run(&format!("bridge fdb add {} dev ml-vx100 dst 10.9.0.2 self", text(mac(1))));
-        wait_until(|| report(&bed).stations.len() == 2, "the table knows who is elsewhere");
+        wait_until(|| report(&bed).learned_addresses.len() == 2, "the table knows who is elsewhere");
         let mut forger = bed.guest(0);
         forger.send(&frame(far, [0xff; 6])).unwrap();
         wait_until(|| report(&bed).held_back == 1, "the forged address is not told of");
@@ -228,12 +231,12 @@ fn thousands_come_and_go_at_once() {
             run(&format!("bridge -batch {}", path.display()));
         };
         batch("add");
-        wait_until(|| report(&bed).stations.len() == 1024 && report(&bed).more, "the table is full, and no more");
+        wait_until(|| report(&bed).learned_addresses.len() == 1024 && report(&bed).more, "the table is full, and no more");
         let uplink = bed.daemon().network().find("uplink:lan").unwrap();
-        assert!(uplink.stations() <= 1024);
+        assert!(uplink.learned_addresses() <= 1024);
         batch("del");
-        wait_until(|| report(&bed).stations.is_empty() && !report(&bed).more, "nothing is left");
-        assert_eq!(uplink.stations(), 0);
+        wait_until(|| report(&bed).learned_addresses.is_empty() && !report(&bed).more, "nothing is left");
+        assert_eq!(uplink.learned_addresses(), 0);
     });
 }
 

@@ -8,21 +8,21 @@ use crate::source_rules::{files, without_comments, without_tests};
 
 /// Files and folders with code that workers run; a port's own threads, the operator's side and set-up stand elsewhere.
 const RUN_BY_WORKERS: &[&str] = &[
-    "dataplane/agenda.rs",
-    "dataplane/airtime",
+    "dataplane/timers.rs",
+    "dataplane/cpu_time",
     "virtq/budget.rs",
     "virtq/copy.rs",
     "virtq/drop_reason.rs",
     "virtq/frame.rs",
-    "dataplane/fate.rs",
+    "dataplane/outcome.rs",
     "dataplane/handover.rs",
     "virtq/id.rs",
     "dataplane/link",
     "virtq/memory",
-    "virtq/notice.rs",
+    "virtq/notification.rs",
     "virtq/offload",
     "dataplane/outlets",
-    "virtq/parcel.rs",
+    "virtq/packet.rs",
     "dataplane/policy.rs",
     "dataplane/port/end.rs",
     "backends/loopback.rs",
@@ -57,8 +57,13 @@ const RUN_BY_WORKERS: &[&str] = &[
 
 /// File, calls that may panic, indices, and why none of them does.
 const LISTED: &[(&str, usize, usize, &str)] = &[
-    ("dataplane/agenda.rs", 0, 3, "the list is grown to the slot's index before, and what is on the agenda has its place there"),
-    ("dataplane/airtime/bill.rs", 0, 1, "a pattern over all items"),
+    (
+        "dataplane/timers.rs",
+        0,
+        3,
+        "the list is grown to the slot's index before, and what is on the timer list has its place there",
+    ),
+    ("dataplane/cpu_time/accounting.rs", 0, 1, "a pattern over all items"),
     ("virtq/copy.rs", 0, 1, "the first of an array of fixed length"),
     (
         "virtq/frame.rs",
@@ -69,7 +74,7 @@ const LISTED: &[(&str, usize, usize, &str)] = &[
     ("dataplane/handover.rs", 1, 3, "a queue's capacity is checked where it is made, and positions are taken modulo it"),
     ("dataplane/link/line.rs", 0, 1, "cut to the shorter of both lengths"),
     ("virtq/memory/mod.rs", 0, 3, "windows of two, and the span before a partition point that is not the first"),
-    ("virtq/memory/piece.rs", 2, 0, "checked by the compiler"),
+    ("virtq/memory/iovec.rs", 2, 0, "checked by the compiler"),
     ("virtq/memory/region.rs", 0, 1, "from a partition point of the same list on"),
     (
         "virtq/memory/sigbus.rs",
@@ -87,14 +92,14 @@ const LISTED: &[(&str, usize, usize, &str)] = &[
     ("dataplane/outlets/mod.rs", 0, 2, "all of a slice, and a number modulo the length of a list that is not empty"),
     ("dataplane/outlets/outlet.rs", 0, 2, "an array of two"),
     (
-        "virtq/parcel.rs",
+        "virtq/packet.rs",
         2,
         21,
         "sizes are checked by the compiler, lengths cut to the shorter of both, and a chunk's number is one that its pool lent",
     ),
     ("backends/loopback.rs", 0, 3, "sixty bytes of its own, in buffers that are longer"),
     ("backends/payload.rs", 0, 3, "offsets were checked on transmit, lengths are cut to the shorter of both"),
-    ("backends/store.rs", 0, 12, "buffers are numbered by the store, and heads come from parcels that it opened"),
+    ("backends/store.rs", 0, 12, "buffers are numbered by the store, and heads come from packets that it opened"),
     (
         "backends/stream/receive.rs",
         0,
@@ -137,8 +142,8 @@ const LISTED: &[(&str, usize, usize, &str)] = &[
     ("virtq/ring/rooms.rs", 0, 2, "an offset is within what is written, and there is a first room"),
     ("dataplane/schedule.rs", 0, 1, "the position of one that was found or just added"),
     ("dataplane/schedule/flows.rs", 0, 8, "buckets are numbered by a byte, or by a list of them that is not empty"),
-    ("dataplane/schedule/parking.rs", 0, 6, "spots are numbered by the parking itself and freed once"),
-    ("dataplane/schedule/race.rs", 0, 1, "the position of one that was found or just added"),
+    ("dataplane/schedule/wait_queue.rs", 0, 6, "spots are numbered by the wait queue itself and freed once"),
+    ("dataplane/schedule/fair_queue.rs", 0, 1, "the position of one that was found or just added"),
     (
         "dataplane/slots.rs",
         1,
@@ -153,7 +158,7 @@ const LISTED: &[(&str, usize, usize, &str)] = &[
         19,
         "a bucket's number is a hash shifted to the table's size, a way's is below the bucket's, and the size of ports is checked by the compiler",
     ),
-    ("dataplane/worker/directory.rs", 0, 2, "the list is grown to the index before"),
+    ("dataplane/worker/port_table.rs", 0, 2, "the list is grown to the index before"),
     ("dataplane/worker/pass.rs", 0, 4, "a worker's own number, and others' below their count"),
     ("dataplane/worker/peers.rs", 0, 6, "workers' numbers below their count, when they are connected"),
     (
@@ -208,5 +213,5 @@ fn what_may_panic_in_a_worker_is_listed_with_the_reason_why_it_does_not() {
     }
     assert!(LISTED.iter().all(|(name, _, _, why)| files.contains_key(*name) && !why.is_empty()));
     // Does the reading of sources still work?
-    assert_eq!(found["virtq/memory/piece.rs"], (2, 0));
+    assert_eq!(found["virtq/memory/iovec.rs"], (2, 0));
 }

@@ -10,13 +10,13 @@ use std::time::Duration;
 use crate::common::*;
 use memlane::frame::MacAddress;
 use memlane::link::Impairment;
-use memlane::network::PortTerms;
-use memlane::policy::Allowance;
+use memlane::network::AttachSettings;
+use memlane::policy::PortLimits;
 use memlane::port::{Offer, Port, State};
 use memlane::stats::DropReason;
 use memlane_backends::xen::in_memory::Hypervisor;
 use memlane_backends::xen::netif::{MOST_SLOTS, tx_flag};
-use memlane_backends::xen::{Keeper, Newcomer, News, Wanted};
+use memlane_backends::xen::{Newcomer, News, Wanted, XenstoreWatcher};
 use memlane_rig::frames::{Host, Packet, check};
 use netfront::{Front, Kind, Marks, Queue, at};
 
@@ -24,7 +24,7 @@ const PLAIN: Marks = Marks { checksum_blank: false, gso: None };
 
 /// A network of a guest behind vhost-user, port 0, and ports for the Xen domains x1, x2 ..., numbered from 1 on.
 struct Xen {
-    keeper: Option<Keeper>,
+    watcher: Option<XenstoreWatcher>,
     bed: Bed,
     hypervisor: Arc<Hypervisor>,
     ports: Vec<Arc<Port>>,
@@ -37,22 +37,22 @@ impl Xen {
 
     fn with(top: &str, domains: usize, link: Option<Impairment>) -> Self {
         let bed = Bed::with(top, &[""]);
-        let allowance = Allowance::default();
+        let limits = PortLimits::default();
         let port = |index: usize| {
             let name = format!("x{index}");
-            let terms = PortTerms {
+            let attach_settings = AttachSettings {
                 name: &name,
                 segment: "lan",
-                allowance: &allowance,
+                limits: &limits,
                 link: &link,
                 mac: None,
                 offer: Offer::default(),
                 enabled: true,
             };
-            bed.daemon().network().add_port(&terms, 4).unwrap()
+            bed.daemon().network().add_port(&attach_settings, 4).unwrap()
         };
         let ports = (1..=domains).map(port).collect();
-        let mut xen = Self { keeper: None, bed, hypervisor: Hypervisor::new(), ports };
+        let mut xen = Self { watcher: None, bed, hypervisor: Hypervisor::new(), ports };
         xen.start();
         xen
     }
@@ -60,12 +60,12 @@ impl Xen {
     /// A xenstore watcher begins, as in a process that has just started.
     fn start(&mut self) {
         let layer: Arc<Hypervisor> = Arc::clone(&self.hypervisor);
-        let keeper = Keeper::start_on(self.bed.daemon().network(), layer, self.hypervisor.store()).unwrap();
+        let watcher = XenstoreWatcher::start_on(self.bed.daemon().network(), layer, self.hypervisor.store()).unwrap();
         for port in &self.ports {
             let wanted = Wanted { domain: port.name.clone(), vif: 0, queues: 4, receive_offloads: true, has_address: false };
-            keeper.serve(wanted, port);
+            watcher.serve(wanted, port);
         }
-        self.keeper = Some(keeper);
+        self.watcher = Some(watcher);
     }
 
     fn create(&self, index: usize) -> Front {
@@ -213,7 +213,7 @@ fn other_kinds_of_ports_reach_xen_guests_and_back() {
     for (number, length) in [60, 1514, 9000, 65_000].into_iter().enumerate() {
         let out = frame(mac(1), guest.mac(), length, number as u64);
         front.send(&out, &[100.min(length)], PLAIN);
-        assert!(guest.receive(PATIENCE).unwrap().bytes == out, "{length} bytes to vhost-user");
+        assert!(guest.receive(TIMEOUT).unwrap().bytes == out, "{length} bytes to vhost-user");
         let back = frame(guest.mac(), mac(1), length, number as u64);
         guest.send(&back).unwrap();
         assert!(front.receive().bytes == back, "{length} bytes to Xen");
@@ -228,7 +228,7 @@ fn floods_reach_everybody_and_links_hold_xen_frames_back() {
     let hello = frame(mac(1), BROADCAST, 3000, 5);
     let begin = std::time::Instant::now();
     one.send(&hello, &[66, 2000], PLAIN);
-    assert!(guest.receive(PATIENCE).unwrap().bytes == hello);
+    assert!(guest.receive(TIMEOUT).unwrap().bytes == hello);
     assert!(two.receive().bytes == hello && begin.elapsed() >= std::time::Duration::from_millis(20));
     one.queues[0].await_answers();
 }
@@ -295,7 +295,7 @@ fn offloads_pass_between_xen_and_vhost_user() {
     front.send(&packet.gso(1448).1, &[66], Marks { checksum_blank: true, gso: Some((1, 1448)) });
     let mut payload = 0;
     while payload < 30_000 {
-        let got = guest.receive(PATIENCE).unwrap();
+        let got = guest.receive(TIMEOUT).unwrap();
         check(&got.header, &got.bytes).unwrap();
         payload += got.bytes.len() - 54;
     }
@@ -309,14 +309,14 @@ fn several_queues_are_served_and_flows_keep_to_one() {
     let mut two = xen.front(2, Kind { queues: 2, ..Kind::LINUX });
     let hello = frame(mac(2), BROADCAST, 60, 1);
     two.send(&hello, &[], PLAIN);
-    let heard: usize = one.queues.iter_mut().map(|queue| usize::from(queue.receive(GLANCE).is_some())).sum();
+    let heard: usize = one.queues.iter_mut().map(|queue| usize::from(queue.receive(POLL_INTERVAL).is_some())).sum();
     assert_eq!(heard, 1);
     let mut found = [0; 2];
     for port in 0..40 {
         let bytes = Packet::tcp(Host::v4(1).port(port), Host::v4(2), 1, vec![3; 100]).frame();
         one.queues[usize::from(port % 3)].send(&bytes, &[], PLAIN);
         one.queues[usize::from(port % 3)].await_answers();
-        let mut counts = two.queues.iter_mut().map(|queue| queue.receive(GLANCE).map_or(0, |_| 1));
+        let mut counts = two.queues.iter_mut().map(|queue| queue.receive(POLL_INTERVAL).map_or(0, |_| 1));
         let got = [counts.next().unwrap(), counts.next().unwrap()];
         assert_eq!(got[0] + got[1], 1);
         (found[0], found[1]) = (found[0] + got[0], found[1] + got[1]);
@@ -392,7 +392,7 @@ fn a_process_that_follows_goes_on_where_the_last_one_ended() {
     let mut xen = Xen::new(2);
     let (mut one, mut two) = pair(&xen, Kind::LINUX);
     for round in 0..3 {
-        xen.keeper.take();
+        xen.watcher.take();
         xen.await_state(2, &State::Waiting);
         assert_eq!(two.hypervisor.read(&two.back("state")).as_deref(), Some("4"), "the guest notices nothing");
         for number in 0..20 {
@@ -409,7 +409,7 @@ fn a_process_that_follows_goes_on_where_the_last_one_ended() {
 
 #[test]
 fn what_waits_for_a_receiver_arrives_when_it_posts() {
-    let xen = Xen::with("patience-ms = 10000", 2, None);
+    let xen = Xen::with("stall-timeout-ms = 10000", 2, None);
     let mut one = xen.front(1, Kind::LINUX);
     let mut two = xen.front(2, Kind { posts: 2, ..Kind::LINUX });
     greet(&mut one, mac(1), &mut two, mac(2));
@@ -433,7 +433,7 @@ fn what_waits_for_a_receiver_arrives_when_it_posts() {
 
 #[test]
 fn large_frames_that_are_put_off_lose_nothing_they_were_lent() {
-    let xen = Xen::with("patience-ms = 10000", 2, None);
+    let xen = Xen::with("stall-timeout-ms = 10000", 2, None);
     let mut one = xen.front(1, Kind::LINUX);
     let mut two = xen.front(2, Kind { posts: 40, ..Kind::LINUX });
     greet(&mut one, mac(1), &mut two, mac(2));
@@ -459,7 +459,7 @@ fn large_frames_that_are_put_off_lose_nothing_they_were_lent() {
 
 #[test]
 fn too_few_receive_requests_cost_the_frame_and_nobody_else() {
-    let xen = Xen::with("patience-ms = 20", 2, None);
+    let xen = Xen::with("stall-timeout-ms = 20", 2, None);
     let mut one = xen.front(1, Kind::LINUX);
     let mut two = xen.front(2, Kind { posts: 3, ..Kind::LINUX });
     greet(&mut one, mac(1), &mut two, mac(2));
@@ -597,8 +597,8 @@ fn front_ends_that_make_no_sense_are_refused_with_the_cause() {
 fn interfaces_that_are_memlanes_are_told_of_and_others_are_not() {
     let xen = Xen::new(1);
     let (sender, news) = channel();
-    let keeper = xen.keeper.as_ref().unwrap();
-    keeper.tell(sender);
+    let watcher = xen.watcher.as_ref().unwrap();
+    watcher.tell(sender);
     let front = |domain: u16, script: &str| {
         xen.hypervisor.write(&format!("backend/vif/{domain}/0/script"), script);
         Front::create(&xen.hypervisor, domain, "new", mac(domain.into()))
@@ -606,13 +606,13 @@ fn interfaces_that_are_memlanes_are_told_of_and_others_are_not() {
     let (_other, mut ours) = (front(5, "/etc/xen/scripts/vif-bridge"), front(6, "/etc/xen/scripts/vif-memlane"));
     let address = Some(MacAddress::new(mac(6)));
     let newcomer = Newcomer { domain: 6, vif: 0, segment: Some("lan".into()), mac: address };
-    assert_eq!(news.recv_timeout(PATIENCE), Ok(News::Came(newcomer)));
+    assert_eq!(news.recv_timeout(TIMEOUT), Ok(News::Came(newcomer)));
     let wanted = Wanted { domain: "6".into(), vif: 0, queues: 1, receive_offloads: true, has_address: false };
-    keeper.serve(wanted, &xen.ports[0]);
+    watcher.serve(wanted, &xen.ports[0]);
     ours.connect(Kind::LINUX);
     xen.await_state(1, &State::Running);
     xen.hypervisor.remove("backend/vif/6");
-    assert_eq!(news.recv_timeout(PATIENCE), Ok(News::Gone(6, 0)));
+    assert_eq!(news.recv_timeout(TIMEOUT), Ok(News::Gone(6, 0)));
     xen.await_state(1, &State::Waiting);
     assert!(news.try_recv().is_err(), "nothing else was told");
 }

@@ -17,7 +17,7 @@ use crate::budget::{Account, Permit};
 use crate::frame::NetHeader;
 use crate::id::PortId;
 use crate::offload::segment::{Cutter, Segment};
-use crate::parcel::Parcel;
+use crate::packet::Packet;
 use crate::time::{Cycles, frequency};
 
 /// Memory of a frame in flight beside its bytes.
@@ -60,7 +60,7 @@ impl Ord for Flight {
 
 /// Result of sending one packet along the link, in frames of the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct LineOutcome {
     /// All of them.
     pub frames: u32,
     /// Those that were lost, by the loss of the path.
@@ -124,19 +124,19 @@ impl Line {
         self.flights.is_empty() && self.path.is_clear()
     }
 
-    /// Sends a copy of `parcel` in moment `now`: as it is, or each of its segments.
-    pub fn take(&mut self, parcel: &Parcel, now: Cycles) -> Taken {
-        let mut taken = Taken::default();
-        match if self.path.only_delays() { None } else { Cutter::new(parcel, true) } {
-            Some(cutter) => self.take_segments(parcel, cutter, now, &mut taken),
+    /// Sends a copy of `packet` in moment `now`: as it is, or each of its segments.
+    pub fn take(&mut self, packet: &Packet, now: Cycles) -> LineOutcome {
+        let mut taken = LineOutcome::default();
+        match if self.path.only_delays() { None } else { Cutter::new(packet, true) } {
+            Some(cutter) => self.take_segments(packet, cutter, now, &mut taken),
             None => {
-                let copy = &|| bytes(parcel);
+                let copy = &|| bytes(packet);
                 self.take_frame(
                     WireFrame {
-                        source: parcel.source,
-                        header: parcel.header,
-                        capture_id: parcel.capture_id,
-                        length: parcel.length,
+                        source: packet.source,
+                        header: packet.header,
+                        capture_id: packet.capture_id,
+                        length: packet.length,
                         copy,
                     },
                     now,
@@ -148,21 +148,21 @@ impl Line {
     }
 
     /// Sends a copy of each segment.
-    fn take_segments(&mut self, parcel: &Parcel, mut cutter: Cutter, now: Cycles, taken: &mut Taken) {
-        let whole = bytes(parcel);
+    fn take_segments(&mut self, packet: &Packet, mut cutter: Cutter, now: Cycles, taken: &mut LineOutcome) {
+        let whole = bytes(packet);
         for index in 0..cutter.count() {
             let Segment { header, headers, payload_offset, payload_length, .. } = cutter.segment(index);
             let from = headers.len() + payload_offset as usize;
             let Some(payload) = whole.get(from..from + payload_length as usize) else { return };
             let copy = &|| [headers, payload].concat().into_boxed_slice();
             let length = headers.len() as u32 + payload_length;
-            let capture_id = parcel.capture_id;
-            self.take_frame(WireFrame { source: parcel.source, header, capture_id, length, copy }, now, taken);
+            let capture_id = packet.capture_id;
+            self.take_frame(WireFrame { source: packet.source, header, capture_id, length, copy }, now, taken);
         }
     }
 
     /// Sends a frame, or two copies. If only the second copy finds no room, that is no loss.
-    fn take_frame(&mut self, frame: WireFrame<'_>, now: Cycles, taken: &mut Taken) {
+    fn take_frame(&mut self, frame: WireFrame<'_>, now: Cycles, taken: &mut LineOutcome) {
         taken.frames += 1;
         if self.loses() {
             taken.lost += 1;
@@ -260,29 +260,29 @@ impl Line {
 
     /// Passes the next frame, if it has arrived at `now`, to `place` as a packet. It stays the first in flight until `place`
     /// returns that it is done with.
-    pub fn serve<R>(&mut self, now: Cycles, parcel: &mut Parcel, place: impl FnOnce(&mut Parcel) -> (R, bool)) -> Option<R> {
+    pub fn serve<R>(&mut self, now: Cycles, packet: &mut Packet, place: impl FnOnce(&mut Packet) -> (R, bool)) -> Option<R> {
         let mut first = self.flights.peek_mut().filter(|first| first.0.due <= now)?;
         let flight = &mut first.0;
-        parcel.source = flight.source;
-        parcel.capture_id = flight.capture_id;
-        parcel.set_frame(flight.header, &mut flight.frame);
-        parcel.segments_done = flight.segments_done;
-        let (result, done) = place(parcel);
+        packet.source = flight.source;
+        packet.capture_id = flight.capture_id;
+        packet.set_frame(flight.header, &mut flight.frame);
+        packet.segments_done = flight.segments_done;
+        let (result, done) = place(packet);
         if done {
             self.placed.push(PeekMut::pop(first).0);
         } else {
-            flight.segments_done = parcel.segments_done;
+            flight.segments_done = packet.segments_done;
         }
         Some(result)
     }
 }
 
 /// The frame's bytes.
-fn bytes(parcel: &Parcel) -> Box<[u8]> {
-    let mut frame = Vec::with_capacity(parcel.length as usize);
-    frame.extend_from_slice(&parcel.start()[..parcel.start().len().min(parcel.length as usize)]);
-    for piece in parcel.rest() {
-        piece.first(parcel.length - frame.len() as u32).append_to(&mut frame);
+fn bytes(packet: &Packet) -> Box<[u8]> {
+    let mut frame = Vec::with_capacity(packet.length as usize);
+    frame.extend_from_slice(&packet.start()[..packet.start().len().min(packet.length as usize)]);
+    for iovec in packet.rest() {
+        iovec.first(packet.length - frame.len() as u32).append_to(&mut frame);
     }
     frame.into_boxed_slice()
 }
@@ -299,40 +299,40 @@ mod tests {
         Line::new(Arc::new(Path::from(&impairment)), Account::new(&Budget::new(1 << 21)), 3)
     }
 
-    fn frame(number: u32) -> Parcel {
+    fn frame(number: u32) -> Packet {
         let mut bytes = vec![0; 1000];
         bytes[500..504].copy_from_slice(&number.to_be_bytes());
-        let mut parcel = Parcel::default();
+        let mut packet = Packet::default();
         // Leaked for the duration of the test, because packets point into their frames.
-        parcel.set_frame(NetHeader::default(), Box::leak(bytes.into_boxed_slice()));
-        parcel
+        packet.set_frame(NetHeader::default(), Box::leak(bytes.into_boxed_slice()));
+        packet
     }
 
     /// Whether `line` takes frame `number` at `now`.
     fn takes(line: &mut Line, number: u32, now: Cycles) -> bool {
-        line.take(&frame(number), now) == Taken { frames: 1, ..Taken::default() }
+        line.take(&frame(number), now) == LineOutcome { frames: 1, ..LineOutcome::default() }
     }
 
     /// A GSO frame of `segments` TCP segments of 946 bytes of payload, 1000 with their headers.
-    fn large(segments: u32) -> Parcel {
+    fn large(segments: u32) -> Packet {
         let mut bytes = vec![0; 54 + 946 * segments as usize];
         bytes[12..15].copy_from_slice(&[8, 0, 0x45]);
         (bytes[23], bytes[46]) = (6, 5 << 4);
-        let mut parcel = Parcel::default();
+        let mut packet = Packet::default();
         let header = NetHeader::partial_checksum(34, 16).cut(NetHeader::GSO_TCPV4, 946).cleaned(54);
-        parcel.set_frame(header, Box::leak(bytes.into_boxed_slice()));
-        parcel
+        packet.set_frame(header, Box::leak(bytes.into_boxed_slice()));
+        packet
     }
 
     /// Numbers of the segments of [`large`] frames that have arrived at `now`, by their TCP sequence numbers.
     fn segments(line: &mut Line, now: Cycles) -> Vec<u32> {
         line.forget_placed();
-        let mut parcel = Parcel::default();
-        let number = |parcel: &mut Parcel| {
-            assert_eq!((parcel.length, parcel.header), (1000, NetHeader::partial_checksum(34, 16)));
-            (u32::from_be_bytes(bytes(parcel)[38..42].try_into().unwrap()) / 946, true)
+        let mut packet = Packet::default();
+        let number = |packet: &mut Packet| {
+            assert_eq!((packet.length, packet.header), (1000, NetHeader::partial_checksum(34, 16)));
+            (u32::from_be_bytes(bytes(packet)[38..42].try_into().unwrap()) / 946, true)
         };
-        std::iter::from_fn(|| line.serve(now, &mut parcel, number)).collect()
+        std::iter::from_fn(|| line.serve(now, &mut packet, number)).collect()
     }
 
     #[test]
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn segments_wait_and_are_spaced_one_by_one() {
         let mut line = line(Impairment { rate: Some("8Mbit".into()), queue: Some(9), ..Impairment::default() });
-        assert_eq!(line.take(&large(40), 0), Taken { frames: 40, lost: 0, refused: 30 });
+        assert_eq!(line.take(&large(40), 0), LineOutcome { frames: 40, lost: 0, refused: 30 });
         for sent in 1..=10 {
             assert_eq!(segments(&mut line, milliseconds(sent)), [sent as u32 - 1]);
         }
@@ -369,17 +369,17 @@ mod tests {
     fn a_frame_stays_whole_where_all_its_segments_meet_the_same() {
         let mut line = line(Impairment { delay: Some("1ms".into()), ..Impairment::default() });
         assert_eq!(line.take(&large(40), 0).frames, 1);
-        let mut parcel = Parcel::default();
-        line.serve(milliseconds(1), &mut parcel, |_| ((), true)).unwrap();
-        assert_eq!((parcel.length, parcel.header), (large(40).length, large(40).header));
+        let mut packet = Packet::default();
+        line.serve(milliseconds(1), &mut packet, |_| ((), true)).unwrap();
+        assert_eq!((packet.length, packet.header), (large(40).length, large(40).header));
     }
 
     /// Numbers of the frames that have arrived at `now`.
     fn arrived(line: &mut Line, now: Cycles) -> Vec<u32> {
         line.forget_placed();
-        let mut parcel = Parcel::default();
-        let number = |parcel: &mut Parcel| (u32::from_be_bytes(bytes(parcel)[500..504].try_into().unwrap()), true);
-        std::iter::from_fn(|| line.serve(now, &mut parcel, number)).collect()
+        let mut packet = Packet::default();
+        let number = |packet: &mut Packet| (u32::from_be_bytes(bytes(packet)[500..504].try_into().unwrap()), true);
+        std::iter::from_fn(|| line.serve(now, &mut packet, number)).collect()
     }
 
     fn milliseconds(number: u64) -> Cycles {
@@ -478,15 +478,15 @@ mod tests {
     fn what_finds_no_room_stays_first() {
         let mut line = line(Impairment::default());
         line.take(&frame(5), 0);
-        let mut parcel = Parcel::default();
+        let mut packet = Packet::default();
         assert_eq!(
-            line.serve(0, &mut parcel, |parcel| {
-                parcel.segments_done = 2;
+            line.serve(0, &mut packet, |packet| {
+                packet.segments_done = 2;
                 ((), false)
             }),
             Some(())
         );
-        assert_eq!(line.serve(0, &mut parcel, |parcel| (parcel.segments_done, true)), Some(2));
+        assert_eq!(line.serve(0, &mut packet, |packet| (packet.segments_done, true)), Some(2));
         assert!(line.is_empty());
     }
 }

@@ -18,7 +18,7 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 pub use chance::{Distribution, GilbertElliott};
-pub use line::{Line, Taken};
+pub use line::{Line, LineOutcome};
 
 use crate::quantity::{self, parse_delay, parse_rate};
 use crate::time::{Cycles, in_cycles};

@@ -63,8 +63,8 @@ impl Network {
         let name = |port: PortId| self.port(port).map(|port| port.name.clone());
         Some(LoopReport {
             segment: segment.name.clone(),
-            address: flap.station.address.to_string(),
-            vlan: (flap.station.vlan != 0).then_some(flap.station.vlan),
+            address: flap.learned_address.address.to_string(),
+            vlan: (flap.learned_address.vlan != 0).then_some(flap.learned_address.vlan),
             held_at: name(flap.home)?,
             moves_to: name(flap.other)?,
             moves: self.shared.settings.moves,

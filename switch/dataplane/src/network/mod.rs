@@ -2,7 +2,7 @@
 //!
 //! This is the control side. The data path does not come here.
 //!
-//! 1. [`roster`]: the port registry, which adds and removes ports, and broadcast domains with them.
+//! 1. [`registry`]: the port registry, which adds and removes ports, and broadcast domains with them.
 //! 2. [`rings`]: virtqueues of ports start and stop at workers, and the **routes** tell every worker the receive queues of a port.
 //! 3. [`payer`]: guests' memory that is charged to the switch.
 //! 4. The **fault handler** acts on the events of workers: it quarantines ports after ring faults, ages FDB entries out, and warns
@@ -14,8 +14,8 @@ mod captures;
 pub mod fatal;
 mod loops;
 mod payer;
+mod registry;
 mod rings;
-mod roster;
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -28,16 +28,16 @@ pub use captures::{Capture, TooManyCaptures};
 use fatal::Fatal;
 pub use loops::LoopReport;
 use payer::Payer;
+use registry::PortRegistry;
+pub use registry::{AddError, AttachSettings};
 pub use rings::RingParts;
-use roster::Roster;
-pub use roster::{AddError, PortTerms};
 
 use crate::descriptors;
 use crate::frame::MacAddress;
 use crate::host_memory::HostMemory;
 use crate::id::{MAX_PAIRS, MAX_PORTS, PortId};
 use crate::link::Impairment;
-use crate::policy::Allowance;
+use crate::policy::PortLimits;
 use crate::port::{Port, State};
 use crate::shared::Shared;
 use crate::watchdog;
@@ -51,7 +51,7 @@ type Made = (Arc<Network>, Vec<Worker>, Receiver<Event>, Receiver<()>);
 pub struct Network {
     shared: Arc<Shared>,
     workers: Vec<WorkerHandle>,
-    roster: RwLock<Roster>,
+    registry: RwLock<PortRegistry>,
     /// Held while a port is added or removed.
     changing: Mutex<()>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -78,7 +78,7 @@ impl Network {
         let started = network
             .start_threads(workers, cpus)
             .and_then(|()| network.start_payer(rung))
-            .and_then(|()| network.start_warden(events));
+            .and_then(|()| network.start_fault_handler(events));
         if started.is_err() {
             network.shut_down();
         }
@@ -107,7 +107,7 @@ impl Network {
         let network = Self {
             shared: Arc::clone(&shared),
             workers: mailboxes.into_iter().map(WorkerHandle::new).collect(),
-            roster: RwLock::default(),
+            registry: RwLock::default(),
             changing: Mutex::default(),
             threads: Mutex::default(),
             payer,
@@ -148,16 +148,16 @@ impl Network {
     }
 
     /// The fault handler acts on the events of workers. It ends with the workers, and they with it.
-    fn start_warden(self: &Arc<Self>, events: Receiver<Event>) -> std::io::Result<()> {
+    fn start_fault_handler(self: &Arc<Self>, events: Receiver<Event>) -> std::io::Result<()> {
         let (network, fatal, workers) = (Arc::downgrade(self), Arc::clone(&self.fatal), self.workers.clone());
-        std::thread::Builder::new().name("warden".into()).stack_size(128 * 1024).spawn(move || {
+        std::thread::Builder::new().name("fault-handler".into()).stack_size(128 * 1024).spawn(move || {
             let act = || {
                 for event in events {
                     let Some(network) = network.upgrade() else { return };
                     network.act(event);
                 }
             };
-            fatal.guard("the warden", act);
+            fatal.guard("the fault handler", act);
             workers.iter().for_each(WorkerHandle::close);
         })?;
         Ok(())
@@ -231,9 +231,9 @@ impl Network {
     }
 
     /// Sets the limits of `port`.
-    pub fn set_allowance(&self, port: &Port, allowance: &Allowance) {
-        port.policy.set(allowance);
-        port.set_allowance(allowance.clone());
+    pub fn set_limits(&self, port: &Port, limits: &PortLimits) {
+        port.policy.set(limits);
+        port.set_limits(limits.clone());
         self.have_all_look();
     }
 
@@ -338,9 +338,9 @@ mod tests {
     }
 
     pub(super) fn add(network: &Network, name: &str, mac: Option<MacAddress>) -> Result<Arc<Port>, AddError> {
-        let (allowance, offer) = (Allowance::default(), Offer::default());
-        let terms = PortTerms { name, segment: "lan", allowance: &allowance, link: &None, mac, offer, enabled: true };
-        network.add_port(&terms, 2)
+        let (limits, offer) = (PortLimits::default(), Offer::default());
+        let attach_settings = AttachSettings { name, segment: "lan", limits: &limits, link: &None, mac, offer, enabled: true };
+        network.add_port(&attach_settings, 2)
     }
 
     /// A worker that does not answer holds up only the thread that waits for it.

@@ -265,8 +265,8 @@ mod tests {
         let [port, beside] = [("honest", &honest), ("beside", &other)].map(|(name, memory)| bed.port(name, memory));
         bed.hold();
         let touch = |memory: &MemoryMap| {
-            let piece = |page: u64| memory.piece(page * 4096, 1, &mut Hint::default()).unwrap();
-            (0..HALF / 4096).for_each(|page| piece(page).write(&[1]));
+            let iovec = |page: u64| memory.iovec(page * 4096, 1, &mut Hint::default()).unwrap();
+            (0..HALF / 4096).for_each(|page| iovec(page).write(&[1]));
         };
         let punch = |file: &File| {
             let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;

@@ -15,7 +15,7 @@ use crate::ring::{Call, ReceiveQueue, Ring, RingOptions, SplitRing, TransmitQueu
 use crate::worker::Start;
 
 /// Interval at which a port that is drained is checked for frames in flight.
-const GLANCE: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Parameters of a virtqueue that starts.
 #[derive(Debug)]
@@ -222,14 +222,14 @@ impl Network {
     }
 
     /// Waits until no frame of `port` is in flight, for at most the given timeout; true if so. It should be disabled before.
-    pub fn await_drained(&self, port: &Port, patience: Duration) -> bool {
-        let (id, deadline) = (port.id, Instant::now() + patience);
+    pub fn await_drained(&self, port: &Port, timeout: Duration) -> bool {
+        let (id, deadline) = (port.id, Instant::now() + timeout);
         loop {
             let busy = self.workers.iter().any(|worker| worker.ask(move |worker| worker.has_under_way(id)).unwrap_or(false));
             if !busy || Instant::now() >= deadline {
                 return !busy;
             }
-            std::thread::sleep(GLANCE);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 

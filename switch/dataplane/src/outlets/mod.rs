@@ -9,23 +9,23 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::agenda::Agenda;
-use crate::airtime::effort;
-use crate::airtime::slice::Slice;
-use crate::fate::Fate;
-use crate::frame::{Pattern, SHORTEST};
+use crate::cpu_time::slice::Slice;
+use crate::cpu_time::work_units;
+use crate::frame::{MatchMask, SHORTEST};
 use crate::id::{PortId, RingKey, RouteEntry, Slot};
 use crate::link::{Impairment, Path};
-use crate::notice::Spans;
-use crate::parcel::{Parcel, Reach};
-use crate::ring::{Ring, RingFault, TransmitQueue, express};
-use crate::schedule::race::Race;
-use crate::schedule::{Parking, QUANTUM, Weight};
+use crate::notification::Spans;
+use crate::outcome::Outcome;
+use crate::packet::{Packet, Reach};
+use crate::ring::{Ring, RingFault, TransmitQueue, fast_path};
+use crate::schedule::fair_queue::FairQueue;
+use crate::schedule::{QUANTUM, WaitQueue, Weight};
 use crate::settings::Settings;
 use crate::slots::Slots;
 use crate::stats::{DropReason, PortCounters};
 use crate::time::{Cycles, in_cycles};
-pub(crate) use outlet::{Health, Outlet, Sent};
+use crate::timers::Timers;
+pub(crate) use outlet::{Health, Outlet, SendOutcome};
 use outlet::{TURN, Times, Work};
 pub(crate) use sink::Sink;
 
@@ -34,12 +34,12 @@ const FLOODS: u32 = 8;
 
 /// Common properties of frames that take the fast path together.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ExpressKey {
+pub(crate) struct FastPathKey {
     pub sender: PortId,
     /// The sender's weight.
     pub weight: Weight,
     /// The match mask that they all fit.
-    pub pattern: Pattern,
+    pub match_mask: MatchMask,
     /// The receiver.
     pub port: PortId,
 }
@@ -58,19 +58,19 @@ pub(crate) struct Outlets {
     slots: Slots<Outlet>,
     /// The queues of each port, of any worker.
     routes: Vec<Vec<RouteEntry>>,
-    parking: Parking,
+    wait_queue: WaitQueue,
     /// Slots with frames that are not published to the driver yet.
     touched: Vec<Slot>,
     /// Slots with enqueued frames, the one that is served next first.
     waiting: VecDeque<Slot>,
     /// Outlets with blocked senders, which get fair queueing.
-    races: usize,
+    fair_queues: usize,
     /// Slots at which a frame of link emulation has arrived or will soon, the one that is served next first.
     lines: VecDeque<Slot>,
     /// Timers of the next arrivals by link emulation at the other slots, or a little before.
-    arrivals: Agenda,
+    arrivals: Timers,
     /// Timers of the notification states.
-    notices: Agenda,
+    notifications: Timers,
     /// Work done here.
     pub work: Work,
     /// Ports whose rings broke a rule here.
@@ -85,17 +85,17 @@ impl Outlets {
             worker,
             slots: Slots::default(),
             routes: Vec::new(),
-            parking: Parking::new(settings.parking, 0),
+            wait_queue: WaitQueue::new(settings.wait_queue, 0),
             touched: Vec::new(),
             waiting: VecDeque::new(),
-            races: 0,
+            fair_queues: 0,
             lines: VecDeque::new(),
-            arrivals: Agenda::default(),
-            notices: Agenda::default(),
+            arrivals: Timers::default(),
+            notifications: Timers::default(),
             work: Work::default(),
             faults: Vec::new(),
             times: Times {
-                patience: in_cycles(settings.patience),
+                stall_timeout: in_cycles(settings.stall_timeout),
                 stuck_after: in_cycles(STUCK_AFTER),
                 early: in_cycles(EARLY),
                 spans: Spans::default(),
@@ -113,7 +113,7 @@ impl Outlets {
     pub(crate) fn enter(&mut self, port: PortId, ports: usize) {
         self.routes.resize(ports.max(self.routes.len()), Vec::new());
         self.set_route(port, Vec::new());
-        self.parking.make_room(ports);
+        self.wait_queue.make_room(ports);
     }
 
     pub(crate) fn add(&mut self, outlet: Outlet) -> Slot {
@@ -147,14 +147,14 @@ impl Outlets {
     }
 
     /// Removes an outlet; `returned` is called with each packet that was enqueued for it.
-    pub(crate) fn remove(&mut self, slot: Slot, mut returned: impl FnMut(&Parcel)) -> Option<Outlet> {
+    pub(crate) fn remove(&mut self, slot: Slot, mut returned: impl FnMut(&Packet)) -> Option<Outlet> {
         let mut outlet = self.slots.remove(slot)?;
-        outlet.turns.remove_if(&mut self.parking, |_| true, &mut returned);
+        outlet.turns.remove_if(&mut self.wait_queue, |_| true, &mut returned);
         self.waiting.retain(|&other| other != slot);
         self.lines.retain(|&other| other != slot);
         self.arrivals.forget(slot);
-        self.notices.forget(slot);
-        self.races -= usize::from(outlet.race.is_some());
+        self.notifications.forget(slot);
+        self.fair_queues -= usize::from(outlet.fair_queue.is_some());
         Some(outlet)
     }
 
@@ -194,39 +194,39 @@ impl Outlets {
         self.routes.get(port.index()).map_or(&[], |entries| &entries[..])
     }
 
-    /// The queue of `port` for `parcel`, by its flow hash: a flow keeps to one queue, and so keeps its order.
+    /// The queue of `port` for `packet`, by its flow hash: a flow keeps to one queue, and so keeps its order.
     #[inline]
-    pub(crate) fn route(&self, port: PortId, parcel: &Parcel) -> Option<RouteEntry> {
+    pub(crate) fn route(&self, port: PortId, packet: &Packet) -> Option<RouteEntry> {
         match self.entries(port) {
             [] => None,
             [only] => Some(*only),
-            many => Some(many[parcel.flow_hash() as usize % many.len()]),
+            many => Some(many[packet.flow_hash() as usize % many.len()]),
         }
     }
 
-    /// Delivers `parcel`, of a sender with weight `weight`, at `slot` if no frame is ahead of it and there is room.
+    /// Delivers `packet`, of a sender with weight `weight`, at `slot` if no frame is ahead of it and there is room.
     #[inline]
-    pub(crate) fn send(&mut self, slot: Slot, parcel: &mut Parcel, weight: Weight) -> Sent {
-        let Some(outlet) = self.slots.get_mut(slot) else { return Sent::Dropped(DropReason::ReceiverAbsent) };
+    pub(crate) fn send(&mut self, slot: Slot, packet: &mut Packet, weight: Weight) -> SendOutcome {
+        let Some(outlet) = self.slots.get_mut(slot) else { return SendOutcome::Dropped(DropReason::ReceiverAbsent) };
         if outlet.line.is_some() {
-            let sent = outlet.send_along_line(parcel, self.now, &mut self.work);
+            let sent = outlet.send_along_line(packet, self.now, &mut self.work);
             outlet.touch(slot, &mut self.touched);
             if let Some(due) = outlet.arrival().filter(|_| !outlet.at_hand) {
                 self.arrivals.expect(slot, due.saturating_sub(self.times.early));
             }
             return sent;
         }
-        if outlet.turns.waiting() > 0 || !outlet.may_go(parcel.source, self.now, &mut self.races) {
-            return Sent::MustWait;
+        if outlet.turns.waiting() > 0 || !outlet.may_go(packet.source, self.now, &mut self.fair_queues) {
+            return SendOutcome::MustWait;
         }
-        let segments_before = parcel.segments_done;
-        let sent = outlet.place(parcel, self.now, &mut self.faults, &mut self.work);
-        if sent == Sent::Done
-            && let Some(race) = &mut outlet.race
+        let segments_before = packet.segments_done;
+        let sent = outlet.place(packet, self.now, &mut self.faults, &mut self.work);
+        if sent == SendOutcome::Done
+            && let Some(fair_queue) = &mut outlet.fair_queue
         {
-            race.went(parcel.source, weight, parcel.length.max(SHORTEST).into());
+            fair_queue.went(packet.source, weight, packet.length.max(SHORTEST).into());
         }
-        if sent == Sent::Done || parcel.segments_done > segments_before || outlet.has_unshown() {
+        if sent == SendOutcome::Done || packet.segments_done > segments_before || outlet.has_unshown() {
             outlet.touch(slot, &mut self.touched);
         }
         sent
@@ -235,14 +235,14 @@ impl Outlets {
     /// Fast path: carries up to `most` frames that fit the match mask of `key` from `transmit` to the receive queue, if this worker
     /// serves the receiver and no frame is enqueued for it; returns how many, and their bytes.
     #[inline]
-    pub(crate) fn express(&mut self, transmit: &mut TransmitQueue, key: ExpressKey, most: u16, slice: &mut Slice) -> (u16, u64) {
-        let ExpressKey { sender, weight, pattern, port } = key;
+    pub(crate) fn fast_path(&mut self, transmit: &mut TransmitQueue, key: FastPathKey, most: u16, slice: &mut Slice) -> (u16, u64) {
+        let FastPathKey { sender, weight, match_mask, port } = key;
         let &[entry] = self.entries(port) else { return (0, 0) };
         let Some(outlet) = self.slots.get_mut(entry.slot) else { return (0, 0) };
-        let may_go = outlet.may_go(sender, self.now, &mut self.races);
+        let may_go = outlet.may_go(sender, self.now, &mut self.fair_queues);
         let Sink::Ring(receive) = &mut outlet.sink else { return (0, 0) };
         let by_turns = outlet.turns.waiting() > 0 || outlet.port.policy.receive.is_set() || outlet.line.is_some();
-        if entry.worker != self.worker || !outlet.open || by_turns || !may_go || !express::may_carry(transmit, receive) {
+        if entry.worker != self.worker || !outlet.open || by_turns || !may_go || !fast_path::may_carry(transmit, receive) {
             return (0, 0);
         }
         let (mut frames, mut bytes) = (0, 0);
@@ -255,19 +255,19 @@ impl Outlets {
                     break;
                 }
             }
-            let carried = express::carry(transmit, receive, pattern, most - frames);
+            let carried = fast_path::carry(transmit, receive, match_mask, most - frames);
             frames += carried.0;
             bytes += carried.1;
-            self.work.effort += u64::from(carried.0) * effort::FRAME + carried.1;
-            if carried.0 == 0 || slice.is_over(self.work.effort) {
+            self.work.work_units += u64::from(carried.0) * work_units::FRAME + carried.1;
+            if carried.0 == 0 || slice.is_over(self.work.work_units) {
                 break;
             }
         }
         outlet.frames += u64::from(frames);
         outlet.bytes += bytes;
         if frames > 0 {
-            if let Some(race) = &mut outlet.race {
-                race.went(sender, weight, bytes);
+            if let Some(fair_queue) = &mut outlet.fair_queue {
+                fair_queue.went(sender, weight, bytes);
             }
             outlet.stalled = false;
             outlet.touch(entry.slot, &mut self.touched);
@@ -275,39 +275,41 @@ impl Outlets {
         (frames, bytes)
     }
 
-    /// Floods `parcel`, of a sender with this `weight`, to all `ports` but the sender that are served here. Where there is no room
+    /// Floods `packet`, of a sender with this `weight`, to all `ports` but the sender that are served here. Where there is no room
     /// it is enqueued if allowed: returns at how many ports it is; `missed` is called for ports that miss it. A large or GSO frame
     /// is enqueued too once many ports had it: the work for one guest at a time does not depend on how many others there are.
     pub(crate) fn flood(
         &mut self,
-        parcel: &mut Parcel,
+        packet: &mut Packet,
         ports: &[PortId],
         weight: Weight,
         mut missed: impl FnMut(PortId, DropReason),
     ) -> u16 {
         let mut held = 0;
-        let enough = self.work.effort + effort::TURN;
-        let mut dear = parcel.length > QUANTUM || !parcel.header.is_plain();
+        let enough = self.work.work_units + work_units::TURN;
+        let mut costly = packet.length > QUANTUM || !packet.header.is_plain();
         for &port in ports {
-            if port == parcel.source {
+            if port == packet.source {
                 continue;
             }
-            let waits = dear && self.work.effort >= enough;
-            let Some(entry) = self.route(port, parcel).filter(|entry| entry.worker == self.worker) else { continue };
-            parcel.segments_done = 0;
-            match if waits { Sent::MustWait } else { self.send(entry.slot, parcel, weight) } {
-                Sent::Done => {}
-                Sent::MustWait if self.may_flood_wait(entry.slot, parcel) && self.park(entry.slot, parcel, self.now).is_ok() => {
+            let waits = costly && self.work.work_units >= enough;
+            let Some(entry) = self.route(port, packet).filter(|entry| entry.worker == self.worker) else { continue };
+            packet.segments_done = 0;
+            match if waits { SendOutcome::MustWait } else { self.send(entry.slot, packet, weight) } {
+                SendOutcome::Done => {}
+                SendOutcome::MustWait
+                    if self.may_flood_wait(entry.slot, packet) && self.enqueue(entry.slot, packet, self.now).is_ok() =>
+                {
                     held += 1;
                 }
-                Sent::MustWait => {
-                    self.work.taps.dropped(parcel, port, DropReason::FloodNoRoom);
+                SendOutcome::MustWait => {
+                    self.work.taps.dropped(packet, port, DropReason::FloodNoRoom);
                     missed(port, DropReason::FloodNoRoom);
                 }
-                Sent::Dropped(reason) => {
-                    self.work.taps.dropped(parcel, port, reason);
+                SendOutcome::Dropped(reason) => {
+                    self.work.taps.dropped(packet, port, reason);
                     // Slow page faults are bounded like large frames.
-                    dear |= matches!(reason, DropReason::SenderMemory | DropReason::ReceiverMemory);
+                    costly |= matches!(reason, DropReason::SenderMemory | DropReason::ReceiverMemory);
                     missed(port, reason);
                 }
             }
@@ -315,12 +317,12 @@ impl Outlets {
         held
     }
 
-    /// Whether a flooded `parcel` may be enqueued at `slot`: a few of each sender may, so that a busy receiver does not miss
+    /// Whether a flooded `packet` may be enqueued at `slot`: a few of each sender may, so that a busy receiver does not miss
     /// address resolution (ARP).
-    fn may_flood_wait(&self, slot: Slot, parcel: &Parcel) -> bool {
+    fn may_flood_wait(&self, slot: Slot, packet: &Packet) -> bool {
         let Some(outlet) = self.slots.get(slot) else { return false };
-        let room = 4 * self.parking.used() < 3 * self.parking.most();
-        parcel.reach == Reach::Many && room && !outlet.stalled && outlet.turns.waiting_of(parcel.source) < FLOODS
+        let room = 4 * self.wait_queue.used() < 3 * self.wait_queue.most();
+        packet.reach == Reach::Many && room && !outlet.stalled && outlet.turns.waiting_of(packet.source) < FLOODS
     }
 
     /// Whether any frame is enqueued at `slot`.
@@ -330,19 +332,19 @@ impl Outlets {
 
     /// Backpressure: a frame of `sender` that found no room at `slot` was left in its ring. With a second such sender, fair
     /// queueing of blocked senders begins.
-    pub(crate) fn note_postponed(&mut self, slot: Slot, sender: PortId) {
+    pub(crate) fn note_backpressured(&mut self, slot: Slot, sender: PortId) {
         let Some(outlet) = self.slots.get_mut(slot) else { return };
-        let last = outlet.postponed_last.replace((sender, self.now));
+        let last = outlet.backpressured_last.replace((sender, self.now));
         let among_others =
             last.is_some_and(|(other, when)| other != sender && self.now.wrapping_sub(when) < self.times.stuck_after);
-        if among_others && outlet.race.is_none() {
-            outlet.race = Some(Box::new(Race::new(self.now, 100 * self.times.stuck_after)));
-            self.races += 1;
+        if among_others && outlet.fair_queue.is_none() {
+            outlet.fair_queue = Some(Box::new(FairQueue::new(self.now, 100 * self.times.stuck_after)));
+            self.fair_queues += 1;
         }
         let lets_pass = outlet.lets_pass(self.times.stuck_after, self.now);
-        match &mut outlet.race {
-            Some(race) if lets_pass => race.is_satisfied(sender),
-            Some(race) => race.came(sender),
+        match &mut outlet.fair_queue {
+            Some(fair_queue) if lets_pass => fair_queue.clear_backlog(sender),
+            Some(fair_queue) => fair_queue.came(sender),
             None => {}
         }
     }
@@ -350,17 +352,17 @@ impl Outlets {
     /// True if any outlet has fair queueing of blocked senders.
     #[inline]
     pub(crate) fn have_races(&self) -> bool {
-        self.races > 0
+        self.fair_queues > 0
     }
 
     /// `sender` is not backlogged for `receiver` any more, except for a frame that backpressure left in its ring for slot
-    /// `postponed`.
-    pub(crate) fn is_satisfied(&mut self, receiver: PortId, sender: PortId, postponed: Option<Slot>) {
+    /// `backpressured`.
+    pub(crate) fn clear_backlog(&mut self, receiver: PortId, sender: PortId, backpressured: Option<Slot>) {
         let entries = self.routes.get(receiver.index()).into_iter().flatten();
         let worker = self.worker;
-        for entry in entries.filter(|entry| entry.worker == worker && Some(entry.slot) != postponed) {
-            if let Some(Outlet { race: Some(race), .. }) = self.slots.get_mut(entry.slot) {
-                race.is_satisfied(sender);
+        for entry in entries.filter(|entry| entry.worker == worker && Some(entry.slot) != backpressured) {
+            if let Some(Outlet { fair_queue: Some(fair_queue), .. }) = self.slots.get_mut(entry.slot) {
+                fair_queue.clear_backlog(sender);
             }
         }
     }
@@ -369,7 +371,7 @@ impl Outlets {
     /// not the cause.
     pub(crate) fn hold_back(&mut self, slot: Slot, sender: PortId) -> bool {
         let Some(outlet) = self.slots.get_mut(slot) else { return false };
-        !outlet.port.policy.receive.is_open(self.now) || !outlet.may_go(sender, self.now, &mut self.races)
+        !outlet.port.policy.receive.is_open(self.now) || !outlet.may_go(sender, self.now, &mut self.fair_queues)
     }
 
     /// Health of the receiver at `slot`.
@@ -390,22 +392,22 @@ impl Outlets {
     }
 
     /// Whether another frame of `sender` can be enqueued here at all.
-    pub(crate) fn can_park(&self, sender: PortId) -> bool {
-        self.parking.has_room(sender)
+    pub(crate) fn can_enqueue(&self, sender: PortId) -> bool {
+        self.wait_queue.has_room(sender)
     }
 
-    /// Enqueues a copy of `parcel` at `slot`.
+    /// Enqueues a copy of `packet` at `slot`.
     ///
     /// # Errors
     /// The reason why it cannot.
-    pub(crate) fn park(&mut self, slot: Slot, parcel: &Parcel, now: Cycles) -> Result<(), DropReason> {
+    pub(crate) fn enqueue(&mut self, slot: Slot, packet: &Packet, now: Cycles) -> Result<(), DropReason> {
         let Some(outlet) = self.slots.get_mut(slot) else { return Err(DropReason::ReceiverAbsent) };
-        let spot = self.parking.park(parcel.clone()).ok_or(DropReason::ReceiverFull)?;
+        let spot = self.wait_queue.enqueue(packet.clone()).ok_or(DropReason::ReceiverFull)?;
         if outlet.turns.waiting() == 0 {
-            outlet.notice.begin_to_stand(now, &self.times.spans);
+            outlet.notification.begin_to_stand(now, &self.times.spans);
             self.waiting.push_back(slot);
         }
-        outlet.turns.push(parcel.source, spot, &mut self.parking);
+        outlet.turns.push(packet.source, spot, &mut self.wait_queue);
         outlet.touch(slot, &mut self.touched);
         self.expect(slot, now);
         Ok(())
@@ -418,11 +420,11 @@ impl Outlets {
         &mut self,
         now: Cycles,
         weight_of: impl Fn(PortId) -> Weight,
-        mut met: impl FnMut(&Parcel, PortId, Fate),
+        mut met: impl FnMut(&Packet, PortId, Outcome),
     ) {
-        let mut slice = Slice::new(self.work.effort, effort::WAITING);
+        let mut slice = Slice::new(self.work.work_units, work_units::WAITING);
         for _ in 0..self.waiting.len() {
-            if slice.is_over(self.work.effort) {
+            if slice.is_over(self.work.work_units) {
                 return;
             }
             let Some(slot) = self.waiting.pop_front() else { return };
@@ -436,7 +438,7 @@ impl Outlets {
         }
     }
 
-    fn serve_slot(&mut self, slot: Slot, now: Cycles, met: &mut impl FnMut(&Parcel, PortId, Fate)) {
+    fn serve_slot(&mut self, slot: Slot, now: Cycles, met: &mut impl FnMut(&Packet, PortId, Outcome)) {
         let Some(outlet) = self.slots.get_mut(slot) else { return };
         let port = outlet.key.port;
         // Whether there is anything to publish, and whether a frame was delivered in its turn.
@@ -445,28 +447,28 @@ impl Outlets {
         let mut too_long = u32::MAX;
         // Length of the frame that found no room.
         let mut waits = u32::MAX;
-        let mut slice = Slice::new(self.work.effort, effort::TURN);
+        let mut slice = Slice::new(self.work.work_units, work_units::TURN);
         for _ in 0..TURN {
-            if slice.is_over(self.work.effort) {
+            if slice.is_over(self.work.work_units) {
                 break;
             }
-            let Some(spot) = outlet.turns.next_below(too_long, &self.parking) else { break };
-            let parcel = self.parking.parcel(spot);
-            let (length, before) = (parcel.length, parcel.segments_done);
-            let sent = outlet.place(parcel, now, &mut self.faults, &mut self.work);
-            let segments = parcel.segments_done - before;
-            moved |= sent == Sent::Done || segments > 0;
+            let Some(spot) = outlet.turns.next_below(too_long, &self.wait_queue) else { break };
+            let packet = self.wait_queue.packet(spot);
+            let (length, before) = (packet.length, packet.segments_done);
+            let sent = outlet.place(packet, now, &mut self.faults, &mut self.work);
+            let segments = packet.segments_done - before;
+            moved |= sent == SendOutcome::Done || segments > 0;
             advanced |= moved && too_long == u32::MAX;
             match sent {
-                Sent::Done => met(parcel, port, Fate::Delivered(port, segments)),
-                Sent::MustWait if segments > 0 => met(parcel, port, Fate::DeliveredInPart(port, segments)),
-                Sent::MustWait => {}
-                Sent::Dropped(reason) => {
-                    self.work.taps.dropped(parcel, port, reason);
-                    met(parcel, port, Fate::Dropped(port, reason));
+                SendOutcome::Done => met(packet, port, Outcome::Delivered(port, segments)),
+                SendOutcome::MustWait if segments > 0 => met(packet, port, Outcome::DeliveredInPart(port, segments)),
+                SendOutcome::MustWait => {}
+                SendOutcome::Dropped(reason) => {
+                    self.work.taps.dropped(packet, port, reason);
+                    met(packet, port, Outcome::Dropped(port, reason));
                 }
             }
-            if sent == Sent::MustWait {
+            if sent == SendOutcome::MustWait {
                 if outlet.lets_pass(self.times.stuck_after, now) {
                     too_long = length;
                     continue;
@@ -474,24 +476,24 @@ impl Outlets {
                 waits = length;
                 break;
             }
-            outlet.turns.served(&mut self.parking);
+            outlet.turns.served(&mut self.wait_queue);
         }
         if moved || outlet.has_unshown() {
             outlet.touch(slot, &mut self.touched);
         }
         // Where a rate limit holds back, the receiver is not the cause.
         if advanced || !outlet.port.policy.receive.is_open(now) {
-            outlet.notice.begin_to_stand(now, &self.times.spans);
-        } else if outlet.is_stuck_for(self.times.patience, now) {
+            outlet.notification.begin_to_stand(now, &self.times.spans);
+        } else if outlet.is_stuck_for(self.times.stall_timeout, now) {
             outlet.touch(slot, &mut self.touched);
             // A receiver that has just posted buffers is not stuck: head-of-line blocking by a frame too long for it ends, and
             // other frames stay.
             let too_long = if outlet.has_buffers() { too_long.min(waits) } else { too_long };
             let times = (now, &self.times);
             let taps = &mut self.work.taps;
-            outlet.give_up(too_long, &mut self.parking, times, |parcel, reason| {
-                taps.dropped(parcel, port, reason);
-                met(parcel, port, Fate::Dropped(port, reason));
+            outlet.give_up(too_long, &mut self.wait_queue, times, |packet, reason| {
+                taps.dropped(packet, port, reason);
+                met(packet, port, Outcome::Dropped(port, reason));
             });
         } else if outlet.call_again_if_stuck(now, &self.times, &mut self.faults) {
             outlet.touch(slot, &mut self.touched);
@@ -501,18 +503,18 @@ impl Outlets {
     }
 
     /// Delivers the frames whose emulated delay is over; returns the number of frames. `dropped` is called for those that were not
-    /// delivered. `parcel` is scratch.
-    pub(crate) fn serve_lines(&mut self, parcel: &mut Parcel, mut dropped: impl FnMut(PortId, DropReason)) -> u32 {
+    /// delivered. `packet` is scratch.
+    pub(crate) fn serve_lines(&mut self, packet: &mut Packet, mut dropped: impl FnMut(PortId, DropReason)) -> u32 {
         self.take_arrivals();
         let mut frames = 0;
-        let mut slice = Slice::new(self.work.effort, effort::WAITING);
+        let mut slice = Slice::new(self.work.work_units, work_units::WAITING);
         for _ in 0..self.lines.len() {
-            if slice.is_over(self.work.effort) {
+            if slice.is_over(self.work.work_units) {
                 break;
             }
             let Some(slot) = self.lines.pop_front() else { break };
             let Some(outlet) = self.slots.get_mut(slot) else { continue };
-            let (served, moved) = outlet.serve_line(parcel, self.now, &self.times, &mut self.faults, &mut self.work, &mut dropped);
+            let (served, moved) = outlet.serve_line(packet, self.now, &self.times, &mut self.faults, &mut self.work, &mut dropped);
             if moved {
                 outlet.touch(slot, &mut self.touched);
             }
@@ -574,10 +576,10 @@ impl Outlets {
     }
 
     /// Removes all enqueued packets for which `condition` holds.
-    pub(crate) fn recall(&mut self, condition: impl Fn(&Parcel) -> bool, mut returned: impl FnMut(&Parcel, PortId)) {
+    pub(crate) fn recall(&mut self, condition: impl Fn(&Packet) -> bool, mut returned: impl FnMut(&Packet, PortId)) {
         for (_, outlet) in self.slots.iter_mut() {
             let port = outlet.key.port;
-            outlet.turns.remove_if(&mut self.parking, &condition, |parcel| returned(parcel, port));
+            outlet.turns.remove_if(&mut self.wait_queue, &condition, |packet| returned(packet, port));
             outlet.move_on_if_served(self.now);
         }
         let slots = &self.slots;
@@ -603,7 +605,7 @@ impl Outlets {
                     outlet.fail(fault, &mut self.faults);
                 }
                 outlet.count(counters(outlet.key.port));
-                if outlet.notice.happened() {
+                if outlet.notification.happened() {
                     self.expect(slot, self.now);
                 }
             }
@@ -613,14 +615,14 @@ impl Outlets {
     /// True if some timer is due.
     #[inline]
     pub(crate) fn has_due(&self, now: Cycles) -> bool {
-        self.notices.is_due(now)
+        self.notifications.is_due(now)
     }
 
     /// Lost-notification check of the outlets with an expired timer: sends interrupts that were kept back, and repeats those that
     /// seem lost. Receivers with enqueued frames are interrupted again where they are served.
     pub(crate) fn look_after_due<'c>(&mut self, counters: impl Fn(PortId) -> &'c PortCounters) {
         let mut due = Vec::new();
-        self.notices.take_due(self.now, &mut due);
+        self.notifications.take_due(self.now, &mut due);
         for slot in due {
             self.look_after(slot, &counters);
         }
@@ -632,14 +634,14 @@ impl Outlets {
         match outlet.ring().map_or(Ok(false), Ring::call_kept) {
             Ok(false) if outlet.look() => {
                 outlet.call_again(&mut self.faults);
-                counters.repeated_calls.add(1);
+                counters.repeated_interrupts.add(1);
             }
             Ok(_) => {}
             Err(fault) => outlet.fail(fault, &mut self.faults),
         }
         if outlet.ring().is_some_and(|ring| ring.keeps_call()) {
             // The check is to be repeated.
-            outlet.notice.happened();
+            outlet.notification.happened();
         }
         outlet.count(counters);
         self.expect(slot, self.now.saturating_add(1));
@@ -647,7 +649,7 @@ impl Outlets {
 
     /// An interrupt of the driver at `slot` may be kept back.
     pub(crate) fn happened(&mut self, slot: Slot) {
-        if self.slots.get_mut(slot).is_some_and(|outlet| outlet.notice.happened()) {
+        if self.slots.get_mut(slot).is_some_and(|outlet| outlet.notification.happened()) {
             self.expect(slot, self.now);
         }
     }
@@ -655,7 +657,7 @@ impl Outlets {
     /// Sets the timer of `slot` to the deadline of its notification state, as of `now`.
     fn expect(&mut self, slot: Slot, now: Cycles) {
         let due = self.slots.get_mut(slot).and_then(|outlet| outlet.due(now, &self.times));
-        due.into_iter().for_each(|due| self.notices.expect(slot, due.max(now)));
+        due.into_iter().for_each(|due| self.notifications.expect(slot, due.max(now)));
     }
 
     /// Shuts the outlet of `port` at `slot`, while the port is throttled for its expensive buffers, or opens it again.
@@ -697,6 +699,6 @@ impl Outlets {
 
     /// The next deadline: an expired timer, a stall timeout, a rate limit that opens, an arrival by link emulation.
     pub(crate) fn deadline(&self) -> Option<Cycles> {
-        self.notices.next().into_iter().chain(self.arrivals.next()).min()
+        self.notifications.next().into_iter().chain(self.arrivals.next()).min()
     }
 }

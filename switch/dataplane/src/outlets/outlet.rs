@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::sink::{Sink, fetched, is_in_memory};
-use crate::airtime::effort::{self, BATCH};
-use crate::airtime::slice::Slice;
+use crate::cpu_time::slice::Slice;
+use crate::cpu_time::work_units::{self, BATCH};
 use crate::id::{Direction, PortId, RingKey, Slot};
 use crate::link::Line;
-use crate::notice::{Missed, Notice, Spans};
-use crate::parcel::Parcel;
+use crate::notification::{Missed, NotificationState, Spans};
+use crate::packet::Packet;
 use crate::port::Port;
-use crate::ring::{BURDEN, Placed, Ring, RingFault};
-use crate::schedule::race::Race;
-use crate::schedule::{Parking, Turns};
+use crate::ring::{BURDEN, PlaceOutcome, Ring, RingFault};
+use crate::schedule::fair_queue::FairQueue;
+use crate::schedule::{Turns, WaitQueue};
 use crate::stats::{DropReason, PortCounters};
 use crate::tap::Taps;
 use crate::time::{Cycles, in_cycles};
@@ -48,16 +48,16 @@ pub(crate) struct Outlet {
     faulty: bool,
     pub(super) turns: Turns,
     /// Notification state: detects lost interrupts, and a receiver that takes nothing though frames are enqueued.
-    pub(super) notice: Notice,
+    pub(super) notification: NotificationState,
     /// It took nothing for longer than the stall timeout, and nothing since.
     pub(super) stalled: bool,
     pub(super) touched: bool,
     /// Buffers that its driver had posted when there was no room.
     posted: Posted,
     /// The sender of the last frame that backpressure left in a transmit ring, and when.
-    pub(super) postponed_last: Option<(PortId, Cycles)>,
+    pub(super) backpressured_last: Option<(PortId, Cycles)>,
     /// Fair queueing of blocked senders, if there are several.
-    pub(super) race: Option<Box<Race>>,
+    pub(super) fair_queue: Option<Box<FairQueue>>,
     /// The emulated link before the receive queue, if the port has one.
     pub(super) line: Option<Box<Line>>,
     /// Its link emulation is served in every poll iteration.
@@ -79,7 +79,7 @@ pub(crate) struct Outlet {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
     /// Stall timeout: a receiver may take nothing for so long before the frames that are enqueued for it are dropped.
-    pub patience: Cycles,
+    pub stall_timeout: Cycles,
     /// A receiver may take nothing for so long before it counts as stuck.
     pub stuck_after: Cycles,
     /// Lead of a wake-up before the arrival of a frame on an emulated link, for waking takes that long.
@@ -90,8 +90,8 @@ pub(super) struct Times {
 /// Work done at outlets.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
-    /// Its work units, see [`effort`].
-    pub effort: u64,
+    /// Its work units, see [`work_units`].
+    pub work_units: u64,
     /// Outlets whose receive buffers were expensive to walk, with their ports and the work units.
     pub burdens: Vec<(Slot, PortId, u64)>,
     /// Copies frames for captures.
@@ -131,7 +131,7 @@ pub(crate) enum Health {
 
 /// Outcome of the attempt to send a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
+pub(crate) enum SendOutcome {
     /// Delivered.
     Done,
     /// The receiver has no room now.
@@ -154,12 +154,12 @@ impl Outlet {
             unfilled: false,
             faulty: false,
             turns: Turns::default(),
-            notice: Notice::default(),
+            notification: NotificationState::default(),
             stalled: false,
             touched: false,
             posted: Posted::default(),
-            postponed_last: None,
-            race: None,
+            backpressured_last: None,
+            fair_queue: None,
             line: port.line(pair).map(Box::new),
             at_hand: false,
             off_line: NOTHING_OFF_LINE,
@@ -188,15 +188,15 @@ impl Outlet {
     /// repeated, or the stall timeout ends.
     pub(super) fn due(&mut self, now: Cycles, times: &Times) -> Option<Cycles> {
         let loses = self.sink.ring().is_some_and(|ring| ring.loses_interrupts());
-        let due = self.notice.due(now, if loses { times.spans.look_soon } else { times.spans.look })?;
-        let Some(since) = self.notice.stuck_since() else { return Some(due) };
+        let due = self.notification.due(now, if loses { times.spans.look_soon } else { times.spans.look })?;
+        let Some(since) = self.notification.stuck_since() else { return Some(due) };
         let limiter = &self.port.policy.receive;
-        Some(if limiter.is_open(now) { due.min(since.saturating_add(times.patience)) } else { limiter.opens_at() })
+        Some(if limiter.is_open(now) { due.min(since.saturating_add(times.stall_timeout)) } else { limiter.opens_at() })
     }
 
     /// Repeats the interrupt of a driver that may have lost one, if it is time for that.
     pub(super) fn call_again_if_stuck(&mut self, now: Cycles, times: &Times, faults: &mut Vec<(PortId, RingFault)>) -> bool {
-        let again = self.notice.calls_again(now, &times.spans);
+        let again = self.notification.calls_again(now, &times.spans);
         if again {
             self.call_again(faults);
         }
@@ -213,7 +213,7 @@ impl Outlet {
     /// Lost-notification check: true if an interrupt of its driver seemed lost in two checks.
     pub(super) fn look(&mut self) -> bool {
         let ring = self.sink.ring();
-        self.notice.look(|| ring.is_some_and(|ring| ring.awaits_call()).then_some(Missed::Call)).is_some()
+        self.notification.look(|| ring.is_some_and(|ring| ring.awaits_call()).then_some(Missed::Call)).is_some()
     }
 
     /// The stall timeout is over: drops all enqueued frames, or only frames of `too_long` bytes or more if there is room for
@@ -221,54 +221,54 @@ impl Outlet {
     pub(super) fn give_up(
         &mut self,
         too_long: u32,
-        parking: &mut Parking,
+        wait_queue: &mut WaitQueue,
         (now, times): (Cycles, &Times),
-        mut dropped: impl FnMut(&Parcel, DropReason),
+        mut dropped: impl FnMut(&Packet, DropReason),
     ) {
         if too_long < u32::MAX {
             self.turns.remove_if(
-                parking,
-                |parcel| parcel.length >= too_long,
-                |parcel| dropped(parcel, DropReason::TooLongForReceiver),
+                wait_queue,
+                |packet| packet.length >= too_long,
+                |packet| dropped(packet, DropReason::TooLongForReceiver),
             );
-            self.notice.begin_to_stand(now, &times.spans);
+            self.notification.begin_to_stand(now, &times.spans);
         } else {
             self.stalled = true;
-            self.turns.remove_if(parking, |_| true, |parcel| dropped(parcel, DropReason::ReceiverStalled));
+            self.turns.remove_if(wait_queue, |_| true, |packet| dropped(packet, DropReason::ReceiverStalled));
         }
     }
 
-    /// Sends a copy of `parcel` along the emulated link. Losses are counted here: of a GSO frame, only some segments may be lost.
-    pub(super) fn send_along_line(&mut self, parcel: &mut Parcel, now: Cycles, work: &mut Work) -> Sent {
-        let Some(line) = &mut self.line else { return Sent::Dropped(DropReason::ReceiverAbsent) };
-        if !is_in_memory(parcel) {
-            work.effort += effort::TURN;
-            return Sent::Dropped(DropReason::SenderMemory);
+    /// Sends a copy of `packet` along the emulated link. Losses are counted here: of a GSO frame, only some segments may be lost.
+    pub(super) fn send_along_line(&mut self, packet: &mut Packet, now: Cycles, work: &mut Work) -> SendOutcome {
+        let Some(line) = &mut self.line else { return SendOutcome::Dropped(DropReason::ReceiverAbsent) };
+        if !is_in_memory(packet) {
+            work.work_units += work_units::TURN;
+            return SendOutcome::Dropped(DropReason::SenderMemory);
         }
-        let taken = if parcel.is_foreign() {
-            fetched(parcel, self.port.foreign(), &mut Vec::new(), |parcel| line.take(parcel, now))
+        let taken = if packet.is_foreign() {
+            fetched(packet, self.port.foreign(), &mut Vec::new(), |packet| line.take(packet, now))
         } else {
-            Some(line.take(parcel, now))
+            Some(line.take(packet, now))
         };
-        let Some(taken) = taken else { return Sent::Dropped(DropReason::GrantRefused) };
+        let Some(taken) = taken else { return SendOutcome::Dropped(DropReason::GrantRefused) };
         self.off_line[0].1 += taken.lost;
         for (reason, count) in [(DropReason::LinkLoss, taken.lost), (DropReason::LinkFull, taken.refused)] {
             if count > 0 {
-                work.taps.dropped(parcel, self.key.port, reason);
+                work.taps.dropped(packet, self.key.port, reason);
             }
         }
         self.off_line[1].1 += taken.refused;
         // The sender pays for each segment of its GSO frame.
-        parcel.segments_done += taken.frames as u16;
-        work.effort += u64::from(taken.frames) * effort::FRAME + u64::from(parcel.length);
-        Sent::Done
+        packet.segments_done += taken.frames as u16;
+        work.work_units += u64::from(taken.frames) * work_units::FRAME + u64::from(packet.length);
+        SendOutcome::Done
     }
 
     /// Delivers the frames whose emulated delay is over, and removes a link emulation that has ended. After the stall timeout,
     /// drops frames without room. Returns the number of frames delivered, and whether there is anything to publish.
     pub(super) fn serve_line(
         &mut self,
-        parcel: &mut Parcel,
+        packet: &mut Packet,
         now: Cycles,
         times: &Times,
         faults: &mut Vec<(PortId, RingFault)>,
@@ -282,33 +282,33 @@ impl Outlet {
         }
         let (mut served, mut moved) = (0, false);
         // Bounded, so that an emulated link with many frames does not keep others waiting.
-        let mut slice = Slice::new(work.effort, effort::TURN);
+        let mut slice = Slice::new(work.work_units, work_units::TURN);
         for _ in 0..TURN {
-            if slice.is_over(work.effort) {
+            if slice.is_over(work.work_units) {
                 break;
             }
             // Where a rate limit holds back, the receiver is not the cause.
             let open = self.port.policy.receive.is_open(now);
-            let given_up = open && self.is_stuck_for(times.patience, now);
-            let place = |parcel: &mut Parcel| {
-                let sent = self.place(parcel, now, faults, work);
-                moved |= sent == Sent::Done;
+            let given_up = open && self.is_stuck_for(times.stall_timeout, now);
+            let place = |packet: &mut Packet| {
+                let sent = self.place(packet, now, faults, work);
+                moved |= sent == SendOutcome::Done;
                 let sent = match sent {
-                    Sent::MustWait if given_up => Sent::Dropped(DropReason::ReceiverStalled),
+                    SendOutcome::MustWait if given_up => SendOutcome::Dropped(DropReason::ReceiverStalled),
                     sent => sent,
                 };
-                if let Sent::Dropped(reason) = sent {
-                    work.taps.dropped(parcel, self.key.port, reason);
+                if let SendOutcome::Dropped(reason) = sent {
+                    work.taps.dropped(packet, self.key.port, reason);
                 }
-                (sent, sent != Sent::MustWait)
+                (sent, sent != SendOutcome::MustWait)
             };
-            match line.serve(now, parcel, place) {
-                Some(Sent::Done) => {
+            match line.serve(now, packet, place) {
+                Some(SendOutcome::Done) => {
                     served += 1;
-                    self.notice.move_on();
+                    self.notification.move_on();
                 }
-                Some(Sent::Dropped(reason)) => dropped(self.key.port, reason),
-                Some(Sent::MustWait) => {
+                Some(SendOutcome::Dropped(reason)) => dropped(self.key.port, reason),
+                Some(SendOutcome::MustWait) => {
                     self.stand_still(open, now, times);
                     moved |= self.call_again_if_stuck(now, times, faults);
                     break;
@@ -344,119 +344,119 @@ impl Outlet {
     /// known; or placed frames are to be released.
     pub(super) fn needs_pass_before(&self, moment: Cycles) -> bool {
         let arrives = self.arrival().is_some_and(|due| due < moment);
-        (arrives && self.notice.stuck_since().is_none()) || self.line.as_ref().is_some_and(|line| line.has_placed())
+        (arrives && self.notification.stuck_since().is_none()) || self.line.as_ref().is_some_and(|line| line.has_placed())
     }
 
     /// True if a frame could be delivered now if there were room.
     pub(super) fn awaits_room(&self, now: Cycles) -> bool {
         let at_end = self.arrival().is_some_and(|due| due <= now);
-        self.turns.waiting() > 0 || (at_end && self.notice.stuck_since().is_some())
+        self.turns.waiting() > 0 || (at_end && self.notification.stuck_since().is_some())
     }
 
     /// A frame is enqueued for its driver, which is the cause if its rate limit is `open`.
     fn stand_still(&mut self, open: bool, now: Cycles, times: &Times) {
         if open {
-            self.notice.stand_still(now, &times.spans);
+            self.notification.stand_still(now, &times.spans);
         } else {
-            self.notice.begin_to_stand(now, &times.spans);
+            self.notification.begin_to_stand(now, &times.spans);
         }
     }
 
     /// It was served, or enqueued frames were removed: if none is left, its driver has nothing to take.
     pub(super) fn move_on_if_served(&mut self, now: Cycles) {
         if !self.awaits_room(now) {
-            self.notice.move_on();
+            self.notification.move_on();
         }
     }
 
     /// Whether it has taken nothing for longer `than` that, though frames are enqueued for it.
     pub(super) fn is_stuck_for(&self, than: Cycles, now: Cycles) -> bool {
-        self.notice.stuck_since().is_some_and(|since| now.wrapping_sub(since) > than)
+        self.notification.stuck_since().is_some_and(|since| now.wrapping_sub(since) > than)
     }
 
     /// Whether `sender` may have room, or must let other blocked senders catch up (fair queueing).
     #[inline]
-    pub(super) fn may_go(&mut self, sender: PortId, now: Cycles, races: &mut usize) -> bool {
-        let Some(race) = &mut self.race else { return true };
-        if race.begin_pass(now) {
-            return race.may_go(sender);
+    pub(super) fn may_go(&mut self, sender: PortId, now: Cycles, fair_queues: &mut usize) -> bool {
+        let Some(fair_queue) = &mut self.fair_queue else { return true };
+        if fair_queue.begin_pass(now) {
+            return fair_queue.may_go(sender);
         }
-        self.race = None;
-        *races -= 1;
+        self.fair_queue = None;
+        *fair_queues -= 1;
         true
     }
 
     #[inline(never)]
     pub(super) fn place(
         &mut self,
-        parcel: &mut Parcel,
+        packet: &mut Packet,
         now: Cycles,
         faults: &mut Vec<(PortId, RingFault)>,
         work: &mut Work,
-    ) -> Sent {
+    ) -> SendOutcome {
         if !self.open {
-            return Sent::Dropped(DropReason::ReceiverAbsent);
+            return SendOutcome::Dropped(DropReason::ReceiverAbsent);
         }
         if !self.port.policy.receive.is_open(now) {
             self.limited += 1;
-            return Sent::MustWait;
+            return SendOutcome::MustWait;
         }
         if self.shut_until > now {
-            return Sent::MustWait;
+            return SendOutcome::MustWait;
         }
-        let before = parcel.segments_done;
+        let before = packet.segments_done;
         let placed =
-            if parcel.is_foreign() && !self.sink.takes_foreign() { self.place_fetched(parcel) } else { self.sink.place(parcel) };
-        let segments = u64::from(parcel.segments_done.saturating_sub(before)).max(1);
-        work.effort += segments * effort::FRAME;
+            if packet.is_foreign() && !self.sink.takes_foreign() { self.place_fetched(packet) } else { self.sink.place(packet) };
+        let segments = u64::from(packet.segments_done.saturating_sub(before)).max(1);
+        work.work_units += segments * work_units::FRAME;
         let walked = self.sink.take_walked();
-        if walked > segments * BURDEN + u64::from(parcel.length / effort::SMALL)
-            || placed == Ok(Placed::Refused(DropReason::BadReceiveChains))
+        if walked > segments * BURDEN + u64::from(packet.length / work_units::SMALL)
+            || placed == Ok(PlaceOutcome::Refused(DropReason::BadReceiveChains))
         {
             self.burden(walked, now, work);
         }
         match placed {
-            Ok(Placed::Whole(frames)) => {
-                work.effort += u64::from(parcel.length);
+            Ok(PlaceOutcome::Whole(frames)) => {
+                work.work_units += u64::from(packet.length);
                 self.frames += u64::from(frames);
-                self.bytes += u64::from(parcel.length);
-                self.port.policy.receive.charge(parcel.length.into(), frames.into(), now);
+                self.bytes += u64::from(packet.length);
+                self.port.policy.receive.charge(packet.length.into(), frames.into(), now);
                 self.stalled = false;
-                work.taps.receive(parcel, self.key.port);
-                Sent::Done
+                work.taps.receive(packet, self.key.port);
+                SendOutcome::Done
             }
-            Ok(Placed::NoRoom) => {
+            Ok(PlaceOutcome::NoRoom) => {
                 self.note_posted(now);
-                Sent::MustWait
+                SendOutcome::MustWait
             }
-            Ok(Placed::Refused(reason @ DropReason::ReceiverMemory)) => {
+            Ok(PlaceOutcome::Refused(reason @ DropReason::ReceiverMemory)) => {
                 // Its page faults are charged to the receiver.
-                self.burden(effort::TURN / effort::DESCRIPTOR, now, work);
-                Sent::Dropped(reason)
+                self.burden(work_units::TURN / work_units::DESCRIPTOR, now, work);
+                SendOutcome::Dropped(reason)
             }
-            Ok(Placed::Refused(reason)) => {
-                work.effort += if reason == DropReason::SenderMemory { effort::TURN } else { 0 };
-                Sent::Dropped(reason)
+            Ok(PlaceOutcome::Refused(reason)) => {
+                work.work_units += if reason == DropReason::SenderMemory { work_units::TURN } else { 0 };
+                SendOutcome::Dropped(reason)
             }
             Err(fault) => {
                 self.fail(fault, faults);
-                Sent::Dropped(DropReason::ReceiverAbsent)
+                SendOutcome::Dropped(DropReason::ReceiverAbsent)
             }
         }
     }
 
     /// Fetches a foreign frame (a Xen grant) and places it in a sink that needs its bytes in memory.
     #[cold]
-    fn place_fetched(&mut self, parcel: &mut Parcel) -> Result<Placed, RingFault> {
+    fn place_fetched(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
         if self.fetched.len() == MOST_FETCHED {
             self.show();
         }
         let mut memory = Vec::new();
-        let placed = fetched(parcel, self.port.foreign(), &mut memory, |parcel| self.sink.place(parcel));
+        let placed = fetched(packet, self.port.foreign(), &mut memory, |packet| self.sink.place(packet));
         if self.sink.ring().is_none() {
             self.fetched.push(memory);
         }
-        placed.unwrap_or(Ok(Placed::Refused(DropReason::GrantRefused)))
+        placed.unwrap_or(Ok(PlaceOutcome::Refused(DropReason::GrantRefused)))
     }
 
     /// Publishes placed frames to the receiver.
@@ -486,9 +486,9 @@ impl Outlet {
     /// iteration, and its buffers are left alone while it is throttled.
     #[cold]
     fn burden(&mut self, walked: u64, now: Cycles, work: &mut Work) {
-        let effort = effort::FRAME + walked * effort::DESCRIPTOR;
-        work.effort += effort;
-        work.burdens.push((self.slot, self.key.port, effort));
+        let work_units = work_units::FRAME + walked * work_units::DESCRIPTOR;
+        work.work_units += work_units;
+        work.burdens.push((self.slot, self.key.port, work_units));
         self.shut_until = now + 1;
     }
 
@@ -546,7 +546,7 @@ impl Outlet {
             counters.drop_frames(reason, count);
         }
         if calls > 0 || bad > 0 {
-            counters.calls.add(calls.into());
+            counters.interrupts.add(calls.into());
             counters.bad_receive_chains.add(bad.into());
         }
     }

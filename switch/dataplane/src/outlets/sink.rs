@@ -3,27 +3,27 @@
 
 use crate::memory::Fetch;
 use crate::memory::faults::bring_in;
-use crate::parcel::{Loan, Parcel};
+use crate::packet::{Loan, Packet};
 use crate::port::end::ReceiveEnd;
-use crate::ring::{Placed, ReceiveQueue, Ring, RingFault};
+use crate::ring::{PlaceOutcome, ReceiveQueue, Ring, RingFault};
 use crate::stats::DropReason;
 
-/// Runs `act` on the frame of `parcel` with its payload fetched into `memory`; `None` if that fails.
+/// Runs `act` on the frame of `packet` with its payload fetched into `memory`; `None` if that fails.
 pub(super) fn fetched<R>(
-    parcel: &mut Parcel,
+    packet: &mut Packet,
     fetch: Option<&dyn Fetch>,
     memory: &mut Vec<u8>,
-    act: impl FnOnce(&mut Parcel) -> R,
+    act: impl FnOnce(&mut Packet) -> R,
 ) -> Option<R> {
-    let mut copy = parcel.fetched(fetch?, memory)?;
+    let mut copy = packet.fetched(fetch?, memory)?;
     let result = act(&mut copy);
-    parcel.segments_done = copy.segments_done;
+    packet.segments_done = copy.segments_done;
     Some(result)
 }
 
-/// Has the buffer segments of `parcel` in memory; false if that takes too many page faults. A few buffer segments need no check.
-pub(super) fn is_in_memory(parcel: &Parcel) -> bool {
-    parcel.loan == Loan::NONE || parcel.is_foreign() || bring_in(parcel.rest())
+/// Has the buffer segments of `packet` in memory; false if that takes too many page faults. A few buffer segments need no check.
+pub(super) fn is_in_memory(packet: &Packet) -> bool {
+    packet.loan == Loan::NONE || packet.is_foreign() || bring_in(packet.rest())
 }
 
 /// Destination of an outlet's frames.
@@ -49,11 +49,11 @@ impl Sink {
         matches!(self, Self::Other(end) if end.takes_foreign())
     }
 
-    pub(crate) fn place(&mut self, parcel: &mut Parcel) -> Result<Placed, RingFault> {
+    pub(crate) fn place(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
         match self {
-            Self::Ring(receive) => receive.place(parcel),
-            Self::Other(_) if !is_in_memory(parcel) => Ok(Placed::Refused(DropReason::SenderMemory)),
-            Self::Other(end) => Ok(end.place(parcel)),
+            Self::Ring(receive) => receive.place(packet),
+            Self::Other(_) if !is_in_memory(packet) => Ok(PlaceOutcome::Refused(DropReason::SenderMemory)),
+            Self::Other(end) => Ok(end.place(packet)),
         }
     }
 

@@ -17,9 +17,9 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use crate::parcel::Parcel;
+use crate::packet::Packet;
 use crate::pool::Pool;
-use crate::ring::{Placed, Taken};
+use crate::ring::{OpenOutcome, PlaceOutcome};
 use crate::stats::DropReason;
 
 /// The back end of a port without virtqueues: a TAP device, a stream socket, a loopback.
@@ -31,15 +31,15 @@ use crate::stats::DropReason;
 /// use std::io;
 /// use std::sync::Arc;
 ///
-/// use memlane_dataplane::network::{Network, PortTerms};
-/// use memlane_dataplane::policy::Allowance;
+/// use memlane_dataplane::network::{Network, AttachSettings};
+/// use memlane_dataplane::policy::PortLimits;
 /// use memlane_dataplane::pool::Pool;
 /// use memlane_dataplane::port::end::{Backend, Ends, ReceiveEnd, TransmitEnd};
 /// use memlane_dataplane::port::{Offer, State};
 /// use memlane_dataplane::settings::Settings;
 /// use memlane_dataplane::shared::Shared;
-/// use memlane_virtq::parcel::Parcel;
-/// use memlane_virtq::ring::{Placed, Taken};
+/// use memlane_virtq::packet::Packet;
+/// use memlane_virtq::ring::{PlaceOutcome, OpenOutcome};
 ///
 /// /// Sends nothing, and takes every frame that it is sent.
 /// #[derive(Debug)]
@@ -55,14 +55,14 @@ use crate::stats::DropReason;
 ///     fn look(&mut self, _most: u16) -> u16 {
 ///         0
 ///     }
-///     fn open(&mut self, _: &mut Parcel) -> Taken {
-///         Taken::Nothing
+///     fn open(&mut self, _: &mut Packet) -> OpenOutcome {
+///         OpenOutcome::Nothing
 ///     }
-///     fn finish(&mut self, _: &Parcel) {}
-///     fn keep_out(&mut self, _: &Parcel, _holders: u16) {}
+///     fn finish(&mut self, _: &Packet) {}
+///     fn keep_in_flight(&mut self, _: &Packet, _holders: u16) {}
 ///     fn hold(&mut self, _head: u16, _more: u16) {}
 ///     fn come_back(&mut self, _head: u16) {}
-///     fn out_count(&self) -> u16 {
+///     fn in_flight(&self) -> u16 {
 ///         0
 ///     }
 ///     fn size(&self) -> u16 {
@@ -75,17 +75,17 @@ use crate::stats::DropReason;
 /// }
 ///
 /// impl ReceiveEnd for Sink {
-///     fn place(&mut self, _: &mut Parcel) -> Placed {
-///         Placed::Whole(1)
+///     fn place(&mut self, _: &mut Packet) -> PlaceOutcome {
+///         PlaceOutcome::Whole(1)
 ///     }
 ///     fn publish(&mut self) {}
 /// }
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let network = Network::start(Shared::new(1, 7, Settings::default()), &[])?;
-/// let (allowance, offer) = (Allowance::default(), Offer::default());
-/// let terms = PortTerms { name: "sink", segment: "lan", allowance: &allowance, link: &None, mac: None, offer, enabled: true };
-/// let port = network.add_port(&terms, 1)?;
+/// let (limits, offer) = (PortLimits::default(), Offer::default());
+/// let attach_settings = AttachSettings { name: "sink", segment: "lan", limits: &limits, link: &None, mac: None, offer, enabled: true };
+/// let port = network.add_port(&attach_settings, 1)?;
 /// network.serve(&port, Sink)?;
 /// assert_eq!(port.state(), State::Running);
 /// network.shut_down();
@@ -101,23 +101,23 @@ pub trait Backend {
 }
 
 /// The transmit side: frames enter the switch. A frame stays in place from [`Self::open`] until it is completed: by
-/// [`Self::finish`], or by [`Self::keep_out`] and as many [`Self::come_back`] as it has holders; [`Self::postpone`] leaves it for a
+/// [`Self::finish`], or by [`Self::keep_in_flight`] and as many [`Self::come_back`] as it has holders; [`Self::backpressure`] leaves it for a
 /// later attempt (backpressure).
 pub trait TransmitEnd: Debug + Send {
     /// Frames that can be opened now, at most `most`.
     fn look(&mut self, most: u16) -> u16;
 
-    /// Opens the next frame into `parcel`: all fields but `transmit`, `source` and `segments_done`.
-    fn open(&mut self, parcel: &mut Parcel) -> Taken;
+    /// Opens the next frame into `packet`: all fields but `transmit`, `source` and `segments_done`.
+    fn open(&mut self, packet: &mut Packet) -> OpenOutcome;
 
     /// Completes the opened frame.
-    fn finish(&mut self, parcel: &Parcel);
+    fn finish(&mut self, packet: &Packet);
 
     /// Backpressure: leaves the opened frame in place, to be opened again. An end that lends a buffer for it takes that back.
-    fn postpone(&mut self, _: &Parcel) {}
+    fn backpressure(&mut self, _: &Packet) {}
 
     /// Moves on without the opened frame, which is in flight with `holders` holders.
-    fn keep_out(&mut self, parcel: &Parcel, holders: u16);
+    fn keep_in_flight(&mut self, packet: &Packet, holders: u16);
 
     /// The frame `head` has so many `more` holders.
     fn hold(&mut self, head: u16, more: u16);
@@ -126,7 +126,7 @@ pub trait TransmitEnd: Debug + Send {
     fn come_back(&mut self, head: u16);
 
     /// Frames in flight.
-    fn out_count(&self) -> u16;
+    fn in_flight(&self) -> u16;
 
     /// Maximum of frames in flight at present.
     fn size(&self) -> u16;
@@ -148,9 +148,9 @@ pub trait TransmitEnd: Debug + Send {
 
 /// The receive side: frames leave the switch.
 pub trait ReceiveEnd: Debug + Send {
-    /// Takes `parcel`, with a header that was checked on transmit. Its buffer segments stay valid until [`Self::publish`], and no
+    /// Takes `packet`, with a header that was checked on transmit. Its buffer segments stay valid until [`Self::publish`], and no
     /// longer.
-    fn place(&mut self, parcel: &mut Parcel) -> Placed;
+    fn place(&mut self, packet: &mut Packet) -> PlaceOutcome;
 
     /// Sends the placed frames.
     fn publish(&mut self);
@@ -165,7 +165,7 @@ pub trait ReceiveEnd: Debug + Send {
         false
     }
 
-    /// Whether it takes foreign packets ([`Parcel::is_foreign`], Xen grants); else they are fetched for it.
+    /// Whether it takes foreign packets ([`Packet::is_foreign`], Xen grants); else they are fetched for it.
     fn takes_foreign(&self) -> bool {
         false
     }

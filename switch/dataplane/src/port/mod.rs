@@ -24,8 +24,8 @@ use crate::id::{PortId, RingKey, SegmentId};
 use crate::journal::{Journal, NetworkEvent};
 use crate::link::{Impairment, Line, Path};
 use crate::memory::{Fetch, MemoryMap, Quota};
-use crate::policy::{Allowance, Limit, Limiter, Policy};
-use crate::ring::{Call, Called, Gate};
+use crate::policy::{Limit, Limiter, Policy, PortLimits};
+use crate::ring::{Call, Called, InterruptBreaker};
 use crate::segment::Segment;
 use crate::shared::Shared;
 use crate::stats::{DropReason, PortCounters, PortTotals};
@@ -89,7 +89,7 @@ pub struct Port {
     /// Fetches foreign frames (Xen grants).
     foreign: Arc<OnceLock<Arc<dyn Fetch>>>,
     /// Interrupt circuit breaker: keeps interrupts back after one that blocked or was slow; it outlasts front ends.
-    pub calls: Arc<Gate>,
+    pub breaker: Arc<InterruptBreaker>,
     /// Memory of frames to it on emulated links, all queues together.
     on_links: Arc<Account>,
     /// Counters of each worker.
@@ -101,7 +101,7 @@ pub struct Port {
     /// Seed of losses and delays by link emulation.
     seed: u64,
     /// Rate limit of control operations of its front ends and guest on workers.
-    wishes: Limiter,
+    control_rate: Limiter,
     /// What happens to it is told here.
     journal: Arc<Journal>,
     /// Reasons for which the first drop was told, by their numbers.
@@ -126,7 +126,7 @@ pub struct Port {
 #[derive(Debug)]
 struct Inner {
     state: State,
-    allowance: Allowance,
+    limits: PortLimits,
     link: Option<Impairment>,
     offer: Offer,
     enabled: bool,
@@ -150,7 +150,7 @@ struct Inner {
 
 /// Rate limit of control operations a second, after a burst of a second's worth: start, stop, enable or move a ring, change its
 /// interrupt, announce an address. The first start of all guests together takes far fewer.
-const WISHES: u64 = 1000;
+const CONTROL_OPERATIONS: u64 = 1000;
 /// Log lines about a port's front ends a second, see [`EventLog`].
 const EVENTS: u64 = 2;
 /// Log lines of their messages a second, where those are logged at all.
@@ -160,10 +160,10 @@ const MOST_PAUSE: Duration = Duration::from_millis(10);
 
 impl Port {
     /// A port of `segment` that waits for its front end, with these limits.
-    pub fn new(id: PortId, name: &str, segment: &Arc<Segment>, allowance: &Allowance, shared: &Shared) -> Arc<Self> {
+    pub fn new(id: PortId, name: &str, segment: &Arc<Segment>, limits: &PortLimits, shared: &Shared) -> Arc<Self> {
         let inner = Inner {
             state: State::Waiting,
-            allowance: allowance.clone(),
+            limits: limits.clone(),
             link: None,
             offer: Offer::default(),
             enabled: true,
@@ -178,14 +178,14 @@ impl Port {
             bases: HashMap::new(),
             errors: HashMap::new(),
         };
-        let wishes = Limiter::default();
+        let control_rate = Limiter::default();
         let descriptors = Account::with_floor(&shared.descriptors.budget, USUAL);
-        wishes.set(&Limit { packets: Some(WISHES), burst_ms: Some(1000), ..Limit::default() });
+        control_rate.set(&Limit { packets: Some(CONTROL_OPERATIONS), burst_ms: Some(1000), ..Limit::default() });
         Arc::new(Self {
             id,
             name: name.into(),
             segment: Arc::clone(segment),
-            policy: Policy::new(allowance),
+            policy: Policy::new(limits),
             mapped: Quota {
                 bytes: Account::new(&shared.guest_memory),
                 mappings: Account::new(&shared.mappings),
@@ -193,13 +193,13 @@ impl Port {
             },
             descriptors,
             foreign: Arc::clone(&shared.foreign),
-            calls: Arc::default(),
+            breaker: Arc::default(),
             on_links: Account::new(&shared.budget),
             counters: std::iter::repeat_with(PortCounters::default).take(shared.workers.len()).collect(),
             undone_checksums: AtomicU64::new(0),
             path: Mutex::default(),
             seed: shared.key.wrapping_add(u64::from(id.0) << 16),
-            wishes,
+            control_rate,
             journal: Arc::clone(&shared.journal),
             told_drops: AtomicU64::new(0),
             events: EventLog::new(EVENTS),
@@ -218,7 +218,7 @@ impl Port {
         let segment = Segment::new(SegmentId(0), "lan", count, shared.key, shared.settings.moves);
         let port = |n| {
             segment.join(PortId(n));
-            Self::new(PortId(n), &format!("p{n}"), &segment, &Allowance::default(), shared)
+            Self::new(PortId(n), &format!("p{n}"), &segment, &PortLimits::default(), shared)
         };
         (0..count as u16).map(port).collect()
     }
@@ -255,7 +255,7 @@ impl Port {
     }
 
     /// MAC addresses learned behind it.
-    pub fn stations(&self) -> usize {
+    pub fn learned_addresses(&self) -> usize {
         self.segment.table().held(self.id) as usize
     }
 
@@ -313,11 +313,11 @@ impl Port {
     }
 
     /// Rate limit of control operations: delays the calling thread, which is this port's own, if its front ends and guest run more
-    /// than [`WISHES`] operations a second; this is one more.
-    pub fn pace(&self) {
+    /// than [`CONTROL_OPERATIONS`] operations a second; this is one more.
+    pub fn limit_control_rate(&self) {
         let now = cycles();
-        self.wishes.charge(0, 1, now);
-        let early = self.wishes.opens_at().saturating_sub(now);
+        self.control_rate.charge(0, 1, now);
+        let early = self.control_rate.opens_at().saturating_sub(now);
         if early > 0 {
             std::thread::sleep(duration(early).min(MOST_PAUSE));
         }
@@ -338,13 +338,13 @@ impl Port {
     }
 
     /// Its limits.
-    pub fn allowance(&self) -> Allowance {
-        self.inner().allowance.clone()
+    pub fn limits(&self) -> PortLimits {
+        self.inner().limits.clone()
     }
 
     /// Sets its limits.
-    pub fn set_allowance(&self, allowance: Allowance) {
-        self.inner().allowance = allowance;
+    pub fn set_limits(&self, limits: PortLimits) {
+        self.inner().limits = limits;
     }
 
     /// Link emulation of frames to it.
@@ -624,14 +624,14 @@ mod tests {
     fn who_wants_much_waits() {
         let port = port();
         let start = Instant::now();
-        (0..WISHES + 200).for_each(|_| port.pace());
+        (0..CONTROL_OPERATIONS + 200).for_each(|_| port.limit_control_rate());
         assert!(start.elapsed() >= Duration::from_millis(150), "{:?}", start.elapsed());
     }
 
     #[test]
     fn who_starts_does_not() {
         let port = port();
-        (0..500).for_each(|_| port.pace());
-        assert!(port.wishes.is_open(cycles()));
+        (0..500).for_each(|_| port.limit_control_rate());
+        assert!(port.control_rate.is_open(cycles()));
     }
 }

@@ -4,8 +4,8 @@
 //!
 //! Flows fall into buckets by their hash; flows with the same bucket share its service.
 
-use super::{Parking, QUANTUM, Spot};
-use crate::parcel::Parcel;
+use super::{QUANTUM, Spot, WaitQueue};
+use crate::packet::Packet;
 
 /// Buckets; flows that meet in one are a single flow.
 const BUCKETS: usize = 64;
@@ -60,15 +60,15 @@ impl Flows {
     }
 
     /// Appends the packet at `spot` to its flow.
-    pub fn push(&mut self, spot: Spot, parking: &mut Parking) {
-        let bucket = parking.parcel(spot).flow_hash() as u8 % BUCKETS as u8;
+    pub fn push(&mut self, spot: Spot, wait_queue: &mut WaitQueue) {
+        let bucket = wait_queue.packet(spot).flow_hash() as u8 % BUCKETS as u8;
         let flow = &mut self.buckets[usize::from(bucket)];
         self.waiting += 1;
-        parking.link(spot, Spot::NONE);
+        wait_queue.link(spot, Spot::NONE);
         if flow.first == Spot::NONE {
             (flow.first, flow.last) = (spot, spot);
         } else {
-            parking.link(flow.last, spot);
+            wait_queue.link(flow.last, spot);
             flow.last = spot;
         }
         if !flow.listed {
@@ -78,7 +78,7 @@ impl Flows {
     }
 
     /// The next packet, which stays so until it is served or a new flow begins.
-    pub fn next(&mut self, parking: &Parking) -> Option<Spot> {
+    pub fn next(&mut self, wait_queue: &WaitQueue) -> Option<Spot> {
         if self.is_empty() {
             return None;
         }
@@ -89,7 +89,7 @@ impl Flows {
             if flow.first == Spot::NONE {
                 self.retire(bucket, from_new);
             } else if flow.deficit <= 0 {
-                self.pass_over(bucket, from_new, parking);
+                self.pass_over(bucket, from_new, wait_queue);
             } else {
                 return Some(flow.first);
             }
@@ -108,13 +108,13 @@ impl Flows {
 
     /// A flow that used up its quantum gets another one and goes to the end of the old flows. A lone flow gets as many quanta as
     /// its first frame needs.
-    fn pass_over(&mut self, bucket: u8, from_new: bool, parking: &Parking) {
+    fn pass_over(&mut self, bucket: u8, from_new: bool, wait_queue: &WaitQueue) {
         self.pop(from_new);
         let flow = &mut self.buckets[usize::from(bucket)];
         flow.deficit += QUANTUM as i32;
         let alone = self.new.head == NONE && self.old.head == NONE;
         if alone && flow.deficit <= 0 {
-            flow.deficit = parking.length(flow.first) as i32;
+            flow.deficit = wait_queue.length(flow.first) as i32;
         }
         append(&mut self.buckets, &mut self.old, bucket);
     }
@@ -129,12 +129,12 @@ impl Flows {
     }
 
     /// Removes the packet that [`Self::next`] named and charges its flow; the caller frees its spot.
-    pub fn served(&mut self, parking: &Parking) -> Option<Spot> {
-        let spot = self.next(parking)?;
+    pub fn served(&mut self, wait_queue: &WaitQueue) -> Option<Spot> {
+        let spot = self.next(wait_queue)?;
         let bucket = if self.new.head != NONE { self.new.head } else { self.old.head };
         let flow = &mut self.buckets[usize::from(bucket)];
-        flow.first = parking.next(spot);
-        flow.deficit -= parking.length(spot) as i32;
+        flow.first = wait_queue.next(spot);
+        flow.deficit -= wait_queue.length(spot) as i32;
         self.waiting -= 1;
         Some(spot)
     }
@@ -142,25 +142,25 @@ impl Flows {
     /// Removes and frees every packet for which `condition` holds, and calls `taken` with each; returns how many.
     pub fn remove_if(
         &mut self,
-        parking: &mut Parking,
-        condition: &impl Fn(&Parcel) -> bool,
-        taken: &mut impl FnMut(&Parcel),
+        wait_queue: &mut WaitQueue,
+        condition: &impl Fn(&Packet) -> bool,
+        taken: &mut impl FnMut(&Packet),
     ) -> u32 {
         let before = self.waiting;
         for flow in &mut self.buckets {
             let mut spot = std::mem::replace(&mut flow.first, Spot::NONE);
             flow.last = Spot::NONE;
             while spot != Spot::NONE {
-                let next = parking.next(spot);
-                if condition(parking.parcel(spot)) {
-                    taken(parking.parcel(spot));
-                    parking.free(spot);
+                let next = wait_queue.next(spot);
+                if condition(wait_queue.packet(spot)) {
+                    taken(wait_queue.packet(spot));
+                    wait_queue.free(spot);
                     self.waiting -= 1;
                 } else {
-                    parking.link(spot, Spot::NONE);
+                    wait_queue.link(spot, Spot::NONE);
                     match flow.last {
                         Spot::NONE => flow.first = spot,
-                        last => parking.link(last, spot),
+                        last => wait_queue.link(last, spot),
                     }
                     flow.last = spot;
                 }
@@ -186,49 +186,49 @@ mod tests {
     use crate::frame::START;
 
     /// A TCP packet of flow `flow`.
-    fn parcel(flow: u8, head: u16, length: u32) -> Parcel {
+    fn packet(flow: u8, head: u16, length: u32) -> Packet {
         let mut start = [0; START];
         start[12..14].copy_from_slice(&[8, 0]);
         start[14] = 0x45;
         start[20] = 0x40;
         start[23] = 6;
         start[35] = flow;
-        let mut parcel = Parcel::default();
-        (parcel.start, parcel.start_length) = (start, 60);
-        (parcel.head, parcel.length) = (head, length);
-        parcel
+        let mut packet = Packet::default();
+        (packet.start, packet.start_length) = (start, 60);
+        (packet.head, packet.length) = (head, length);
+        packet
     }
 
-    fn push(flows: &mut Flows, parking: &mut Parking, flow: u8, head: u16, length: u32) {
-        let spot = parking.park(parcel(flow, head, length)).unwrap();
-        flows.push(spot, parking);
+    fn push(flows: &mut Flows, wait_queue: &mut WaitQueue, flow: u8, head: u16, length: u32) {
+        let spot = wait_queue.enqueue(packet(flow, head, length)).unwrap();
+        flows.push(spot, wait_queue);
     }
 
-    fn serve(flows: &mut Flows, parking: &mut Parking) -> Option<u16> {
-        let spot = flows.served(parking)?;
-        let head = parking.parcel(spot).head;
-        parking.free(spot);
+    fn serve(flows: &mut Flows, wait_queue: &mut WaitQueue) -> Option<u16> {
+        let spot = flows.served(wait_queue)?;
+        let head = wait_queue.packet(spot).head;
+        wait_queue.free(spot);
         Some(head)
     }
 
     #[test]
     fn a_small_flow_goes_before_a_bulk_flow() {
-        let (mut flows, mut parking) = (Flows::default(), Parking::new(256, 1));
-        (0..100).for_each(|n| push(&mut flows, &mut parking, 1, n, 1500));
-        (0..3).for_each(|_| assert!(serve(&mut flows, &mut parking).is_some_and(|head| head < 100)));
-        push(&mut flows, &mut parking, 2, 1000, 100);
-        assert_eq!(serve(&mut flows, &mut parking), Some(1000));
+        let (mut flows, mut wait_queue) = (Flows::default(), WaitQueue::new(256, 1));
+        (0..100).for_each(|n| push(&mut flows, &mut wait_queue, 1, n, 1500));
+        (0..3).for_each(|_| assert!(serve(&mut flows, &mut wait_queue).is_some_and(|head| head < 100)));
+        push(&mut flows, &mut wait_queue, 2, 1000, 100);
+        assert_eq!(serve(&mut flows, &mut wait_queue), Some(1000));
     }
 
     #[test]
     fn flows_that_go_on_share_and_keep_their_order() {
-        let (mut flows, mut parking) = (Flows::default(), Parking::new(1024, 1));
+        let (mut flows, mut wait_queue) = (Flows::default(), WaitQueue::new(1024, 1));
         for n in 0..400 {
-            push(&mut flows, &mut parking, (n % 2) as u8, n, if n % 2 == 0 { 1500 } else { 100 });
+            push(&mut flows, &mut wait_queue, (n % 2) as u8, n, if n % 2 == 0 { 1500 } else { 100 });
         }
         let (mut bytes, mut last) = ([0_u32; 2], [None; 2]);
         for _ in 0..200 {
-            let head = serve(&mut flows, &mut parking).unwrap();
+            let head = serve(&mut flows, &mut wait_queue).unwrap();
             let flow = usize::from(head % 2);
             assert!(last[flow] < Some(head));
             last[flow] = Some(head);
@@ -239,18 +239,18 @@ mod tests {
 
     #[test]
     fn a_lone_flow_of_large_frames_needs_no_rounds() {
-        let (mut flows, mut parking) = (Flows::default(), Parking::new(64, 1));
-        (0..10).for_each(|n| push(&mut flows, &mut parking, 1, n, 65_000));
-        assert!((0..10).all(|n| serve(&mut flows, &mut parking) == Some(n)));
-        assert!(flows.is_empty() && parking.used() == 0);
+        let (mut flows, mut wait_queue) = (Flows::default(), WaitQueue::new(64, 1));
+        (0..10).for_each(|n| push(&mut flows, &mut wait_queue, 1, n, 65_000));
+        assert!((0..10).all(|n| serve(&mut flows, &mut wait_queue) == Some(n)));
+        assert!(flows.is_empty() && wait_queue.used() == 0);
     }
 
     #[test]
     fn removing_all_but_one_leaves_that_one() {
-        let (mut flows, mut parking) = (Flows::default(), Parking::new(64, 1));
-        (0..30).for_each(|n| push(&mut flows, &mut parking, n as u8 % 7, n, 1500));
-        assert_eq!(flows.remove_if(&mut parking, &|parcel| parcel.head != 17, &mut |_| {}), 29);
-        assert_eq!(serve(&mut flows, &mut parking), Some(17));
-        assert_eq!((serve(&mut flows, &mut parking), parking.used()), (None, 0));
+        let (mut flows, mut wait_queue) = (Flows::default(), WaitQueue::new(64, 1));
+        (0..30).for_each(|n| push(&mut flows, &mut wait_queue, n as u8 % 7, n, 1500));
+        assert_eq!(flows.remove_if(&mut wait_queue, &|packet| packet.head != 17, &mut |_| {}), 29);
+        assert_eq!(serve(&mut flows, &mut wait_queue), Some(17));
+        assert_eq!((serve(&mut flows, &mut wait_queue), wait_queue.used()), (None, 0));
     }
 }

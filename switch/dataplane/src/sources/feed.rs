@@ -1,10 +1,10 @@
 //! A feed: the queue from which a source takes frames, a transmit queue or the transmit end of another kind of port
 //! ([`crate::port::end`]).
 
-use crate::notice::Missed;
-use crate::parcel::Parcel;
+use crate::notification::Missed;
+use crate::packet::Packet;
 use crate::port::end::TransmitEnd;
-use crate::ring::{Ring, RingFault, Taken, TransmitQueue};
+use crate::ring::{OpenOutcome, Ring, RingFault, TransmitQueue};
 
 /// Transmit queue of a guest, or the end of another kind of port. See [`TransmitQueue`] for the contract of the methods.
 #[derive(Debug)]
@@ -31,10 +31,10 @@ impl Feed {
         }
     }
 
-    pub(crate) fn open(&mut self, parcel: &mut Parcel) -> Result<Taken, RingFault> {
+    pub(crate) fn open(&mut self, packet: &mut Packet) -> Result<OpenOutcome, RingFault> {
         match self {
-            Self::Ring(transmit) => transmit.open(parcel),
-            Self::Other(end) => Ok(end.open(parcel)),
+            Self::Ring(transmit) => transmit.open(packet),
+            Self::Other(end) => Ok(end.open(packet)),
         }
     }
 
@@ -73,24 +73,24 @@ impl Feed {
         }
     }
 
-    pub(crate) fn finish(&mut self, parcel: &Parcel) {
+    pub(crate) fn finish(&mut self, packet: &Packet) {
         match self {
-            Self::Ring(transmit) => transmit.finish(parcel),
-            Self::Other(end) => end.finish(parcel),
+            Self::Ring(transmit) => transmit.finish(packet),
+            Self::Other(end) => end.finish(packet),
         }
     }
 
-    pub(crate) fn postpone(&mut self, parcel: &Parcel) {
+    pub(crate) fn backpressure(&mut self, packet: &Packet) {
         match self {
-            Self::Ring(transmit) => transmit.postpone(parcel),
-            Self::Other(end) => end.postpone(parcel),
+            Self::Ring(transmit) => transmit.backpressure(packet),
+            Self::Other(end) => end.backpressure(packet),
         }
     }
 
-    pub(crate) fn keep_out(&mut self, parcel: &Parcel, holders: u16) {
+    pub(crate) fn keep_in_flight(&mut self, packet: &Packet, holders: u16) {
         match self {
-            Self::Ring(transmit) => transmit.keep_out(parcel, holders),
-            Self::Other(end) => end.keep_out(parcel, holders),
+            Self::Ring(transmit) => transmit.keep_in_flight(packet, holders),
+            Self::Other(end) => end.keep_in_flight(packet, holders),
         }
     }
 
@@ -108,10 +108,10 @@ impl Feed {
         }
     }
 
-    pub(crate) fn out_count(&self) -> u16 {
+    pub(crate) fn in_flight(&self) -> u16 {
         match self {
-            Self::Ring(transmit) => transmit.out_count(),
-            Self::Other(end) => end.out_count(),
+            Self::Ring(transmit) => transmit.in_flight(),
+            Self::Other(end) => end.in_flight(),
         }
     }
 

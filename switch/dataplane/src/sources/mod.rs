@@ -1,28 +1,28 @@
-//! Sources: transmit queues and TAPs, and a worker's state of each. Backpressure ([`Postponed`]), the quota of a receiver in a
-//! transmit ring ([`Source::may_keep_out`]), and coalescing of TX-completion interrupts ([`Sources::call`]) are handled here.
+//! Sources: transmit queues and TAPs, and a worker's state of each. Backpressure ([`Backpressured`]), the quota of a receiver in a
+//! transmit ring ([`Source::may_keep_in_flight`]), and coalescing of TX-completion interrupts ([`Sources::call`]) are handled here.
 
-mod doze;
 mod feed;
+mod timer_poll;
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use crate::agenda::Agenda;
 use crate::id::{Direction, PortId, RingKey, RouteEntry, Slot};
 use crate::memory::MemoryMap;
-use crate::notice::{Missed, Notice, Spans};
+use crate::notification::{Missed, NotificationState, Spans};
 use crate::offload::Offloads;
 use crate::outlets::Health;
-use crate::parcel::Parcel;
+use crate::packet::Packet;
 use crate::port::Port;
 use crate::ring::{Ring, RingFault, SplitRing};
 use crate::settings::{Poll, Settings};
 use crate::slots::Slots;
 use crate::stats::PortCounters;
 use crate::time::{Cycles, in_cycles};
-use crate::verdict::Memo;
-use doze::Stream;
+use crate::timers::Timers;
+use crate::verdict::FlowCache;
 pub(crate) use feed::Feed;
+use timer_poll::Stream;
 
 /// Completions of at most so many bytes and frames need no interrupt at once: they complete a request or an acknowledgement, not a
 /// stream.
@@ -41,21 +41,21 @@ pub(crate) struct Source {
     pub in_order: bool,
     /// Offloads that the sender may request.
     pub offloads: Offloads,
-    pub memo: Memo,
+    pub flow_cache: FlowCache,
     pub state: State,
     /// Rings that are started but disabled consume and discard (vhost-user, "Ring states").
     pub enabled: bool,
     /// Packets in flight to each port.
-    out_for: Vec<u16>,
+    in_flight_for: Vec<u16>,
     /// The action once no chain is in flight any more; until then no more chains are taken.
     pub when_back: Option<WhenBack>,
     /// The driver does not kick: it wants to be polled (SET_VRING_KICK without a descriptor).
     pub polled: bool,
     /// Backpressure: the next descriptor chain, if it was left in the ring because its receiver had no room.
-    pub postponed: Option<Postponed>,
+    pub backpressured: Option<Backpressured>,
     /// How long it may be left there usually; the stall timeout is the maximum.
-    postpone_for: Cycles,
-    pub patience: Cycles,
+    backpressure_for: Cycles,
+    pub stall_timeout: Cycles,
     /// The port's rate limit holds it back until then.
     pub held_until: Option<Cycles>,
     share: Share,
@@ -68,7 +68,7 @@ pub(crate) struct Source {
     delivered: u64,
     touched: bool,
     /// Notification state: detects lost kicks and interrupts, and delays interrupts.
-    notice: Notice,
+    notification: NotificationState,
     /// Moment of its last frames, for busy polling of recently active sources.
     pub active: Cycles,
     /// Whether it sends a one-way stream, without waiting for answers.
@@ -98,7 +98,7 @@ impl Share {
 
 /// Backpressure: a descriptor chain that was left in the transmit ring, to be opened again.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Postponed {
+pub(crate) struct Backpressured {
     /// When it was first left there.
     pub since: Cycles,
     /// The receiver; the sender itself if the frame is flooded.
@@ -137,22 +137,22 @@ impl Source {
     pub(crate) fn new((port, pair): (&Arc<Port>, u16), feed: Feed, offloads: Offloads, settings: &Settings) -> Self {
         let mut feed = feed;
         let in_order = feed.ring().is_some_and(|ring| ring.options().in_order);
-        let postpone_for = postpone_for(in_order, settings);
+        let backpressure_for = backpressure_for(in_order, settings);
         Self {
             key: RingKey { port: port.id, pair, direction: Direction::Transmit },
             port: Arc::clone(port),
             feed,
             in_order,
             offloads,
-            memo: Memo::default(),
+            flow_cache: FlowCache::default(),
             state: State::Unstarted,
             enabled: false,
-            out_for: Vec::new(),
+            in_flight_for: Vec::new(),
             when_back: None,
             polled: false,
-            postponed: None,
-            postpone_for,
-            patience: in_cycles(settings.patience),
+            backpressured: None,
+            backpressure_for,
+            stall_timeout: in_cycles(settings.stall_timeout),
             held_until: None,
             share: Share::new(settings.share),
             receiver: PortId::default(),
@@ -160,7 +160,7 @@ impl Source {
             bytes_back: 0,
             delivered: 0,
             touched: false,
-            notice: Notice::default(),
+            notification: NotificationState::default(),
             active: 0,
             stream: Stream::default(),
         }
@@ -175,7 +175,7 @@ impl Source {
     pub(crate) fn note_receiver(&mut self, port: PortId) {
         if self.receiver != port {
             (self.receiver, self.in_a_row) = (port, 0);
-        } else if self.postponed.is_none() {
+        } else if self.backpressured.is_none() {
             self.in_a_row = self.in_a_row.saturating_add(1);
         }
     }
@@ -186,23 +186,23 @@ impl Source {
     }
 
     /// Whether another packet for `port` may be in flight: a quota of the ring's free entries, see [`Share`].
-    pub(crate) fn may_keep_out(&mut self, port: PortId, health: Health) -> bool {
-        let left = u32::from(self.feed.size().saturating_sub(self.feed.out_count()));
+    pub(crate) fn may_keep_in_flight(&mut self, port: PortId, health: Health) -> bool {
+        let left = u32::from(self.feed.size().saturating_sub(self.feed.in_flight()));
         let factor = match health {
             Health::Stalled => self.share.stalled,
             Health::Moving if self.has_one_receiver() => self.share.sole,
             Health::Moving | Health::Stuck => self.share.usual,
         };
-        16 * u32::from(self.out_for.get(port.index()).copied().unwrap_or(0)) < left * factor
+        16 * u32::from(self.in_flight_for.get(port.index()).copied().unwrap_or(0)) < left * factor
     }
 
     /// Keeps a packet for `port` in flight.
-    pub(crate) fn keep_out(&mut self, parcel: &Parcel, port: PortId) {
-        self.feed.keep_out(parcel, 1);
-        if self.out_for.len() <= port.index() {
-            self.out_for.resize(port.index() + 1, 0);
+    pub(crate) fn keep_in_flight(&mut self, packet: &Packet, port: PortId) {
+        self.feed.keep_in_flight(packet, 1);
+        if self.in_flight_for.len() <= port.index() {
+            self.in_flight_for.resize(port.index() + 1, 0);
         }
-        self.out_for[port.index()] += 1;
+        self.in_flight_for[port.index()] += 1;
     }
 
     /// Backpressure: how long an opened packet may be left in the ring, to be tried again, while its receiver has no room.
@@ -210,29 +210,34 @@ impl Source {
     /// For in-order rings there is no alternative: no chain behind it could be completed before it anyway. For other rings it saves
     /// the cost of enqueueing where receivers poll and will soon have room. And where the receiver's quota of the ring is used up,
     /// it saves the frame of a sender with only that receiver: the sender is slowed down to the receiver's rate instead.
-    pub(crate) fn postpone_time(&mut self, may_keep_out: bool) -> Cycles {
-        if !may_keep_out && self.has_one_receiver() { self.patience } else { self.postpone_for }
+    pub(crate) fn backpressure_time(&mut self, may_keep_in_flight: bool) -> Cycles {
+        if !may_keep_in_flight && self.has_one_receiver() { self.stall_timeout } else { self.backpressure_for }
     }
 
     /// Whether an opened packet for `port`, which had no room at `entry`, may be left in the ring; at most for `time` since the
     /// first attempt.
-    pub(crate) fn may_postpone(&mut self, parcel: &Parcel, port: PortId, entry: RouteEntry, time: Cycles, now: Cycles) -> bool {
-        let postponed =
-            self.postponed.get_or_insert(Postponed { since: now, port, entry, segments_done: 0, capture_id: parcel.capture_id });
-        (postponed.port, postponed.entry, postponed.segments_done) = (port, entry, parcel.segments_done);
-        now.saturating_sub(postponed.since) < time
+    pub(crate) fn try_backpressure(&mut self, packet: &Packet, port: PortId, entry: RouteEntry, time: Cycles, now: Cycles) -> bool {
+        let backpressured = self.backpressured.get_or_insert(Backpressured {
+            since: now,
+            port,
+            entry,
+            segments_done: 0,
+            capture_id: packet.capture_id,
+        });
+        (backpressured.port, backpressured.entry, backpressured.segments_done) = (port, entry, packet.segments_done);
+        now.saturating_sub(backpressured.since) < time
     }
 
     /// Restarts the time of the backpressure at `now`, because its receiver is not the cause of it.
     pub(crate) fn excuse(&mut self, now: Cycles) {
-        if let Some(postponed) = &mut self.postponed {
-            postponed.since = now;
+        if let Some(backpressured) = &mut self.backpressured {
+            backpressured.since = now;
         }
     }
 
     /// Interrupt coalescing: whether the driver has seen the completions for which its interrupt was delayed; then it needs none.
     fn has_looked(&mut self) -> bool {
-        let Some(shown) = self.notice.put_off_at() else { return false };
+        let Some(shown) = self.notification.put_off_at() else { return false };
         let looked = self.feed.ring().is_some_and(|ring| ring.has_looked(shown));
         if looked {
             self.bytes_back = 0;
@@ -241,7 +246,7 @@ impl Source {
     }
 
     /// Whether completions were published for which no interrupt was considered yet.
-    fn owes_call(&mut self) -> bool {
+    fn has_pending_interrupt(&mut self) -> bool {
         self.feed.ring().is_some_and(|ring| ring.unconsidered() > 0)
     }
 
@@ -255,7 +260,7 @@ impl Source {
         let result = call(ring);
         let calls = ring.take_calls();
         if calls > 0 {
-            counters(self.port()).calls.add(calls.into());
+            counters(self.port()).interrupts.add(calls.into());
         }
         result
     }
@@ -263,7 +268,7 @@ impl Source {
     /// Interrupt coalescing: delays the interrupt for published completions; false if it was delayed long enough.
     fn put_off(&mut self, now: Cycles, spans: &Spans) -> bool {
         let shown = self.feed.ring().map_or(0, |ring| ring.shown());
-        self.notice.put_off(shown, now, spans)
+        self.notification.put_off(shown, now, spans)
     }
 
     /// Whether so few completions were published that their interrupt can wait: the guest exchanges requests and answers. A guest
@@ -279,22 +284,22 @@ impl Source {
     pub(crate) fn look(&mut self) -> Option<Missed> {
         let asleep = self.state == State::Asleep;
         let feed = &mut self.feed;
-        self.notice.look(|| feed.missed(asleep))
+        self.notification.look(|| feed.missed(asleep))
     }
 
     /// A packet that was in flight is done with; `from` is its receiver, `None` if it was flooded.
     pub(crate) fn come_back(&mut self, head: u16, from: Option<PortId>) {
-        if let Some(out) = from.and_then(|port| self.out_for.get_mut(port.index())) {
+        if let Some(out) = from.and_then(|port| self.in_flight_for.get_mut(port.index())) {
             *out = out.saturating_sub(1);
         }
         self.feed.come_back(head);
     }
 }
 
-/// See [`Source::postpone_time`].
-fn postpone_for(in_order: bool, settings: &Settings) -> Cycles {
+/// See [`Source::backpressure_time`].
+fn backpressure_for(in_order: bool, settings: &Settings) -> Cycles {
     if in_order {
-        in_cycles(settings.patience)
+        in_cycles(settings.stall_timeout)
     } else if settings.poll == Poll::Always {
         in_cycles(POLLED_ROOM)
     } else {
@@ -313,7 +318,7 @@ pub(crate) struct Sources {
     /// Number of sources that are armed, so that their drivers kick.
     pub asleep: usize,
     /// Timers of the notification states.
-    agenda: Agenda,
+    timers: Timers,
     spans: Spans,
 }
 
@@ -333,7 +338,7 @@ impl Sources {
 
     pub(crate) fn remove(&mut self, slot: Slot) -> Option<Source> {
         self.set_state(slot, State::Closed);
-        self.agenda.forget(slot);
+        self.timers.forget(slot);
         self.slots.remove(slot)
     }
 
@@ -385,9 +390,9 @@ impl Sources {
     }
 
     /// Ends the backpressure of frames for `entry`: that ring is gone.
-    pub(crate) fn forget_postponed(&mut self, entry: RouteEntry) {
+    pub(crate) fn forget_backpressured(&mut self, entry: RouteEntry) {
         for (_, source) in self.slots.iter_mut() {
-            source.postponed = source.postponed.filter(|postponed| postponed.entry != entry);
+            source.backpressured = source.backpressured.filter(|backpressured| backpressured.entry != entry);
         }
     }
 
@@ -437,7 +442,7 @@ impl Sources {
     }
 
     /// Interrupts the drivers that asked for it about published completions, and counts; `faulty` is called for interrupts that
-    /// block. Interrupt coalescing: for a few completions the interrupt is [put off](Notice::put_off), and dropped if the driver
+    /// block. Interrupt coalescing: for a few completions the interrupt is [put off](NotificationState::put_off), and dropped if the driver
     /// reaps them by itself.
     pub(crate) fn call<'c>(
         &mut self,
@@ -448,12 +453,12 @@ impl Sources {
         while let Some(slot) = self.touched.pop() {
             let Some(source) = self.slots.get_mut(slot) else { continue };
             source.touched = false;
-            let mut changed = source.notice.happened() | (source.has_looked() && source.notice.told());
-            if source.owes_call() {
+            let mut changed = source.notification.happened() | (source.has_looked() && source.notification.told());
+            if source.has_pending_interrupt() {
                 if source.may_call_later() && source.put_off(now, &self.spans) {
                     changed = true;
                 } else {
-                    changed |= source.notice.told();
+                    changed |= source.notification.told();
                     source.bytes_back = 0;
                     if let Err(fault) = source.call(Ring::call_if_wanted, &counters) {
                         faulty(source.port(), fault);
@@ -469,35 +474,35 @@ impl Sources {
     /// The ring of `slot` changed and may be quiet from now on, so its lost-notification check starts.
     #[inline]
     pub(crate) fn happened(&mut self, slot: Slot, now: Cycles) {
-        if self.slots.get_mut(slot).is_some_and(|source| source.notice.happened()) {
+        if self.slots.get_mut(slot).is_some_and(|source| source.notification.happened()) {
             self.expect(slot, now);
         }
     }
 
     /// Sets the timer of `slot` to the deadline of its notification state.
     fn expect(&mut self, slot: Slot, now: Cycles) {
-        let due = self.slots.get(slot).and_then(|source| source.notice.due(now, self.spans.look));
-        due.into_iter().for_each(|due| self.agenda.expect(slot, due));
+        let due = self.slots.get(slot).and_then(|source| source.notification.due(now, self.spans.look));
+        due.into_iter().for_each(|due| self.timers.expect(slot, due));
     }
 
     /// True if some timer is due.
     #[inline]
     pub(crate) fn has_due(&self, now: Cycles) -> bool {
-        self.agenda.is_due(now)
+        self.timers.is_due(now)
     }
 
     /// The deadline of the next timer.
     pub(crate) fn deadline(&self) -> Option<Cycles> {
-        self.agenda.next()
+        self.timers.next()
     }
 
     /// Takes the slots whose timers are due. Delayed interrupts are considered again by [`Self::call`]; the other slots are for the
     /// caller's lost-notification check.
     pub(crate) fn take_due(&mut self, now: Cycles) -> Vec<Slot> {
         let mut due = Vec::new();
-        self.agenda.take_due(now, &mut due);
+        self.timers.take_due(now, &mut due);
         due.retain(|&slot| {
-            let put_off = self.slots.get(slot).is_some_and(|source| source.notice.put_off_at().is_some());
+            let put_off = self.slots.get(slot).is_some_and(|source| source.notification.put_off_at().is_some());
             if put_off {
                 self.touch(slot);
             }
@@ -509,7 +514,7 @@ impl Sources {
     /// The timer of `slot` was handled: sets the next one, also for an interrupt that is `kept` back.
     pub(crate) fn looked_after(&mut self, slot: Slot, kept: bool, now: Cycles) {
         if kept && let Some(source) = self.slots.get_mut(slot) {
-            source.notice.happened();
+            source.notification.happened();
         }
         self.expect(slot, now);
     }

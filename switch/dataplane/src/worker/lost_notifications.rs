@@ -1,8 +1,8 @@
-//! Lost-notification check: looks at rings with an expired timer ([`crate::notice`]), and repeats lost kicks and interrupts.
+//! Lost-notification check: looks at rings with an expired timer ([`crate::notification`]), and repeats lost kicks and interrupts.
 
 use super::Worker;
 use crate::id::{Direction, RingKey, Slot};
-use crate::notice::Missed;
+use crate::notification::Missed;
 use crate::ring::Ring;
 
 impl Worker {
@@ -12,14 +12,14 @@ impl Worker {
         for slot in self.sources.take_due(self.now) {
             self.look_after_source(slot);
         }
-        let directory = &self.directory;
-        self.outlets.look_after_due(|port| directory.counters(port));
+        let port_table = &self.port_table;
+        self.outlets.look_after_due(|port| port_table.counters(port));
     }
 
     fn look_after_source(&mut self, slot: Slot) {
         let Some(source) = self.sources.get(slot) else { return };
         let port = source.port();
-        let counters = self.directory.counters(port);
+        let counters = self.port_table.counters(port);
         let mut result = source.call(|ring| ring.call_kept().map(drop), |_| counters);
         match source.look() {
             Some(Missed::Kick) => {
@@ -28,7 +28,7 @@ impl Worker {
             }
             Some(Missed::Call) => {
                 result = result.and(source.call(Ring::call_again, |_| counters));
-                counters.repeated_calls.add(1);
+                counters.repeated_interrupts.add(1);
             }
             None => {}
         }

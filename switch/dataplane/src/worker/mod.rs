@@ -2,7 +2,7 @@
 //!
 //! - A **source** is a transmit queue (TX) or a TAP: frames enter here (`sources`).
 //! - An **outlet** is a receive queue (RX) or a TAP, with the frames that are enqueued for it: frames leave here (`outlets`).
-//! - The worker's port table holds its ports and their broadcast domains ([`directory`]).
+//! - The worker's port table holds its ports and their broadcast domains ([`port_table`]).
 //! - A **poll iteration** serves every source that is awake, then the enqueued frames, then the packets from other workers
 //!   ([`pass`]). It ends with notifications; before that it handles expired timers, which recover lost notifications
 //!   ([`lost_notifications`]).
@@ -12,12 +12,12 @@
 //! Frames for a receiver of another worker travel to it through inter-worker queues, and their completions come back the same way
 //! ([`peers`]).
 
-mod directory;
-mod fate;
 mod lost_notifications;
 pub mod mailbox;
+mod outcome;
 mod pass;
 mod peers;
+mod port_table;
 mod rest;
 mod rings;
 mod turn;
@@ -29,19 +29,19 @@ pub use mailbox::{Mailbox, WorkerHandle};
 pub use peers::{Links, links};
 pub use rings::Start;
 
-use crate::airtime::Airtime;
+use crate::cpu_time::CpuTime;
 use crate::id::{PortId, RingKey, SegmentId, Slot};
 use crate::outlets::Outlets;
-use crate::parcel::Parcel;
+use crate::packet::Packet;
 use crate::port::Port;
 use crate::ring::RingFault;
 use crate::shared::Shared;
 use crate::sources::Sources;
 use crate::tap::Tap;
 use crate::time::Cycles;
-use directory::Directory;
 use pass::Ended;
 use peers::Peers;
+use port_table::PortTable;
 use rest::Rest;
 
 /// Events that a worker reports to the control side.
@@ -75,14 +75,14 @@ pub struct Worker {
     peers: Peers,
     rest: Rest,
     /// Scratch for the packet that is being forwarded.
-    parcel: Box<Parcel>,
+    packet: Box<Packet>,
     /// Scratch for packets that left the wait queue, so that their descriptor chains can be completed.
     ended: Vec<Ended>,
-    directory: Directory,
+    port_table: PortTable,
     now: Cycles,
     /// Seconds since the worker began, for FDB aging.
     second: u32,
-    airtime: Airtime,
+    cpu_time: CpuTime,
     /// Outlets with receive buffers that were too expensive to walk, and their ports.
     burdens: Vec<(Slot, PortId)>,
     losses: u32,
@@ -121,11 +121,11 @@ impl Worker {
             outlets: Outlets::new(index, &shared.settings),
             peers: Peers::new(links),
             rest: Rest::new(&mailbox, &shared.settings)?,
-            parcel: Box::default(),
+            packet: Box::default(),
             ended: Vec::new(),
-            directory: Directory::new(index),
+            port_table: PortTable::new(index),
             now: crate::time::cycles(),
-            airtime: Airtime::default(),
+            cpu_time: CpuTime::default(),
             burdens: Vec::new(),
             second: 0,
             losses: crate::memory::sigbus::losses(),
@@ -147,7 +147,7 @@ impl Worker {
             if frames == 0 {
                 self.rest();
             } else {
-                self.glance();
+                self.poll_events();
             }
         }
     }
@@ -165,7 +165,7 @@ impl Worker {
 
     /// Copies frames for a capture from now on.
     pub fn add_tap(&mut self, tap: Tap) {
-        self.parcel.capture_id = 0;
+        self.packet.capture_id = 0;
         self.outlets.work.taps.add(tap, self.index);
     }
 
@@ -206,7 +206,7 @@ impl Worker {
     #[cold]
     fn begin_second(&mut self) {
         self.report(Event::Second);
-        self.directory.have_flapped().for_each(|segment| self.report(Event::Flapped(segment)));
+        self.port_table.have_flapped().for_each(|segment| self.report(Event::Flapped(segment)));
         if self.second - self.ticked >= TICK {
             self.ticked = self.second;
             self.report(Event::Tick(self.second));

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use super::fate::Fates;
+use super::outcome::Outcomes;
 use super::peers::{Back, Message, Return};
 use super::turn::Turn;
 use super::{Event, Worker};
-use crate::airtime::effort::{self, BATCH};
-use crate::airtime::slice::Slice;
-use crate::fate::Fate;
+use crate::cpu_time::slice::Slice;
+use crate::cpu_time::work_units::{self, BATCH};
 use crate::id::{PortId, Slot};
-use crate::outlets::Sent;
-use crate::parcel::{Parcel, TransmitQueueId};
+use crate::outcome::Outcome;
+use crate::outlets::SendOutcome;
+use crate::packet::{Packet, TransmitQueueId};
 use crate::ring::{RingFault, full_fence};
 use crate::settings::Poll;
 use crate::stats::PortCounters;
@@ -33,16 +33,16 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    /// The end of `parcel`, which was for `receiver`.
-    pub(super) fn new(parcel: &Parcel, receiver: PortId) -> Self {
-        Self { transmit: parcel.transmit, head: parcel.head, share_of: parcel.share_of(receiver) }
+    /// The end of `packet`, which was for `receiver`.
+    pub(super) fn new(packet: &Packet, receiver: PortId) -> Self {
+        Self { transmit: packet.transmit, head: packet.head, share_of: packet.share_of(receiver) }
     }
 }
 
 impl Worker {
     /// One poll iteration; returns the frames that it moved.
     pub(super) fn pass(&mut self) -> u32 {
-        self.airtime.begin_pass(self.now);
+        self.cpu_time.begin_pass(self.now);
         self.outlets.begin_pass(self.now);
         if !self.burdens.is_empty() {
             self.look_at_burdens();
@@ -59,7 +59,7 @@ impl Worker {
                 self.flush();
                 unflushed = 0;
                 // The cost of notifications is not charged to the next source.
-                self.airtime.skip();
+                self.cpu_time.skip();
             }
             // A source that fell silent was taken from the list, and the last one moved here.
             index += 1;
@@ -73,12 +73,12 @@ impl Worker {
         self.flush();
         self.account(frames);
         // A throttled port still has pending frames, so do not go to sleep.
-        if frames == 0 && self.airtime.anybody_sits_out() { 1 } else { frames }
+        if frames == 0 && self.cpu_time.has_throttled() { 1 } else { frames }
     }
 
     fn account(&mut self, frames: u32) {
         let counters = &self.shared.workers[usize::from(self.index)];
-        let took = self.airtime.end_pass(frames);
+        let took = self.cpu_time.end_pass(frames);
         if frames == 0 {
             counters.empty_passes.add(1);
         } else {
@@ -90,26 +90,26 @@ impl Worker {
 
     #[inline]
     pub(super) fn counters(&self, port: PortId) -> &PortCounters {
-        self.directory.counters(port)
+        self.port_table.counters(port)
     }
 
     /// Serves one source for a service quantum, unless its port is throttled; returns the frames that it moved.
     fn serve(&mut self, slot: Slot) -> u32 {
         let Some(source) = self.sources.get(slot) else { return 0 };
         let port = source.port();
-        if !self.airtime.may_spend(port) {
+        if !self.cpu_time.may_spend(port) {
             return 0;
         }
-        self.parcel.transmit = TransmitQueueId { worker: self.index, slot };
-        self.parcel.source = port;
-        let Some((its_port, segment)) = self.directory.member(port) else { return 0 };
-        let weight = self.airtime.weight_at_receivers(port, its_port.policy.weight());
+        self.packet.transmit = TransmitQueueId { worker: self.index, slot };
+        self.packet.source = port;
+        let Some((its_port, segment)) = self.port_table.member(port) else { return 0 };
+        let weight = self.cpu_time.weight_at_receivers(port, its_port.policy.weight());
         let turn = Turn {
             worker: self.index,
             segment,
             outlets: &mut self.outlets,
             peers: &mut self.peers,
-            fates: Fates { directory: &self.directory, bill: &mut self.airtime.bill },
+            outcomes: Outcomes { port_table: &self.port_table, accounting: &mut self.cpu_time.accounting },
             counters: &self.shared.workers[usize::from(self.index)],
             weight,
             source,
@@ -117,23 +117,23 @@ impl Worker {
             now: self.now,
             second: self.second,
         };
-        match turn.run(&mut self.parcel) {
+        match turn.run(&mut self.packet) {
             Ok(0) => {
-                if self.sources.get(slot).is_some_and(|source| source.postponed.is_some()) {
+                if self.sources.get(slot).is_some_and(|source| source.backpressured.is_some()) {
                     // The attempt to deliver the frame that backpressure left in the ring was in vain, and cost time.
-                    self.airtime.bill.enter_effort(port, effort::TOUCH);
+                    self.cpu_time.accounting.enter_work_units(port, work_units::TOUCH);
                 }
-                if !self.airtime.bill.is_empty() {
+                if !self.cpu_time.accounting.is_empty() {
                     self.charge();
                 }
                 0
             }
             Ok(frames) => {
                 self.sources.had_frames(slot, frames, self.now);
-                let wants_more = self.note_satisfied(slot, port);
+                let mark_backlogged = self.note_satisfied(slot, port);
                 self.charge();
-                if wants_more {
-                    self.airtime.wants_more(port);
+                if mark_backlogged {
+                    self.cpu_time.mark_backlogged(port);
                 }
                 frames
             }
@@ -153,19 +153,20 @@ impl Worker {
     #[inline]
     fn note_satisfied(&mut self, slot: Slot, port: PortId) -> bool {
         let Some(source) = self.sources.get(slot) else { return false };
-        let (has_more, postponed) = (source.feed.has_more(), source.postponed);
-        let wants_more = has_more && postponed.is_none();
-        if has_more && !self.airtime.bill.is_mixed() {
-            return wants_more;
+        let (has_more, backpressured) = (source.feed.has_more(), source.backpressured);
+        let mark_backlogged = has_more && backpressured.is_none();
+        if has_more && !self.cpu_time.accounting.is_mixed() {
+            return mark_backlogged;
         }
         if self.outlets.have_races() {
-            let postponed =
-                postponed.filter(|postponed| postponed.entry.worker == self.index).map(|postponed| postponed.entry.slot);
-            for receiver in self.airtime.bill.receivers() {
-                self.outlets.is_satisfied(receiver, port, postponed);
+            let backpressured = backpressured
+                .filter(|backpressured| backpressured.entry.worker == self.index)
+                .map(|backpressured| backpressured.entry.slot);
+            for receiver in self.cpu_time.accounting.receivers() {
+                self.outlets.clear_backlog(receiver, port, backpressured);
             }
         }
-        wants_more
+        mark_backlogged
     }
 
     /// Charges the time since the last charge to the senders in the accounting.
@@ -174,16 +175,16 @@ impl Worker {
         if !self.outlets.work.burdens.is_empty() {
             self.enter_burdens();
         }
-        let Self { airtime, directory, .. } = self;
-        airtime.charge(|sender| directory.weight_of(sender), |sender, cost| directory.counters(sender).cycles.add(cost));
+        let Self { cpu_time, port_table, .. } = self;
+        cpu_time.charge(|sender| port_table.weight_of(sender), |sender, cost| port_table.counters(sender).cycles.add(cost));
     }
 
     /// Charges invalid or fragmented receive buffers to their receiver, not to the senders: no well-behaved guest causes such a
     /// cost.
     #[cold]
     fn enter_burdens(&mut self) {
-        for (slot, port, effort) in self.outlets.work.burdens.drain(..) {
-            self.airtime.bill.enter_effort(port, effort);
+        for (slot, port, work_units) in self.outlets.work.burdens.drain(..) {
+            self.cpu_time.accounting.enter_work_units(port, work_units);
             if !self.burdens.contains(&(slot, port)) {
                 self.burdens.push((slot, port));
             }
@@ -193,9 +194,9 @@ impl Worker {
     /// Expensive receive buffers of a port are left alone while the port is throttled.
     #[cold]
     fn look_at_burdens(&mut self) {
-        let Self { burdens, airtime, outlets, .. } = self;
+        let Self { burdens, cpu_time, outlets, .. } = self;
         burdens.retain(|&(slot, port)| {
-            let shut = !airtime.may_spend(port);
+            let shut = !cpu_time.may_spend(port);
             outlets.shut(slot, port, shut);
             shut
         });
@@ -204,16 +205,16 @@ impl Worker {
     /// Serves the frames that are enqueued at this worker.
     fn serve_waiting(&mut self) -> u32 {
         let mut ended = std::mem::take(&mut self.ended);
-        self.airtime.skip();
-        let (bill, weight_of) = self.airtime.bill_and_weights();
-        let mut fates = Fates { directory: &self.directory, bill };
+        self.cpu_time.skip();
+        let (accounting, weight_of) = self.cpu_time.accounting_and_weights();
+        let mut outcomes = Outcomes { port_table: &self.port_table, accounting };
         let mut frames = 0;
-        let weight_of = |sender| weight_of(sender, self.directory.weight_of(sender));
-        self.outlets.serve_waiting(self.now, weight_of, |parcel, port, fate| {
-            fates.meet(parcel, fate);
+        let weight_of = |sender| weight_of(sender, self.port_table.weight_of(sender));
+        self.outlets.serve_waiting(self.now, weight_of, |packet, port, outcome| {
+            outcomes.meet(packet, outcome);
             frames += 1;
-            if !matches!(fate, Fate::DeliveredInPart(..)) {
-                ended.push(Ended::new(parcel, port));
+            if !matches!(outcome, Outcome::DeliveredInPart(..)) {
+                ended.push(Ended::new(packet, port));
             }
         });
         self.give_all_back(&mut ended);
@@ -224,8 +225,8 @@ impl Worker {
 
     /// Delivers the frames whose emulated delay is over (link emulation).
     fn serve_lines(&mut self) -> u32 {
-        let mut fates = Fates { directory: &self.directory, bill: &mut self.airtime.bill };
-        self.outlets.serve_lines(&mut self.parcel, |port, reason| fates.missed(port, reason))
+        let mut outcomes = Outcomes { port_table: &self.port_table, accounting: &mut self.cpu_time.accounting };
+        self.outlets.serve_lines(&mut self.packet, |port, reason| outcomes.missed(port, reason))
     }
 
     /// Completes the descriptor chains of all that are `ended`.
@@ -263,15 +264,15 @@ impl Worker {
         let mut frames = 0;
         while let Some(back) = self.peers.receive_return() {
             if let Some(source) = self.sources.get(back.slot) {
-                self.airtime.bill.enter_effort(source.port(), effort::TOUCH);
+                self.cpu_time.accounting.enter_work_units(source.port(), work_units::TOUCH);
             }
             self.take_back(back);
         }
         for index in 0..self.peers.others.len() {
             let other = self.peers.others[index];
-            let mut slice = Slice::new(self.outlets.work.effort, effort::TURN);
+            let mut slice = Slice::new(self.outlets.work.work_units, work_units::TURN);
             for _ in 0..4 * BATCH {
-                if slice.is_over(self.outlets.work.effort) {
+                if slice.is_over(self.outlets.work.work_units) {
                     break;
                 }
                 let Some(message) = self.peers.receive(other) else { break };
@@ -279,7 +280,7 @@ impl Worker {
                 frames += 1;
             }
         }
-        if !self.airtime.bill.is_empty() {
+        if !self.cpu_time.accounting.is_empty() {
             self.charge();
         }
         frames
@@ -287,16 +288,17 @@ impl Worker {
 
     fn accept(&mut self, from: u8, message: Message) {
         match message {
-            Message::Deliver(mut parcel, port, outlet) => self.deliver_for_peer(&mut parcel, port, outlet),
-            Message::Flood(mut parcel) => {
-                let before = self.outlets.work.effort;
-                let held = self.flood(&mut parcel);
-                let effort = self.outlets.work.effort - before;
-                Fates { directory: &self.directory, bill: &mut self.airtime.bill }.flooded(parcel.source, effort);
+            Message::Deliver(mut packet, port, outlet) => self.deliver_for_peer(&mut packet, port, outlet),
+            Message::Flood(mut packet) => {
+                let before = self.outlets.work.work_units;
+                let held = self.flood(&mut packet);
+                let work_units = self.outlets.work.work_units - before;
+                Outcomes { port_table: &self.port_table, accounting: &mut self.cpu_time.accounting }
+                    .flooded(packet.source, work_units);
                 if held > 0 {
-                    self.tell_back(parcel.transmit, parcel.head, Back::Held(held));
+                    self.tell_back(packet.transmit, packet.head, Back::Held(held));
                 }
-                self.give_back(parcel.transmit, parcel.head, None);
+                self.give_back(packet.transmit, packet.head, None);
             }
             Message::Recall(slot) => self.recall(from, slot),
         }
@@ -304,30 +306,30 @@ impl Worker {
 
     /// Delivers to the ports of the source's broadcast domain that this worker serves; returns at how many of them the frame was
     /// enqueued.
-    pub(super) fn flood(&mut self, parcel: &mut Parcel) -> u16 {
-        let Some((_, segment)) = self.directory.member(parcel.source) else { return 0 };
-        let mut fates = Fates { directory: &self.directory, bill: &mut self.airtime.bill };
-        fates.flood(&mut self.outlets, parcel, &segment.ports)
+    pub(super) fn flood(&mut self, packet: &mut Packet) -> u16 {
+        let Some((_, segment)) = self.port_table.member(packet.source) else { return 0 };
+        let mut outcomes = Outcomes { port_table: &self.port_table, accounting: &mut self.cpu_time.accounting };
+        outcomes.flood(&mut self.outlets, packet, &segment.ports)
     }
 
-    fn deliver_for_peer(&mut self, parcel: &mut Parcel, port: PortId, outlet: Slot) {
-        let weight = self.airtime.weight_at_receivers(parcel.source, self.directory.weight_of(parcel.source));
-        let fate = match self.outlets.send(outlet, parcel, weight) {
-            Sent::Done => Fate::Delivered(port, parcel.segments_done),
-            Sent::MustWait => match self.outlets.park(outlet, parcel, self.now) {
-                Ok(()) => Fate::Waits(port),
-                Err(reason) => Fate::Dropped(port, reason),
+    fn deliver_for_peer(&mut self, packet: &mut Packet, port: PortId, outlet: Slot) {
+        let weight = self.cpu_time.weight_at_receivers(packet.source, self.port_table.weight_of(packet.source));
+        let outcome = match self.outlets.send(outlet, packet, weight) {
+            SendOutcome::Done => Outcome::Delivered(port, packet.segments_done),
+            SendOutcome::MustWait => match self.outlets.enqueue(outlet, packet, self.now) {
+                Ok(()) => Outcome::Waits(port),
+                Err(reason) => Outcome::Dropped(port, reason),
             },
-            Sent::Dropped(reason) => Fate::Dropped(port, reason),
+            SendOutcome::Dropped(reason) => Outcome::Dropped(port, reason),
         };
-        if let Fate::Dropped(port, reason) = fate {
-            self.outlets.work.taps.dropped(parcel, port, reason);
+        if let Outcome::Dropped(port, reason) = outcome {
+            self.outlets.work.taps.dropped(packet, port, reason);
         }
-        Fates { directory: &self.directory, bill: &mut self.airtime.bill }.meet(parcel, fate);
-        if matches!(fate, Fate::Waits(_)) {
+        Outcomes { port_table: &self.port_table, accounting: &mut self.cpu_time.accounting }.meet(packet, outcome);
+        if matches!(outcome, Outcome::Waits(_)) {
             return;
         }
-        self.give_back(parcel.transmit, parcel.head, Some(port));
+        self.give_back(packet.transmit, packet.head, Some(port));
     }
 
     /// Publishes used rings, interrupts drivers, and wakes other workers.
@@ -337,8 +339,8 @@ impl Worker {
         }
         if self.outlets.publish() | self.sources.publish() {
             full_fence();
-            let directory = &self.directory;
-            let counters = |port: PortId| directory.counters(port);
+            let port_table = &self.port_table;
+            let counters = |port: PortId| port_table.counters(port);
             self.outlets.call(counters);
             let mut faults = Vec::new();
             self.sources.call(self.now, counters, |port, fault| faults.push((port, fault)));
@@ -367,7 +369,7 @@ impl Worker {
         for slot in slots {
             self.sources.close(slot);
         }
-        if let Some((port, session)) = self.directory.session(port) {
+        if let Some((port, session)) = self.port_table.session(port) {
             self.report(Event::RingFault(Arc::clone(port), session, fault));
         }
     }

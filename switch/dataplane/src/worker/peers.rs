@@ -13,19 +13,19 @@ use std::sync::Arc;
 use super::Mailbox;
 use crate::handover::{Consumer, Producer, queue};
 use crate::id::{PortId, Slot};
-use crate::parcel::Parcel;
+use crate::packet::Packet;
 
 /// Packets in flight between two workers, one way.
-const PARCELS: usize = 512;
+const PACKETS: usize = 512;
 const RETURNS: usize = 1024;
 
 /// Messages between workers.
 #[derive(Debug)]
 pub(super) enum Message {
     /// Deliver this to the port.
-    Deliver(Parcel, PortId, Slot),
+    Deliver(Packet, PortId, Slot),
     /// Deliver this to all ports of the source's segment that the other worker serves.
-    Flood(Parcel),
+    Flood(Packet),
     /// Remove every enqueued packet of this source slot of the sending worker.
     Recall(Slot),
 }
@@ -44,7 +44,7 @@ pub(super) struct Return {
 /// See [`Return`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Back {
-    /// One holder is done with it; with the receiver for which it counted against the ring's quota, see [`Parcel::share_of`].
+    /// One holder is done with it; with the receiver for which it counted against the ring's quota, see [`Packet::share_of`].
     Done(Option<PortId>),
     /// So many more holders: receivers of a flooded frame at which it was enqueued.
     Held(u16),
@@ -52,8 +52,8 @@ pub(super) enum Back {
 
 #[derive(Debug)]
 struct Link {
-    parcels_out: Producer<Message>,
-    parcels_in: Consumer<Message>,
+    packets_out: Producer<Message>,
+    packets_in: Consumer<Message>,
     returns_out: Producer<Return>,
     returns_in: Consumer<Return>,
     /// Senders of the packets in the outgoing queue, the oldest first; `None` for recalls.
@@ -79,7 +79,7 @@ pub fn links(mailboxes: &[Arc<Mailbox>]) -> Vec<Links> {
     let mut all: Vec<Vec<Option<Link>>> = (0..count).map(|_| (0..count).map(|_| None).collect()).collect();
     for a in 0..count {
         for b in a + 1..count {
-            let ((to_b, at_b), (to_a, at_a)) = (queue(PARCELS), queue(PARCELS));
+            let ((to_b, at_b), (to_a, at_a)) = (queue(PACKETS), queue(PACKETS));
             let ((back_b, for_b), (back_a, for_a)) = (queue(RETURNS), queue(RETURNS));
             all[a][b] = Some(Link::new(to_b, at_a, back_b, for_a, &mailboxes[b]));
             all[b][a] = Some(Link::new(to_a, at_b, back_a, for_b, &mailboxes[a]));
@@ -90,19 +90,19 @@ pub fn links(mailboxes: &[Arc<Mailbox>]) -> Vec<Links> {
 
 impl Link {
     fn new(
-        parcels_out: Producer<Message>,
-        parcels_in: Consumer<Message>,
+        packets_out: Producer<Message>,
+        packets_in: Consumer<Message>,
         returns_out: Producer<Return>,
         returns_in: Consumer<Return>,
         mailbox: &Arc<Mailbox>,
     ) -> Self {
         let mailbox = Arc::clone(mailbox);
         Self {
-            parcels_out,
-            parcels_in,
+            packets_out,
+            packets_in,
             returns_out,
             returns_in,
-            senders: VecDeque::with_capacity(PARCELS),
+            senders: VecDeque::with_capacity(PACKETS),
             held: Vec::new(),
             backlog: VecDeque::new(),
             recalls: VecDeque::new(),
@@ -120,12 +120,12 @@ impl Link {
     }
 
     fn seems_to_have_room(&self, sender: PortId) -> bool {
-        self.held.get(sender.index()).is_some_and(|&held| usize::from(held) < PARCELS.saturating_sub(self.senders.len()))
+        self.held.get(sender.index()).is_some_and(|&held| usize::from(held) < PACKETS.saturating_sub(self.senders.len()))
     }
 
     /// Releases the quota of the packets that the other worker has taken.
     fn forget_taken(&mut self) {
-        let untaken = self.parcels_out.untaken();
+        let untaken = self.packets_out.untaken();
         for sender in self.senders.drain(..self.senders.len().saturating_sub(untaken)).flatten() {
             if let Some(held) = self.held.get_mut(sender.index()) {
                 *held = held.saturating_sub(1);
@@ -134,10 +134,10 @@ impl Link {
     }
 
     fn push(&mut self, message: Message, sender: Option<PortId>) -> bool {
-        if self.senders.len() == PARCELS {
+        if self.senders.len() == PACKETS {
             self.forget_taken();
         }
-        let pushed = self.parcels_out.push(message).is_ok();
+        let pushed = self.packets_out.push(message).is_ok();
         if pushed {
             self.senders.push_back(sender);
             if let Some(held) = sender.and_then(|sender| self.held.get_mut(sender.index())) {
@@ -206,7 +206,7 @@ impl Peers {
 
     /// Takes the next message of `worker`.
     pub(super) fn receive(&mut self, worker: u8) -> Option<Message> {
-        self.links.get_mut(usize::from(worker))?.as_mut()?.parcels_in.pop()
+        self.links.get_mut(usize::from(worker))?.as_mut()?.packets_in.pop()
     }
 
     /// Takes the next return of any worker.
@@ -216,7 +216,7 @@ impl Peers {
 
     /// True if another worker sent a message or return that was not taken.
     pub(super) fn have_news(&mut self) -> bool {
-        self.links.iter_mut().flatten().any(|link| !link.parcels_in.is_empty() || !link.returns_in.is_empty())
+        self.links.iter_mut().flatten().any(|link| !link.packets_in.is_empty() || !link.returns_in.is_empty())
     }
 
     /// True while returns wait for room.
@@ -229,7 +229,7 @@ impl Peers {
     pub(super) fn flush(&mut self) -> u64 {
         let mut woken = 0;
         for link in self.links.iter_mut().flatten() {
-            while !link.parcels_out.is_full()
+            while !link.packets_out.is_full()
                 && let Some(slot) = link.recalls.pop_front()
             {
                 link.push(Message::Recall(slot), None);

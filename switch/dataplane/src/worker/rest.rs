@@ -8,8 +8,8 @@
 //!
 //! While other rings keep it busy, a non-blocking epoll from time to time finds the kicks of the rings that sleep.
 
-mod home;
-mod linger;
+mod adaptive_poll;
+mod affinity;
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -24,8 +24,8 @@ use crate::id::{Direction, Slot};
 use crate::settings::{Poll, Settings};
 use crate::sources::{Feed, State};
 use crate::time::{Cycles, cycles, cycles_after, duration, frequency, in_cycles};
-use home::Home;
-use linger::Linger;
+use adaptive_poll::AdaptivePoll;
+use affinity::CpuAffinity;
 
 const EVENTS: usize = 64;
 /// The token of the worker's own eventfd (the bell); tokens of kicks hold slot and direction.
@@ -49,12 +49,12 @@ pub(super) struct Rest {
     events: Vec<EpollEvent>,
     kicks: Vec<(Slot, Direction, File)>,
     poll: Poll,
-    linger: Linger,
-    home: Home,
+    adaptive_poll: AdaptivePoll,
+    affinity: CpuAffinity,
     /// When the last poll iteration moved a frame.
     busy_at: Cycles,
-    glanced_at: Cycles,
-    glance_every: Cycles,
+    events_polled_at: Cycles,
+    poll_events_every: Cycles,
     second: u32,
     next_second: Cycles,
 }
@@ -75,11 +75,11 @@ impl Rest {
             events: vec![EpollEvent::default(); EVENTS],
             kicks: Vec::new(),
             poll: settings.poll,
-            linger: Linger::new(),
-            home: Home::default(),
+            adaptive_poll: AdaptivePoll::new(),
+            affinity: CpuAffinity::default(),
             busy_at: now,
-            glanced_at: now,
-            glance_every: frequency() / 50_000,
+            events_polled_at: now,
+            poll_events_every: frequency() / 50_000,
             second: 0,
             next_second: now.wrapping_add(frequency()),
         })
@@ -132,21 +132,21 @@ fn token(slot: Slot, direction: Direction) -> u64 {
 impl Worker {
     /// After a poll iteration that moved frames: poll epoll now and then, for the rings that sleep.
     #[inline]
-    pub(super) fn glance(&mut self) {
+    pub(super) fn poll_events(&mut self) {
         self.rest.busy_at = self.now;
-        self.glance_now_and_then();
+        self.poll_events_if_due();
     }
 
     /// After a poll iteration that moved nothing.
     pub(super) fn rest(&mut self) {
         if self.rest.poll == Poll::Always {
-            self.glance_now_and_then();
+            self.poll_events_if_due();
             return;
         }
-        let lingers = !self.sources.awake.is_empty() && self.rest.linger.goes_on(self.rest.busy_at, self.now);
-        if lingers || self.outlets.expect_soon(self.now) {
+        let polls_on = !self.sources.awake.is_empty() && self.rest.adaptive_poll.goes_on(self.rest.busy_at, self.now);
+        if polls_on || self.outlets.expect_soon(self.now) {
             std::hint::spin_loop();
-            self.glance_now_and_then();
+            self.poll_events_if_due();
             return;
         }
         self.check_memory();
@@ -157,9 +157,9 @@ impl Worker {
     }
 
     #[inline]
-    fn glance_now_and_then(&mut self) {
-        if self.now.wrapping_sub(self.rest.glanced_at) > self.rest.glance_every {
-            self.rest.glanced_at = self.now;
+    fn poll_events_if_due(&mut self) {
+        if self.now.wrapping_sub(self.rest.events_polled_at) > self.rest.poll_events_every {
+            self.rest.events_polled_at = self.now;
             self.await_events(0);
             self.check_memory();
         }
@@ -170,24 +170,24 @@ impl Worker {
         let mut index = 0;
         let mut news = false;
         while let Some(&slot) = self.sources.awake.get(index) {
-            if self.dozes_over(slot) {
+            if self.defers_to_timer(slot) {
                 index += 1;
                 continue;
             }
             let Some(source) = self.sources.get(slot) else { return true };
-            let (postponed, port) = (source.postponed, source.port());
-            let has_news = match postponed {
+            let (backpressured, port) = (source.backpressured, source.port());
+            let has_news = match backpressured {
                 // A transmit queue at its rate limit has no work before the limit opens.
                 _ if source.held_until.is_some() => false,
                 // A frame under backpressure blocks those behind it until its receiver has buffers.
-                Some(postponed) if postponed.entry.worker == self.index => self.outlets.arm(postponed.entry.slot),
+                Some(backpressured) if backpressured.entry.worker == self.index => self.outlets.arm(backpressured.entry.slot),
                 // The other worker wakes this one when it has taken packets.
-                Some(postponed) => self.peers.has_room(postponed.entry.worker, port),
+                Some(backpressured) => self.peers.has_room(backpressured.entry.worker, port),
                 // Chains that were seen and not taken are work too.
                 None => source.feed.arm() || source.feed.ring().is_some_and(|ring| ring.has_untaken()),
             };
             let polled = self.sources.get(slot).is_some_and(|source| source.polled || source.held_until.is_some());
-            if has_news || polled || postponed.is_some() {
+            if has_news || polled || backpressured.is_some() {
                 news |= has_news;
                 index += 1;
             } else {
@@ -198,12 +198,12 @@ impl Worker {
         news | self.outlets.arm_waiting()
     }
 
-    /// Whether the source is left to timer polling, see [`doze`].
-    fn dozes_over(&mut self, slot: Slot) -> bool {
+    /// Whether the source is left to timer polling, see [`timer_poll`].
+    fn defers_to_timer(&mut self, slot: Slot) -> bool {
         let Some(source) = self.sources.get(slot) else { return false };
         if self.rest.poll != Poll::Adaptive
             || source.held_until.is_some()
-            || source.postponed.is_some()
+            || source.backpressured.is_some()
             || source.feed.ring().is_none()
         {
             source.stream.until = None;
@@ -211,7 +211,7 @@ impl Worker {
         }
         let delivered = source.port.delivered();
         let room = source.feed.size();
-        source.stream.dozes(room, delivered, self.now)
+        source.stream.update_timer_poll(room, delivered, self.now)
     }
 
     fn sleep(&mut self) {
@@ -227,11 +227,11 @@ impl Worker {
         let woken = self.await_events(timeout);
         mailbox.sleep.cancel();
         let now = cycles_after(from);
-        self.airtime.slept(now - from);
-        self.rest.home.woke(now);
+        self.cpu_time.slept(now - from);
+        self.rest.affinity.woke(now);
         if self.rest.poll == Poll::Adaptive && woken {
-            self.rest.linger.slept_through(now.wrapping_sub(self.rest.busy_at), now);
-            if let Some(memory) = self.rest.linger.memory() {
+            self.rest.adaptive_poll.slept_through(now.wrapping_sub(self.rest.busy_at), now);
+            if let Some(memory) = self.rest.adaptive_poll.memory() {
                 self.sources.wake_recent(now.wrapping_sub(memory));
             }
         }
@@ -259,9 +259,9 @@ impl Worker {
         for index in 0..self.sources.awake.len() {
             let slot = self.sources.awake[index];
             let Some(source) = self.sources.get(slot) else { continue };
-            let postponed = source.postponed;
-            let here = postponed.filter(|postponed| postponed.entry.worker == self.index);
-            let opens = || here.and_then(|postponed| self.outlets.opens_at(postponed.entry.slot, self.now));
+            let backpressured = source.backpressured;
+            let here = backpressured.filter(|backpressured| backpressured.entry.worker == self.index);
+            let opens = || here.and_then(|backpressured| self.outlets.opens_at(backpressured.entry.slot, self.now));
             let due = source.held_until.or(source.stream.until).or_else(opens).unwrap_or(polled);
             if due == Cycles::MAX {
                 // The change that lifts the limit wakes all its sources.
@@ -307,7 +307,7 @@ impl Worker {
             self.counters(port).kicks.add(1);
         } else if let Some((key, first)) = self.outlets.kicked(slot) {
             self.counters(key.port).kicks.add(1);
-            if first && let Some((port, session)) = self.directory.session(key.port) {
+            if first && let Some((port, session)) = self.port_table.session(key.port) {
                 self.report(Event::Filled(Arc::clone(port), session, key, slot));
             }
         }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use super::Worker;
-use super::fate::Fates;
+use super::outcome::Outcomes;
 use super::pass::Ended;
 use crate::frame::MacAddress;
 use crate::id::{Direction, PortId, RingKey, RouteEntry, SegmentId, Slot};
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::outlets::{Outlet, Sink};
-use crate::parcel::{Parcel, Reach};
+use crate::packet::{Packet, Reach};
 use crate::port::Port;
 use crate::port::end::Ends;
 use crate::ring::{Call, ReceiveQueue, Ring, SplitRing, TransmitQueue};
@@ -20,43 +20,43 @@ use crate::sources::{Feed, Source, State, WhenBack};
 use crate::stats::DropReason;
 use crate::table::{Learned, Table};
 use crate::time::cycles;
-use crate::verdict::{Memo, Sender, may_send_from};
+use crate::verdict::{FlowCache, Sender, may_send_from};
 
 impl Worker {
     /// Adds a port to the worker's port table: it can be given rings.
     pub fn enter_port(&mut self, port: &Arc<Port>) {
-        let ports = self.directory.enter(port);
-        self.airtime.enter(port.id, ports);
+        let ports = self.port_table.enter(port);
+        self.cpu_time.enter(port.id, ports);
         self.outlets.enter(port.id, ports);
         self.peers.make_room(ports);
     }
 
     /// Removes a port without rings from the worker's port table.
     pub fn remove_port(&mut self, port: &Arc<Port>) {
-        if self.directory.knows(port) {
-            self.directory.remove(port);
+        if self.port_table.knows(port) {
+            self.port_table.remove(port);
         }
         self.burdens.retain(|&(_, burden)| burden != port.id);
     }
 
     /// Whether `port` is in the worker's port table.
     pub fn knows(&self, port: &Arc<Port>) -> bool {
-        self.directory.knows(port)
+        self.port_table.knows(port)
     }
 
     /// Uses the forwarding table `table` in `segment` from now on; the flow caches of its senders are emptied.
     pub fn set_table(&mut self, segment: SegmentId, table: Arc<Table>) {
-        self.directory.set_table(segment, table);
+        self.port_table.set_table(segment, table);
         for (_, source) in self.sources.iter().filter(|(_, source)| source.port.segment.id == segment) {
-            source.memo = Memo::default();
+            source.flow_cache = FlowCache::default();
         }
     }
 
     /// Takes over a transmit queue. It starts with its first kick, or at once if [`Start::at_once`] is set. `None` if its port is
     /// not in the worker's port table.
     pub fn add_transmit_queue(&mut self, key: RingKey, transmit: TransmitQueue, offloads: Offloads, start: Start) -> Option<Slot> {
-        self.directory.note_session(key.port, start.session);
-        let port = self.directory.port(key.port)?;
+        self.port_table.note_session(key.port, start.session);
+        let port = self.port_table.port(key.port)?;
         let mut source = Source::new((port, key.pair), Feed::Ring(Box::new(transmit)), offloads, &self.shared.settings);
         source.enabled = start.enabled;
         source.polled = start.kick.is_none();
@@ -73,8 +73,8 @@ impl Worker {
     /// Takes over a receive queue. It starts as [`Self::add_transmit_queue`] does; until then kicks must not be suppressed. `None`
     /// if its port is not in the worker's port table.
     pub fn add_receive_queue(&mut self, key: RingKey, receive: ReceiveQueue, start: Start) -> Option<Slot> {
-        self.directory.note_session(key.port, start.session);
-        let port = self.directory.port(key.port)?;
+        self.port_table.note_session(key.port, start.session);
+        let port = self.port_table.port(key.port)?;
         let mut receive = receive;
         let unfilled = start.kick.is_some() && !receive.ring().was_filled();
         if start.at_once && !unfilled {
@@ -103,8 +103,8 @@ impl Worker {
     /// # Errors
     /// The kernel refuses to watch them, or the port is not in the worker's port table.
     pub fn add_ends(&mut self, port: PortId, pair: u16, session: u32, ends: Ends) -> std::io::Result<Slot> {
-        self.directory.note_session(port, session);
-        let port = self.directory.port(port).ok_or_else(|| std::io::Error::other("the port is gone"))?;
+        self.port_table.note_session(port, session);
+        let port = self.port_table.port(port).ok_or_else(|| std::io::Error::other("the port is gone"))?;
         // Frames of a TAP or stream end request only offloads that the switch negotiated with it, so all are allowed.
         let mut source = Source::new((port, pair), Feed::Other(ends.transmit), Offloads::ALL, &self.shared.settings);
         source.enabled = true;
@@ -151,12 +151,12 @@ impl Worker {
     /// Removes every enqueued packet of source `slot` of worker `owner`.
     pub(super) fn recall(&mut self, owner: u8, slot: Slot) {
         let mut returned = Vec::new();
-        let mut fates = Fates { directory: &self.directory, bill: &mut self.airtime.bill };
+        let mut outcomes = Outcomes { port_table: &self.port_table, accounting: &mut self.cpu_time.accounting };
         self.outlets.recall(
-            |parcel| parcel.transmit.worker == owner && parcel.transmit.slot == slot,
-            |parcel, port| {
-                fates.missed(parcel.source, DropReason::SenderStopped);
-                returned.push(Ended::new(parcel, port));
+            |packet| packet.transmit.worker == owner && packet.transmit.slot == slot,
+            |packet, port| {
+                outcomes.missed(packet.source, DropReason::SenderStopped);
+                returned.push(Ended::new(packet, port));
             },
         );
         self.give_all_back(&mut returned);
@@ -165,7 +165,7 @@ impl Worker {
     /// Runs the action that waits for source `slot` to have no chains in flight, if it has none.
     pub(super) fn finish_calling_back(&mut self, slot: Slot) {
         let Some(source) = self.sources.get(slot) else { return };
-        if source.feed.out_count() > 0 {
+        if source.feed.in_flight() > 0 {
             return;
         }
         match source.when_back.take() {
@@ -195,12 +195,12 @@ impl Worker {
     pub fn stop_receive_queue(&mut self, key: RingKey) -> Option<u16> {
         let slot = self.outlets.find(key)?;
         self.rest.unwatch(slot, Direction::Receive);
-        self.sources.forget_postponed(RouteEntry { worker: self.index, slot });
+        self.sources.forget_backpressured(RouteEntry { worker: self.index, slot });
         let mut returned = Vec::new();
-        let mut fates = Fates { directory: &self.directory, bill: &mut self.airtime.bill };
-        let mut outlet = self.outlets.remove(slot, |parcel| {
-            fates.missed(key.port, DropReason::ReceiverAbsent);
-            returned.push(Ended::new(parcel, key.port));
+        let mut outcomes = Outcomes { port_table: &self.port_table, accounting: &mut self.cpu_time.accounting };
+        let mut outlet = self.outlets.remove(slot, |packet| {
+            outcomes.missed(key.port, DropReason::ReceiverAbsent);
+            returned.push(Ended::new(packet, key.port));
         })?;
         self.give_all_back(&mut returned);
         Some(outlet.ring().map_or(0, |ring| {
@@ -216,13 +216,13 @@ impl Worker {
 
     /// Whether any frame from or to `port` is in flight or enqueued here.
     pub fn has_under_way(&mut self, port: PortId) -> bool {
-        let from = self.sources.iter().any(|(_, source)| source.port.id == port && source.feed.out_count() > 0);
+        let from = self.sources.iter().any(|(_, source)| source.port.id == port && source.feed.in_flight() > 0);
         from || self.outlets.has_under_way(port)
     }
 
     /// Sets the queues, each with its worker, at which frames for `port` are delivered.
     pub fn set_route(&mut self, port: PortId, entries: Vec<RouteEntry>) {
-        if self.directory.port(port).is_none() {
+        if self.port_table.port(port).is_none() {
             return;
         }
         self.outlets.set_route(port, entries);
@@ -272,7 +272,7 @@ impl Worker {
 
     /// Learns `address` at `port` for an announcement, within the port's flood limits; false if it may not be announced. Counts it.
     pub fn may_announce(&mut self, port: &Arc<Port>, address: MacAddress) -> bool {
-        let Some(segment) = self.directory.members(port.segment.id).filter(|_| self.directory.knows(port)) else { return false };
+        let Some(segment) = self.port_table.members(port.segment.id).filter(|_| self.port_table.knows(port)) else { return false };
         // The worker may have slept until this command: its own second may be long ago, and an address that is learned then would
         // age out at once.
         let now = cycles();
@@ -295,12 +295,12 @@ impl Worker {
 
     /// Floods a frame that the switch makes from `port` to the receivers served here; it has at most [`crate::frame::START`] bytes.
     pub fn inject(&mut self, port: &Arc<Port>, frame: &[u8]) {
-        if !self.directory.knows(port) {
+        if !self.port_table.knows(port) {
             return;
         }
-        let mut parcel = Parcel::from_bytes(port.id, frame);
-        parcel.reach = Reach::ManyNow;
-        self.flood(&mut parcel);
+        let mut packet = Packet::from_bytes(port.id, frame);
+        packet.reach = Reach::ManyNow;
+        self.flood(&mut packet);
     }
 
     fn ring(&mut self, key: RingKey) -> Option<&mut Ring> {

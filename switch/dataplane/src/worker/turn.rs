@@ -1,20 +1,20 @@
 //! A service quantum: a batch of frames of one source, each taken from its transmit queue, forwarded by a verdict, and sent,
 //! enqueued, handed over, left in the ring (backpressure) or dropped.
 
-use super::directory::Members;
-use super::fate::Fates;
+use super::outcome::Outcomes;
 use super::peers::{Message, Peers};
-use crate::airtime::effort::{self, BATCH};
-use crate::airtime::slice::Slice;
-use crate::fate::Fate;
+use super::port_table::Members;
+use crate::cpu_time::slice::Slice;
+use crate::cpu_time::work_units::{self, BATCH};
 use crate::frame::{Head, NetHeader};
 use crate::id::{PortId, RouteEntry, Slot};
 use crate::offload::{self, Offloads};
-use crate::outlets::{ExpressKey, Health, Outlets, Sent};
-use crate::parcel::{Parcel, Reach};
+use crate::outcome::Outcome;
+use crate::outlets::{FastPathKey, Health, Outlets, SendOutcome};
+use crate::packet::{Packet, Reach};
 use crate::policy::Limiter;
 use crate::port::Port;
-use crate::ring::{Ring, RingFault, Taken};
+use crate::ring::{OpenOutcome, Ring, RingFault};
 use crate::schedule::Weight;
 use crate::sources::{Feed, Source};
 use crate::stats::{DropReason, PortCounters, WorkerCounters};
@@ -32,7 +32,7 @@ pub(super) struct Turn<'w> {
     pub port: &'w Port,
     pub outlets: &'w mut Outlets,
     pub peers: &'w mut Peers,
-    pub fates: Fates<'w>,
+    pub outcomes: Outcomes<'w>,
     pub counters: &'w WorkerCounters,
     /// The source's broadcast domain.
     pub segment: &'w Members,
@@ -44,20 +44,20 @@ pub(super) struct Turn<'w> {
 
 /// Outcome of an opened packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Disposal {
+enum TurnOutcome {
     /// It was sent, enqueued, handed over or dropped.
     Done,
     /// Backpressure: its descriptor chain stays in the transmit ring.
-    Postponed,
+    Backpressured,
 }
 
 impl Turn<'_> {
-    /// Takes and forwards a batch; returns the number of frames, dropped ones included. `parcel` is scratch; its `transmit` and
+    /// Takes and forwards a batch; returns the number of frames, dropped ones included. `packet` is scratch; its `transmit` and
     /// `source` name the transmit queue.
     ///
     /// # Errors
     /// The driver broke the source's ring.
-    pub(super) fn run(mut self, parcel: &mut Parcel) -> Result<u32, RingFault> {
+    pub(super) fn run(mut self, packet: &mut Packet) -> Result<u32, RingFault> {
         let limiter = &self.port.policy.transmit;
         let limited = limiter.is_set();
         // Checked without a limit too: it may have been removed while it held back.
@@ -76,17 +76,17 @@ impl Turn<'_> {
         }
         let table = &*self.segment.table;
         let (mut taken, mut frames, mut bytes) = (0, 0, 0);
-        let mut slice = Slice::new(self.outlets.work.effort, effort::TURN);
-        while taken < waiting && !slice.is_over(self.outlets.work.effort) {
+        let mut slice = Slice::new(self.outlets.work.work_units, work_units::TURN);
+        while taken < waiting && !slice.is_over(self.outlets.work.work_units) {
             if limited {
                 if !limiter.is_open(self.now) {
                     break;
                 }
             } else if !self.outlets.work.taps.are_on() {
-                let carried = self.express(table, waiting - taken, &mut slice);
+                let carried = self.fast_path(table, waiting - taken, &mut slice);
                 if carried.0 > 0 {
                     // The frame that backpressure had left in the ring went first.
-                    self.source.postponed = None;
+                    self.source.backpressured = None;
                 }
                 taken += carried.0;
                 frames += u64::from(carried.0);
@@ -95,36 +95,36 @@ impl Turn<'_> {
                     break;
                 }
             }
-            let opened = self.source.feed.open(parcel)?;
-            let walked = effort::TOUCH + effort::DESCRIPTOR * self.source.feed.take_walked();
-            self.outlets.work.effort += walked;
+            let opened = self.source.feed.open(packet)?;
+            let walked = work_units::TOUCH + work_units::DESCRIPTOR * self.source.feed.take_walked();
+            self.outlets.work.work_units += walked;
             match opened {
-                Taken::Parcel => {
-                    parcel.segments_done = self.source.postponed.map_or(0, |postponed| postponed.segments_done);
+                OpenOutcome::Packet => {
+                    packet.segments_done = self.source.backpressured.map_or(0, |backpressured| backpressured.segments_done);
                     if self.outlets.work.taps.are_on() {
-                        match self.source.postponed {
-                            Some(postponed) => parcel.capture_id = postponed.capture_id,
-                            None => self.outlets.work.taps.transmit(parcel),
+                        match self.source.backpressured {
+                            Some(backpressured) => packet.capture_id = backpressured.capture_id,
+                            None => self.outlets.work.taps.transmit(packet),
                         }
                     }
-                    if self.forward(parcel, table) == Disposal::Postponed {
+                    if self.forward(packet, table) == TurnOutcome::Backpressured {
                         break;
                     }
                     frames += 1;
-                    bytes += u64::from(parcel.length);
-                    limiter.charge(parcel.length.into(), 1, self.now);
+                    bytes += u64::from(packet.length);
+                    limiter.charge(packet.length.into(), 1, self.now);
                 }
-                Taken::Dropped(reason) => {
-                    self.outlets.work.taps.unread(parcel.source, reason);
-                    self.fates.dropped(parcel.source, parcel.source, reason);
+                OpenOutcome::Dropped(reason) => {
+                    self.outlets.work.taps.unread(packet.source, reason);
+                    self.outcomes.dropped(packet.source, packet.source, reason);
                 }
-                Taken::Nothing => {
+                OpenOutcome::Nothing => {
                     // The chain was read in vain, and will be in every poll iteration.
-                    self.fates.bill.enter_effort(self.source.port(), walked);
+                    self.outcomes.accounting.enter_work_units(self.source.port(), walked);
                     break;
                 }
             }
-            self.source.postponed = None;
+            self.source.backpressured = None;
             taken += 1;
         }
         self.source.bytes_back += bytes;
@@ -151,15 +151,15 @@ impl Turn<'_> {
 
     /// Carries frames with the same match mask as the last one by the fast path, as far as they go.
     #[inline]
-    fn express(&mut self, table: &Table, most: u16, slice: &mut Slice) -> (u16, u64) {
+    fn fast_path(&mut self, table: &Table, most: u16, slice: &mut Slice) -> (u16, u64) {
         let epoch = self.epoch(table);
-        match (&mut self.source.feed, self.source.memo.destination(self.source.key.port, table, epoch)) {
-            (Feed::Ring(transmit), Some((pattern, port))) => {
+        match (&mut self.source.feed, self.source.flow_cache.destination(self.source.key.port, table, epoch)) {
+            (Feed::Ring(transmit), Some((match_mask, port))) => {
                 let sender = self.source.key.port;
-                let key = ExpressKey { sender, weight: self.weight, pattern, port };
-                let carried = self.outlets.express(transmit, key, most, slice);
+                let key = FastPathKey { sender, weight: self.weight, match_mask, port };
+                let carried = self.outlets.fast_path(transmit, key, most, slice);
                 if carried.0 > 0 {
-                    self.fates.expressed(sender, port, carried.0, carried.1);
+                    self.outcomes.enter_fast_path(sender, port, carried.0, carried.1);
                 }
                 carried
             }
@@ -168,12 +168,12 @@ impl Turn<'_> {
     }
 
     fn discard(&mut self, most: u16) -> Result<u32, RingFault> {
-        self.source.postponed = None;
+        self.source.backpressured = None;
         let mut count = 0;
         while count < most.into() && self.source.feed.discard()? {
             let port = self.source.port();
             self.outlets.work.taps.unread(port, DropReason::TransmitDisabled);
-            self.fates.dropped(port, port, DropReason::TransmitDisabled);
+            self.outcomes.dropped(port, port, DropReason::TransmitDisabled);
             count += 1;
         }
         Ok(count)
@@ -181,161 +181,165 @@ impl Turn<'_> {
 
     #[inline]
     fn counters(&self, port: PortId) -> &PortCounters {
-        self.fates.directory.counters(port)
+        self.outcomes.port_table.counters(port)
     }
 
-    fn forward(&mut self, parcel: &mut Parcel, table: &Table) -> Disposal {
-        if let Err(reason) = check(parcel, &self.source.offloads) {
-            return self.drop_at(parcel.source, parcel, reason);
+    fn forward(&mut self, packet: &mut Packet, table: &Table) -> TurnOutcome {
+        if let Err(reason) = check(packet, &self.source.offloads) {
+            return self.drop_at(packet.source, packet, reason);
         }
         let epoch = self.epoch(table);
-        let sender = Sender { port: parcel.source, guarded: self.port.policy.is_guarded() };
-        match self.source.memo.decide(Head::of(&parcel.start), sender, table, epoch) {
-            Verdict::To(port) => self.forward_to(port, parcel),
-            Verdict::Flood => self.flood(parcel),
-            Verdict::Drop(reason) => self.drop_at(parcel.source, parcel, reason),
+        let sender = Sender { port: packet.source, guarded: self.port.policy.is_guarded() };
+        match self.source.flow_cache.decide(Head::of(&packet.start), sender, table, epoch) {
+            Verdict::To(port) => self.forward_to(port, packet),
+            Verdict::Flood => self.flood(packet),
+            Verdict::Drop(reason) => self.drop_at(packet.source, packet, reason),
         }
     }
 
-    fn forward_to(&mut self, port: PortId, parcel: &mut Parcel) -> Disposal {
+    fn forward_to(&mut self, port: PortId, packet: &mut Packet) -> TurnOutcome {
         self.source.note_receiver(port);
-        let Some(entry) = self.outlets.route(port, parcel) else {
-            return self.drop_at(port, parcel, DropReason::ReceiverAbsent);
+        let Some(entry) = self.outlets.route(port, packet) else {
+            return self.drop_at(port, packet, DropReason::ReceiverAbsent);
         };
         let elsewhere = entry.worker != self.worker;
-        if self.source.postponed.is_some_and(|postponed| elsewhere || (postponed.port, postponed.entry) != (port, entry)) {
+        if self
+            .source
+            .backpressured
+            .is_some_and(|backpressured| elsewhere || (backpressured.port, backpressured.entry) != (port, entry))
+        {
             // The frame has another destination now than the one that it waited for.
-            parcel.segments_done = 0;
+            packet.segments_done = 0;
         }
         if elsewhere {
-            return self.hand_over(port, entry, parcel);
+            return self.hand_over(port, entry, packet);
         }
-        let before = parcel.segments_done;
-        match self.outlets.send(entry.slot, parcel, self.weight) {
-            Sent::Done => {
-                self.fates.meet(parcel, Fate::Delivered(port, parcel.segments_done - before));
-                self.source.feed.finish(parcel);
-                Disposal::Done
+        let before = packet.segments_done;
+        match self.outlets.send(entry.slot, packet, self.weight) {
+            SendOutcome::Done => {
+                self.outcomes.meet(packet, Outcome::Delivered(port, packet.segments_done - before));
+                self.source.feed.finish(packet);
+                TurnOutcome::Done
             }
-            Sent::MustWait => {
-                if parcel.segments_done > before {
-                    self.fates.meet(parcel, Fate::DeliveredInPart(port, parcel.segments_done - before));
+            SendOutcome::MustWait => {
+                if packet.segments_done > before {
+                    self.outcomes.meet(packet, Outcome::DeliveredInPart(port, packet.segments_done - before));
                 }
-                self.wait(port, entry, parcel)
+                self.wait(port, entry, packet)
             }
-            Sent::Dropped(reason) => self.drop_at(port, parcel, reason),
+            SendOutcome::Dropped(reason) => self.drop_at(port, packet, reason),
         }
     }
 
-    fn wait(&mut self, port: PortId, entry: RouteEntry, parcel: &Parcel) -> Disposal {
+    fn wait(&mut self, port: PortId, entry: RouteEntry, packet: &Packet) -> TurnOutcome {
         let slot = entry.slot;
         let health = self.outlets.health(slot, self.now);
-        let may_keep_out = self.source.may_keep_out(port, health) && self.outlets.can_park(parcel.source);
+        let may_keep_in_flight = self.source.may_keep_in_flight(port, health) && self.outlets.can_enqueue(packet.source);
         // Where other senders are enqueued already, enqueue too, for a fair share.
-        let may_park = self.outlets.have_turns(slot) && may_keep_out && health != Health::Stalled;
-        if self.source.in_order && self.outlets.hold_back(slot, parcel.source) {
+        let may_enqueue = self.outlets.have_turns(slot) && may_keep_in_flight && health != Health::Stalled;
+        if self.source.in_order && self.outlets.hold_back(slot, packet.source) {
             self.source.excuse(self.now);
         }
-        let time = if health == Health::Stalled { 0 } else { self.source.postpone_time(may_keep_out) };
-        if !may_park && time > 0 && self.source.may_postpone(parcel, port, entry, time, self.now) {
-            self.outlets.note_postponed(slot, parcel.source);
-            self.source.feed.postpone(parcel);
-            return Disposal::Postponed;
+        let time = if health == Health::Stalled { 0 } else { self.source.backpressure_time(may_keep_in_flight) };
+        if !may_enqueue && time > 0 && self.source.try_backpressure(packet, port, entry, time, self.now) {
+            self.outlets.note_backpressured(slot, packet.source);
+            self.source.feed.backpressure(packet);
+            return TurnOutcome::Backpressured;
         }
-        if self.source.in_order && !may_park {
+        if self.source.in_order && !may_enqueue {
             // Head-of-line blocking: no chain behind it could be completed before it (VIRTIO_F_IN_ORDER).
             self.outlets.stall(slot);
-            return self.drop_at(port, parcel, DropReason::ReceiverStalled);
+            return self.drop_at(port, packet, DropReason::ReceiverStalled);
         }
-        if !may_keep_out {
+        if !may_keep_in_flight {
             let reason = if health == Health::Stalled { DropReason::ReceiverStalled } else { DropReason::ReceiverFull };
-            return self.drop_at(port, parcel, reason);
+            return self.drop_at(port, packet, reason);
         }
-        match self.outlets.park(slot, parcel, self.now) {
+        match self.outlets.enqueue(slot, packet, self.now) {
             Ok(()) => {
-                self.fates.meet(parcel, Fate::Waits(port));
-                self.source.keep_out(parcel, port);
-                Disposal::Done
+                self.outcomes.meet(packet, Outcome::Waits(port));
+                self.source.keep_in_flight(packet, port);
+                TurnOutcome::Done
             }
-            Err(reason) => self.drop_at(port, parcel, reason),
+            Err(reason) => self.drop_at(port, packet, reason),
         }
     }
 
-    fn hand_over(&mut self, port: PortId, entry: RouteEntry, parcel: &Parcel) -> Disposal {
-        let may_keep_out = self.source.may_keep_out(port, Health::Moving);
-        let has_room = self.peers.has_room(entry.worker, parcel.source);
-        if !may_keep_out || !has_room {
-            let time = if has_room { self.source.postpone_time(false) } else { self.source.patience };
-            return self.postpone_or_drop(port, entry, parcel, time);
+    fn hand_over(&mut self, port: PortId, entry: RouteEntry, packet: &Packet) -> TurnOutcome {
+        let may_keep_in_flight = self.source.may_keep_in_flight(port, Health::Moving);
+        let has_room = self.peers.has_room(entry.worker, packet.source);
+        if !may_keep_in_flight || !has_room {
+            let time = if has_room { self.source.backpressure_time(false) } else { self.source.stall_timeout };
+            return self.backpressure_or_drop(port, entry, packet, time);
         }
-        self.fates.meet(parcel, Fate::HandedOver(port));
-        self.source.keep_out(parcel, port);
+        self.outcomes.meet(packet, Outcome::HandedOver(port));
+        self.source.keep_in_flight(packet, port);
         self.counters.handed_over.add(1);
-        if !self.peers.send(entry.worker, Message::Deliver(parcel.clone(), port, entry.slot), parcel.source) {
-            self.fates.missed(port, DropReason::ReceiverFull);
-            self.source.come_back(parcel.head, Some(port));
+        if !self.peers.send(entry.worker, Message::Deliver(packet.clone(), port, entry.slot), packet.source) {
+            self.outcomes.missed(port, DropReason::ReceiverFull);
+            self.source.come_back(packet.head, Some(port));
         }
-        Disposal::Done
+        TurnOutcome::Done
     }
 
     /// Leaves a frame for `port`, which the worker of `entry` serves, in its ring for at most `time` (backpressure), or drops it.
-    fn postpone_or_drop(&mut self, port: PortId, entry: RouteEntry, parcel: &Parcel, time: Cycles) -> Disposal {
-        if time == 0 || !self.source.may_postpone(parcel, port, entry, time, self.now) {
-            return self.drop_at(port, parcel, DropReason::ReceiverFull);
+    fn backpressure_or_drop(&mut self, port: PortId, entry: RouteEntry, packet: &Packet, time: Cycles) -> TurnOutcome {
+        if time == 0 || !self.source.try_backpressure(packet, port, entry, time, self.now) {
+            return self.drop_at(port, packet, DropReason::ReceiverFull);
         }
-        self.source.feed.postpone(parcel);
-        Disposal::Postponed
+        self.source.feed.backpressure(packet);
+        TurnOutcome::Backpressured
     }
 
     /// Delivers to every other port of the broadcast domain, or enqueues the frame there. Each other worker gets a copy for its
     /// ports.
     #[cold]
-    fn flood(&mut self, parcel: &mut Parcel) -> Disposal {
-        let (sender, patience) = (parcel.source, self.source.patience);
+    fn flood(&mut self, packet: &mut Packet) -> TurnOutcome {
+        let (sender, stall_timeout) = (packet.source, self.source.stall_timeout);
         if let Some(worker) = self.peers.first_without_room(sender) {
-            return self.postpone_or_drop(sender, RouteEntry { worker, slot: Slot::default() }, parcel, patience);
+            return self.backpressure_or_drop(sender, RouteEntry { worker, slot: Slot::default() }, packet, stall_timeout);
         }
         if let Err(reason) = self.port.policy.take_flood(self.segment.flood(self.port, self.second, self.now)) {
-            return self.drop_at(sender, parcel, reason);
+            return self.drop_at(sender, packet, reason);
         }
         self.counters(sender).flooded.add(1);
-        let before = self.outlets.work.effort;
+        let before = self.outlets.work.work_units;
         // An enqueued frame is a head-of-line blocker where chains are completed in order; and half of the ring is kept for other
         // frames.
-        let may_wait = !self.source.in_order && 2 * self.source.feed.out_count() < self.source.feed.size();
-        parcel.reach = if may_wait { Reach::Many } else { Reach::ManyNow };
+        let may_wait = !self.source.in_order && 2 * self.source.feed.in_flight() < self.source.feed.size();
+        packet.reach = if may_wait { Reach::Many } else { Reach::ManyNow };
         let others = self.peers.others.len();
-        self.source.feed.keep_out(parcel, 1 + others as u16);
+        self.source.feed.keep_in_flight(packet, 1 + others as u16);
         for index in 0..others {
-            if !self.peers.send(self.peers.others[index], Message::Flood(parcel.clone()), sender) {
-                self.source.feed.come_back(parcel.head);
+            if !self.peers.send(self.peers.others[index], Message::Flood(packet.clone()), sender) {
+                self.source.feed.come_back(packet.head);
             }
         }
-        let held = self.fates.flood(self.outlets, parcel, &self.segment.ports);
-        self.fates.flooded(sender, self.outlets.work.effort - before);
-        self.source.feed.hold(parcel.head, held);
-        self.source.feed.come_back(parcel.head);
+        let held = self.outcomes.flood(self.outlets, packet, &self.segment.ports);
+        self.outcomes.flooded(sender, self.outlets.work.work_units - before);
+        self.source.feed.hold(packet.head, held);
+        self.source.feed.come_back(packet.head);
         // The next frame is opened into the same packet.
-        parcel.reach = Reach::One;
-        Disposal::Done
+        packet.reach = Reach::One;
+        TurnOutcome::Done
     }
 
     /// Drops a packet for a reason that is counted at `port`.
-    fn drop_at(&mut self, port: PortId, parcel: &Parcel, reason: DropReason) -> Disposal {
-        self.outlets.work.taps.dropped(parcel, port, reason);
-        self.fates.meet(parcel, Fate::Dropped(port, reason));
-        self.source.feed.finish(parcel);
-        Disposal::Done
+    fn drop_at(&mut self, port: PortId, packet: &Packet, reason: DropReason) -> TurnOutcome {
+        self.outlets.work.taps.dropped(packet, port, reason);
+        self.outcomes.meet(packet, Outcome::Dropped(port, reason));
+        self.source.feed.finish(packet);
+        TurnOutcome::Done
     }
 }
 
 /// Checks the offloads that the sender requests; most frames request none.
 #[inline]
-fn check(parcel: &mut Parcel, sender: &Offloads) -> Result<(), DropReason> {
-    if parcel.header.is_plain() {
+fn check(packet: &mut Packet, sender: &Offloads) -> Result<(), DropReason> {
+    if packet.header.is_plain() {
         // Other flags must not reach the receiver (virtio 1.4, section 5.1.6.2).
-        parcel.header = NetHeader::default();
+        packet.header = NetHeader::default();
         return Ok(());
     }
-    offload::check(parcel, sender)
+    offload::check(packet, sender)
 }

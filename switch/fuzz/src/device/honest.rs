@@ -8,7 +8,7 @@ use memlane::offload::Offloads;
 use memlane::ring::{ReceiveQueue, TransmitQueue};
 use memlane::worker::Start;
 use memlane_rig::memory::GuestMemory;
-use memlane_rig::ring::{DriverRing, Piece, RingOptions as DriverOptions};
+use memlane_rig::ring::{DriverRing, Iovec, RingOptions as DriverOptions};
 
 use super::{Workers, key, sides};
 
@@ -49,7 +49,7 @@ impl Honest {
         let mut buffers = vec![0; usize::from(SIZE)];
         for _ in 0..SIZE {
             let buffer = memory.allocate(BUFFER.into(), 64).expect("room");
-            buffers[usize::from(receive.add(&[Piece::writable(buffer, BUFFER)]).expect("room"))] = buffer;
+            buffers[usize::from(receive.add(&[Iovec::writable(buffer, BUFFER)]).expect("room"))] = buffer;
         }
         receive.publish();
         let frame = memory.allocate(FRAME as u64, 64).expect("room");
@@ -85,7 +85,7 @@ impl Honest {
         self.assert_all_back();
         self.sent += 1;
         self.memory.write(self.frame, &frame(self.port, to, self.sent)).expect("inside memory");
-        self.transmit.add(&[Piece::readable(self.frame, FRAME as u32)]).expect("a free descriptor");
+        self.transmit.add(&[Iovec::readable(self.frame, FRAME as u32)]).expect("a free descriptor");
         self.transmit.publish();
         self.sent
     }

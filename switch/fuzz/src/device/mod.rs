@@ -22,7 +22,7 @@ use std::sync::mpsc::{Receiver, channel};
 use memlane::frame::MacAddress;
 use memlane::id::{Direction, PortId, RingKey};
 use memlane::offload::Offloads;
-use memlane::policy::{Allowance, Limit};
+use memlane::policy::{Limit, PortLimits};
 use memlane::port::Port;
 use memlane::settings::{Poll, Settings};
 use memlane::shared::Shared;
@@ -114,8 +114,8 @@ impl Bed {
     fn new(mood: u8) -> Self {
         let settings = Settings {
             poll: if mood & 1 == 0 { Poll::Adaptive } else { Poll::Always },
-            patience: std::time::Duration::from_micros(if mood & 2 == 0 { 10_000_000 } else { 20 }),
-            parking: 1024,
+            stall_timeout: std::time::Duration::from_micros(if mood & 2 == 0 { 10_000_000 } else { 20 }),
+            wait_queue: 1024,
             ..Settings::default()
         };
         let shared = Arc::new(Shared::new(2, 77, settings));
@@ -125,8 +125,8 @@ impl Bed {
         }
         if mood & 4 != 0 {
             let limit = Limit { rate: Some("1Mbit".into()), packets: Some(1000), burst_ms: Some(1) };
-            let allowance = Allowance { weight: 1000, transmit: limit.clone(), receive: limit, storm: 100, ..Allowance::default() };
-            ports[..2].iter().for_each(|port| port.policy.set(&allowance));
+            let limits = PortLimits { weight: 1000, transmit: limit.clone(), receive: limit, storm: 100, ..PortLimits::default() };
+            ports[..2].iter().for_each(|port| port.policy.set(&limits));
         }
         let mailboxes = [0, 1].map(|_| Mailbox::new().expect("an eventfd"));
         let mut all_links = links(&mailboxes).into_iter();

@@ -21,7 +21,7 @@ struct Race {
 }
 
 /// A ring with a driver that makes one more chain available whenever the switch looks.
-struct Keeper {
+struct Guarded {
     /// Where the switch sees its index.
     place: usize,
     memory: Rc<Memory>,
@@ -31,7 +31,7 @@ struct Keeper {
 #[derive(Default)]
 struct State {
     races: Vec<Race>,
-    keepers: Vec<Keeper>,
+    guarded: Vec<Guarded>,
     #[cfg(fuzzing)]
     work: u64,
 }
@@ -67,12 +67,12 @@ impl Watch {
     /// From now on the available ring with its index at `offset` of `memory`, where the switch sees it at `place`, is never empty
     /// when it looks.
     pub fn keep(&self, memory: &Rc<Memory>, place: usize, offset: u64) {
-        self.0.borrow_mut().keepers.push(Keeper { place, memory: Rc::clone(memory), offset });
+        self.0.borrow_mut().guarded.push(Guarded { place, memory: Rc::clone(memory), offset });
     }
 
     /// No ring at `place` any more.
     pub fn keep_no_more(&self, place: usize) {
-        self.0.borrow_mut().keepers.retain(|keeper| keeper.place != place);
+        self.0.borrow_mut().guarded.retain(|guarded| guarded.place != place);
     }
 }
 
@@ -90,9 +90,9 @@ impl State {
         self.work += 1;
         match read {
             Read::Index(place) => {
-                for keeper in self.keepers.iter().filter(|keeper| keeper.place == place) {
-                    let index = keeper.memory.word(keeper.offset).wrapping_add(1);
-                    keeper.memory.write(keeper.offset, &index.to_le_bytes());
+                for guarded in self.guarded.iter().filter(|guarded| guarded.place == place) {
+                    let index = guarded.memory.word(guarded.offset).wrapping_add(1);
+                    guarded.memory.write(guarded.offset, &index.to_le_bytes());
                 }
             }
             Read::Entry => {}

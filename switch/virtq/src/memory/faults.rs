@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 
-use super::Piece;
+use super::Iovec;
 use crate::time::{Cycles, SLICE, cycles, in_cycles};
 
 /// Runs of memory between two checks.
@@ -81,11 +81,11 @@ pub(crate) fn faults() -> i64 {
     getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.minor_page_faults() + usage.major_page_faults())
 }
 
-/// Brings all `pieces` into memory before a copy that has no [`Faults`] of its own; false if that was given up.
-pub fn bring_in(pieces: impl Iterator<Item = Piece>) -> bool {
+/// Brings all `iovecs` into memory before a copy that has no [`Faults`] of its own; false if that was given up.
+pub fn bring_in(iovecs: impl Iterator<Item = Iovec>) -> bool {
     let mut faults = Faults::default();
-    for piece in pieces {
-        for end in [piece.first(1), piece.skip(piece.length().saturating_sub(1))] {
+    for iovec in iovecs {
+        for end in [iovec.first(1), iovec.skip(iovec.length().saturating_sub(1))] {
             if !faults.may_go_on() {
                 return false;
             }
@@ -103,19 +103,19 @@ mod tests {
     use crate::memory::{Hint, MemoryMap, Region};
 
     /// Buffer segments of two bytes across the borders of pages.
-    fn pieces(map: &MemoryMap, count: u64) -> Vec<Piece> {
-        (1..=count).filter_map(|page| map.piece(page * 4096 - 1, 2, &mut Hint::default())).collect()
+    fn iovecs(map: &MemoryMap, count: u64) -> Vec<Iovec> {
+        (1..=count).filter_map(|page| map.iovec(page * 4096 - 1, 2, &mut Hint::default())).collect()
     }
 
     #[test]
     fn pages_that_are_there_are_never_given_up_and_many_that_are_not_are() {
         let map = MemoryMap::new(vec![Arc::new(Region::anonymous(0, 1002 * 4096).unwrap())]).unwrap();
-        let pieces = pieces(&map, 1000);
-        assert!(!bring_in(pieces.iter().copied()), "a thousand page faults");
+        let iovecs = iovecs(&map, 1000);
+        assert!(!bring_in(iovecs.iter().copied()), "a thousand page faults");
         // Each attempt brings some pages in.
-        let tries = (0..1000).take_while(|_| !bring_in(pieces.iter().copied())).count();
+        let tries = (0..1000).take_while(|_| !bring_in(iovecs.iter().copied())).count();
         assert!(tries < 100, "{tries}");
-        assert!(bring_in(pieces.iter().copied()));
+        assert!(bring_in(iovecs.iter().copied()));
     }
 
     #[test]

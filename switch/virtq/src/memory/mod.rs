@@ -12,8 +12,8 @@
 
 pub mod faults;
 mod foreign;
+mod iovec;
 mod mapping;
-mod piece;
 #[cfg(test)]
 pub(crate) mod proofs;
 mod region;
@@ -23,8 +23,8 @@ mod slot;
 use std::sync::Arc;
 
 pub use foreign::{Fetch, Foreign, Granted};
-pub(crate) use piece::HostAddress;
-pub use piece::{Piece, SharedPage};
+pub(crate) use iovec::HostAddress;
+pub use iovec::{Iovec, SharedPage};
 pub use region::{Loss, Quota, Region, RegionError, RegionTable};
 
 /// Pages of shared files that a process has mapped and touched, in one mapping.

@@ -197,8 +197,8 @@ impl Region {
         let meta = file.metadata().map_err(|e| RegionError::Map(e.to_string()))?;
         let (start, length, block) = file_window(&table, &meta)?;
         let (bytes, mappings) = (&quota.bytes, &quota.mappings);
-        let permit = bytes.take(length).ok_or_else(|| RegionError::TooMuch { wanted: length, most: bytes.allowance() })?;
-        let place = mappings.take(1).ok_or_else(|| RegionError::NoSlot(mappings.allowance()))?;
+        let permit = bytes.take(length).ok_or_else(|| RegionError::TooMuch { wanted: length, most: bytes.quota() })?;
+        let place = mappings.take(1).ok_or_else(|| RegionError::NoSlot(mappings.quota()))?;
         let offset_in_window = (table.file_offset - start) as usize;
         let mapping = Mapping::of_file(&file, start, length, block).map_err(|e| RegionError::Map(e.to_string()))?;
         let file = match others.iter().find_map(|other| other.file_if(&meta)) {
@@ -460,7 +460,7 @@ mod tests {
         let region = Region::map(table(4096, 5000), file).unwrap();
         let map = MemoryMap::new(vec![Arc::new(region)]).unwrap();
         let mut seen = [0; 4];
-        map.piece(0x10000, 4, &mut Hint::default()).unwrap().copy_in(&mut seen);
+        map.iovec(0x10000, 4, &mut Hint::default()).unwrap().copy_in(&mut seen);
         assert_eq!(&seen, b"here");
     }
 

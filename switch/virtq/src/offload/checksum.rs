@@ -1,7 +1,7 @@
 //! The Internet checksum (RFC 1071) over memory that other threads and guests may write meanwhile.
 
 use crate::copy;
-use crate::memory::Piece;
+use crate::memory::Iovec;
 
 /// A running ones' complement sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,9 +18,9 @@ impl Sum {
         self.add_sum(copy::sum(bytes), bytes.len());
     }
 
-    /// Adds the bytes of `piece`. Other threads may write there meanwhile: the sum is then that of some mixture.
-    pub fn add_piece(&mut self, piece: Piece) {
-        self.add_sum(piece.sum(), piece.length() as usize);
+    /// Adds the bytes of `iovec`. Other threads may write there meanwhile: the sum is then that of some mixture.
+    pub fn add_iovec(&mut self, iovec: Iovec) {
+        self.add_sum(iovec.sum(), iovec.length() as usize);
     }
 
     /// Adds `length` bytes of this sum.

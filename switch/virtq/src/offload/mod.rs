@@ -12,7 +12,7 @@ pub mod segment;
 
 use crate::drop_reason::DropReason;
 use crate::frame::{Layers, NetHeader, Segmentation, TCP, ip_version};
-use crate::parcel::Parcel;
+use crate::packet::Packet;
 
 /// Most segments of one frame: 64 KiB at the smallest segment size that Linux sends (48).
 pub const MAX_SEGMENTS: u32 = 1366;
@@ -49,50 +49,50 @@ impl Offloads {
     }
 }
 
-/// Checks the offloads that the sender of `parcel` requests, and rewrites the header so that receivers can rely on it: unknown
+/// Checks the offloads that the sender of `packet` requests, and rewrites the header so that receivers can rely on it: unknown
 /// flags are cleared and `hdr_len` is right (virtio 1.4, section 5.1.6.2).
 ///
 /// # Errors
 /// The reason to drop the frame.
-pub fn check(parcel: &mut Parcel, sender: &Offloads) -> Result<(), DropReason> {
-    let header = parcel.header;
+pub fn check(packet: &mut Packet, sender: &Offloads) -> Result<(), DropReason> {
+    let header = packet.header;
     let kind = header.segmentation().map_err(|_| DropReason::BadSegmentation)?;
     let needs_checksum = header.flags() & NetHeader::NEEDS_CSUM != 0;
-    parcel.header = header.cleaned(0);
+    packet.header = header.cleaned(0);
     if needs_checksum {
-        check_checksum(parcel, sender)?;
+        check_checksum(packet, sender)?;
     }
     match kind {
         None => Ok(()),
         Some(_) if !needs_checksum => Err(DropReason::BadSegmentation),
-        Some(kind) => check_segmentation(parcel, kind, sender),
+        Some(kind) => check_segmentation(packet, kind, sender),
     }
 }
 
-fn check_checksum(parcel: &Parcel, sender: &Offloads) -> Result<(), DropReason> {
+fn check_checksum(packet: &Packet, sender: &Offloads) -> Result<(), DropReason> {
     if !sender.checksum {
         return Err(DropReason::OffloadNotAgreed);
     }
-    let header = parcel.header;
+    let header = packet.header;
     let field_end = u32::from(header.csum_start()) + u32::from(header.csum_offset()) + 2;
-    if usize::from(header.csum_start()) < crate::frame::ETHERNET || field_end > parcel.length {
+    if usize::from(header.csum_start()) < crate::frame::ETHERNET || field_end > packet.length {
         return Err(DropReason::BadChecksumOffload);
     }
     Ok(())
 }
 
-fn check_segmentation(parcel: &mut Parcel, kind: Segmentation, sender: &Offloads) -> Result<(), DropReason> {
-    let header = parcel.header;
+fn check_segmentation(packet: &mut Packet, kind: Segmentation, sender: &Offloads) -> Result<(), DropReason> {
+    let header = packet.header;
     let (protocol, field) = kind.transport();
-    let layers = Layers::said(parcel.start(), protocol, header.csum_start().into()).ok_or(DropReason::BadSegmentation)?;
+    let layers = Layers::said(packet.start(), protocol, header.csum_start().into()).ok_or(DropReason::BadSegmentation)?;
     if !kind.fits(layers.version) || header.csum_offset() != field {
         return Err(DropReason::BadSegmentation);
     }
     if !sender.allows(kind, layers.version) || (header.gso_type() & NetHeader::ECN != 0 && !sender.ecn) {
         return Err(DropReason::OffloadNotAgreed);
     }
-    let length = header_length(parcel, &layers).ok_or(DropReason::BadSegmentation)?;
-    let payload = parcel.length.checked_sub(length.into()).ok_or(DropReason::BadSegmentation)?;
+    let length = header_length(packet, &layers).ok_or(DropReason::BadSegmentation)?;
+    let payload = packet.length.checked_sub(length.into()).ok_or(DropReason::BadSegmentation)?;
     if header.gso_size() == 0 || payload.div_ceil(header.gso_size().into()) > MAX_SEGMENTS {
         return Err(DropReason::BadSegmentation);
     }
@@ -102,17 +102,17 @@ fn check_segmentation(parcel: &mut Parcel, kind: Segmentation, sender: &Offloads
     if told as u32 + payload.min(header.gso_size().into()) > u32::from(u16::MAX) {
         return Err(DropReason::BadSegmentation);
     }
-    parcel.header = header.cleaned(length);
+    packet.header = header.cleaned(length);
     Ok(())
 }
 
 /// Bytes before the payload; `None` if the transport header is invalid.
-fn header_length(parcel: &Parcel, layers: &Layers) -> Option<u16> {
+fn header_length(packet: &Packet, layers: &Layers) -> Option<u16> {
     let transport = match layers.protocol {
         TCP => {
             let mut offset = [0];
             let place = u32::try_from(layers.transport + 12).ok()?;
-            (parcel.read(place, &mut offset) == 1).then_some(usize::from(offset[0] >> 4) * 4).filter(|&length| length >= 20)?
+            (packet.read(place, &mut offset) == 1).then_some(usize::from(offset[0] >> 4) * 4).filter(|&length| length >= 20)?
         }
         _ => 8,
     };
@@ -135,22 +135,22 @@ pub enum Plan {
 
 /// The repair that `receiver` needs of a frame with this checked `header`.
 #[inline]
-pub fn plan(parcel: &Parcel, receiver: &Offloads) -> Plan {
-    if parcel.header.is_plain() { Plan::AsIs } else { plan_offload(parcel, receiver) }
+pub fn plan(packet: &Packet, receiver: &Offloads) -> Plan {
+    if packet.header.is_plain() { Plan::AsIs } else { plan_offload(packet, receiver) }
 }
 
-fn plan_offload(parcel: &Parcel, receiver: &Offloads) -> Plan {
-    let header = parcel.header;
+fn plan_offload(packet: &Packet, receiver: &Offloads) -> Plan {
+    let header = packet.header;
     match header.segmentation() {
-        Ok(Some(kind)) if !takes(receiver, kind, parcel) => Plan::Segment { partial: receiver.checksum },
+        Ok(Some(kind)) if !takes(receiver, kind, packet) => Plan::Segment { partial: receiver.checksum },
         _ if receiver.checksum => Plan::AsIs,
         _ => Plan::Checksum,
     }
 }
 
-fn takes(receiver: &Offloads, kind: Segmentation, parcel: &Parcel) -> bool {
-    let ecn = parcel.header.gso_type() & NetHeader::ECN != 0;
-    let version = ip_version(parcel.start()).unwrap_or(0);
+fn takes(receiver: &Offloads, kind: Segmentation, packet: &Packet) -> bool {
+    let ecn = packet.header.gso_type() & NetHeader::ECN != 0;
+    let version = ip_version(packet.start()).unwrap_or(0);
     receiver.checksum && receiver.allows(kind, version) && (receiver.ecn || !ecn)
 }
 
@@ -159,20 +159,20 @@ mod tests {
     use super::*;
 
     /// A GSO frame of TCP/IPv4 with `payload` bytes, to be segmented into `size` bytes each.
-    fn parcel(payload: u32, size: u16) -> Parcel {
-        let mut parcel = Parcel::default();
-        parcel.start[12..15].copy_from_slice(&[8, 0, 0x45]);
-        parcel.start[23] = TCP;
-        parcel.start[46] = 5 << 4;
-        (parcel.length, parcel.start_length) = (54 + payload, 54);
+    fn packet(payload: u32, size: u16) -> Packet {
+        let mut packet = Packet::default();
+        packet.start[12..15].copy_from_slice(&[8, 0, 0x45]);
+        packet.start[23] = TCP;
+        packet.start[46] = 5 << 4;
+        (packet.length, packet.start_length) = (54 + payload, 54);
         let [a, b] = size.to_le_bytes();
-        parcel.header = NetHeader::from_bytes([1, 1, 0, 0, a, b, 34, 0, 16, 0, 0, 0]);
-        parcel
+        packet.header = NetHeader::from_bytes([1, 1, 0, 0, a, b, 34, 0, 16, 0, 0, 0]);
+        packet
     }
 
     #[test]
     fn no_segment_is_longer_than_an_ip_packet() {
-        let check = |payload, size| check(&mut parcel(payload, size), &Offloads::ALL);
+        let check = |payload, size| check(&mut packet(payload, size), &Offloads::ALL);
         assert_eq!(check(65_495, u16::MAX), Ok(()));
         assert_eq!(check(65_496, u16::MAX), Err(DropReason::BadSegmentation));
         assert_eq!(check(65_503, 65_495), Ok(()));

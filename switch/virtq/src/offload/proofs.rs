@@ -3,7 +3,7 @@
 use super::segment::Cutter;
 use super::{MAX_SEGMENTS, Offloads, check};
 use crate::frame::{MAX_FRAME, NetHeader, START};
-use crate::parcel::Parcel;
+use crate::packet::Packet;
 
 /// A start of a frame: TCP or UDP over IPv4 or IPv6, tagged or not, with some bytes changed.
 fn start(kind: u8, changes: [(u8, u8); 3]) -> [u8; START] {
@@ -47,10 +47,10 @@ fn what_the_door_lets_through_can_be_cut() {
     bolero::check!().with_type::<Input>().cloned().for_each(|(kind, changes, length, size, index, partial)| {
         // Half of the frames are as they should be.
         let changes = if kind & 8 != 0 { [(u8::MAX, 0); 3] } else { changes };
-        let mut parcel = Parcel::default();
-        parcel.start = start(kind, changes);
-        parcel.length = length % (MAX_FRAME + 1);
-        parcel.start_length = parcel.length.min(START as u32);
+        let mut packet = Packet::default();
+        packet.start = start(kind, changes);
+        packet.length = length % (MAX_FRAME + 1);
+        packet.start_length = packet.length.min(START as u32);
         let (at, field) = transport(kind);
         let gso = match kind & 3 {
             1 => NetHeader::GSO_TCPV6,
@@ -58,12 +58,12 @@ fn what_the_door_lets_through_can_be_cut() {
             _ => NetHeader::GSO_UDP_L4,
         };
         let [low, high] = size.to_le_bytes();
-        parcel.header = NetHeader::from_bytes([1, gso | kind & 0x80, 0, 0, low, high, at, 0, field, 0, 0, 0]);
-        if check(&mut parcel, &Offloads::ALL).is_err() {
+        packet.header = NetHeader::from_bytes([1, gso | kind & 0x80, 0, 0, low, high, at, 0, field, 0, 0, 0]);
+        if check(&mut packet, &Offloads::ALL).is_err() {
             return;
         }
-        let mut cutter = Cutter::new(&parcel, partial).expect("what was checked can be cut");
-        let payload = parcel.length - u32::from(parcel.header.hdr_len());
+        let mut cutter = Cutter::new(&packet, partial).expect("what was checked can be cut");
+        let payload = packet.length - u32::from(packet.header.hdr_len());
         let count = cutter.count();
         assert!((1..=MAX_SEGMENTS).contains(&count));
         let index = u32::from(index) % count;

@@ -7,7 +7,7 @@
 use super::MAX_SEGMENTS;
 use crate::frame::{LONGEST_HEADERS, Layers, NetHeader, START, TCP};
 use crate::offload::checksum::Sum;
-use crate::parcel::Parcel;
+use crate::packet::Packet;
 
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
@@ -21,17 +21,17 @@ enum Headers {
 }
 
 impl Headers {
-    /// The first `length` bytes of `parcel`, if that is not too much to repeat in `count` segments.
-    fn read(parcel: &Parcel, length: usize, count: u32) -> Option<Self> {
-        if length <= parcel.start().len() {
-            return Some(Self::Short(parcel.start, length));
+    /// The first `length` bytes of `packet`, if that is not too much to repeat in `count` segments.
+    fn read(packet: &Packet, length: usize, count: u32) -> Option<Self> {
+        if length <= packet.start().len() {
+            return Some(Self::Short(packet.start, length));
         }
         // All segments together repeat no more than the most segments with short headers do.
         if length > LONGEST_HEADERS || length * count as usize > START * MAX_SEGMENTS as usize {
             return None;
         }
         let mut headers = vec![0; length].into_boxed_slice();
-        (parcel.read(0, &mut headers) == length).then_some(Self::Long(headers))
+        (packet.read(0, &mut headers) == length).then_some(Self::Long(headers))
     }
 
     fn bytes(&self) -> &[u8] {
@@ -109,19 +109,19 @@ pub struct Segment<'a> {
 }
 
 impl Cutter {
-    /// Prepares the segmentation of `parcel`; `None` if its headers differ from those that [`super::check`] accepted, or are too
+    /// Prepares the segmentation of `packet`; `None` if its headers differ from those that [`super::check`] accepted, or are too
     /// long.
-    pub fn new(parcel: &Parcel, partial: bool) -> Option<Self> {
-        let (protocol, field) = parcel.header.segmentation().ok()??.transport();
-        let layers = Layers::said(parcel.start(), protocol, parcel.header.csum_start().into())?;
-        let length = usize::from(parcel.header.hdr_len());
-        let payload = parcel.length.checked_sub(length as u32)?;
-        let size = u32::from(parcel.header.gso_size());
+    pub fn new(packet: &Packet, partial: bool) -> Option<Self> {
+        let (protocol, field) = packet.header.segmentation().ok()??.transport();
+        let layers = Layers::said(packet.start(), protocol, packet.header.csum_start().into())?;
+        let length = usize::from(packet.header.hdr_len());
+        let payload = packet.length.checked_sub(length as u32)?;
+        let size = u32::from(packet.header.gso_size());
         let transport_length = length.checked_sub(layers.transport)?;
         if size == 0 || transport_length < if protocol == TCP { 20 } else { 8 } {
             return None;
         }
-        let headers = Headers::read(parcel, length, count(payload, size))?;
+        let headers = Headers::read(packet, length, count(payload, size))?;
         if matches!(headers, Headers::Long(_)) && Layers::find(headers.bytes()) != Some(layers) {
             return None;
         }

@@ -5,13 +5,13 @@
 //! and the buffers can be prefetched. A descriptor is read only once: the copy is valid until the chain is taken. `WRITABLE` says
 //! whether the buffers are written (receive queues) or read (transmit queues).
 
-#![expect(unsafe_code, reason = "an address that was checked becomes a piece again")]
+#![expect(unsafe_code, reason = "an address that was checked becomes a buffer segment again")]
 
 use super::Ring;
 use super::RingFault;
 use super::shared::{Descriptor, INDIRECT, NEXT, SplitRing, WRITE};
 use crate::copy;
-use crate::memory::{Hint, HostAddress, MemoryMap, Piece};
+use crate::memory::{Hint, HostAddress, Iovec, MemoryMap};
 
 /// Chains that are read ahead at most; a power of two.
 const DEPTH: usize = 32;
@@ -29,10 +29,10 @@ pub(super) struct Opened {
 impl Opened {
     /// The single buffer.
     #[inline]
-    pub(super) fn single(&self) -> Option<Piece> {
+    pub(super) fn single(&self) -> Option<Iovec> {
         // SAFETY: the map vouched for so many bytes there, and chains that were read ahead are forgotten before the ring releases
         // the map.
-        (!self.place.get().is_null()).then(|| unsafe { Piece::new(self.place.get(), self.first.length()) })
+        (!self.place.get().is_null()).then(|| unsafe { Iovec::new(self.place.get(), self.first.length()) })
     }
 }
 

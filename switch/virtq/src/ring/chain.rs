@@ -5,7 +5,7 @@
 
 use super::shared::{Descriptor, INDIRECT, NEXT, SplitRing, WRITE};
 use crate::drop_reason::DropReason;
-use crate::memory::{Hint, MemoryMap, Piece};
+use crate::memory::{Hint, Iovec, MemoryMap};
 
 /// Descriptors that a chain may have, those in its indirect table and empty ones included, however large the ring; and entries that
 /// an indirect table may have, however small the ring (as Linux and QEMU accept).
@@ -82,28 +82,28 @@ pub struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Appends the buffer segments of the chain that begins with `first` to `pieces`, never beyond its capacity; returns their
+    /// Appends the buffer segments of the chain that begins with `first` to `iovecs`, never beyond its capacity; returns their
     /// bytes. Descriptors of length 0 add nothing and their address is not checked.
     ///
     /// # Errors
-    /// The first [`ChainFault`] met; `pieces` then holds some prefix.
-    pub fn resolve(&mut self, first: Descriptor, pieces: &mut Vec<Piece>) -> Result<u32, ChainFault> {
+    /// The first [`ChainFault`] met; `iovecs` then holds some prefix.
+    pub fn resolve(&mut self, first: Descriptor, iovecs: &mut Vec<Iovec>) -> Result<u32, ChainFault> {
         if first.flags() & (NEXT | INDIRECT) == 0 {
             self.walked += 1;
-            return self.add(&first, 0, pieces);
+            return self.add(&first, 0, iovecs);
         }
-        self.resolve_many(first, pieces)
+        self.resolve_many(first, iovecs)
     }
 
-    fn resolve_many(&mut self, first: Descriptor, pieces: &mut Vec<Piece>) -> Result<u32, ChainFault> {
+    fn resolve_many(&mut self, first: Descriptor, iovecs: &mut Vec<Iovec>) -> Result<u32, ChainFault> {
         let mut descriptor = first;
         let mut total = 0;
         for _ in 0..self.ring.size() {
             if descriptor.flags() & INDIRECT != 0 {
-                return self.resolve_table(&descriptor, total, pieces);
+                return self.resolve_table(&descriptor, total, iovecs);
             }
             self.step()?;
-            total = self.add(&descriptor, total, pieces)?;
+            total = self.add(&descriptor, total, iovecs)?;
             if descriptor.flags() & NEXT == 0 {
                 return Ok(total);
             }
@@ -116,7 +116,7 @@ impl Walk<'_> {
     }
 
     /// The chain inside the indirect table that `table` describes; it ends the chain (section 2.7.5.3.1).
-    fn resolve_table(&mut self, table: &Descriptor, mut total: u32, pieces: &mut Vec<Piece>) -> Result<u32, ChainFault> {
+    fn resolve_table(&mut self, table: &Descriptor, mut total: u32, iovecs: &mut Vec<Iovec>) -> Result<u32, ChainFault> {
         if !self.indirect || table.flags() & NEXT != 0 {
             return Err(ChainFault::IndirectMisplaced);
         }
@@ -132,7 +132,7 @@ impl Walk<'_> {
                 return Err(ChainFault::IndirectMisplaced);
             }
             self.step()?;
-            total = self.add(&descriptor, total, pieces)?;
+            total = self.add(&descriptor, total, iovecs)?;
             if descriptor.flags() & NEXT == 0 {
                 return Ok(total);
             }
@@ -155,12 +155,12 @@ impl Walk<'_> {
 
     fn table_entry(&mut self, table: u64, index: u32) -> Result<Descriptor, ChainFault> {
         let address = table.checked_add(u64::from(index) * Descriptor::SIZE as u64).ok_or(ChainFault::Address)?;
-        let entry = self.memory.piece(address, Descriptor::SIZE as u32, self.hint);
+        let entry = self.memory.iovec(address, Descriptor::SIZE as u32, self.hint);
         entry.and_then(Descriptor::load).ok_or(ChainFault::Address)
     }
 
     #[inline]
-    fn add(&mut self, descriptor: &Descriptor, total: u32, pieces: &mut Vec<Piece>) -> Result<u32, ChainFault> {
+    fn add(&mut self, descriptor: &Descriptor, total: u32, iovecs: &mut Vec<Iovec>) -> Result<u32, ChainFault> {
         if !self.access.fits(descriptor) {
             return Err(ChainFault::Direction);
         }
@@ -170,22 +170,22 @@ impl Walk<'_> {
             _ if descriptor.length() > self.limit - total => return Err(ChainFault::TooLong),
             _ => descriptor.length(),
         };
-        self.add_run(descriptor.address(), length, pieces)?;
+        self.add_run(descriptor.address(), length, iovecs)?;
         Ok(total + length)
     }
 
     /// Appends the run of `length` bytes at guest address `address`: one buffer segment a region.
     #[inline]
-    fn add_run(&mut self, address: u64, length: u32, pieces: &mut Vec<Piece>) -> Result<(), ChainFault> {
+    fn add_run(&mut self, address: u64, length: u32, iovecs: &mut Vec<Iovec>) -> Result<(), ChainFault> {
         let (mut address, mut left) = (address, length);
         while left > 0 {
-            let piece = self.memory.piece(address, left, self.hint).ok_or(ChainFault::Address)?;
-            if pieces.len() == pieces.capacity() {
+            let iovec = self.memory.iovec(address, left, self.hint).ok_or(ChainFault::Address)?;
+            if iovecs.len() == iovecs.capacity() {
                 return Err(ChainFault::TooLong);
             }
-            pieces.push(piece);
-            left -= piece.length();
-            address = address.wrapping_add(piece.length().into());
+            iovecs.push(iovec);
+            left -= iovec.length();
+            address = address.wrapping_add(iovec.length().into());
         }
         Ok(())
     }

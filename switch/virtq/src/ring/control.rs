@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use super::chain::{Access, Walk};
 use super::{Call, Ring, RingFault, SplitRing, full_fence};
-use crate::memory::{MemoryMap, Piece};
+use crate::memory::{Iovec, MemoryMap};
 
 /// Longest command that is read; longer ones are answered with an error.
 const LONGEST: usize = 64;
 /// Maximum of buffer segments of a command.
-const PIECES: usize = 16;
+const IOVECS: usize = 16;
 
 /// Answer to a driver (virtio 1.4, section 5.1.6.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,13 +28,13 @@ pub enum Answer {
 #[derive(Debug)]
 pub struct Control {
     ring: Ring,
-    pieces: Vec<Piece>,
+    iovecs: Vec<Iovec>,
 }
 
 impl Control {
     /// A control queue on `ring`.
     pub fn new(ring: Ring) -> Self {
-        Self { ring, pieces: Vec::with_capacity(PIECES) }
+        Self { ring, iovecs: Vec::with_capacity(IOVECS) }
     }
 
     /// Sets or clears the way to interrupt the driver.
@@ -88,20 +88,20 @@ impl Control {
 
     /// Answers the command at `head`; returns the bytes written. A chain that breaks a rule is completed unchanged.
     fn answer(&mut self, head: u16, obey: &mut impl FnMut(&[u8]) -> Answer) -> u32 {
-        self.pieces.clear();
+        self.iovecs.clear();
         let Ring { split, memory, hint, options, .. } = &mut self.ring;
         let first = split.descriptor(head);
         let mut walk =
             Walk { ring: split, memory, hint, access: Access::Both, indirect: options.indirect, limit: LONGEST as u32, walked: 0 };
-        let Ok(total @ 3..) = walk.resolve(first, &mut self.pieces) else { return 0 };
+        let Ok(total @ 3..) = walk.resolve(first, &mut self.iovecs) else { return 0 };
         let mut command = [0; LONGEST];
         let mut length = 0;
-        for piece in &self.pieces {
-            piece.copy_in(&mut command[length..]);
-            length += piece.length() as usize;
+        for iovec in &self.iovecs {
+            iovec.copy_in(&mut command[length..]);
+            length += iovec.length() as usize;
         }
         let answer = obey(&command[..total as usize - 1]);
-        let last = self.pieces[self.pieces.len() - 1];
+        let last = self.iovecs[self.iovecs.len() - 1];
         // A driver that did not make the byte writable spoils only its own memory.
         last.skip(last.length() - 1).write(&[answer as u8]);
         1

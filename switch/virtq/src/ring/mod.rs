@@ -7,15 +7,15 @@
 //! - [`TransmitQueue`]: the guest's transmit queue (TX): packets come out.
 //! - [`ReceiveQueue`]: the guest's receive queue (RX): packets go in.
 //! - [`Control`]: commands and answers of the control queue, off the workers.
-//! - [`express`]: the fast path, frames of the most frequent kind, straight from a transmit queue to a receive queue.
+//! - [`fast_path`]: the fast path, frames of the most frequent kind, straight from a transmit queue to a receive queue.
 //!
 //! A ring belongs to one thread, a worker unless it is a control queue, and only that thread touches it.
 
 mod ahead;
+mod breaker;
 pub mod chain;
 mod control;
-pub mod express;
-mod gate;
+pub mod fast_path;
 mod notify;
 #[cfg(test)]
 mod proofs;
@@ -26,13 +26,13 @@ mod transmit;
 
 use std::sync::Arc;
 
+pub use breaker::InterruptBreaker;
 pub use chain::{Access, ChainFault};
 pub use control::{Answer, Control};
-pub use gate::Gate;
 pub use notify::{Call, Called, NotNotifier, Notifier};
-pub use receive::{BURDEN, Placed, ReceiveQueue, Refusal};
+pub use receive::{BURDEN, PlaceOutcome, ReceiveQueue, Refusal};
 pub use shared::{Areas, SplitRing, full_fence};
-pub use transmit::{Taken, TransmitQueue};
+pub use transmit::{OpenOutcome, TransmitQueue};
 
 use crate::memory::{Hint, MemoryMap};
 use ahead::Ahead;
@@ -51,7 +51,7 @@ pub enum RingFault {
     HeadOutside,
     /// More descriptor chains made available than the ring holds, while none of them could be completed.
     #[error("more chains than the ring holds were made available at once")]
-    TooManyOut,
+    TooManyInFlight,
 }
 
 /// Negotiated ring features.

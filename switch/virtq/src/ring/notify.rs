@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, UnixAddr, getsockname, send};
 use thiserror::Error;
 
-use super::gate::Gate;
+use super::breaker::InterruptBreaker;
 use crate::time::cycles;
 use crate::watchdog::watched;
 
@@ -19,7 +19,7 @@ use crate::watchdog::watched;
 pub struct Call {
     file: File,
     is_socket: bool,
-    gate: Arc<Gate>,
+    breaker: Arc<InterruptBreaker>,
 }
 
 /// Result of an interrupt.
@@ -27,7 +27,7 @@ pub struct Call {
 pub enum Called {
     /// It was sent. A full socket or counter means that the driver has unread interrupts, so nothing is lost.
     Done,
-    /// It is to be sent later: the port's [`Gate`] is shut.
+    /// It is to be sent later: the port's [`InterruptBreaker`] is shut.
     Kept,
     /// It blocked until the watchdog ended it: the front end changed the descriptor, which must not be used again.
     Blocked,
@@ -48,13 +48,13 @@ impl Call {
     pub fn new(file: File) -> Result<Self, NotNotifier> {
         let kind = Notifier::of(&file).ok_or(NotNotifier)?;
         set_nonblocking(&file);
-        Ok(Self { file, is_socket: kind == Notifier::Socket, gate: Arc::default() })
+        Ok(Self { file, is_socket: kind == Notifier::Socket, breaker: Arc::default() })
     }
 
     /// The same behind the interrupt circuit breaker of its port.
     #[must_use]
-    pub fn behind(self, gate: &Arc<Gate>) -> Self {
-        Self { gate: Arc::clone(gate), ..self }
+    pub fn behind(self, breaker: &Arc<InterruptBreaker>) -> Self {
+        Self { breaker: Arc::clone(breaker), ..self }
     }
 
     /// True if this interrupts a guest of User Mode Linux: no other known front end passes a socket.
@@ -65,12 +65,12 @@ impl Call {
     /// Interrupts the driver.
     #[inline]
     pub fn call(&self) -> Called {
-        if self.gate.is_shut(cycles) {
+        if self.breaker.is_shut(cycles) {
             return Called::Kept;
         }
-        let begun = self.gate.begin();
+        let begun = self.breaker.begin();
         let called = self.notify();
-        self.gate.end(&begun);
+        self.breaker.end(&begun);
         called
     }
 
@@ -83,7 +83,7 @@ impl Call {
         }
         match watched(|| (&self.file).write(&one)) {
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {
-                self.gate.shut(cycles());
+                self.breaker.shut(cycles());
                 Called::Blocked
             }
             _ => Called::Done,
@@ -175,12 +175,12 @@ mod tests {
 
     #[test]
     fn after_the_first_that_blocks_all_calls_of_a_port_are_kept() {
-        let gate = Arc::default();
-        let calls: Vec<Call> = (0..32).map(|_| Call::new(full_eventfd()).unwrap().behind(&gate)).collect();
+        let breaker = Arc::default();
+        let calls: Vec<Call> = (0..32).map(|_| Call::new(full_eventfd()).unwrap().behind(&breaker)).collect();
         calls.iter().for_each(|call| make_block(&call.file));
         assert_eq!(calls[0].call(), Called::Blocked);
         // A front end that comes back has other interrupts, behind the same breaker.
-        let later = Call::new(full_eventfd()).unwrap().behind(&gate);
+        let later = Call::new(full_eventfd()).unwrap().behind(&breaker);
         make_block(&later.file);
         assert!(calls[1..].iter().chain([&later]).all(|call| call.call() == Called::Kept));
     }
@@ -190,6 +190,6 @@ mod tests {
         let call = Call::new(full_eventfd()).unwrap();
         make_block(&call.file);
         assert_eq!(call.call_if_room(), Called::Done);
-        assert!(!call.gate.is_shut(cycles));
+        assert!(!call.breaker.is_shut(cycles));
     }
 }

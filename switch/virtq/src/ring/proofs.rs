@@ -4,7 +4,7 @@ use super::chain::{Access, Walk};
 use super::passes;
 use super::shared::{Descriptor, SplitRing};
 use crate::memory::proofs::map_of;
-use crate::memory::{Hint, Piece};
+use crate::memory::{Hint, Iovec};
 
 /// A driver is interrupted when its event lies among the published entries: as counting one by one says, wherever indices wrap.
 #[test]
@@ -71,15 +71,15 @@ fn a_chain_adds_up_and_stays_inside() {
         let access = [Access::Read, Access::Write, Access::Both][usize::from(mode % 3)];
         let (mut hint, limit) = (Hint::default(), u32::from(limit));
         let mut walk = Walk { ring: &ring, memory: &memory, hint: &mut hint, access, indirect: mode & 4 != 0, limit, walked: 0 };
-        let mut pieces: Vec<Piece> = Vec::with_capacity(usize::from(room % 8));
-        let capacity = pieces.capacity();
-        let result = walk.resolve(ring.descriptor(u16::from(mode >> 4)), &mut pieces);
-        assert_eq!(pieces.capacity(), capacity, "nothing is allocated on the way");
+        let mut iovecs: Vec<Iovec> = Vec::with_capacity(usize::from(room % 8));
+        let capacity = iovecs.capacity();
+        let result = walk.resolve(ring.descriptor(u16::from(mode >> 4)), &mut iovecs);
+        assert_eq!(iovecs.capacity(), capacity, "nothing is allocated on the way");
         let mut total = 0_u64;
-        for piece in &pieces {
-            let offset = piece.as_ptr().addr() - start.addr();
-            assert!(piece.length() > 0 && offset + piece.length() as usize <= BYTES);
-            total += u64::from(piece.length());
+        for iovec in &iovecs {
+            let offset = iovec.as_ptr().addr() - start.addr();
+            assert!(iovec.length() > 0 && offset + iovec.length() as usize <= BYTES);
+            total += u64::from(iovec.length());
         }
         assert!(total <= u64::from(limit));
         if let Ok(length) = result {

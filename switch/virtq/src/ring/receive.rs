@@ -11,11 +11,11 @@ use super::{Ring, RingFault};
 use crate::copy::Block;
 use crate::drop_reason::DropReason;
 use crate::frame::{ETHERNET, NetHeader, SHORT_START};
-use crate::memory::Piece;
+use crate::memory::Iovec;
 use crate::offload::checksum::Sum;
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Offloads, Plan, plan};
-use crate::parcel::{Loan, MAX_PIECES, Parcel};
+use crate::packet::{Loan, MAX_IOVECS, Packet};
 
 /// Bad chains after which the search for buffers ends: the guest gets them back at once, and could make them available again for
 /// ever.
@@ -28,7 +28,7 @@ pub const BURDEN: u64 = 64;
 
 /// Result of placing a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placed {
+pub enum PlaceOutcome {
     /// Delivered completely, as this many frames.
     Whole(u32),
     /// The receiver has too few buffers now. Delivered segments are recorded in the packet.
@@ -67,7 +67,7 @@ pub struct ReceiveQueue {
     pub(super) ring: Ring,
     receiver: Offloads,
     mergeable: bool,
-    rooms: Vec<Piece>,
+    rooms: Vec<Iovec>,
     buffers: Vec<Buffer>,
     bad_chains: u32,
     walked: u64,
@@ -77,7 +77,7 @@ impl ReceiveQueue {
     /// A receive queue on `ring` to a guest that takes `receiver` offloads and, if `mergeable`, frames over several buffers
     /// (mergeable receive buffers).
     pub fn new(ring: Ring, receiver: Offloads, mergeable: bool) -> Self {
-        let most = usize::from(ring.size()).max(MAX_PIECES);
+        let most = usize::from(ring.size()).max(MAX_IOVECS);
         let (rooms, buffers) = (Vec::with_capacity(most), Vec::with_capacity(most));
         Self { ring, receiver, mergeable, rooms, buffers, bad_chains: 0, walked: 0 }
     }
@@ -111,39 +111,43 @@ impl ReceiveQueue {
         Ok(self.ring.known())
     }
 
-    /// Delivers `parcel`, with a header that was checked on transmit.
+    /// Delivers `packet`, with a header that was checked on transmit.
     ///
     /// # Errors
     /// A [`RingFault`] of the receiver, after which the ring must not be used.
-    pub fn place(&mut self, parcel: &mut Parcel) -> Result<Placed, RingFault> {
-        if parcel.header.is_plain() && self.place_in_one(parcel)? { Ok(Placed::Whole(1)) } else { self.place_otherwise(parcel) }
+    pub fn place(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
+        if packet.header.is_plain() && self.place_in_one(packet)? {
+            Ok(PlaceOutcome::Whole(1))
+        } else {
+            self.place_otherwise(packet)
+        }
     }
 
-    fn place_otherwise(&mut self, parcel: &mut Parcel) -> Result<Placed, RingFault> {
-        let result = match plan(parcel, &self.receiver) {
-            Plan::AsIs => self.place_as_is(parcel).map(|()| 1),
-            Plan::Checksum => self.place_checksummed(parcel).map(|()| 1),
-            Plan::Segment { partial } => self.place_segments(parcel, partial),
+    fn place_otherwise(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
+        let result = match plan(packet, &self.receiver) {
+            Plan::AsIs => self.place_as_is(packet).map(|()| 1),
+            Plan::Checksum => self.place_checksummed(packet).map(|()| 1),
+            Plan::Segment { partial } => self.place_segments(packet, partial),
         };
         match result {
-            Ok(frames) => Ok(Placed::Whole(frames)),
-            Err(Refusal::NoRoom) => Ok(Placed::NoRoom),
-            Err(Refusal::Drop(reason)) => Ok(Placed::Refused(reason)),
+            Ok(frames) => Ok(PlaceOutcome::Whole(frames)),
+            Err(Refusal::NoRoom) => Ok(PlaceOutcome::NoRoom),
+            Err(Refusal::Drop(reason)) => Ok(PlaceOutcome::Refused(reason)),
             Err(Refusal::Fault(fault)) => Err(fault),
         }
     }
 
-    fn place_in_one(&mut self, parcel: &Parcel) -> Result<bool, RingFault> {
+    fn place_in_one(&mut self, packet: &Packet) -> Result<bool, RingFault> {
         if !self.has_chain()? {
             return Ok(false);
         }
         let chain = self.ring.next_chain();
-        let (head, needed) = (chain.head, parcel.length + u32::from(self.ring.options.header_length));
+        let (head, needed) = (chain.head, packet.length + u32::from(self.ring.options.header_length));
         // A frame in many buffer segments is copied by the general path, which bounds page faults.
-        let Some(room) = chain.single().and_then(|buffer| buffer.exactly(needed)).filter(|_| parcel.loan == Loan::NONE) else {
+        let Some(room) = chain.single().and_then(|buffer| buffer.exactly(needed)).filter(|_| packet.loan == Loan::NONE) else {
             return Ok(false);
         };
-        self.write_to_one(room, parcel);
+        self.write_to_one(room, packet);
         self.ring.advance(1);
         self.ring.complete(head, needed);
         Ok(true)
@@ -157,38 +161,38 @@ impl ReceiveQueue {
         self.ring.has_chain::<true>()
     }
 
-    fn place_as_is(&mut self, parcel: &Parcel) -> Result<(), Refusal> {
-        self.collect(parcel.length)?;
-        self.write_to_many(parcel.header, parcel)?;
-        self.complete(parcel.length);
+    fn place_as_is(&mut self, packet: &Packet) -> Result<(), Refusal> {
+        self.collect(packet.length)?;
+        self.write_to_many(packet.header, packet)?;
+        self.complete(packet.length);
         Ok(())
     }
 
     /// Writes header and frame to `room`, which holds both.
-    fn write_to_one(&self, room: Piece, parcel: &Parcel) {
-        let header = parcel.header.in_buffers(1);
+    fn write_to_one(&self, room: Iovec, packet: &Packet) {
+        let header = packet.header.in_buffers(1);
         let length = self.ring.options.header_length;
         if length == NetHeader::SIZE as u8 {
             room.write_header(header.words());
         } else {
             room.write(&header.bytes()[..usize::from(length)]);
         }
-        let (mut room, start) = (room.skip(length.into()), parcel.start());
+        let (mut room, start) = (room.skip(length.into()), packet.start());
         match start.first_chunk() {
             Some(block) if start.len() == SHORT_START => room.write_block(&Block::of(block)),
             _ => room.write(start),
         }
         room = room.skip(start.len() as u32);
-        for piece in parcel.rest() {
-            piece.copy_to(room);
-            room = room.skip(piece.length());
+        for iovec in packet.rest() {
+            iovec.copy_to(room);
+            room = room.skip(iovec.length());
         }
     }
 
-    fn write_to_many(&mut self, header: NetHeader, parcel: &Parcel) -> Result<(), Refusal> {
+    fn write_to_many(&mut self, header: NetHeader, packet: &Packet) -> Result<(), Refusal> {
         let mut writer = self.write_header(header);
-        writer.write(parcel.start());
-        Reader::new(parcel.rest()).copy_to(&mut writer, parcel.rest_length());
+        writer.write(packet.start());
+        Reader::new(packet.rest()).copy_to(&mut writer, packet.rest_length());
         self.check(&writer)
     }
 
@@ -210,13 +214,13 @@ impl ReceiveQueue {
         writer
     }
 
-    fn place_checksummed(&mut self, parcel: &Parcel) -> Result<(), Refusal> {
-        self.collect(parcel.length)?;
-        self.write_to_many(NetHeader::default(), parcel)?;
-        let start = u32::from(parcel.header.csum_start());
-        let field = start + u32::from(parcel.header.csum_offset());
-        self.complete_checksum(start, field, parcel.length);
-        self.complete(parcel.length);
+    fn place_checksummed(&mut self, packet: &Packet) -> Result<(), Refusal> {
+        self.collect(packet.length)?;
+        self.write_to_many(NetHeader::default(), packet)?;
+        let start = u32::from(packet.header.csum_start());
+        let field = start + u32::from(packet.header.csum_offset());
+        self.complete_checksum(start, field, packet.length);
+        self.complete(packet.length);
         Ok(())
     }
 
@@ -235,27 +239,27 @@ impl ReceiveQueue {
     }
 
     /// Segments the GSO frame and delivers as many segments as there is room for.
-    fn place_segments(&mut self, parcel: &mut Parcel, partial: bool) -> Result<u32, Refusal> {
-        let mut cutter = Cutter::new(parcel, partial).ok_or(Refusal::Drop(DropReason::BadSegmentation))?;
+    fn place_segments(&mut self, packet: &mut Packet, partial: bool) -> Result<u32, Refusal> {
+        let mut cutter = Cutter::new(packet, partial).ok_or(Refusal::Drop(DropReason::BadSegmentation))?;
         let before = self.walked;
-        while u32::from(parcel.segments_done) < cutter.count() {
+        while u32::from(packet.segments_done) < cutter.count() {
             if self.walked - before >= WALK {
                 // The rest another time: a receiver with such buffers is served slowly.
                 return Err(Refusal::NoRoom);
             }
-            let segment = cutter.segment(parcel.segments_done.into());
-            self.place_segment(parcel, &segment)?;
-            parcel.segments_done += 1;
+            let segment = cutter.segment(packet.segments_done.into());
+            self.place_segment(packet, &segment)?;
+            packet.segments_done += 1;
         }
         Ok(cutter.count())
     }
 
-    fn place_segment(&mut self, parcel: &Parcel, segment: &Segment<'_>) -> Result<(), Refusal> {
+    fn place_segment(&mut self, packet: &Packet, segment: &Segment<'_>) -> Result<(), Refusal> {
         let length = segment.headers.len() as u32 + segment.payload_length;
         self.collect(length)?;
         let mut writer = self.write_header(segment.header);
         writer.write(segment.headers);
-        write_payload(parcel, segment, &mut writer);
+        write_payload(packet, segment, &mut writer);
         self.check(&writer)?;
         if let Some((start, field)) = segment.complete {
             self.complete_checksum(start, field, length);
@@ -343,15 +347,15 @@ impl ReceiveQueue {
 }
 
 /// Copies the payload of `segment`: first the part in the copied start, then the rest from the sender's memory.
-fn write_payload(parcel: &Parcel, segment: &Segment<'_>, writer: &mut Writer) {
-    let copied = parcel.start();
+fn write_payload(packet: &Packet, segment: &Segment<'_>, writer: &mut Writer) {
+    let copied = packet.start();
     let from = segment.headers.len() + segment.payload_offset as usize;
     let to = from + segment.payload_length as usize;
     if from < copied.len() {
         writer.write(&copied[from..to.min(copied.len())]);
     }
     if to > copied.len() {
-        let mut reader = Reader::new(parcel.rest());
+        let mut reader = Reader::new(packet.rest());
         reader.skip(from.saturating_sub(copied.len()) as u32);
         reader.copy_to(writer, (to - from.max(copied.len())) as u32);
     }

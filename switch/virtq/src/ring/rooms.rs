@@ -1,14 +1,14 @@
 //! Rooms: the buffer segments of a receiver into which one frame is written, seen as one run of bytes.
 
-use crate::memory::Piece;
+use crate::memory::Iovec;
 use crate::memory::faults::Faults;
 use crate::offload::checksum::Sum;
-use crate::parcel::Pieces;
+use crate::packet::Iovecs;
 
 /// Writes a stream of bytes into the buffer segments.
 #[derive(Clone, Debug)]
 pub struct Writer<'a> {
-    rooms: &'a [Piece],
+    rooms: &'a [Iovec],
     within: u32,
     faults: Faults,
     given_up: bool,
@@ -16,7 +16,7 @@ pub struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     /// A writer at byte `offset` of `rooms`.
-    pub fn new(rooms: &'a [Piece], offset: u32) -> Self {
+    pub fn new(rooms: &'a [Iovec], offset: u32) -> Self {
         let mut writer = Self { rooms, within: 0, faults: Faults::default(), given_up: false };
         writer.skip(offset);
         writer
@@ -37,20 +37,20 @@ impl<'a> Writer<'a> {
         self.touch_each_run(bytes.len() as u32, |room, at| room.write(&bytes[at as usize..]));
     }
 
-    /// Copies the bytes of `piece`; bytes without room are left out.
+    /// Copies the bytes of `iovec`; bytes without room are left out.
     #[inline]
-    pub fn write_piece(&mut self, piece: Piece) {
-        self.touch_each_run(piece.length(), |room, at| piece.skip(at).copy_to(room));
+    pub fn write_iovec(&mut self, iovec: Iovec) {
+        self.touch_each_run(iovec.length(), |room, at| iovec.skip(at).copy_to(room));
     }
 
     /// Adds the next `length` bytes to `sum`.
     pub fn sum(&mut self, length: u32, sum: &mut Sum) {
-        self.touch_each_run(length, |room, _| sum.add_piece(room));
+        self.touch_each_run(length, |room, _| sum.add_iovec(room));
     }
 
     /// As [`Self::each_run`], as long as page faults are few.
     #[inline]
-    fn touch_each_run(&mut self, length: u32, mut each: impl FnMut(Piece, u32)) {
+    fn touch_each_run(&mut self, length: u32, mut each: impl FnMut(Iovec, u32)) {
         let (mut faults, mut given_up) = (std::mem::take(&mut self.faults), self.given_up);
         self.each_run(length, |run, at| {
             given_up = given_up || !faults.may_go_on();
@@ -63,7 +63,7 @@ impl<'a> Writer<'a> {
 
     /// Calls `each(run, offset)` for the runs of the next `length` bytes, and moves past them.
     #[inline]
-    fn each_run(&mut self, length: u32, mut each: impl FnMut(Piece, u32)) {
+    fn each_run(&mut self, length: u32, mut each: impl FnMut(Iovec, u32)) {
         let mut done = 0;
         while let Some(room) = self.rooms.first() {
             let run = room.skip(self.within).first(length - done);
@@ -84,19 +84,19 @@ impl<'a> Writer<'a> {
 /// Reads a stream of bytes from a packet's buffer segments.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
-    pieces: Pieces<'a>,
-    current: Piece,
+    iovecs: Iovecs<'a>,
+    current: Iovec,
 }
 
 impl<'a> Reader<'a> {
-    /// A reader at the first byte of `pieces`.
-    pub fn new(pieces: Pieces<'a>) -> Self {
-        Self { pieces, current: Piece::NONE }
+    /// A reader at the first byte of `iovecs`.
+    pub fn new(iovecs: Iovecs<'a>) -> Self {
+        Self { iovecs, current: Iovec::NONE }
     }
 
     /// Copies the next `length` bytes to `writer`.
     pub fn copy_to(&mut self, writer: &mut Writer, length: u32) {
-        self.each_run(length, |run| writer.write_piece(run));
+        self.each_run(length, |run| writer.write_iovec(run));
     }
 
     /// Skips `length` bytes.
@@ -104,12 +104,12 @@ impl<'a> Reader<'a> {
         self.each_run(length, |_| {});
     }
 
-    fn each_run(&mut self, length: u32, mut each: impl FnMut(Piece)) {
+    fn each_run(&mut self, length: u32, mut each: impl FnMut(Iovec)) {
         let mut left = length;
         while left > 0 {
             if self.current.length() == 0 {
-                match self.pieces.next() {
-                    Some(piece) => self.current = piece,
+                match self.iovecs.next() {
+                    Some(iovec) => self.current = iovec,
                     None => return,
                 }
             }
@@ -126,16 +126,16 @@ mod proofs {
     use super::*;
 
     /// Buffer segments apart from each other, each 2^16 behind the one before.
-    fn rooms(lengths: [u8; 4]) -> [Piece; 4] {
+    fn rooms(lengths: [u8; 4]) -> [Iovec; 4] {
         let mut at = 0_usize;
         lengths.map(|length| {
             at += 1 << 16;
-            Piece::nowhere(at, u32::from(length) + 1)
+            Iovec::nowhere(at, u32::from(length) + 1)
         })
     }
 
     /// Addresses of the bytes from `from` on, `length` of them or as many as there are: one by one.
-    fn told(rooms: &[Piece], from: u32, length: u32) -> Vec<usize> {
+    fn told(rooms: &[Iovec], from: u32, length: u32) -> Vec<usize> {
         let all = rooms.iter().flat_map(|room| (0..room.length() as usize).map(|n| room.as_ptr().addr() + n));
         all.skip(from as usize).take(length as usize).collect()
     }
@@ -167,14 +167,14 @@ mod proofs {
     fn a_reader_meets_each_byte_once() {
         bolero::check!().with_type::<([u8; 4], u8, [u16; 3])>().cloned().for_each(|(lengths, count, steps)| {
             let rooms = rooms(lengths);
-            let pieces = &rooms[..usize::from(count % 5)];
-            let (mut pool, mut parcel) = (crate::parcel::ChunkPool::new(2), crate::parcel::Parcel::default());
-            assert!(parcel.set_rest(pieces, 0, &mut pool).is_ok());
-            let (mut reader, mut at) = (Reader::new(parcel.rest()), 0);
+            let iovecs = &rooms[..usize::from(count % 5)];
+            let (mut pool, mut packet) = (crate::packet::ChunkPool::new(2), crate::packet::Packet::default());
+            assert!(packet.set_rest(iovecs, 0, &mut pool).is_ok());
+            let (mut reader, mut at) = (Reader::new(packet.rest()), 0);
             for step in steps.map(|step| u32::from(step % 700)) {
                 let mut met = Vec::new();
                 reader.each_run(step, |run| met.extend((0..run.length() as usize).map(|n| run.as_ptr().addr() + n)));
-                assert_eq!(met, told(pieces, at, step));
+                assert_eq!(met, told(iovecs, at, step));
                 at += step;
             }
         });

@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
 use crate::copy;
-use crate::memory::{MemoryMap, Piece};
+use crate::memory::{Iovec, MemoryMap};
 
 /// Largest split ring (virtio 1.4, section 2.7).
 pub const MAX_SIZE: u16 = 32768;
@@ -33,10 +33,10 @@ impl Descriptor {
     /// Bytes of a descriptor in memory.
     pub const SIZE: usize = 16;
 
-    /// Reads the descriptor that `piece` begins with, every byte once; `None` if it is shorter.
-    pub fn load(piece: Piece) -> Option<Self> {
+    /// Reads the descriptor that `iovec` begins with, every byte once; `None` if it is shorter.
+    pub fn load(iovec: Iovec) -> Option<Self> {
         // SAFETY: there are so many bytes, and the holder of the buffer segment keeps them valid.
-        (piece.length() as usize >= Self::SIZE).then(|| unsafe { Self::read(piece.as_ptr()) })
+        (iovec.length() as usize >= Self::SIZE).then(|| unsafe { Self::read(iovec.as_ptr()) })
     }
 
     /// Reads the descriptor at `place`, every byte once.

@@ -1,8 +1,8 @@
 //! Transmit queue (TX): descriptor chains come in, packets come out, and each chain is completed exactly once.
 //!
-//! [`TransmitQueue::open`] resolves the next chain and copies its headers into a [`Parcel`]; the chain stays the next one until it
+//! [`TransmitQueue::open`] resolves the next chain and copies its headers into a [`Packet`]; the chain stays the next one until it
 //! is disposed of in one of three ways. [`TransmitQueue::finish`] completes it, after its packet was delivered or dropped.
-//! [`TransmitQueue::postpone`] leaves it in the ring (backpressure), to be opened again. [`TransmitQueue::keep_out`] keeps it in
+//! [`TransmitQueue::backpressure`] leaves it in the ring (backpressure), to be opened again. [`TransmitQueue::keep_in_flight`] keeps it in
 //! flight and moves on, until all holders of the packet [release](TransmitQueue::come_back) it. [`Ring::publish`] shows completions
 //! to the driver in the used ring, once a poll iteration.
 //!
@@ -16,12 +16,12 @@ use super::shared::Descriptor;
 use super::{Ring, RingFault};
 use crate::drop_reason::DropReason;
 use crate::frame::{ETHERNET, MAX_FRAME, NetHeader, SHORT_START, START};
-use crate::memory::Piece;
-use crate::parcel::{ChunkPool, Loan, MAX_PIECES, Parcel};
+use crate::memory::Iovec;
+use crate::packet::{ChunkPool, Loan, MAX_IOVECS, Packet};
 
 /// A head with its packet in flight.
 #[derive(Clone, Copy, Debug)]
-struct Out {
+struct InFlight {
     /// Holders of the packet; 0 when it is not in flight.
     holders: u16,
     loan: Loan,
@@ -31,9 +31,9 @@ struct Out {
 
 /// Result of [`TransmitQueue::open`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum OpenOutcome {
     /// A packet, to be disposed of.
-    Parcel,
+    Packet,
     /// The chain is no valid frame: it was completed, for this reason.
     Dropped(DropReason),
     /// No chain, or none that can be opened before others are completed.
@@ -44,14 +44,14 @@ pub enum Taken {
 #[derive(Debug)]
 pub struct TransmitQueue {
     pub(super) ring: Ring,
-    out: Box<[Out]>,
-    out_count: u16,
+    out: Box<[InFlight]>,
+    in_flight: u16,
     /// With IN_ORDER, and chains in flight: heads in the order in which they came, and whether each is done.
     order: VecDeque<(u16, bool)>,
     /// Number of heads that left `order` before its first.
     gone: u32,
     chunks: ChunkPool,
-    scratch: Vec<Piece>,
+    scratch: Vec<Iovec>,
     walked: u64,
 }
 
@@ -61,12 +61,12 @@ impl TransmitQueue {
         let size = ring.size();
         Self {
             ring,
-            out: vec![Out { holders: 0, loan: Loan::NONE, number: 0 }; usize::from(size)].into_boxed_slice(),
-            out_count: 0,
+            out: vec![InFlight { holders: 0, loan: Loan::NONE, number: 0 }; usize::from(size)].into_boxed_slice(),
+            in_flight: 0,
             order: VecDeque::new(),
             gone: 0,
             chunks: ChunkPool::new(size),
-            scratch: Vec::with_capacity(MAX_PIECES),
+            scratch: Vec::with_capacity(MAX_IOVECS),
             walked: 0,
         }
     }
@@ -78,8 +78,8 @@ impl TransmitQueue {
 
     /// Chains that cannot be completed yet: their packets are in flight, or, with IN_ORDER, those of chains before them.
     /// [`Self::check_room`] bounds them by the size of the ring.
-    pub fn out_count(&self) -> u16 {
-        if self.is_orderly() { self.out_count } else { self.order.len() as u16 }
+    pub fn in_flight(&self) -> u16 {
+        if self.is_orderly() { self.in_flight } else { self.order.len() as u16 }
     }
 
     /// Chains that can be taken now, at most `most`, which are read ahead.
@@ -97,44 +97,44 @@ impl TransmitQueue {
         Ok(count)
     }
 
-    /// Opens the next chain into `parcel` (all fields but `transmit`, `source` and `segments_done`).
+    /// Opens the next chain into `packet` (all fields but `transmit`, `source` and `segments_done`).
     ///
     /// # Errors
     /// A [`RingFault`] after which the ring must not be used.
     #[inline]
-    pub fn open(&mut self, parcel: &mut Parcel) -> Result<Taken, RingFault> {
+    pub fn open(&mut self, packet: &mut Packet) -> Result<OpenOutcome, RingFault> {
         if !self.ring.has_chain::<false>()? {
-            return Ok(Taken::Nothing);
+            return Ok(OpenOutcome::Nothing);
         }
         self.check_room()?;
         let head = self.ring.next_chain().head;
-        if self.is_out(head) {
+        if self.is_in_flight(head) {
             self.give_back(head);
-            return Ok(Taken::Dropped(DropReason::HeadTwice));
+            return Ok(OpenOutcome::Dropped(DropReason::HeadTwice));
         }
-        if !self.open_single(parcel) {
-            let taken = self.open_chain(parcel);
-            if taken != Taken::Parcel {
-                if taken != Taken::Nothing {
+        if !self.open_single(packet) {
+            let taken = self.open_chain(packet);
+            if taken != OpenOutcome::Packet {
+                if taken != OpenOutcome::Nothing {
                     self.give_back(head);
                 }
                 return Ok(taken);
             }
         }
-        parcel.head = head;
-        Ok(Taken::Parcel)
+        packet.head = head;
+        Ok(OpenOutcome::Packet)
     }
 
     /// A driver with as many uncompleted chains as the ring holds has none to make available: a further one would be counted as in
     /// flight beyond any bound.
     #[inline]
     fn check_room(&mut self) -> Result<(), RingFault> {
-        if usize::from(self.out_count()) < self.out.len() { Ok(()) } else { Err(self.ring.break_off(RingFault::TooManyOut)) }
+        if usize::from(self.in_flight()) < self.out.len() { Ok(()) } else { Err(self.ring.break_off(RingFault::TooManyInFlight)) }
     }
 
     /// True if the packet of `head` is in flight.
     #[inline(always)]
-    pub(super) fn is_out(&self, head: u16) -> bool {
+    pub(super) fn is_in_flight(&self, head: u16) -> bool {
         self.out[usize::from(head)].holders != 0
     }
 
@@ -171,7 +171,7 @@ impl TransmitQueue {
 
     /// The common case: the whole frame, behind a header of twelve bytes, in one buffer. False if it is another case.
     #[inline(always)]
-    fn open_single(&mut self, parcel: &mut Parcel) -> bool {
+    fn open_single(&mut self, packet: &mut Packet) -> bool {
         const HEADER: u32 = NetHeader::SIZE as u32;
         let Some(buffer) = self.ring.next_chain().single() else { return false };
         if !(HEADER + ETHERNET as u32..=HEADER + MAX_FRAME).contains(&buffer.length())
@@ -181,27 +181,27 @@ impl TransmitQueue {
         }
         let Some(header) = buffer.header() else { return false };
         let frame = buffer.skip(HEADER);
-        parcel.length = frame.length();
-        parcel.header = NetHeader::from_words(header);
-        let start_length = start_length(parcel);
+        packet.length = frame.length();
+        packet.header = NetHeader::from_words(header);
+        let start_length = start_length(packet);
         if start_length == SHORT_START as u32
-            && let (Some(block), Some(start)) = (frame.block(), parcel.start.first_chunk_mut())
+            && let (Some(block), Some(start)) = (frame.block(), packet.start.first_chunk_mut())
         {
             block.store_in(start);
         } else {
-            frame.copy_in(&mut parcel.start[..start_length as usize]);
+            frame.copy_in(&mut packet.start[..start_length as usize]);
         }
-        parcel.start_length = start_length;
-        parcel.set_single_rest(frame.skip(start_length));
+        packet.start_length = start_length;
+        packet.set_single_rest(frame.skip(start_length));
         true
     }
 
     /// Any chain.
     #[inline(never)]
-    fn open_chain(&mut self, parcel: &mut Parcel) -> Taken {
+    fn open_chain(&mut self, packet: &mut Packet) -> OpenOutcome {
         match self.resolve(self.ring.next_chain().first) {
-            Ok(length) => self.fill(parcel, length),
-            Err(fault) => Taken::Dropped(DropReason::from(fault)),
+            Ok(length) => self.fill(packet, length),
+            Err(fault) => OpenOutcome::Dropped(DropReason::from(fault)),
         }
     }
 
@@ -224,48 +224,48 @@ impl TransmitQueue {
     }
 
     /// Copies the headers of the resolved chain of `total` bytes, and records where the rest lies.
-    fn fill(&mut self, parcel: &mut Parcel, total: u32) -> Taken {
+    fn fill(&mut self, packet: &mut Packet, total: u32) -> OpenOutcome {
         let header_length = u32::from(self.ring.options.header_length);
         if total < header_length + ETHERNET as u32 {
-            return Taken::Dropped(DropReason::Runt);
+            return OpenOutcome::Dropped(DropReason::Runt);
         }
         let mut header = [0; NetHeader::SIZE];
         gather(&self.scratch, 0, &mut header[..header_length as usize]);
-        parcel.header = NetHeader::from_bytes(header);
-        parcel.length = total - header_length;
-        let start_length = start_length(parcel);
-        gather(&self.scratch, header_length, &mut parcel.start[..start_length as usize]);
-        parcel.start_length = start_length;
-        match parcel.set_rest(&self.scratch, header_length + start_length, &mut self.chunks) {
-            Ok(()) => Taken::Parcel,
+        packet.header = NetHeader::from_bytes(header);
+        packet.length = total - header_length;
+        let start_length = start_length(packet);
+        gather(&self.scratch, header_length, &mut packet.start[..start_length as usize]);
+        packet.start_length = start_length;
+        match packet.set_rest(&self.scratch, header_length + start_length, &mut self.chunks) {
+            Ok(()) => OpenOutcome::Packet,
             // The pool holds at least one frame's worth, so others are in flight and will return chunks.
-            Err(_) => Taken::Nothing,
+            Err(_) => OpenOutcome::Nothing,
         }
     }
 
     /// Completes the chain of an opened packet.
     #[inline]
-    pub fn finish(&mut self, parcel: &Parcel) {
-        self.postpone(parcel);
-        self.give_back(parcel.head);
+    pub fn finish(&mut self, packet: &Packet) {
+        self.backpressure(packet);
+        self.give_back(packet.head);
     }
 
     /// Backpressure: leaves the chain of an opened packet in the ring.
     #[inline]
-    pub fn postpone(&mut self, parcel: &Parcel) {
-        if parcel.loan != Loan::NONE {
-            self.chunks.give_back(parcel.loan);
+    pub fn backpressure(&mut self, packet: &Packet) {
+        if packet.loan != Loan::NONE {
+            self.chunks.give_back(packet.loan);
         }
     }
 
     /// Keeps the chain of an opened packet in flight and moves on, until `holders` holders release it.
-    pub fn keep_out(&mut self, parcel: &Parcel, holders: u16) {
+    pub fn keep_in_flight(&mut self, packet: &Packet, holders: u16) {
         self.ring.advance(1);
         let number = self.gone.wrapping_add(self.order.len() as u32);
-        self.out[usize::from(parcel.head)] = Out { holders, loan: parcel.loan, number };
-        self.out_count += 1;
+        self.out[usize::from(packet.head)] = InFlight { holders, loan: packet.loan, number };
+        self.in_flight += 1;
         if self.ring.options.in_order {
-            self.order.push_back((parcel.head, false));
+            self.order.push_back((packet.head, false));
         }
     }
 
@@ -284,7 +284,7 @@ impl TransmitQueue {
             return;
         }
         self.chunks.give_back(out.loan);
-        self.out_count -= 1;
+        self.in_flight -= 1;
         if self.ring.options.in_order {
             let number = out.number;
             self.come_back_in_order(number);
@@ -307,17 +307,17 @@ impl TransmitQueue {
 
 /// Number of bytes of a frame that are copied on transmit.
 #[inline]
-fn start_length(parcel: &Parcel) -> u32 {
-    let most = if parcel.header.is_plain() { SHORT_START } else { START };
-    parcel.length.min(most as u32)
+fn start_length(packet: &Packet) -> u32 {
+    let most = if packet.header.is_plain() { SHORT_START } else { START };
+    packet.length.min(most as u32)
 }
 
-/// Copies `to.len()` bytes that begin `skip` bytes into `pieces`, which hold at least so many, each byte once.
-fn gather(pieces: &[Piece], skip: u32, to: &mut [u8]) {
+/// Copies `to.len()` bytes that begin `skip` bytes into `iovecs`, which hold at least so many, each byte once.
+fn gather(iovecs: &[Iovec], skip: u32, to: &mut [u8]) {
     let (mut skip, mut to) = (skip, to);
-    for piece in pieces {
-        let part = piece.skip(skip).first(to.len() as u32);
-        skip -= skip.min(piece.length());
+    for iovec in iovecs {
+        let part = iovec.skip(skip).first(to.len() as u32);
+        skip -= skip.min(iovec.length());
         if part.length() == 0 {
             continue;
         }

@@ -18,7 +18,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs
 
 /// The evidence against shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Doubt {
+pub(super) enum SharedMemoryProblem {
     /// Queues run, but their rings are empty and no kick has arrived. An idle guest looks the same.
     Silence,
     /// Kicks arrived, and the rings are empty.
@@ -27,7 +27,7 @@ pub(super) enum Doubt {
     Missing,
 }
 
-impl Doubt {
+impl SharedMemoryProblem {
     /// The advice to the operator.
     fn advice(self) -> Option<&'static str> {
         match self {
@@ -48,18 +48,18 @@ impl Doubt {
 /// Returns when no further check is needed, or the next message is readable. `kicks` were counted before this session.
 pub(super) fn look_until_message(door: &Door, device: &Arc<Mutex<Device>>, stream: &UnixStream, kicks: u64) {
     let port = door.port;
-    let doubt = || {
+    let shared_memory_problem = || {
         let kicked = port.totals().kicks > kicks;
-        device.lock().unwrap_or_else(PoisonError::into_inner).doubt(kicked)
+        device.lock().unwrap_or_else(PoisonError::into_inner).shared_memory_problem(kicked)
     };
     let mut pause = PAUSE.0;
-    while doubt().is_some() {
+    while shared_memory_problem().is_some() {
         if door.wait(stream, Some(pause)) {
             return;
         }
-        let Some(doubt) = doubt() else { break };
-        port.set_advice(doubt.advice());
-        if doubt == Doubt::Missing {
+        let Some(shared_memory_problem) = shared_memory_problem() else { break };
+        port.set_advice(shared_memory_problem.advice());
+        if shared_memory_problem == SharedMemoryProblem::Missing {
             // Memory can come only by a message.
             return;
         }

@@ -1,23 +1,23 @@
 //! CPU-time fairness: a worker's time, and the ports to which it is charged.
 //!
-//! - **Work units** are the cost of frames, known beforehand ([`effort`]). They bound a service quantum, and so does time itself
+//! - **Work units** are the cost of frames, known beforehand ([`work_units`]). They bound a service quantum, and so does time itself
 //!   ([`slice`]).
-//! - **Accounting** records the work done for each port, until the time that it took is charged ([`bill`]).
+//! - **Accounting** records the work done for each port, until the time that it took is charged ([`accounting`]).
 //! - **Stolen time** is CPU time that the scheduler gave to other tasks meanwhile: it is charged to no port ([`stolen`]).
 //! - **Virtual time** is the time of a port divided by its weight: a port that is ahead of others is throttled ([`virtual_time`]).
 
-pub mod bill;
-pub mod effort;
+pub mod accounting;
 pub mod slice;
 mod stolen;
 mod virtual_time;
+pub mod work_units;
 
 use std::time::Duration;
 
 use crate::id::PortId;
 use crate::schedule::Weight;
 use crate::time::{Cycles, cycles, in_cycles};
-use bill::Bill;
+use accounting::Accounting;
 use stolen::Stolen;
 use virtual_time::VirtualTimes;
 
@@ -26,9 +26,9 @@ const LONG: Duration = Duration::from_micros(200);
 
 /// See the module. Of one worker, by the thread that runs it.
 #[derive(Debug)]
-pub struct Airtime {
+pub struct CpuTime {
     /// Work done since time was last charged.
-    pub bill: Bill,
+    pub accounting: Accounting,
     times: VirtualTimes,
     stolen: Stolen,
     /// When the poll iteration began.
@@ -38,14 +38,14 @@ pub struct Airtime {
     long: Cycles,
 }
 
-impl Default for Airtime {
+impl Default for CpuTime {
     fn default() -> Self {
-        let (bill, times, stolen) = (Bill::default(), VirtualTimes::new(), Stolen::new());
-        Self { bill, times, stolen, now: 0, charged_until: 0, long: in_cycles(LONG) }
+        let (accounting, times, stolen) = (Accounting::default(), VirtualTimes::new(), Stolen::new());
+        Self { accounting, times, stolen, now: 0, charged_until: 0, long: in_cycles(LONG) }
     }
 }
 
-impl Airtime {
+impl CpuTime {
     /// `port` was added, and there are up to `ports` now.
     pub fn enter(&mut self, port: PortId, ports: usize) {
         self.times.enter(port, ports);
@@ -80,13 +80,13 @@ impl Airtime {
 
     /// `port` is backlogged: it has more frames than it was served.
     #[inline]
-    pub fn wants_more(&mut self, port: PortId) {
-        self.times.wants_more(port);
+    pub fn mark_backlogged(&mut self, port: PortId) {
+        self.times.mark_backlogged(port);
     }
 
     /// True if some port was throttled in this poll iteration.
-    pub fn anybody_sits_out(&self) -> bool {
-        self.times.anybody_sits_out()
+    pub fn has_throttled(&self) -> bool {
+        self.times.has_throttled()
     }
 
     /// Weight of `port` in the fair queueing at a receiver; `weight` is the configured one.
@@ -96,9 +96,9 @@ impl Airtime {
     }
 
     /// The accounting, and meanwhile the function [`Self::weight_at_receivers`].
-    pub fn bill_and_weights(&mut self) -> (&mut Bill, impl Fn(PortId, u16) -> Weight + Copy) {
-        let Self { bill, times, .. } = self;
-        (bill, |port, weight| times.weight_at_receivers(port, weight))
+    pub fn accounting_and_weights(&mut self) -> (&mut Accounting, impl Fn(PortId, u16) -> Weight + Copy) {
+        let Self { accounting, times, .. } = self;
+        (accounting, |port, weight| times.weight_at_receivers(port, weight))
     }
 
     /// Charges the time since the last charge to no port.
@@ -113,8 +113,8 @@ impl Airtime {
     pub fn charge(&mut self, weight_of: impl Fn(PortId) -> u16, mut paid: impl FnMut(PortId, Cycles)) {
         let cycles = self.take_time();
         let cycles = if cycles > self.long { self.stolen.own_part(cycles) } else { cycles };
-        let Self { bill, times, .. } = self;
-        bill.settle(cycles, |sender, cost, bytes| {
+        let Self { accounting, times, .. } = self;
+        accounting.settle(cycles, |sender, cost, bytes| {
             times.spend(sender, weight_of(sender), cost, bytes);
             paid(sender, cost);
         });

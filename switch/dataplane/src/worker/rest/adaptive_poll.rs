@@ -17,7 +17,7 @@ const YIELD_EVERY: Duration = Duration::from_micros(5);
 /// Poll time before sleep: grows while pauses turn out short, shrinks when they turn out long, and is zero whenever the machine has
 /// other tasks for its CPUs.
 #[derive(Debug)]
-pub(super) struct Linger {
+pub(super) struct AdaptivePoll {
     span: Cycles,
     yielded_at: Cycles,
     asked_at: Cycles,
@@ -27,7 +27,7 @@ pub(super) struct Linger {
     cpus: usize,
 }
 
-impl Linger {
+impl AdaptivePoll {
     /// To be made before the worker is bound to a CPU, for the machine's CPUs are counted here.
     pub(super) fn new() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -86,23 +86,23 @@ mod tests {
     #[test]
     fn short_pauses_lengthen_it_and_long_ones_end_it() {
         let (short, long) = (in_cycles(MOST) / 2, in_cycles(MOST) * 2);
-        let mut linger = Linger::new();
-        (linger.asked_at, linger.idle_cpu) = (1, true);
+        let mut adaptive_poll = AdaptivePoll::new();
+        (adaptive_poll.asked_at, adaptive_poll.idle_cpu) = (1, true);
         for _ in 0..10 {
-            linger.slept_through(short, 1);
+            adaptive_poll.slept_through(short, 1);
         }
-        assert!(linger.goes_on(1, 1 + short) && !linger.goes_on(1, 1 + long));
+        assert!(adaptive_poll.goes_on(1, 1 + short) && !adaptive_poll.goes_on(1, 1 + long));
         for _ in 0..64 {
-            linger.slept_through(long, 1);
+            adaptive_poll.slept_through(long, 1);
         }
-        assert!(!linger.goes_on(1, 1) && linger.memory().is_none());
+        assert!(!adaptive_poll.goes_on(1, 1) && adaptive_poll.memory().is_none());
     }
 
     #[test]
     fn nobody_lingers_where_the_cpus_have_other_work() {
-        let mut linger = Linger::new();
-        (linger.asked_at, linger.idle_cpu) = (1, false);
-        linger.slept_through(1, 1);
-        assert!(!linger.goes_on(1, 1));
+        let mut adaptive_poll = AdaptivePoll::new();
+        (adaptive_poll.asked_at, adaptive_poll.idle_cpu) = (1, false);
+        adaptive_poll.slept_through(1, 1);
+        assert!(!adaptive_poll.goes_on(1, 1));
     }
 }

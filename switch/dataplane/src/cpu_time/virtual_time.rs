@@ -101,7 +101,7 @@ impl VirtualTimes {
         }
         self.refused = true;
         // It may have no frames. Where all are throttled, the last of them is let in again.
-        self.wants_more(port);
+        self.mark_backlogged(port);
         false
     }
 
@@ -153,13 +153,13 @@ impl VirtualTimes {
 
     /// `port` is backlogged: it has more frames than it was served.
     #[inline]
-    pub(super) fn wants_more(&mut self, port: PortId) {
+    pub(super) fn mark_backlogged(&mut self, port: PortId) {
         let time = self.ports.get(port.index()).copied();
         self.least = self.least.into_iter().chain(time).min();
     }
 
     /// True if some port was throttled in this poll iteration.
-    pub(super) fn anybody_sits_out(&self) -> bool {
+    pub(super) fn has_throttled(&self) -> bool {
         self.refused
     }
 }
@@ -184,7 +184,7 @@ mod tests {
             for &(port, weight, cost) in turns {
                 if times.may_spend(PortId(port)) {
                     times.spend(PortId(port), weight, cost, 0);
-                    times.wants_more(PortId(port));
+                    times.mark_backlogged(PortId(port));
                     spent[usize::from(port)] += cost;
                 }
             }
@@ -226,7 +226,7 @@ mod tests {
                 if pass % every == 0 && times.may_spend(PortId(port)) {
                     times.spend(PortId(port), 1, cost, 0);
                     if port == 2 {
-                        times.wants_more(PortId(port));
+                        times.mark_backlogged(PortId(port));
                     }
                 } else {
                     refused += usize::from(pass % every == 0);
@@ -244,9 +244,9 @@ mod tests {
             times.begin_pass();
             if times.may_spend(PortId(1)) {
                 times.spend(PortId(1), 1, 1 << 30, 0);
-                times.wants_more(PortId(1));
+                times.mark_backlogged(PortId(1));
             }
-            sat_out += usize::from(times.anybody_sits_out());
+            sat_out += usize::from(times.has_throttled());
         }
         assert!(sat_out <= 500, "{sat_out}");
     }
@@ -264,7 +264,7 @@ mod tests {
             }
             assert!(times.may_spend(PortId(1)));
             times.spend(PortId(1), 1, lead(), 0);
-            times.wants_more(PortId(1));
+            times.mark_backlogged(PortId(1));
             waited += lead();
         }
         assert!(waited <= in_cycles(2 * FARTHEST), "{waited}");
@@ -289,8 +289,8 @@ mod tests {
         for _ in 0..9 {
             times.end_pass(32, in_cycles(SCARCE_AFTER) / 8);
         }
-        let [dear, cheap] = weights(&times);
-        let ratio = dear as f64 / cheap as f64;
+        let [costly, cheap] = weights(&times);
+        let ratio = costly as f64 / cheap as f64;
         assert!((ratio / (6400.0 / 1920.0 * 60_000.0 / 25_000.0) - 1.0).abs() < 0.01, "{ratio}");
     }
 }

@@ -12,10 +12,10 @@ use std::ptr::{self, NonNull};
 use crate::frame::{self, LONGEST_HEADERS, NetHeader, SHORT_START, START};
 use crate::id::{PortId, Slot};
 use crate::memory::faults::Faults;
-use crate::memory::{Fetch, Foreign, Granted, Piece};
+use crate::memory::{Fetch, Foreign, Granted, Iovec};
 
-const OWN_PIECES: usize = 3;
-const CHUNK_PIECES: usize = 8;
+const OWN_IOVECS: usize = 3;
+const CHUNK_IOVECS: usize = 8;
 
 /// Transmit queue of a packet: a slot of the worker that owns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -30,10 +30,10 @@ pub struct TransmitQueueId {
 /// loads never span two recent stores.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
-pub struct Parcel {
+pub struct Packet {
     /// The first `start_length` bytes of the frame, copied once.
     pub start: [u8; START],
-    own: [Piece; OWN_PIECES],
+    own: [Iovec; OWN_IOVECS],
     more: *const Chunk,
     /// Offloads that the sender requests.
     pub header: NetHeader,
@@ -41,7 +41,7 @@ pub struct Parcel {
     pub length: u32,
     /// Number of bytes in `start`.
     pub start_length: u32,
-    own_pieces: u32,
+    own_iovecs: u32,
     /// Head of the descriptor chain in the sender's ring.
     pub head: u16,
     /// Chunks that the sender's transmit queue lent for the rest.
@@ -74,36 +74,36 @@ pub enum Reach {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Chunk {
-    pieces: [Piece; CHUNK_PIECES],
+    iovecs: [Iovec; CHUNK_IOVECS],
     length: u32,
     /// Position of the next chunk in the same [`ChunkPool`], for returning it.
     next_index: u32,
     next: *const Chunk,
 }
 
-const _: () = assert!(size_of::<Parcel>() == 256);
+const _: () = assert!(size_of::<Packet>() == 256);
 
 // SAFETY: the pointers of a packet lead into memory that its transmit queue keeps alive until the packet is completed; they are
 // only used by the copy routines. Chunks are written before the packet is handed over and not after.
-unsafe impl Send for Parcel {}
+unsafe impl Send for Packet {}
 
-impl Parcel {
+impl Packet {
     /// The receiver whose quota of the sender's ring it uses while it is in flight to `receiver`.
     pub fn share_of(&self, receiver: PortId) -> Option<PortId> {
         (self.reach == Reach::One).then_some(receiver)
     }
 }
 
-impl Default for Parcel {
+impl Default for Packet {
     fn default() -> Self {
         Self {
             start: [0; START],
-            own: [Piece::NONE; OWN_PIECES],
+            own: [Iovec::NONE; OWN_IOVECS],
             more: ptr::null(),
             header: NetHeader::default(),
             length: 0,
             start_length: 0,
-            own_pieces: 0,
+            own_iovecs: 0,
             head: 0,
             loan: Loan::NONE,
             transmit: TransmitQueueId::default(),
@@ -117,13 +117,13 @@ impl Default for Parcel {
 
 const NO_CHUNK: u32 = u32::MAX;
 
-impl Parcel {
+impl Packet {
     /// A packet that the switch makes: a plain frame of at most [`START`] bytes, cut off there. It has no descriptor chain.
     pub fn from_bytes(source: PortId, frame: &[u8]) -> Self {
         let length = frame.len().min(START);
-        let mut parcel = Self { source, length: length as u32, start_length: length as u32, ..Self::default() };
-        parcel.start[..length].copy_from_slice(&frame[..length]);
-        parcel
+        let mut packet = Self { source, length: length as u32, start_length: length as u32, ..Self::default() };
+        packet.start[..length].copy_from_slice(&frame[..length]);
+        packet
     }
 
     /// The copied bytes.
@@ -140,8 +140,8 @@ impl Parcel {
 
     /// The buffer segments of the bytes after `start`, in order.
     #[inline]
-    pub fn rest(&self) -> Pieces<'_> {
-        Pieces { own: &self.own[..(self.own_pieces as usize).min(OWN_PIECES)], more: self.more }
+    pub fn rest(&self) -> Iovecs<'_> {
+        Iovecs { own: &self.own[..(self.own_iovecs as usize).min(OWN_IOVECS)], more: self.more }
     }
 
     /// Copies the bytes of the frame from byte `from` on to `to`, as many as there are, lie in memory (not in Xen grants), and take
@@ -152,9 +152,9 @@ impl Parcel {
         to[..done].copy_from_slice(&own[..done]);
         let mut skip = from.saturating_sub(self.start().len() as u32);
         let mut faults = Faults::default();
-        for piece in self.rest() {
-            let run = piece.skip(skip).first((to.len() - done) as u32);
-            skip -= skip.min(piece.length());
+        for iovec in self.rest() {
+            let run = iovec.skip(skip).first((to.len() - done) as u32);
+            skip -= skip.min(iovec.length());
             if run.length() > 0 {
                 if !faults.may_go_on() {
                     break;
@@ -193,14 +193,14 @@ impl Parcel {
         self.start_length = start_length as u32;
         let rest = &mut frame[start_length..];
         // SAFETY: the caller keeps the frame where it is.
-        self.set_single_rest(unsafe { Piece::new(rest.as_mut_ptr(), rest.len() as u32) });
+        self.set_single_rest(unsafe { Iovec::new(rest.as_mut_ptr(), rest.len() as u32) });
     }
 
-    /// Sets the rest to this one `piece`; nothing if it is empty.
+    /// Sets the rest to this one `iovec`; nothing if it is empty.
     #[inline]
-    pub fn set_single_rest(&mut self, piece: Piece) {
-        self.own[0] = piece;
-        self.own_pieces = u32::from(piece.length() > 0);
+    pub fn set_single_rest(&mut self, iovec: Iovec) {
+        self.own[0] = iovec;
+        self.own_iovecs = u32::from(iovec.length() > 0);
         self.more = ptr::null();
         self.loan = Loan::NONE;
     }
@@ -208,40 +208,40 @@ impl Parcel {
     /// Records the grant by which the whole frame, of which the rest is a single buffer segment, can be copied unchanged: such a
     /// copy needs neither that segment nor the copied bytes.
     pub fn set_granted(&mut self, place: Granted) {
-        self.own[OWN_PIECES - 1] = Piece::naming(Foreign { place, length: self.length });
+        self.own[OWN_IOVECS - 1] = Iovec::naming(Foreign { place, length: self.length });
         self.loan = Loan::GRANTED;
     }
 
     /// The grant of the whole frame, if there is one.
     #[inline]
     pub fn granted(&self) -> Option<Foreign> {
-        if self.loan == Loan::GRANTED { self.own[OWN_PIECES - 1].named() } else { None }
+        if self.loan == Loan::GRANTED { self.own[OWN_IOVECS - 1].named() } else { None }
     }
 
-    /// Sets the rest to `pieces` without the first `skip` bytes. Borrowed chunks are to be returned with [`ChunkPool::give_back`].
+    /// Sets the rest to `iovecs` without the first `skip` bytes. Borrowed chunks are to be returned with [`ChunkPool::give_back`].
     ///
     /// # Errors
     /// The pool has too few chunks left; nothing is lent then, and the packet is of no use.
-    pub fn set_rest(&mut self, pieces: &[Piece], skip: u32, pool: &mut ChunkPool) -> Result<(), NoChunk> {
-        let (index, within) = position(pieces, skip);
-        match pieces.get(index) {
-            Some(first) => self.borrow(first.skip(within), &pieces[index + 1..], pool),
+    pub fn set_rest(&mut self, iovecs: &[Iovec], skip: u32, pool: &mut ChunkPool) -> Result<(), NoChunk> {
+        let (index, within) = position(iovecs, skip);
+        match iovecs.get(index) {
+            Some(first) => self.borrow(first.skip(within), &iovecs[index + 1..], pool),
             None => {
-                self.set_single_rest(Piece::NONE);
+                self.set_single_rest(Iovec::NONE);
                 Ok(())
             }
         }
     }
 
-    /// Sets the rest to foreign `pieces`, which only [name](Piece::named) memory; otherwise as [`Self::set_rest`].
+    /// Sets the rest to foreign `iovecs`, which only [name](Iovec::named) memory; otherwise as [`Self::set_rest`].
     ///
     /// # Errors
     /// As [`Self::set_rest`].
-    pub fn set_named_rest(&mut self, pieces: &[Piece], pool: &mut ChunkPool) -> Result<(), NoChunk> {
-        match pieces.split_first() {
+    pub fn set_named_rest(&mut self, iovecs: &[Iovec], pool: &mut ChunkPool) -> Result<(), NoChunk> {
+        match iovecs.split_first() {
             Some((first, rest)) => self.borrow(*first, rest, pool),
             None => {
-                self.set_single_rest(Piece::NONE);
+                self.set_single_rest(Iovec::NONE);
                 Ok(())
             }
         }
@@ -251,63 +251,63 @@ impl Parcel {
     /// [fetched](Fetch) first.
     #[inline]
     pub fn is_foreign(&self) -> bool {
-        self.own_pieces > 0 && self.own[0].named().is_some()
+        self.own_iovecs > 0 && self.own[0].named().is_some()
     }
 
     /// The same frame with its rest fetched into `memory`, which must stay as it is until the packet is completed; `None` if that
     /// fails.
     pub fn fetched(&self, fetch: &dyn Fetch, memory: &mut Vec<u8>) -> Option<Self> {
-        let names: Vec<Foreign> = self.rest().filter_map(|piece| piece.named()).collect();
+        let names: Vec<Foreign> = self.rest().filter_map(|iovec| iovec.named()).collect();
         memory.clear();
         memory.resize(self.rest_length() as usize, 0);
         if !fetch.fetch(&names, memory) {
             return None;
         }
-        let mut parcel = self.clone();
+        let mut packet = self.clone();
         // SAFETY: the caller keeps the memory as it is.
-        parcel.set_single_rest(unsafe { Piece::new(memory.as_mut_ptr(), memory.len() as u32) });
-        Some(parcel)
+        packet.set_single_rest(unsafe { Iovec::new(memory.as_mut_ptr(), memory.len() as u32) });
+        Some(packet)
     }
 
     /// Sets the rest to `first` and then `rest`; `pool` lends chunks for the part that does not fit into the packet.
-    fn borrow(&mut self, first: Piece, rest: &[Piece], pool: &mut ChunkPool) -> Result<(), NoChunk> {
+    fn borrow(&mut self, first: Iovec, rest: &[Iovec], pool: &mut ChunkPool) -> Result<(), NoChunk> {
         self.set_single_rest(first);
-        let direct = rest.len().min(OWN_PIECES - 1);
+        let direct = rest.len().min(OWN_IOVECS - 1);
         if rest.len() > direct {
             self.loan = pool.lend(&rest[direct..])?;
             self.more = pool.chunk(self.loan.0);
         }
         self.own[1..=direct].copy_from_slice(&rest[..direct]);
-        self.own_pieces = 1 + direct as u32;
+        self.own_iovecs = 1 + direct as u32;
         Ok(())
     }
 }
 
 /// The buffer segment that holds byte `skip`, and the offset in it; past the end, the number of buffer segments.
 #[inline]
-fn position(pieces: &[Piece], skip: u32) -> (usize, u32) {
+fn position(iovecs: &[Iovec], skip: u32) -> (usize, u32) {
     let mut skip = skip;
-    for (index, piece) in pieces.iter().enumerate() {
-        if skip < piece.length() {
+    for (index, iovec) in iovecs.iter().enumerate() {
+        if skip < iovec.length() {
             return (index, skip);
         }
-        skip -= piece.length();
+        skip -= iovec.length();
     }
-    (pieces.len(), 0)
+    (iovecs.len(), 0)
 }
 
 /// Walks a packet's buffer segments.
 #[derive(Clone, Debug)]
-pub struct Pieces<'a> {
-    own: &'a [Piece],
+pub struct Iovecs<'a> {
+    own: &'a [Iovec],
     more: *const Chunk,
 }
 
-impl Iterator for Pieces<'_> {
-    type Item = Piece;
+impl Iterator for Iovecs<'_> {
+    type Item = Iovec;
 
     #[inline]
-    fn next(&mut self) -> Option<Piece> {
+    fn next(&mut self) -> Option<Iovec> {
         if let Some((first, rest)) = self.own.split_first() {
             self.own = rest;
             return Some(*first);
@@ -319,7 +319,7 @@ impl Iterator for Pieces<'_> {
         // unique reference to it, until the packet is completed; the iterator borrows the packet.
         let chunk = unsafe { &*self.more };
         self.more = chunk.next;
-        self.own = &chunk.pieces[..(chunk.length as usize).min(CHUNK_PIECES)];
+        self.own = &chunk.iovecs[..(chunk.length as usize).min(CHUNK_IOVECS)];
         self.next()
     }
 }
@@ -332,7 +332,7 @@ impl Loan {
     /// Nothing was lent.
     pub const NONE: Self = Self(NO_CHUNK);
     /// Nothing was lent, and the last of the packet's own buffer segments, which is not part of the rest, is the grant of the
-    /// [whole frame](Parcel::granted).
+    /// [whole frame](Packet::granted).
     const GRANTED: Self = Self(NO_CHUNK - 1);
 }
 
@@ -353,20 +353,20 @@ pub struct ChunkPool {
     left: u32,
 }
 
-// SAFETY: see `Parcel`; the pool itself is used by one thread.
+// SAFETY: see `Packet`; the pool itself is used by one thread.
 unsafe impl Send for ChunkPool {}
 
 impl ChunkPool {
     /// A pool for a transmit queue of `ring_size` entries: enough for one frame of as many buffer segments as an indirect table may
     /// have, and in the common case for a ring full of frames of a few buffer segments.
     pub fn new(ring_size: u16) -> Self {
-        Self::of((u32::from(ring_size) / 2).max(MAX_PIECES as u32 / CHUNK_PIECES as u32))
+        Self::of((u32::from(ring_size) / 2).max(MAX_IOVECS as u32 / CHUNK_IOVECS as u32))
     }
 
     /// A pool of `count` chunks, at least 1.
     fn of(count: u32) -> Self {
         let chunk = |index: u32| Chunk {
-            pieces: [Piece::NONE; CHUNK_PIECES],
+            iovecs: [Iovec::NONE; CHUNK_IOVECS],
             length: 0,
             next_index: if index + 1 == count { NO_CHUNK } else { index + 1 },
             next: ptr::null(),
@@ -381,13 +381,13 @@ impl ChunkPool {
         self.chunks.cast::<Chunk>().as_ptr().wrapping_add(index as usize)
     }
 
-    /// Lends chunks that hold `pieces`, of which there is at least one.
-    fn lend(&mut self, pieces: &[Piece]) -> Result<Loan, NoChunk> {
-        if pieces.len().div_ceil(CHUNK_PIECES) > self.left as usize {
+    /// Lends chunks that hold `iovecs`, of which there is at least one.
+    fn lend(&mut self, iovecs: &[Iovec]) -> Result<Loan, NoChunk> {
+        if iovecs.len().div_ceil(CHUNK_IOVECS) > self.left as usize {
             return Err(NoChunk);
         }
         let first = self.free;
-        let mut runs = pieces.chunks(CHUNK_PIECES).peekable();
+        let mut runs = iovecs.chunks(CHUNK_IOVECS).peekable();
         while let Some(run) = runs.next() {
             let chunk = self.chunk(self.free);
             // SAFETY: a chunk of this pool; only the pool's thread writes `next_index`.
@@ -396,7 +396,7 @@ impl ChunkPool {
             let next = if is_last { ptr::null() } else { self.chunk(next_index).cast_const() };
             // SAFETY: a free chunk, which no thread reads before it is lent; a run is no longer than a chunk.
             unsafe {
-                ptr::copy_nonoverlapping(run.as_ptr(), (&raw mut (*chunk).pieces).cast(), run.len());
+                ptr::copy_nonoverlapping(run.as_ptr(), (&raw mut (*chunk).iovecs).cast(), run.len());
                 (*chunk).length = run.len() as u32;
                 (*chunk).next = next;
                 if is_last {
@@ -409,7 +409,7 @@ impl ChunkPool {
         Ok(Loan(first))
     }
 
-    /// Takes back the chunks that [`Parcel::set_rest`] borrowed.
+    /// Takes back the chunks that [`Packet::set_rest`] borrowed.
     pub fn give_back(&mut self, loan: Loan) {
         let mut index = loan.0;
         while index < Loan::GRANTED.0 {
@@ -436,7 +436,7 @@ impl Drop for ChunkPool {
 }
 
 /// Most buffer segments that a packet may have.
-pub const MAX_PIECES: usize = 1024;
+pub const MAX_IOVECS: usize = 1024;
 
 #[cfg(test)]
 mod tests {
@@ -446,32 +446,32 @@ mod tests {
     use crate::memory::faults::faults;
     use crate::memory::{Hint, MemoryMap, Region};
 
-    fn pieces(lengths: &[u32]) -> Vec<Piece> {
+    fn iovecs(lengths: &[u32]) -> Vec<Iovec> {
         let mut place = 0x1000_usize;
         lengths
             .iter()
             .map(|&length| {
-                let piece = Piece::nowhere(place, length);
+                let iovec = Iovec::nowhere(place, length);
                 place += 0x10000;
-                piece
+                iovec
             })
             .collect()
     }
 
-    fn rest_of(parcel: &Parcel) -> Vec<(usize, u32)> {
-        parcel.rest().map(|p| (p.as_ptr() as usize, p.length())).collect()
+    fn rest_of(packet: &Packet) -> Vec<(usize, u32)> {
+        packet.rest().map(|p| (p.as_ptr() as usize, p.length())).collect()
     }
 
     #[test]
-    fn keeps_every_piece_in_order_however_many() {
+    fn keeps_every_iovec_in_order_however_many() {
         let mut pool = ChunkPool::new(256);
         let all = pool.left();
         for count in [0, 1, 3, 4, 5, 12, 13, 30, 1000] {
-            let list = pieces(&vec![7; count]);
-            let mut parcel = Parcel::default();
-            parcel.set_rest(&list, 0, &mut pool).unwrap();
-            assert_eq!(rest_of(&parcel), list.iter().map(|p| (p.as_ptr() as usize, p.length())).collect::<Vec<_>>());
-            pool.give_back(parcel.loan);
+            let list = iovecs(&vec![7; count]);
+            let mut packet = Packet::default();
+            packet.set_rest(&list, 0, &mut pool).unwrap();
+            assert_eq!(rest_of(&packet), list.iter().map(|p| (p.as_ptr() as usize, p.length())).collect::<Vec<_>>());
+            pool.give_back(packet.loan);
             assert_eq!(pool.left(), all);
         }
     }
@@ -479,67 +479,67 @@ mod tests {
     #[test]
     fn leaves_out_the_skipped_bytes() {
         let mut pool = ChunkPool::new(2);
-        let mut parcel = Parcel::default();
-        let list = pieces(&[10, 20, 30]);
+        let mut packet = Packet::default();
+        let list = iovecs(&[10, 20, 30]);
         for (skip, expected) in [
             (0, vec![(0x1000, 10), (0x11000, 20), (0x21000, 30)]),
             (10, vec![(0x11000, 20), (0x21000, 30)]),
             (35, vec![(0x21005, 25)]),
             (60, vec![]),
         ] {
-            parcel.set_rest(&list, skip, &mut pool).unwrap();
-            assert_eq!(rest_of(&parcel), expected, "skip {skip}");
+            packet.set_rest(&list, skip, &mut pool).unwrap();
+            assert_eq!(rest_of(&packet), expected, "skip {skip}");
         }
     }
 
     /// A TCP packet whose headers, of `HEADERS` bytes, go on behind the copied bytes, in buffer segments of two bytes: each first byte on one page, each
     /// second on the next, none of them in memory yet.
-    fn on_many_pages(map: &MemoryMap, pool: &mut ChunkPool) -> Parcel {
+    fn on_many_pages(map: &MemoryMap, pool: &mut ChunkPool) -> Packet {
         const COUNT: u32 = 1000;
-        let mut parcel = Parcel { start_length: SHORT_START as u32, length: SHORT_START as u32 + 2 * COUNT, ..Parcel::default() };
+        let mut packet = Packet { start_length: SHORT_START as u32, length: SHORT_START as u32 + 2 * COUNT, ..Packet::default() };
         // IPv4 with 60 bytes of headers, DF, TCP: the ports are bytes 74 to 78.
-        parcel.start[12..15].copy_from_slice(&[8, 0, 0x4f]);
-        parcel.start[20] = 0x40;
-        parcel.start[23] = 6;
-        parcel.start[29] = 1;
-        parcel.start[33] = 2;
-        let piece = |page: u32| map.piece(u64::from(page) * 4096 - 1, 2, &mut Hint::default()).unwrap();
-        let pieces: Vec<Piece> = (1..=COUNT).map(piece).collect();
-        parcel.set_rest(&pieces, 0, pool).unwrap();
-        parcel
+        packet.start[12..15].copy_from_slice(&[8, 0, 0x4f]);
+        packet.start[20] = 0x40;
+        packet.start[23] = 6;
+        packet.start[29] = 1;
+        packet.start[33] = 2;
+        let iovec = |page: u32| map.iovec(u64::from(page) * 4096 - 1, 2, &mut Hint::default()).unwrap();
+        let iovecs: Vec<Iovec> = (1..=COUNT).map(iovec).collect();
+        packet.set_rest(&iovecs, 0, pool).unwrap();
+        packet
     }
 
     #[test]
     fn reading_behind_the_copied_bytes_ends_with_many_page_faults() {
         let map = MemoryMap::new(vec![Arc::new(Region::anonymous(0, 1002 * 4096).unwrap())]).unwrap();
         let mut pool = ChunkPool::new(256);
-        let parcel = on_many_pages(&map, &mut pool);
+        let packet = on_many_pages(&map, &mut pool);
         let before = faults();
-        assert_eq!(parcel.flow_hash(), frame::pair_hash(parcel.start()), "ports that were not reached");
+        assert_eq!(packet.flow_hash(), frame::pair_hash(packet.start()), "ports that were not reached");
         let taken = faults() - before;
         // Page faults that are fast are noticed later.
         assert!((1..400).contains(&taken), "{taken} page faults");
         let mut bytes = [0; LONGEST_HEADERS];
-        assert!(parcel.read(0, &mut bytes) < parcel.length as usize);
+        assert!(packet.read(0, &mut bytes) < packet.length as usize);
         // Each read brings some pages in; once they are in memory, nothing is left out.
-        let reads = (0..1000).take_while(|_| parcel.read(0, &mut bytes) < parcel.length as usize).count();
+        let reads = (0..1000).take_while(|_| packet.read(0, &mut bytes) < packet.length as usize).count();
         assert!(reads < 100, "{reads}");
-        pool.give_back(parcel.loan);
+        pool.give_back(packet.loan);
     }
 
     #[test]
     fn an_empty_pool_lends_nothing_and_recovers() {
         let mut pool = ChunkPool::new(2);
         let mut loans = Vec::new();
-        let list = pieces(&[1; 100]);
-        let mut parcel = Parcel::default();
-        while parcel.set_rest(&list, 0, &mut pool).is_ok() {
-            loans.push(parcel.loan);
+        let list = iovecs(&[1; 100]);
+        let mut packet = Packet::default();
+        while packet.set_rest(&list, 0, &mut pool).is_ok() {
+            loans.push(packet.loan);
         }
         assert_eq!(loans.len(), pool.chunks.len() / 13);
         loans.into_iter().for_each(|loan| pool.give_back(loan));
         assert_eq!(pool.left() as usize, pool.chunks.len());
-        assert!(parcel.set_rest(&list, 0, &mut pool).is_ok());
+        assert!(packet.set_rest(&list, 0, &mut pool).is_ok());
     }
 }
 
@@ -548,10 +548,10 @@ mod proofs {
     use super::*;
 
     /// Distinct buffer segments: address and length.
-    fn fresh(count: usize, from: &mut usize) -> Vec<Piece> {
-        let piece = |n: usize| Piece::nowhere(n, n as u32);
+    fn fresh(count: usize, from: &mut usize) -> Vec<Iovec> {
+        let iovec = |n: usize| Iovec::nowhere(n, n as u32);
         *from += count;
-        (*from - count..*from).map(piece).collect()
+        (*from - count..*from).map(iovec).collect()
     }
 
     /// For every order of lending and returning: no chunk has two borrowers, each borrower reads its own buffer segments, all
@@ -566,24 +566,24 @@ mod proofs {
             let (mut pool, mut out, mut number) = (ChunkPool::of(CHUNKS), Vec::new(), 1);
             for step in steps {
                 if step < MOST {
-                    let pieces = fresh(usize::from(step), &mut number);
-                    let mut parcel = Parcel::default();
-                    let needed = pieces.len().saturating_sub(OWN_PIECES).div_ceil(CHUNK_PIECES);
+                    let iovecs = fresh(usize::from(step), &mut number);
+                    let mut packet = Packet::default();
+                    let needed = iovecs.len().saturating_sub(OWN_IOVECS).div_ceil(CHUNK_IOVECS);
                     let fits = needed <= pool.left() as usize;
-                    assert_eq!(parcel.set_rest(&pieces, 0, &mut pool).is_ok(), fits);
+                    assert_eq!(packet.set_rest(&iovecs, 0, &mut pool).is_ok(), fits);
                     if fits {
-                        out.push((parcel, pieces));
+                        out.push((packet, iovecs));
                     }
                 } else if !out.is_empty() {
-                    let (parcel, _) = out.swap_remove(usize::from(step) % out.len());
-                    pool.give_back(parcel.loan);
+                    let (packet, _) = out.swap_remove(usize::from(step) % out.len());
+                    pool.give_back(packet.loan);
                 }
-                for (parcel, pieces) in &out {
-                    let place_and_length = |piece: &Piece| (piece.as_ptr(), piece.length());
-                    assert!(parcel.rest().map(|piece| place_and_length(&piece)).eq(pieces.iter().map(place_and_length)));
+                for (packet, iovecs) in &out {
+                    let place_and_length = |iovec: &Iovec| (iovec.as_ptr(), iovec.length());
+                    assert!(packet.rest().map(|iovec| place_and_length(&iovec)).eq(iovecs.iter().map(place_and_length)));
                 }
             }
-            out.into_iter().for_each(|(parcel, _)| pool.give_back(parcel.loan));
+            out.into_iter().for_each(|(packet, _)| pool.give_back(packet.loan));
             assert_eq!(pool.left(), CHUNKS);
         });
     }
@@ -595,19 +595,19 @@ mod proofs {
         bolero::check!().with_type::<([u16; 4], u32, bool)>().cloned().for_each(|(lengths, skip, small)| {
             let lengths = lengths.map(|length| if small { length % 3 } else { length });
             let mut from = 1_usize << 20;
-            let pieces = lengths.map(|length| {
+            let iovecs = lengths.map(|length| {
                 from += 1 << 17;
-                Piece::nowhere(from, u32::from(length) + 1)
+                Iovec::nowhere(from, u32::from(length) + 1)
             });
-            let total: u32 = pieces.iter().map(|piece| piece.length()).sum();
+            let total: u32 = iovecs.iter().map(|iovec| iovec.length()).sum();
             let skip = skip % (total + 2);
-            let (index, within) = position(&pieces, skip);
-            let before: u32 = pieces[..index].iter().map(|piece| piece.length()).sum();
+            let (index, within) = position(&iovecs, skip);
+            let before: u32 = iovecs[..index].iter().map(|iovec| iovec.length()).sum();
             if skip < total {
-                assert!(within < pieces[index].length());
+                assert!(within < iovecs[index].length());
                 assert_eq!(before + within, skip);
             } else {
-                assert_eq!((index, within), (pieces.len(), 0));
+                assert_eq!((index, within), (iovecs.len(), 0));
             }
         });
     }

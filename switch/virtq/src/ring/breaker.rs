@@ -24,7 +24,7 @@ const DOUBLINGS: u32 = 8;
 /// After so long without one that blocked, the next is the first again.
 const FORGIVEN: Duration = Duration::from_secs(3600);
 /// A longer interrupt counts as slow. To wake a thread takes a few microseconds, on a distant CPU that sleeps up to 70.
-const DEAR: Duration = Duration::from_micros(200);
+const SLOW: Duration = Duration::from_micros(200);
 /// Charge for a slow interrupt, in multiples of its duration: so slow interrupts take a sixteenth of the time.
 const OWED: u64 = 16;
 /// Budget of a port: a larger charge keeps its interrupts back.
@@ -34,7 +34,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Debug)]
-pub struct Gate {
+pub struct InterruptBreaker {
     /// When it opens; zero if it was never shut.
     opens_at: AtomicU64,
     /// Interrupts that blocked, without those that did while it was shut.
@@ -43,14 +43,14 @@ pub struct Gate {
     kept_until: AtomicU64,
     /// Until when the CPU time of interrupts is read.
     suspected_until: AtomicU64,
-    /// [`DEAR`] in cycles.
-    dear: Cycles,
+    /// [`SLOW`] in cycles.
+    slow: Cycles,
 }
 
-impl Default for Gate {
+impl Default for InterruptBreaker {
     fn default() -> Self {
         let [opens_at, kept_until, suspected_until] = [const { AtomicU64::new(0) }; 3];
-        Self { opens_at, blocked: AtomicU32::new(0), kept_until, suspected_until, dear: in_cycles(DEAR) }
+        Self { opens_at, blocked: AtomicU32::new(0), kept_until, suspected_until, slow: in_cycles(SLOW) }
     }
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Begun {
     own: Option<Cycles>,
 }
 
-impl Gate {
+impl InterruptBreaker {
     /// True while interrupts are to be kept back. The clock is read only if an interrupt ever blocked or was slow.
     #[inline]
     pub(super) fn is_shut(&self, now: impl FnOnce() -> Cycles) -> bool {
@@ -96,7 +96,7 @@ impl Gate {
     pub(super) fn end(&self, begun: &Begun) {
         let now = cycles();
         let lasted = now.saturating_sub(begun.at);
-        if lasted > self.dear {
+        if lasted > self.slow {
             self.lasted_long(now, lasted, begun.own);
         }
     }
@@ -107,7 +107,7 @@ impl Gate {
         let suspected_until = now.saturating_add(lasted.min(longest) * OWED);
         self.suspected_until.fetch_max(suspected_until, Ordering::Relaxed);
         let own = own_before.map_or(0, |before| thread_time().saturating_sub(before));
-        if own > self.dear {
+        if own > self.slow {
             // Two workers at once may lose the charge of one of them: the next slow interrupt is charged again.
             let paid_at = self.kept_until.load(Ordering::Relaxed).saturating_add(credit).max(now);
             let paid_at = paid_at.saturating_add(own.min(longest) * OWED);
@@ -121,45 +121,45 @@ mod tests {
     use super::*;
 
     /// How long a breaker that is shut in moment `now` stays so.
-    fn shut_for(gate: &Gate, now: Cycles) -> Cycles {
-        gate.shut(now);
-        assert!(gate.is_shut(|| now));
-        let opens_at = gate.opens_at.load(Ordering::Relaxed);
-        assert!(!gate.is_shut(|| opens_at));
+    fn shut_for(breaker: &InterruptBreaker, now: Cycles) -> Cycles {
+        breaker.shut(now);
+        assert!(breaker.is_shut(|| now));
+        let opens_at = breaker.opens_at.load(Ordering::Relaxed);
+        assert!(!breaker.is_shut(|| opens_at));
         opens_at - now
     }
 
     #[test]
     fn each_call_that_blocks_keeps_the_rest_twice_as_long() {
-        let (gate, first) = (Gate::default(), in_cycles(FIRST));
-        assert!(!gate.is_shut(|| unreachable!("nothing ever blocked")));
+        let (breaker, first) = (InterruptBreaker::default(), in_cycles(FIRST));
+        assert!(!breaker.is_shut(|| unreachable!("nothing ever blocked")));
         let mut now = 1 << 40;
         for doublings in (0..=DOUBLINGS).chain([DOUBLINGS, DOUBLINGS]) {
-            let waits = shut_for(&gate, now);
+            let waits = shut_for(&breaker, now);
             assert_eq!(waits, first << doublings);
             now += waits + first;
         }
-        assert_eq!(shut_for(&gate, now + in_cycles(2 * FORGIVEN)), first, "long forgiven");
+        assert_eq!(shut_for(&breaker, now + in_cycles(2 * FORGIVEN)), first, "long forgiven");
     }
 
     #[test]
     fn calls_that_block_at_the_same_time_count_once() {
-        let gate = Gate::default();
-        let waits = shut_for(&gate, 1 << 40);
-        gate.shut((1 << 40) + 1);
-        assert_eq!(shut_for(&gate, (1 << 40) + waits), 2 * waits);
+        let breaker = InterruptBreaker::default();
+        let waits = shut_for(&breaker, 1 << 40);
+        breaker.shut((1 << 40) + 1);
+        assert_eq!(shut_for(&breaker, (1 << 40) + waits), 2 * waits);
     }
 
     /// An interrupt that runs `what`.
-    fn call(gate: &Gate, what: impl FnOnce()) {
-        let begun = gate.begin();
+    fn call(breaker: &InterruptBreaker, what: impl FnOnce()) {
+        let begun = breaker.begin();
         what();
-        gate.end(&begun);
+        breaker.end(&begun);
     }
 
     /// When the charge has decayed to zero.
-    fn paid_at(gate: &Gate) -> Cycles {
-        gate.kept_until.load(Ordering::Relaxed) + in_cycles(CREDIT)
+    fn paid_at(breaker: &InterruptBreaker) -> Cycles {
+        breaker.kept_until.load(Ordering::Relaxed) + in_cycles(CREDIT)
     }
 
     /// Uses `span` of the thread's own CPU time.
@@ -170,38 +170,38 @@ mod tests {
 
     #[test]
     fn the_calls_of_who_makes_them_dear_wait() {
-        let (gate, span) = (Gate::default(), Duration::from_millis(10));
-        call(&gate, || ());
-        assert!(gate.begin().own.is_none(), "calls that are short are not looked into");
-        gate.suspected_until.store(Cycles::MAX, Ordering::Relaxed);
+        let (breaker, span) = (InterruptBreaker::default(), Duration::from_millis(10));
+        call(&breaker, || ());
+        assert!(breaker.begin().own.is_none(), "calls that are short are not looked into");
+        breaker.suspected_until.store(Cycles::MAX, Ordering::Relaxed);
         let begun = cycles();
-        call(&gate, || burn(span));
-        let paid = paid_at(&gate);
+        call(&breaker, || burn(span));
+        let paid = paid_at(&breaker);
         assert!(paid >= begun + in_cycles(span) * (OWED + 1));
-        assert!(gate.is_shut(|| begun) && !gate.is_shut(|| paid - in_cycles(CREDIT)));
-        assert_eq!(gate.blocked.load(Ordering::Relaxed), 0);
-        call(&gate, || burn(span));
-        assert!(paid_at(&gate) >= paid + in_cycles(span) * OWED, "debts add up");
+        assert!(breaker.is_shut(|| begun) && !breaker.is_shut(|| paid - in_cycles(CREDIT)));
+        assert_eq!(breaker.blocked.load(Ordering::Relaxed), 0);
+        call(&breaker, || burn(span));
+        assert!(paid_at(&breaker) >= paid + in_cycles(span) * OWED, "debts add up");
     }
 
     #[test]
     fn a_call_that_was_dear_once_is_forgiven() {
-        let gate = Gate::default();
-        gate.suspected_until.store(Cycles::MAX, Ordering::Relaxed);
-        call(&gate, || burn(Duration::from_millis(2)));
-        assert!(gate.kept_until.load(Ordering::Relaxed) > 0 && !gate.is_shut(cycles));
+        let breaker = InterruptBreaker::default();
+        breaker.suspected_until.store(Cycles::MAX, Ordering::Relaxed);
+        call(&breaker, || burn(Duration::from_millis(2)));
+        assert!(breaker.kept_until.load(Ordering::Relaxed) > 0 && !breaker.is_shut(cycles));
     }
 
     #[test]
     fn a_call_that_lasts_long_is_suspected_and_one_that_was_interrupted_keeps_none_back() {
-        let gate = Gate::default();
-        call(&gate, || std::thread::sleep(Duration::from_millis(50)));
-        let suspected_until = gate.suspected_until.load(Ordering::Relaxed);
+        let breaker = InterruptBreaker::default();
+        call(&breaker, || std::thread::sleep(Duration::from_millis(50)));
+        let suspected_until = breaker.suspected_until.load(Ordering::Relaxed);
         assert!(suspected_until > in_cycles(Duration::from_millis(50)) * OWED);
         for _ in 0..2 {
-            gate.suspected_until.store(Cycles::MAX, Ordering::Relaxed);
-            call(&gate, || std::thread::sleep(Duration::from_millis(5)));
+            breaker.suspected_until.store(Cycles::MAX, Ordering::Relaxed);
+            call(&breaker, || std::thread::sleep(Duration::from_millis(5)));
         }
-        assert!(!gate.is_shut(cycles));
+        assert!(!breaker.is_shut(cycles));
     }
 }

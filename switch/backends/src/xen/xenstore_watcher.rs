@@ -19,7 +19,7 @@ use super::device::{Devices, XenError};
 use super::layer::{Domain, Layer};
 use super::link::Fetcher;
 use super::store::{Event, Store, Xenstore};
-use super::vif::{Host, Terms, Vif};
+use super::vif::{Host, Vif, VifSettings};
 use crate::frame::MacAddress;
 use crate::id::PortId;
 use crate::memory::Fetch;
@@ -85,13 +85,13 @@ enum Order {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct XenstoreWatcher {
     orders: Sender<Order>,
     bell: Arc<EventFd>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Keeper {
+impl XenstoreWatcher {
     /// Serves vifs of this host's guests on `network`.
     ///
     /// # Errors
@@ -110,7 +110,7 @@ impl Keeper {
     pub fn start_on(network: &Arc<Network>, layer: Arc<dyn Layer>, store: Box<dyn Store>) -> io::Result<Self> {
         let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
         let fetch: Arc<dyn Fetch> = Arc::new(Fetcher::new(Arc::clone(&layer))?);
-        // One network has one keeper.
+        // One network has one xenstore watcher.
         let _ = network.shared().foreign.set(Arc::clone(&fetch));
         let host = Host { network: Arc::clone(network), layer, fetch, bell: Arc::clone(&bell) };
         let (orders, inbox) = channel();
@@ -160,7 +160,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for XenstoreWatcher {
     fn drop(&mut self) {
         self.stop();
     }
@@ -368,13 +368,13 @@ impl Rounds {
             // A domain in migration exists twice for a moment; the old one is about to end.
             return Ok(());
         }
-        let terms = Terms {
+        let settings = VifSettings {
             port: Arc::clone(port),
             queues: wanted.queues,
             receive_offloads: wanted.receive_offloads,
             has_address: wanted.has_address,
         };
-        let vif = Vif::new(domain, back, front, terms);
+        let vif = Vif::new(domain, back, front, settings);
         // The first event of the watch leads to an examination.
         self.store.watch(&vif.watched(), &place((domain, number)))?;
         self.vifs.insert((domain, number), vif);

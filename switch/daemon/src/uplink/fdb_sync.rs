@@ -16,7 +16,7 @@ use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourFlags, Neighb
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::announced::{Announced, Change, Station};
+use super::announced::{Announced, AnnouncedAddress, Change};
 use super::devices::is_forbidden;
 use super::remote::{self, Entry, Remote};
 use super::{Seen, UplinkConfig};
@@ -39,7 +39,7 @@ const MOST_NEWS: usize = 256;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct FdbSync {
     network: Arc<Network>,
     uplink: Arc<Port>,
     /// Sockets for requests, and for notifications.
@@ -73,7 +73,7 @@ struct Look {
     ports: Vec<(PortId, u32)>,
 }
 
-impl Keeper {
+impl FdbSync {
     /// An FDB sync for the uplink port `uplink`, whose TAP, bridge and VXLAN device have these indices.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl Keeper {
         let news = Netlink::listen(config.netns.as_deref(), &[LINKS, NEIGHBOURS])?;
         let requests = Netlink::open(config.netns.as_deref())?;
         let now = Instant::now();
-        let mut keeper = Self {
+        let mut fdb_sync = Self {
             network: Arc::clone(network),
             uplink: Arc::clone(uplink),
             requests,
@@ -111,14 +111,14 @@ impl Keeper {
             confirms_again: now,
         };
         if !may_tell {
-            keeper.lament(
+            fdb_sync.lament(
                 "its bridge learns by itself, since memlane lacks CAP_NET_ADMIN: other hosts hear of a machine when it has spoken"
                     .into(),
             );
         }
-        keeper.read_all()?;
-        keeper.show();
-        Ok(keeper)
+        fdb_sync.read_all()?;
+        fdb_sync.show();
+        Ok(fdb_sync)
     }
 
     /// Runs until told to end.
@@ -227,7 +227,7 @@ impl Keeper {
                 table.unlearn(address, |port| port != uplink);
                 table.tell(address, uplink);
                 // The kernel has replaced our entry, if there was one, by this.
-                if self.announced.station(address).is_some_and(|station| !station.pinned) {
+                if self.announced.learned_address(address).is_some_and(|learned_address| !learned_address.pinned) {
                     self.announced.retract(address);
                 }
             }
@@ -248,7 +248,7 @@ impl Keeper {
         }
         self.confirms_again = now + CONFIRM;
         let table = self.table();
-        for (address, _) in self.remote.stations() {
+        for (address, _) in self.remote.learned_addresses() {
             table.tell(address, self.uplink.id);
         }
     }
@@ -279,16 +279,21 @@ impl Keeper {
         }
         self.looked = look;
         self.has_changed = true;
-        let stations: Vec<Station> = table
+        let learned_addresses: Vec<AnnouncedAddress> = table
             .records()
             .into_iter()
             .filter(|record| running.binary_search(&record.port).is_ok())
             // The bridge's FDB ignores VLANs: an address in several of them has one entry.
-            .map(|Record { station, port, kind, .. }| Station { address: station.address, port, pinned: kind == Kind::Pinned })
+            .map(|Record { learned_address, port, kind, .. }| AnnouncedAddress {
+                address: learned_address.address,
+                port,
+                pinned: kind == Kind::Pinned,
+            })
             .collect();
         let remote = &self.remote;
-        let changes =
-            self.announced.update(&stations, self.started.elapsed().as_secs_f64(), |address| remote.host(address).is_some());
+        let changes = self
+            .announced
+            .update(&learned_addresses, self.started.elapsed().as_secs_f64(), |address| remote.host(address).is_some());
         for change in changes {
             if let Err(cause) = self.tell(change) {
                 self.refused(change, &cause);
@@ -338,7 +343,7 @@ impl Keeper {
         seen.announced = self.announced.count();
         seen.held_back = self.announced.held_back();
         seen.remote.clone_from(&self.remote);
-        seen.disputed = self.remote.stations().filter(|(address, _)| is_tied_here(*address)).collect();
+        seen.disputed = self.remote.learned_addresses().filter(|(address, _)| is_tied_here(*address)).collect();
         seen.trouble.clone_from(&self.trouble);
     }
 }

@@ -41,7 +41,7 @@ impl Members {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Directory {
+pub(super) struct PortTable {
     worker: usize,
     ports: Vec<Option<Known>>,
     segments: Vec<Option<Members>>,
@@ -49,7 +49,7 @@ pub(super) struct Directory {
     nobody: PortCounters,
 }
 
-impl Directory {
+impl PortTable {
     /// The port table of worker `worker`.
     pub(super) fn new(worker: u8) -> Self {
         Self { worker: worker.into(), ports: Vec::new(), segments: Vec::new(), nobody: PortCounters::default() }
@@ -165,16 +165,16 @@ mod tests {
         let ports = Port::row(&Shared::new(1, 7, Settings::default()), 3);
         let [uplink, guest, other] = &ports[..] else { panic!("three ports") };
         uplink.segment.set_uplink(Some(uplink.id));
-        let mut directory = Directory::new(0);
+        let mut port_table = PortTable::new(0);
         for port in &ports {
-            directory.enter(port);
+            port_table.enter(port);
         }
-        let members = directory.members(uplink.segment.id).unwrap();
+        let members = port_table.members(uplink.segment.id).unwrap();
         let remote = MacAddress::new([2, 0, 0, 0, 0, 9]);
         for n in 0..40 {
             members.table.learn(remote, [uplink, guest][n % 2].id, 5);
         }
-        assert_eq!(members.table.find(remote), Some(uplink.id), "the station is held where it was first");
+        assert_eq!(members.table.find(remote), Some(uplink.id), "the MAC address is held where it was first");
         let is_suspect = |port: &Port| members.flood(port, 6, 0).suspect;
         assert_eq!([uplink, guest, other].map(|port| is_suspect(port)), [false, true, false]);
         uplink.segment.set_uplink(None);

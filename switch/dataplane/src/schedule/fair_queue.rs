@@ -6,7 +6,7 @@
 //! that one has caught up. A sender that is not backlogged holds up no other, and starts abreast of the last backlogged one when it
 //! comes again. This is start-time fair queueing (Goyal, Vin and Cheng, 1996) without the queue.
 //!
-//! It begins when a second sender finds no room, and ends when no blocked sender has come for a while ([`Race::begin_pass`]).
+//! It begins when a second sender finds no room, and ends when no blocked sender has come for a while ([`FairQueue::begin_pass`]).
 
 use crate::id::PortId;
 use crate::schedule::Weight;
@@ -17,7 +17,7 @@ use crate::time::Cycles;
 const LEAD: u64 = 128 * 1024;
 
 #[derive(Debug)]
-struct Runner {
+struct BlockedSender {
     sender: PortId,
     /// Bytes sent, divided by its weight, in parts of [`Weight::PARTS`].
     run: u64,
@@ -29,8 +29,8 @@ struct Runner {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Race {
-    runners: Vec<Runner>,
+pub struct FairQueue {
+    blocked_senders: Vec<BlockedSender>,
     /// The least count of the senders that were backlogged in the previous poll iteration.
     last: Option<u64>,
     /// The count at which a sender starts that was not backlogged before.
@@ -40,10 +40,10 @@ pub struct Race {
     now: Cycles,
 }
 
-impl Race {
+impl FairQueue {
     /// Begins in moment `now`, and forgets senders after so many cycles.
     pub fn new(now: Cycles, memory: Cycles) -> Self {
-        Self { runners: Vec::new(), last: None, start: 0, memory, now }
+        Self { blocked_senders: Vec::new(), last: None, start: 0, memory, now }
     }
 
     /// A poll iteration begins in moment `now`, unless it has already; false if no blocked sender is left.
@@ -51,21 +51,25 @@ impl Race {
     pub fn begin_pass(&mut self, now: Cycles) -> bool {
         if self.now != now {
             let (before, memory) = (self.now, self.memory);
-            let wanting = self.runners.iter().filter(|runner| runner.wants && runner.seen == before);
-            self.last = wanting.map(|runner| runner.run).min();
-            self.start = self.last.or_else(|| self.runners.iter().map(|runner| runner.run).max()).unwrap_or(self.start);
-            self.runners.retain(|runner| now.wrapping_sub(runner.seen) < memory);
+            let wanting =
+                self.blocked_senders.iter().filter(|blocked_sender| blocked_sender.wants && blocked_sender.seen == before);
+            self.last = wanting.map(|blocked_sender| blocked_sender.run).min();
+            self.start = self
+                .last
+                .or_else(|| self.blocked_senders.iter().map(|blocked_sender| blocked_sender.run).max())
+                .unwrap_or(self.start);
+            self.blocked_senders.retain(|blocked_sender| now.wrapping_sub(blocked_sender.seen) < memory);
             self.now = now;
             self.begin_anew();
         }
-        !self.runners.is_empty()
+        !self.blocked_senders.is_empty()
     }
 
     /// Subtracts the least count from all counts before they overflow.
     #[inline]
     fn begin_anew(&mut self) {
         if let Some(last) = self.last.filter(|&last| last > u64::MAX / 2) {
-            self.runners.iter_mut().for_each(|runner| runner.run = runner.run.saturating_sub(last));
+            self.blocked_senders.iter_mut().for_each(|blocked_sender| blocked_sender.run = blocked_sender.run.saturating_sub(last));
             (self.last, self.start) = (Some(0), 0);
         }
     }
@@ -74,39 +78,39 @@ impl Race {
     #[inline]
     pub fn may_go(&self, sender: PortId) -> bool {
         let Some(last) = self.last else { return true };
-        let own = self.runners.iter().find(|runner| runner.sender == sender);
+        let own = self.blocked_senders.iter().find(|blocked_sender| blocked_sender.sender == sender);
         own.is_none_or(|own| own.run <= last + LEAD * Weight::PARTS)
     }
 
     /// `sender` found no room: it is blocked, and backlogged.
     pub fn came(&mut self, sender: PortId) {
-        self.runner(sender);
+        self.blocked_sender(sender);
     }
 
     /// `sender` is not backlogged any more.
-    pub fn is_satisfied(&mut self, sender: PortId) {
-        if let Some(runner) = self.runners.iter_mut().find(|runner| runner.sender == sender) {
-            runner.wants = false;
+    pub fn clear_backlog(&mut self, sender: PortId) {
+        if let Some(blocked_sender) = self.blocked_senders.iter_mut().find(|blocked_sender| blocked_sender.sender == sender) {
+            blocked_sender.wants = false;
         }
     }
 
-    /// So many `bytes` of `sender`, with weight `weight`, were sent; it is backlogged until [`Self::is_satisfied`] is called.
+    /// So many `bytes` of `sender`, with weight `weight`, were sent; it is backlogged until [`Self::clear_backlog`] is called.
     pub fn went(&mut self, sender: PortId, weight: Weight, bytes: u64) {
-        self.runner(sender).run += weight.divide(bytes);
+        self.blocked_sender(sender).run += weight.divide(bytes);
     }
 
     /// The blocked sender, now backlogged. One that was not starts abreast of the last that was, so that idle time gives no credit.
-    fn runner(&mut self, sender: PortId) -> &mut Runner {
-        let index = self.runners.iter().position(|runner| runner.sender == sender).unwrap_or_else(|| {
-            self.runners.push(Runner { sender, run: 0, seen: self.now, wants: false });
-            self.runners.len() - 1
+    fn blocked_sender(&mut self, sender: PortId) -> &mut BlockedSender {
+        let index = self.blocked_senders.iter().position(|blocked_sender| blocked_sender.sender == sender).unwrap_or_else(|| {
+            self.blocked_senders.push(BlockedSender { sender, run: 0, seen: self.now, wants: false });
+            self.blocked_senders.len() - 1
         });
-        let runner = &mut self.runners[index];
-        if !std::mem::replace(&mut runner.wants, true) {
-            runner.run = runner.run.max(self.start);
+        let blocked_sender = &mut self.blocked_senders[index];
+        if !std::mem::replace(&mut blocked_sender.wants, true) {
+            blocked_sender.run = blocked_sender.run.max(self.start);
         }
-        runner.seen = self.now;
-        runner
+        blocked_sender.seen = self.now;
+        blocked_sender
     }
 }
 
@@ -117,23 +121,23 @@ mod tests {
     /// Runs senders of (weight, bytes a frame) for room of `room` bytes a poll iteration, the first sender first in each; returns
     /// their bytes.
     fn run(senders: &[(u16, u64)], room: u64, passes: u64) -> Vec<u64> {
-        let mut race = Race::new(0, 10);
+        let mut fair_queue = FairQueue::new(0, 10);
         let mut bytes = vec![0; senders.len()];
         // Room that was left for senders that need more of it than there was.
         let mut left = 0;
         for now in 1..=passes {
-            race.begin_pass(now);
+            fair_queue.begin_pass(now);
             left = (left + room).min(256 * 1024);
             for (sender, &(weight, size)) in senders.iter().enumerate() {
                 let port = PortId(sender as u16);
                 for _ in 0..32 {
-                    if left < size || !race.may_go(port) {
-                        race.came(port);
+                    if left < size || !fair_queue.may_go(port) {
+                        fair_queue.came(port);
                         break;
                     }
                     left -= size;
                     bytes[sender] += size;
-                    race.went(port, Weight::new(weight), size);
+                    fair_queue.went(port, Weight::new(weight), size);
                 }
             }
         }
@@ -155,37 +159,37 @@ mod tests {
 
     #[test]
     fn who_does_not_come_any_more_holds_up_nobody() {
-        let mut race = Race::new(0, 10);
-        race.begin_pass(1);
-        race.came(PortId(0));
-        race.went(PortId(1), Weight::new(1), 10 * LEAD);
-        race.begin_pass(2);
-        assert!(!race.may_go(PortId(1)), "another is behind");
-        race.came(PortId(1));
-        race.begin_pass(3);
-        assert!(race.may_go(PortId(1)), "it has not come again");
-        race.came(PortId(0));
-        race.begin_pass(4);
-        assert!(!race.may_go(PortId(1)), "but is still behind when it does");
-        assert!(!race.begin_pass(100), "it is over");
+        let mut fair_queue = FairQueue::new(0, 10);
+        fair_queue.begin_pass(1);
+        fair_queue.came(PortId(0));
+        fair_queue.went(PortId(1), Weight::new(1), 10 * LEAD);
+        fair_queue.begin_pass(2);
+        assert!(!fair_queue.may_go(PortId(1)), "another is behind");
+        fair_queue.came(PortId(1));
+        fair_queue.begin_pass(3);
+        assert!(fair_queue.may_go(PortId(1)), "it has not come again");
+        fair_queue.came(PortId(0));
+        fair_queue.begin_pass(4);
+        assert!(!fair_queue.may_go(PortId(1)), "but is still behind when it does");
+        assert!(!fair_queue.begin_pass(100), "it is over");
     }
 
     #[test]
     fn who_wants_little_holds_up_nobody_and_saves_up_nothing() {
-        let mut race = Race::new(0, 10);
-        race.came(PortId(1));
-        race.came(PortId(2));
+        let mut fair_queue = FairQueue::new(0, 10);
+        fair_queue.came(PortId(1));
+        fair_queue.came(PortId(2));
         for now in 1..100 {
-            race.begin_pass(now);
-            race.went(PortId(0), Weight::new(1), 60);
-            race.is_satisfied(PortId(0));
+            fair_queue.begin_pass(now);
+            fair_queue.went(PortId(0), Weight::new(1), 60);
+            fair_queue.clear_backlog(PortId(0));
             for sender in [1, 2] {
-                assert!(race.may_go(PortId(sender)), "pass {now}");
-                race.went(PortId(sender), Weight::new(1), LEAD);
+                assert!(fair_queue.may_go(PortId(sender)), "pass {now}");
+                fair_queue.went(PortId(sender), Weight::new(1), LEAD);
             }
         }
-        race.came(PortId(0));
-        race.begin_pass(100);
-        assert!(race.may_go(PortId(1)), "it is not far behind when it wants more");
+        fair_queue.came(PortId(0));
+        fair_queue.begin_pass(100);
+        assert!(fair_queue.may_go(PortId(1)), "it is not far behind when it wants more");
     }
 }

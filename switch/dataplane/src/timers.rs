@@ -10,7 +10,7 @@ use crate::time::Cycles;
 /// A deadline is only made earlier, never later. The caller that takes a slot out too early sets its new deadline. So an event that
 /// would delay a deadline in every poll iteration costs nothing.
 #[derive(Debug)]
-pub(crate) struct Agenda {
+pub(crate) struct Timers {
     order: BTreeSet<(Cycles, Slot)>,
     /// The same by index of the slot.
     of: Vec<Option<(Cycles, Slot)>>,
@@ -18,13 +18,13 @@ pub(crate) struct Agenda {
     next: Cycles,
 }
 
-impl Default for Agenda {
+impl Default for Timers {
     fn default() -> Self {
         Self { order: BTreeSet::new(), of: Vec::new(), next: Cycles::MAX }
     }
 }
 
-impl Agenda {
+impl Timers {
     /// Sets the timer of `slot` to `when`, unless it is set to an earlier moment.
     pub(crate) fn expect(&mut self, slot: Slot, when: Cycles) {
         let index = slot.index();
@@ -85,46 +85,46 @@ mod tests {
         Slot::new(index, 0)
     }
 
-    fn due(agenda: &mut Agenda, now: Cycles) -> Vec<usize> {
+    fn due(timers: &mut Timers, now: Cycles) -> Vec<usize> {
         let mut due = Vec::new();
-        agenda.take_due(now, &mut due);
+        timers.take_due(now, &mut due);
         due.into_iter().map(Slot::index).collect()
     }
 
     #[test]
     fn slots_come_in_the_order_of_their_moments_and_once() {
-        let mut agenda = Agenda::default();
+        let mut timers = Timers::default();
         for (index, when) in [(3, 30), (1, 10), (2, 20)] {
-            agenda.expect(slot(index), when);
+            timers.expect(slot(index), when);
         }
-        assert_eq!((agenda.next(), agenda.is_due(9), agenda.is_due(10)), (Some(10), false, true));
-        assert_eq!(due(&mut agenda, 25), [1, 2]);
-        assert_eq!((due(&mut agenda, 25), agenda.next()), (vec![], Some(30)));
+        assert_eq!((timers.next(), timers.is_due(9), timers.is_due(10)), (Some(10), false, true));
+        assert_eq!(due(&mut timers, 25), [1, 2]);
+        assert_eq!((due(&mut timers, 25), timers.next()), (vec![], Some(30)));
     }
 
     #[test]
     fn a_moment_is_made_earlier_and_not_later() {
-        let mut agenda = Agenda::default();
+        let mut timers = Timers::default();
         for when in [20, 30, 10] {
-            agenda.expect(slot(0), when);
+            timers.expect(slot(0), when);
         }
-        assert_eq!(agenda.next(), Some(10));
-        assert_eq!((due(&mut agenda, 100), agenda.next()), (vec![0], None));
-        assert!(!agenda.is_due(Cycles::MAX));
+        assert_eq!(timers.next(), Some(10));
+        assert_eq!((due(&mut timers, 100), timers.next()), (vec![0], None));
+        assert!(!timers.is_due(Cycles::MAX));
     }
 
     #[test]
     fn a_slot_that_is_gone_is_not_due_and_its_index_is_the_next_ones() {
-        let mut agenda = Agenda::default();
-        agenda.expect(slot(0), 10);
-        agenda.forget(slot(0).next());
-        assert_eq!(agenda.next(), Some(10));
-        agenda.forget(slot(0));
-        assert_eq!(agenda.next(), None);
-        agenda.expect(slot(0), 10);
-        agenda.expect(slot(0).next(), 20);
+        let mut timers = Timers::default();
+        timers.expect(slot(0), 10);
+        timers.forget(slot(0).next());
+        assert_eq!(timers.next(), Some(10));
+        timers.forget(slot(0));
+        assert_eq!(timers.next(), None);
+        timers.expect(slot(0), 10);
+        timers.expect(slot(0).next(), 20);
         let mut due = Vec::new();
-        agenda.take_due(100, &mut due);
+        timers.take_due(100, &mut due);
         assert_eq!(due, [slot(0).next()]);
     }
 }

@@ -45,14 +45,14 @@ impl HostAddress {
 /// See the module.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Piece {
+pub struct Iovec {
     place: HostAddress,
     /// Bytes at `place` in the low half; in the high half the bytes of named memory. One number, so that it is loaded as it was
     /// stored.
     extent: u64,
 }
 
-/// Bytes of the header that [`Piece::header`] loads.
+/// Bytes of the header that [`Iovec::header`] loads.
 const HEADER: u32 = 12;
 /// Bytes of a [`Block`].
 const BLOCK: u32 = size_of::<Block>() as u32;
@@ -61,14 +61,14 @@ impl MemoryMap {
     /// The buffer segment of at most `most` bytes at guest address `address`, which ends at the end of its region. `hint` must have
     /// been used with this map only.
     #[inline]
-    pub fn piece(&self, address: u64, most: u32, hint: &mut Hint) -> Option<Piece> {
+    pub fn iovec(&self, address: u64, most: u32, hint: &mut Hint) -> Option<Iovec> {
         let (place, follow) = self.find(address, hint)?;
         // SAFETY: the map vouches for so many bytes there, see the module.
-        Some(unsafe { Piece::new(place, u64::from(most).min(follow) as u32) })
+        Some(unsafe { Iovec::new(place, u64::from(most).min(follow) as u32) })
     }
 }
 
-impl Piece {
+impl Iovec {
     /// No bytes.
     pub const NONE: Self = Self { place: HostAddress::NONE, extent: 0 };
 
@@ -216,7 +216,7 @@ impl Piece {
 
     /// Copies its bytes to the buffer segment `to`, elsewhere, as many as fit.
     #[inline(always)]
-    pub fn copy_to(&self, to: Piece) {
+    pub fn copy_to(&self, to: Iovec) {
         // SAFETY: both have so many bytes. A guest that has both in one place spoils its own memory.
         unsafe { copy::copy(to.place.0, self.place.0, self.length().min(to.length()) as usize) };
     }
@@ -287,9 +287,9 @@ impl SharedPage {
 
     /// All of it. Every holder of the buffer segment, or a part of it, holds the page.
     #[inline]
-    pub fn piece(&self) -> Piece {
+    pub fn iovec(&self) -> Iovec {
         // SAFETY: so much is mapped, readable and writable, see the module.
-        unsafe { Piece::new(self.0.start(), Self::SIZE) }
+        unsafe { Iovec::new(self.0.start(), Self::SIZE) }
     }
 }
 
@@ -301,25 +301,25 @@ mod tests {
     fn what_is_named_comes_back_and_cannot_be_reached() {
         let place = Granted { domain: u16::MAX, reference: u32::MAX - 5, offset: 4095 };
         let foreign = Foreign { place, length: 1 };
-        let piece = Piece::naming(foreign);
-        assert_eq!(piece.named(), Some(foreign));
-        assert_eq!((piece.length(), piece.first(9).length(), piece.skip(0).named()), (0, 0, None));
+        let iovec = Iovec::naming(foreign);
+        assert_eq!(iovec.named(), Some(foreign));
+        assert_eq!((iovec.length(), iovec.first(9).length(), iovec.skip(0).named()), (0, 0, None));
         let mut seen = [7; 4];
-        piece.copy_in(&mut seen);
-        piece.write(&[1, 2, 3]);
-        assert!(piece.header().is_none() && piece.block().is_none() && piece.load_number().is_none() && seen == [7; 4]);
+        iovec.copy_in(&mut seen);
+        iovec.write(&[1, 2, 3]);
+        assert!(iovec.header().is_none() && iovec.block().is_none() && iovec.load_number().is_none() && seen == [7; 4]);
     }
 
     #[test]
-    fn nothing_that_is_asked_leaves_the_piece() {
+    fn nothing_that_is_asked_leaves_the_iovec() {
         let mut bytes: Vec<u8> = (0..200).collect();
         // SAFETY: the vector outlives the buffer segment and is long enough.
-        let (short, long) = unsafe { (Piece::new(bytes.as_mut_ptr(), 11), Piece::new(bytes.as_mut_ptr().wrapping_add(20), 100)) };
+        let (short, long) = unsafe { (Iovec::new(bytes.as_mut_ptr(), 11), Iovec::new(bytes.as_mut_ptr().wrapping_add(20), 100)) };
         assert!(short.header().is_none() && short.first_word().is_none() && short.block().is_none());
         short.write_header((u64::MAX, u32::MAX));
         short.write_block(&long.block().unwrap());
         assert_eq!((short.skip(12).length(), short.skip(4).first(9).length(), short.first(20).length()), (0, 7, 11));
-        assert!(short.exactly(12).is_none() && short.exactly(11).is_some_and(|piece| piece.length() == 11));
+        assert!(short.exactly(12).is_none() && short.exactly(11).is_some_and(|iovec| iovec.length() == 11));
         let mut seen = [99; 20];
         short.copy_in(&mut seen);
         assert_eq!((&seen[..11], seen[11]), (&(0..11).collect::<Vec<u8>>()[..], 99));

@@ -6,9 +6,9 @@
 
 use crate::frame::SHORTEST;
 use crate::id::PortId;
-use crate::parcel::Parcel;
+use crate::packet::Packet;
 
-/// Place of an enqueued packet in the [`Parking`].
+/// Place of an enqueued packet in the [`WaitQueue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spot(pub(super) u32);
 
@@ -18,15 +18,15 @@ impl Spot {
 }
 
 #[derive(Debug)]
-struct Parked {
-    parcel: Parcel,
+struct Queued {
+    packet: Packet,
     next: Spot,
 }
 
 /// Enqueued packets of one worker.
 #[derive(Debug)]
-pub struct Parking {
-    spots: Vec<Parked>,
+pub struct WaitQueue {
+    spots: Vec<Queued>,
     free: Spot,
     used: usize,
     most: usize,
@@ -34,7 +34,7 @@ pub struct Parking {
     held: Vec<u32>,
 }
 
-impl Parking {
+impl WaitQueue {
     /// Room for `most` packets of `ports` ports; memory is used as it is needed and then kept.
     pub fn new(most: usize, ports: usize) -> Self {
         Self { spots: Vec::with_capacity(most), free: Spot::NONE, used: 0, most, held: vec![0; ports] }
@@ -61,31 +61,31 @@ impl Parking {
     }
 
     /// Enqueues a packet; `None` if its sender has as many places as are free, or there is no such port.
-    pub fn park(&mut self, parcel: Parcel) -> Option<Spot> {
-        if !self.has_room(parcel.source) {
+    pub fn enqueue(&mut self, packet: Packet) -> Option<Spot> {
+        if !self.has_room(packet.source) {
             return None;
         }
-        *self.held.get_mut(parcel.source.index())? += 1;
+        *self.held.get_mut(packet.source.index())? += 1;
         self.used += 1;
-        let parked = Parked { parcel, next: Spot::NONE };
+        let queued = Queued { packet, next: Spot::NONE };
         if self.free == Spot::NONE {
-            self.spots.push(parked);
+            self.spots.push(queued);
             return Some(Spot(self.spots.len() as u32 - 1));
         }
         let spot = self.free;
         self.free = self.next(spot);
-        self.spots[spot.0 as usize] = parked;
+        self.spots[spot.0 as usize] = queued;
         Some(spot)
     }
 
     /// The packet at `spot`.
-    pub fn parcel(&mut self, spot: Spot) -> &mut Parcel {
-        &mut self.spots[spot.0 as usize].parcel
+    pub fn packet(&mut self, spot: Spot) -> &mut Packet {
+        &mut self.spots[spot.0 as usize].packet
     }
 
     /// Its length for the deficit, in bytes: at least the minimum frame size.
     pub(super) fn length(&self, spot: Spot) -> u32 {
-        self.spots[spot.0 as usize].parcel.length.max(SHORTEST)
+        self.spots[spot.0 as usize].packet.length.max(SHORTEST)
     }
 
     /// The place after `spot` in its list.
@@ -100,7 +100,7 @@ impl Parking {
 
     /// Removes the packet at `spot`.
     pub(super) fn free(&mut self, spot: Spot) {
-        let source = self.parcel(spot).source;
+        let source = self.packet(spot).source;
         if let Some(held) = self.held.get_mut(source.index()) {
             *held = held.saturating_sub(1);
         }
@@ -114,30 +114,30 @@ impl Parking {
 mod tests {
     use super::*;
 
-    fn park(parking: &mut Parking, sender: u16) -> Option<Spot> {
-        let mut parcel = Parcel::default();
-        parcel.source = PortId(sender);
-        parking.park(parcel)
+    fn enqueue(wait_queue: &mut WaitQueue, sender: u16) -> Option<Spot> {
+        let mut packet = Packet::default();
+        packet.source = PortId(sender);
+        wait_queue.enqueue(packet)
     }
 
     #[test]
     fn no_sender_takes_the_places_of_others() {
-        let mut parking = Parking::new(900, 3);
+        let mut wait_queue = WaitQueue::new(900, 3);
         let mut of = [Vec::new(), Vec::new()];
         for (sender, most) in [(0, 450), (1, 225)] {
-            of[sender].extend(std::iter::from_fn(|| park(&mut parking, sender as u16)));
+            of[sender].extend(std::iter::from_fn(|| enqueue(&mut wait_queue, sender as u16)));
             assert_eq!(of[sender].len(), most);
         }
         // As frames leave and others come, both approach a third.
         for _ in 0..100 {
             for (sender, of) in of.iter_mut().enumerate() {
-                of.drain(..of.len() / 10).for_each(|spot| parking.free(spot));
-                of.extend(std::iter::from_fn(|| park(&mut parking, sender as u16)));
+                of.drain(..of.len() / 10).for_each(|spot| wait_queue.free(spot));
+                of.extend(std::iter::from_fn(|| enqueue(&mut wait_queue, sender as u16)));
             }
         }
         assert!(of.iter().all(|of| of.len().abs_diff(300) < 20));
-        assert!(parking.has_room(PortId(2)));
-        of.iter_mut().flat_map(|of| of.drain(..)).for_each(|spot| parking.free(spot));
-        assert_eq!(parking.used(), 0);
+        assert!(wait_queue.has_room(PortId(2)));
+        of.iter_mut().flat_map(|of| of.drain(..)).for_each(|spot| wait_queue.free(spot));
+        assert_eq!(wait_queue.used(), 0);
     }
 }

@@ -13,20 +13,20 @@ use crate::frame::MacAddress;
 use crate::id::{MAX_PORTS, PortId, SegmentId};
 use crate::journal::NetworkEvent;
 use crate::link::Impairment;
-use crate::policy::Allowance;
+use crate::policy::PortLimits;
 use crate::port::{Offer, Port, State};
 use crate::segment::Segment;
 use crate::worker::Worker;
 
 /// Settings of a new port.
 #[derive(Clone, Debug)]
-pub struct PortTerms<'t> {
+pub struct AttachSettings<'t> {
     /// Its name.
     pub name: &'t str,
     /// The name of its segment.
     pub segment: &'t str,
     /// Its limits.
-    pub allowance: &'t Allowance,
+    pub limits: &'t PortLimits,
     /// Link emulation of frames to it.
     pub link: &'t Option<Impairment>,
     /// A MAC address that is pinned to it.
@@ -84,7 +84,7 @@ impl Numbers {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Roster {
+pub(super) struct PortRegistry {
     /// By number; with the order in which they were added.
     ports: Vec<Option<(u64, Arc<Port>)>>,
     by_name: HashMap<String, PortId>,
@@ -94,7 +94,7 @@ pub(super) struct Roster {
     come: u64,
 }
 
-impl Default for Roster {
+impl Default for PortRegistry {
     fn default() -> Self {
         Self {
             ports: Vec::new(),
@@ -107,7 +107,7 @@ impl Default for Roster {
     }
 }
 
-impl Roster {
+impl PortRegistry {
     fn enter(&mut self, port: &Arc<Port>) {
         let index = port.id.index();
         if self.ports.len() <= index {
@@ -132,64 +132,64 @@ impl Roster {
 }
 
 impl Network {
-    fn roster(&self) -> RwLockReadGuard<'_, Roster> {
-        self.roster.read().unwrap_or_else(PoisonError::into_inner)
+    fn registry(&self) -> RwLockReadGuard<'_, PortRegistry> {
+        self.registry.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn roster_mut(&self) -> RwLockWriteGuard<'_, Roster> {
-        self.roster.write().unwrap_or_else(PoisonError::into_inner)
+    fn registry_mut(&self) -> RwLockWriteGuard<'_, PortRegistry> {
+        self.registry.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All ports, in the order in which they were added.
     pub fn ports(&self) -> Vec<Arc<Port>> {
-        let mut ports: Vec<_> = self.roster().ports.iter().flatten().cloned().collect();
+        let mut ports: Vec<_> = self.registry().ports.iter().flatten().cloned().collect();
         ports.sort_by_key(|&(come, _)| come);
         ports.into_iter().map(|(_, port)| port).collect()
     }
 
     /// The port with this number.
     pub fn port(&self, id: PortId) -> Option<Arc<Port>> {
-        self.roster().port(id).cloned()
+        self.registry().port(id).cloned()
     }
 
     /// The port of this name.
     pub fn find(&self, name: &str) -> Option<Arc<Port>> {
-        let roster = self.roster();
-        roster.port(*roster.by_name.get(name)?).cloned()
+        let registry = self.registry();
+        registry.port(*registry.by_name.get(name)?).cloned()
     }
 
     /// All segments.
     pub fn segments(&self) -> Vec<Arc<Segment>> {
-        self.roster().segments.values().cloned().collect()
+        self.registry().segments.values().cloned().collect()
     }
 
     /// Adds a port: it can be given rings when this returns. `members` are as many ports as its segment is expected to have.
     ///
     /// # Errors
     /// An [`AddError`]; nothing has changed then.
-    pub fn add_port(&self, terms: &PortTerms<'_>, members: usize) -> Result<Arc<Port>, AddError> {
+    pub fn add_port(&self, attach_settings: &AttachSettings<'_>, members: usize) -> Result<Arc<Port>, AddError> {
         let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.roster().by_name.contains_key(terms.name) {
-            return Err(AddError::NameTaken(terms.name.into()));
+        if self.registry().by_name.contains_key(attach_settings.name) {
+            return Err(AddError::NameTaken(attach_settings.name.into()));
         }
-        let id = PortId(self.roster_mut().port_numbers.take().ok_or(AddError::Full)?);
-        let segment = self.segment_for(terms.segment, members);
-        let port = Port::new(id, terms.name, &segment, terms.allowance, &self.shared);
-        if let Err(taken) = terms.mac.map_or(Ok(()), |address| self.refuse_taken(address, &port)) {
+        let id = PortId(self.registry_mut().port_numbers.take().ok_or(AddError::Full)?);
+        let segment = self.segment_for(attach_settings.segment, members);
+        let port = Port::new(id, attach_settings.name, &segment, attach_settings.limits, &self.shared);
+        if let Err(taken) = attach_settings.mac.map_or(Ok(()), |address| self.refuse_taken(address, &port)) {
             self.give_numbers_back(&port, segment.members().is_empty());
             return Err(taken);
         }
-        port.set_offer(terms.offer);
-        port.set_path(terms.link.into());
-        port.set_link(terms.link.clone());
-        port.set_enabled(terms.enabled);
-        port.policy.transmit.set_shut(!terms.enabled);
+        port.set_offer(attach_settings.offer);
+        port.set_path(attach_settings.link.into());
+        port.set_link(attach_settings.link.clone());
+        port.set_enabled(attach_settings.enabled);
+        port.policy.transmit.set_shut(!attach_settings.enabled);
         self.join(&port);
-        if let Some(address) = terms.mac {
+        if let Some(address) = attach_settings.mac {
             // Last: workers look receivers up in the forwarding table, and all of them know this port from here on.
             let _ = segment.pin(address, id);
         }
-        self.roster_mut().enter(&port);
+        self.registry_mut().enter(&port);
         let (port_name, segment) = (port.name.clone(), port.segment.name.clone());
         self.shared.journal.add(NetworkEvent::PortAttached { port: port_name, segment });
         Ok(port)
@@ -209,12 +209,12 @@ impl Network {
 
     /// The segment of this name, which may be a new one.
     fn segment_for(&self, name: &str, members: usize) -> Arc<Segment> {
-        let mut roster = self.roster_mut();
-        if let Some(segment) = roster.segments.get(name) {
+        let mut registry = self.registry_mut();
+        if let Some(segment) = registry.segments.get(name) {
             return Arc::clone(segment);
         }
         // There are no more segments than ports.
-        let number = roster.segment_numbers.take().unwrap_or_default();
+        let number = registry.segment_numbers.take().unwrap_or_default();
         Segment::new(SegmentId(number), name, members, self.shared.key, self.shared.settings.moves)
     }
 
@@ -252,7 +252,7 @@ impl Network {
         });
         told.wait();
         let last = port.segment.leave(port.id);
-        self.roster_mut().strike(port);
+        self.registry_mut().strike(port);
         self.give_numbers_back(port, last);
         self.shared.journal.add(NetworkEvent::PortDetached { port: port.name.clone() });
         port.set_state(State::Gone);
@@ -264,11 +264,11 @@ impl Network {
     }
 
     fn give_numbers_back(&self, port: &Port, last: bool) {
-        let mut roster = self.roster_mut();
-        roster.port_numbers.give_back(port.id.0);
+        let mut registry = self.registry_mut();
+        registry.port_numbers.give_back(port.id.0);
         if last {
-            roster.segments.remove(&port.segment.name);
-            roster.segment_numbers.give_back(port.segment.id.0);
+            registry.segments.remove(&port.segment.name);
+            registry.segment_numbers.give_back(port.segment.id.0);
         }
     }
 

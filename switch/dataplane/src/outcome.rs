@@ -5,7 +5,7 @@ use crate::stats::DropReason;
 
 /// Outcome of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Outcome {
     /// Its last part was delivered to the port, in so many segments now, at least one.
     Delivered(PortId, u16),
     /// So many segments were delivered to the port; the others are still pending.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::time::{Cycles, in_cycles};
 
 /// Poll interval: the time for which a frame of a stream may lie in its ring.
-const DOZE: Duration = Duration::from_micros(200);
+const TIMER_INTERVAL: Duration = Duration::from_micros(200);
 /// Rests in a row after which frames came and none was received, before a sender counts as a one-way stream.
 const PROOF: u8 = 8;
 
@@ -32,15 +32,15 @@ pub(crate) struct Stream {
 impl Stream {
     /// The worker rests in moment `now`: whether this sender, whose port received `delivered` frames so far, gets timer polling, at
     /// [`Self::until`], instead of being armed. Its ring has `room` for so many frames.
-    pub(crate) fn dozes(&mut self, room: u16, delivered: u64, now: Cycles) -> bool {
+    pub(crate) fn update_timer_poll(&mut self, room: u16, delivered: u64, now: Cycles) -> bool {
         if self.until.is_some_and(|until| now < until) {
             return true;
         }
         let few = (1..=u32::from(room) / 4).contains(&std::mem::take(&mut self.came));
-        let goes_on = few && delivered == self.delivered && now.wrapping_sub(self.rested_at) < 2 * in_cycles(DOZE);
+        let goes_on = few && delivered == self.delivered && now.wrapping_sub(self.rested_at) < 2 * in_cycles(TIMER_INTERVAL);
         self.rests = if goes_on { self.rests.saturating_add(1) } else { 0 };
         (self.rested_at, self.delivered) = (now, delivered);
-        self.until = (self.rests >= PROOF).then(|| now.saturating_add(in_cycles(DOZE)));
+        self.until = (self.rests >= PROOF).then(|| now.saturating_add(in_cycles(TIMER_INTERVAL)));
         self.until.is_some()
     }
 }
@@ -57,8 +57,8 @@ mod tests {
         let mut stream = Stream::default();
         for rest in 1..=rests {
             stream.came = frames;
-            let dozed = stream.dozes(ROOM, 0, rest * step);
-            assert!(!dozed || rest >= PROOF.into());
+            let is_timed = stream.update_timer_poll(ROOM, 0, rest * step);
+            assert!(!is_timed || rest >= PROOF.into());
         }
         (stream, rests * step)
     }
@@ -67,17 +67,17 @@ mod tests {
     fn who_sends_on_without_an_answer_is_looked_at_later() {
         let (mut sender, now) = stream(20, 1);
         assert!(sender.until.is_some_and(|until| until > now));
-        let later = now + in_cycles(DOZE) + 1;
+        let later = now + in_cycles(TIMER_INTERVAL) + 1;
         sender.came = 7;
-        assert!(sender.dozes(ROOM, 0, later), "it sent on");
-        assert!(!sender.dozes(ROOM, 0, later + in_cycles(DOZE) + 1), "it fell silent");
+        assert!(sender.update_timer_poll(ROOM, 0, later), "it sent on");
+        assert!(!sender.update_timer_poll(ROOM, 0, later + in_cycles(TIMER_INTERVAL) + 1), "it fell silent");
     }
 
     #[test]
     fn who_gets_answers_is_not() {
         let (mut sender, now) = stream(u64::from(PROOF) - 1, 1);
         sender.came = 1;
-        assert!(!sender.dozes(ROOM, 1, now + 2));
+        assert!(!sender.update_timer_poll(ROOM, 1, now + 2));
     }
 
     #[test]
@@ -85,7 +85,7 @@ mod tests {
         let mut sender = Stream::default();
         for rest in 1..100 {
             sender.came = 1;
-            assert!(!sender.dozes(ROOM, 0, rest * 3 * in_cycles(DOZE)));
+            assert!(!sender.update_timer_poll(ROOM, 0, rest * 3 * in_cycles(TIMER_INTERVAL)));
         }
     }
 

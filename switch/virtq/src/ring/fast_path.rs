@@ -1,13 +1,13 @@
 //! The fast path: frames from a transmit queue straight into a receive queue, without a packet in between.
 //!
 //! It takes the most frequent kind of frame only: behind a header without offloads, at least [`SHORT_START`] bytes long, in one
-//! buffer on either side, and fitting the match mask ([`Pattern`]) of the frame before, so that the verdict is known. Every other
+//! buffer on either side, and fitting the match mask ([`MatchMask`]) of the frame before, so that the verdict is known. Every other
 //! frame is left in the transmit queue, for the general path. The rules are the same: each byte of the headers is read once, and
 //! the bytes that were checked are those that are delivered.
 
 use super::ahead::Opened;
 use super::{ReceiveQueue, TransmitQueue};
-use crate::frame::{MAX_FRAME, NetHeader, Pattern, SHORT_START};
+use crate::frame::{MAX_FRAME, MatchMask, NetHeader, SHORT_START};
 
 const HEADER: u32 = NetHeader::SIZE as u32;
 /// Bytes after which the caller reads the clock.
@@ -20,18 +20,18 @@ pub fn may_carry(from: &TransmitQueue, to: &ReceiveQueue) -> bool {
     headers == [NetHeader::SIZE as u8; 2] && from.is_orderly()
 }
 
-/// Carries up to `most` frames of `from` to `to`, as far as they are of the frequent kind, fit the match mask `pattern`, and were
+/// Carries up to `most` frames of `from` to `to`, as far as they are of the frequent kind, fit the match mask `match_mask`, and were
 /// read ahead in both rings; returns how many, and their bytes. The caller has checked [`may_carry`].
 #[inline]
-pub fn carry(from: &mut TransmitQueue, to: &mut ReceiveQueue, pattern: Pattern, most: u16) -> (u16, u64) {
+pub fn carry(from: &mut TransmitQueue, to: &mut ReceiveQueue, match_mask: MatchMask, most: u16) -> (u16, u64) {
     let known = most.min(from.ring.known()).min(to.ring.known());
     let (mut count, mut bytes) = (0, 0);
     while count < known && bytes < ENOUGH {
         let (frame, room) = (*from.ring.known_chain(count), *to.ring.known_chain(count));
-        if from.is_out(frame.head) {
+        if from.is_in_flight(frame.head) {
             break;
         }
-        let Some(length) = carry_one(&frame, &room, pattern) else { break };
+        let Some(length) = carry_one(&frame, &room, match_mask) else { break };
         to.ring.complete(room.head, length);
         from.ring.complete_unwritten(frame.head);
         bytes += u64::from(length - HEADER);
@@ -44,7 +44,7 @@ pub fn carry(from: &mut TransmitQueue, to: &mut ReceiveQueue, pattern: Pattern, 
 
 /// Copies one frame; returns its bytes, header included, or `None` if it is of another kind.
 #[inline(always)]
-fn carry_one(frame: &Opened, room: &Opened, pattern: Pattern) -> Option<u32> {
+fn carry_one(frame: &Opened, room: &Opened, match_mask: MatchMask) -> Option<u32> {
     let source = frame.single()?;
     let length = source.length();
     if length < HEADER + SHORT_START as u32 || length > HEADER + MAX_FRAME {
@@ -54,7 +54,7 @@ fn carry_one(frame: &Opened, room: &Opened, pattern: Pattern) -> Option<u32> {
     let plain = NetHeader::from_words((source.first_word()?, 0)).is_plain();
     let (from, to) = (source.skip(HEADER), target.skip(HEADER));
     let start = from.block()?;
-    if !plain || !pattern.fits_block(&start) {
+    if !plain || !match_mask.fits_block(&start) {
         return None;
     }
     target.write_header(NetHeader::default().in_buffers(1).words());

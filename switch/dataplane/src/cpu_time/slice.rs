@@ -1,7 +1,7 @@
 //! A time slice: the bound of a service quantum, by work units, which are known beforehand, and by time, which is not: the first
 //! touch of a page of a guest's memory is a page fault, a thousand times as expensive as the next touch.
 
-use super::effort::STEP;
+use super::work_units::STEP;
 use crate::time::{Cycles, SLICE, cycles, in_cycles};
 
 /// See the module. The clock is read once a [`STEP`] of work units: a batch of small frames is hardly longer.
@@ -17,19 +17,19 @@ pub struct Slice {
 impl Slice {
     /// A slice of at most `most` work units, after those so far.
     #[inline]
-    pub fn new(effort: u64, most: u64) -> Self {
-        Self { enough: effort + most, next_look: effort + STEP, until: None }
+    pub fn new(work_units: u64, most: u64) -> Self {
+        Self { enough: work_units + most, next_look: work_units + STEP, until: None }
     }
 
     /// Whether it is over after so many work units.
     #[inline]
-    pub fn is_over(&mut self, effort: u64) -> bool {
-        effort >= self.enough || (effort >= self.next_look && self.look(effort, cycles()))
+    pub fn is_over(&mut self, work_units: u64) -> bool {
+        work_units >= self.enough || (work_units >= self.next_look && self.look(work_units, cycles()))
     }
 
     #[inline(never)]
-    fn look(&mut self, effort: u64, now: Cycles) -> bool {
-        self.next_look = effort + STEP;
+    fn look(&mut self, work_units: u64, now: Cycles) -> bool {
+        self.next_look = work_units + STEP;
         let until = *self.until.get_or_insert_with(|| now.saturating_add(in_cycles(SLICE)));
         now >= until
     }
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn the_clock_is_read_once_a_step() {
         let mut slice = Slice::new(0, u64::MAX);
-        (0..STEP).for_each(|effort| assert!(!slice.is_over(effort)));
+        (0..STEP).for_each(|work_units| assert!(!slice.is_over(work_units)));
         assert_eq!((slice.until, slice.next_look), (None, STEP));
         assert!(!slice.is_over(STEP + 5) && slice.until.is_some());
         assert_eq!(slice.next_look, 2 * STEP + 5);

@@ -59,7 +59,7 @@ pub enum Missed {
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Notice {
+pub enum NotificationState {
     /// No check is pending: the ring was checked as often as needed, or was never used.
     #[default]
     Settled,
@@ -87,7 +87,7 @@ pub enum Notice {
     },
 }
 
-impl Notice {
+impl NotificationState {
     /// Entries were published or taken. True if no check was pending: the ring is to be checked after [`Spans::look`] or
     /// [`Spans::look_soon`].
     #[inline]
@@ -197,71 +197,71 @@ mod tests {
 
     #[test]
     fn what_is_missed_for_two_looks_is_told_once() {
-        let mut notice = Notice::default();
-        assert!(notice.happened() && !notice.happened());
+        let mut notification = NotificationState::default();
+        assert!(notification.happened() && !notification.happened());
         for told in [None, None, Some(Missed::Kick), None, None] {
-            assert_eq!(notice.look(|| Some(Missed::Kick)), told);
+            assert_eq!(notification.look(|| Some(Missed::Kick)), told);
         }
-        assert_eq!(notice.due(0, SPANS.look), None);
+        assert_eq!(notification.due(0, SPANS.look), None);
     }
 
     #[test]
     fn what_was_on_its_way_is_not_missed() {
-        let mut notice = Notice::Unseen;
+        let mut notification = NotificationState::Unseen;
         for seen in [None, Some(Missed::Call), None, Some(Missed::Call)] {
-            assert_eq!(notice.look(|| seen), None);
+            assert_eq!(notification.look(|| seen), None);
         }
-        assert_eq!(notice, Notice::Settled);
+        assert_eq!(notification, NotificationState::Settled);
     }
 
     #[test]
     fn a_ring_in_use_is_never_settled() {
-        let mut notice = Notice::default();
-        assert!(notice.happened());
+        let mut notification = NotificationState::default();
+        assert!(notification.happened());
         for _ in 0..10 {
-            assert_eq!(notice.look(|| Some(Missed::Kick)), None);
-            assert!(!notice.happened());
-            assert_eq!(notice.due(5, SPANS.look), Some(1005));
+            assert_eq!(notification.look(|| Some(Missed::Kick)), None);
+            assert!(!notification.happened());
+            assert_eq!(notification.due(5, SPANS.look), Some(1005));
         }
     }
 
     #[test]
     fn a_call_waits_and_then_comes_due() {
-        let mut notice = Notice::Unseen;
-        assert!(notice.put_off(7, 100, &SPANS) && notice.put_off(8, 109, &SPANS));
-        assert!(!notice.happened() && notice.look(|| Some(Missed::Kick)).is_none());
-        assert_eq!((notice.put_off_at(), notice.due(109, SPANS.look)), (Some(7), Some(110)));
-        assert!(!notice.put_off(9, 110, &SPANS));
-        assert!(notice.told() && !notice.told());
-        assert_eq!(notice, Notice::Unseen);
+        let mut notification = NotificationState::Unseen;
+        assert!(notification.put_off(7, 100, &SPANS) && notification.put_off(8, 109, &SPANS));
+        assert!(!notification.happened() && notification.look(|| Some(Missed::Kick)).is_none());
+        assert_eq!((notification.put_off_at(), notification.due(109, SPANS.look)), (Some(7), Some(110)));
+        assert!(!notification.put_off(9, 110, &SPANS));
+        assert!(notification.told() && !notification.told());
+        assert_eq!(notification, NotificationState::Unseen);
     }
 
     #[test]
     fn who_takes_nothing_is_called_after_ever_longer_times() {
-        let (mut notice, mut at) = (Notice::Unseen, Vec::new());
-        notice.stand_still(0, &SPANS);
-        notice.stand_still(50, &SPANS);
+        let (mut notification, mut at) = (NotificationState::Unseen, Vec::new());
+        notification.stand_still(0, &SPANS);
+        notification.stand_still(50, &SPANS);
         let mut now = 0;
         while at.len() < 14 {
-            now = notice.due(now, SPANS.look).unwrap();
-            assert!(!notice.calls_again(now - 1, &SPANS) && notice.calls_again(now, &SPANS));
-            assert!(!notice.calls_again(now, &SPANS), "said once");
+            now = notification.due(now, SPANS.look).unwrap();
+            assert!(!notification.calls_again(now - 1, &SPANS) && notification.calls_again(now, &SPANS));
+            assert!(!notification.calls_again(now, &SPANS), "said once");
             at.push(now);
         }
         let gaps: Vec<Cycles> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert_eq!((at[0], &gaps[..3], &gaps[9..]), (100, &[200, 400, 800][..], &[102_400; 4][..]));
-        assert_eq!(notice.stuck_since(), Some(0));
+        assert_eq!(notification.stuck_since(), Some(0));
     }
 
     #[test]
     fn who_was_stuck_once_is_looked_at_again_when_it_falls_quiet() {
-        let mut notice = Notice::default();
-        notice.stand_still(0, &SPANS);
-        assert!(!notice.happened());
-        notice.move_on();
-        assert_eq!(notice.stuck_since(), None);
+        let mut notification = NotificationState::default();
+        notification.stand_still(0, &SPANS);
+        assert!(!notification.happened());
+        notification.move_on();
+        assert_eq!(notification.stuck_since(), None);
         for told in [None, None, Some(Missed::Call)] {
-            assert_eq!(notice.look(|| Some(Missed::Call)), told);
+            assert_eq!(notification.look(|| Some(Missed::Call)), told);
         }
     }
 }
@@ -290,9 +290,9 @@ mod tests {
     }
 
     /// No more than three checks, after which a lost notification is reported.
-    fn look(notice: &mut Notice, mut missed: impl FnMut() -> Option<Missed>) -> Option<Missed> {
-        let told = (0..3).find_map(|_| notice.look(&mut missed));
-        assert_eq!(*notice, Notice::Settled);
+    fn look(notification: &mut NotificationState, mut missed: impl FnMut() -> Option<Missed>) -> Option<Missed> {
+        let told = (0..3).find_map(|_| notification.look(&mut missed));
+        assert_eq!(*notification, NotificationState::Settled);
         told
     }
 
@@ -316,8 +316,8 @@ mod tests {
             fence(Ordering::SeqCst);
             let seen = ring.available.load(Ordering::Acquire);
             driver.join().unwrap();
-            let mut notice = Notice::Unseen;
-            let told = look(&mut notice, || (ring.available.load(Ordering::Acquire) != seen).then_some(Missed::Kick));
+            let mut notification = NotificationState::Unseen;
+            let told = look(&mut notification, || (ring.available.load(Ordering::Acquire) != seen).then_some(Missed::Kick));
             let kicked = ring.kicks.load(Ordering::Relaxed) == 1;
             assert!(seen == 1 || kicked || told == Some(Missed::Kick));
             assert_eq!(told.is_some(), seen == 0, "only what is there is told");
@@ -348,8 +348,8 @@ mod tests {
                 ring.calls.store(1, Ordering::Relaxed);
             }
             let seen = driver.join().unwrap();
-            let mut notice = Notice::Unseen;
-            let told = look(&mut notice, || (ring.call_at.load(Ordering::Acquire) == 0).then_some(Missed::Call));
+            let mut notification = NotificationState::Unseen;
+            let told = look(&mut notification, || (ring.call_at.load(Ordering::Acquire) == 0).then_some(Missed::Call));
             let called = ring.calls.load(Ordering::Relaxed) == 1;
             assert!(seen == 1 || called || told == Some(Missed::Call));
         });

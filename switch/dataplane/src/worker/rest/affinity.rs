@@ -18,7 +18,7 @@ const STAY: Duration = Duration::from_secs(1);
 
 /// See the module. Of the thread that calls it.
 #[derive(Debug, Default)]
-pub(super) struct Home {
+pub(super) struct CpuAffinity {
     state: State,
 }
 
@@ -35,7 +35,7 @@ enum State {
     Settled { any: CpuSet, here: CpuSet, until: Cycles },
 }
 
-impl Home {
+impl CpuAffinity {
     /// The thread woke in moment `now`.
     pub(super) fn woke(&mut self, now: Cycles) {
         if matches!(self.state, State::Settled { until, .. } if now < until) {
@@ -98,16 +98,16 @@ mod tests {
         let all = allowed();
         // On a machine of one CPU there is no choice.
         let settled = each(&all);
-        let (mut home, stay) = (Home::default(), in_cycles(STAY));
-        home.woke(1);
+        let (mut affinity, stay) = (CpuAffinity::default(), in_cycles(STAY));
+        affinity.woke(1);
         assert_eq!(allowed(), all, "it may wake anywhere");
-        home.woke(2);
+        affinity.woke(2);
         assert!(settled.contains(&allowed()), "there it stays");
-        home.woke(1 + stay);
+        affinity.woke(1 + stay);
         assert!(settled.contains(&allowed()), "for a while");
-        home.woke(2 + stay);
+        affinity.woke(2 + stay);
         assert_eq!(allowed(), all, "then it may wake anywhere once more");
-        home.woke(3 + stay);
+        affinity.woke(3 + stay);
         assert!(settled.contains(&allowed()));
     }
 
@@ -115,9 +115,9 @@ mod tests {
     fn whoever_is_bound_by_others_stays_so() {
         let one = each(&allowed())[0];
         bind(&one).unwrap();
-        let mut home = Home::default();
+        let mut affinity = CpuAffinity::default();
         for now in 0..3 {
-            home.woke(now);
+            affinity.woke(now);
             assert_eq!(allowed(), one);
         }
     }
@@ -128,12 +128,12 @@ mod tests {
         // An operator binds it to another CPU, or to all, while it stays on a CPU or looks for one.
         for (wakes, given) in each(&all).into_iter().chain([all]).flat_map(|given| [(1, given), (2, given)]) {
             bind(&all).unwrap();
-            let mut home = Home::default();
-            (1..=wakes).for_each(|now| home.woke(now));
+            let mut affinity = CpuAffinity::default();
+            (1..=wakes).for_each(|now| affinity.woke(now));
             let changed = given != allowed();
             bind(&given).unwrap();
             for second in 1..4 {
-                home.woke(2 + second * in_cycles(STAY));
+                affinity.woke(2 + second * in_cycles(STAY));
                 assert!(!changed || allowed() == given, "{wakes} wakes");
             }
         }

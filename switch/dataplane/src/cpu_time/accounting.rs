@@ -6,7 +6,7 @@
 //! Heusse and others, 2003, shows the effect of equal bytes instead). Where a receiver's buffers are scarce, fair queueing shares
 //! its bytes ([`crate::schedule`]).
 
-use super::effort;
+use super::work_units;
 use crate::frame::SHORTEST;
 use crate::id::PortId;
 
@@ -16,24 +16,24 @@ struct Item {
     sender: PortId,
     /// `None` if they were dropped or flooded.
     receiver: Option<PortId>,
-    effort: u64,
+    work_units: u64,
     /// A frame below the minimum frame size counts as one of that size.
     bytes: u64,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Bill {
+pub struct Accounting {
     items: Vec<Item>,
-    effort: u64,
+    work_units: u64,
 }
 
-impl Bill {
+impl Accounting {
     /// Enters `frames` of `sender`, segments counted one by one, that carried `bytes` to `receiver`, if they went to one.
     #[inline]
     pub fn enter(&mut self, sender: PortId, receiver: Option<PortId>, frames: u64, bytes: u64) {
         let counted = bytes.max(frames * u64::from(SHORTEST));
-        self.add(Item { sender, receiver, effort: frames * effort::FRAME + bytes, bytes: counted });
+        self.add(Item { sender, receiver, work_units: frames * work_units::FRAME + bytes, bytes: counted });
     }
 
     /// Enters a frame of `sender` of so many `bytes` that was enqueued for `receiver`. Its bytes count here, though none was
@@ -41,12 +41,12 @@ impl Bill {
     /// would seem as expensive per byte as a small one.
     pub fn enter_waiting(&mut self, sender: PortId, receiver: PortId, bytes: u64) {
         let bytes = bytes.max(SHORTEST.into());
-        self.add(Item { sender, receiver: Some(receiver), effort: effort::FRAME, bytes });
+        self.add(Item { sender, receiver: Some(receiver), work_units: work_units::FRAME, bytes });
     }
 
     /// Enters work for `port` that moved no bytes, perhaps in vain: it says nothing about the cost of bytes.
-    pub fn enter_effort(&mut self, port: PortId, effort: u64) {
-        self.add(Item { sender: port, receiver: None, effort, bytes: 0 });
+    pub fn enter_work_units(&mut self, port: PortId, work_units: u64) {
+        self.add(Item { sender: port, receiver: None, work_units, bytes: 0 });
     }
 
     /// Whether the accounting is empty.
@@ -67,10 +67,10 @@ impl Bill {
 
     #[inline]
     fn add(&mut self, item: Item) {
-        self.effort += item.effort;
+        self.work_units += item.work_units;
         match self.items.last_mut() {
             Some(last) if (last.sender, last.receiver) == (item.sender, item.receiver) => {
-                last.effort += item.effort;
+                last.work_units += item.work_units;
                 last.bytes += item.bytes;
             }
             _ => self.items.push(item),
@@ -84,11 +84,11 @@ impl Bill {
         if let [item] = self.items[..] {
             charge(item.sender, cycles, item.bytes);
         } else {
-            let each = cycles as f64 / self.effort.max(1) as f64;
-            self.items.iter().for_each(|item| charge(item.sender, (each * item.effort as f64) as u64, item.bytes));
+            let each = cycles as f64 / self.work_units.max(1) as f64;
+            self.items.iter().for_each(|item| charge(item.sender, (each * item.work_units as f64) as u64, item.bytes));
         }
         self.items.clear();
-        self.effort = 0;
+        self.work_units = 0;
     }
 }
 
@@ -98,28 +98,28 @@ mod tests {
 
     #[test]
     fn who_is_alone_pays_all_and_several_pay_by_their_effort() {
-        let mut bill = Bill::default();
-        bill.enter(PortId(3), Some(PortId(9)), 2, 3000);
-        bill.enter(PortId(3), Some(PortId(9)), 1, 60);
+        let mut accounting = Accounting::default();
+        accounting.enter(PortId(3), Some(PortId(9)), 2, 3000);
+        accounting.enter(PortId(3), Some(PortId(9)), 1, 60);
         let mut paid = Vec::new();
-        bill.settle(5000, |port, cost, bytes| paid.push((port, cost, bytes)));
+        accounting.settle(5000, |port, cost, bytes| paid.push((port, cost, bytes)));
         assert_eq!(paid, [(PortId(3), 5000, 3060)]);
-        assert!(bill.is_empty());
-        bill.enter(PortId(0), Some(PortId(9)), 1, effort::FRAME);
-        bill.enter(PortId(1), None, 1, 0);
-        bill.enter_effort(PortId(2), effort::FRAME);
+        assert!(accounting.is_empty());
+        accounting.enter(PortId(0), Some(PortId(9)), 1, work_units::FRAME);
+        accounting.enter(PortId(1), None, 1, 0);
+        accounting.enter_work_units(PortId(2), work_units::FRAME);
         paid.clear();
-        bill.settle(4000, |port, cost, bytes| paid.push((port, cost, bytes)));
-        assert_eq!(paid, [(PortId(0), 2000, effort::FRAME), (PortId(1), 1000, 60), (PortId(2), 1000, 0)]);
+        accounting.settle(4000, |port, cost, bytes| paid.push((port, cost, bytes)));
+        assert_eq!(paid, [(PortId(0), 2000, work_units::FRAME), (PortId(1), 1000, 60), (PortId(2), 1000, 0)]);
     }
 
     #[test]
     fn a_frame_that_waits_counts_by_its_bytes_though_none_is_copied() {
-        let mut bill = Bill::default();
-        bill.enter_waiting(PortId(0), PortId(9), 60_000);
-        bill.enter_waiting(PortId(1), PortId(9), 40);
+        let mut accounting = Accounting::default();
+        accounting.enter_waiting(PortId(0), PortId(9), 60_000);
+        accounting.enter_waiting(PortId(1), PortId(9), 40);
         let mut paid = Vec::new();
-        bill.settle(2000, |port, cost, bytes| paid.push((port, cost, bytes)));
+        accounting.settle(2000, |port, cost, bytes| paid.push((port, cost, bytes)));
         assert_eq!(paid, [(PortId(0), 1000, 60_000), (PortId(1), 1000, 60)]);
     }
 }

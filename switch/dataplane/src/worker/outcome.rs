@@ -1,0 +1,70 @@
+//! Outcomes: the one place that is told the outcome of every frame. It counts drops at the port that is the cause, and enters the
+//! cost in the accounting. Any other reaction to a frame's outcome belongs here.
+
+use super::port_table::PortTable;
+use crate::cpu_time::accounting::Accounting;
+use crate::cpu_time::work_units;
+use crate::id::PortId;
+use crate::outcome::Outcome;
+use crate::outlets::Outlets;
+use crate::packet::Packet;
+use crate::schedule::Weight;
+use crate::stats::DropReason;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Outcomes<'w> {
+    pub port_table: &'w PortTable,
+    pub accounting: &'w mut Accounting,
+}
+
+impl Outcomes<'_> {
+    /// Accounts for the outcome of a packet: counts a drop, and charges its sender.
+    #[inline]
+    pub(super) fn meet(&mut self, packet: &Packet, outcome: Outcome) {
+        let (to, segments, bytes) = match outcome {
+            Outcome::Delivered(to, segments) => (Some(to), segments.max(1), packet.length),
+            Outcome::DeliveredInPart(to, segments) => (Some(to), segments, 0),
+            Outcome::Waits(to) => return self.accounting.enter_waiting(packet.source, to, packet.length.into()),
+            Outcome::HandedOver(to) => (Some(to), 1, packet.length),
+            Outcome::Dropped(port, reason) => return self.dropped(packet.source, port, reason),
+        };
+        self.accounting.enter(packet.source, to, segments.into(), bytes.into());
+    }
+
+    /// The fast path carried so many `frames` of `sender`, of so many `bytes` together.
+    #[inline]
+    pub(super) fn enter_fast_path(&mut self, sender: PortId, to: PortId, frames: u16, bytes: u64) {
+        self.accounting.enter(sender, Some(to), frames.into(), bytes);
+    }
+
+    /// A frame of `sender` was dropped, maybe without being read, for a `reason` that is counted at `port`.
+    pub(super) fn dropped(&mut self, sender: PortId, port: PortId, reason: DropReason) {
+        let (port, work_units) = match reason {
+            // Its page faults took about as long as a service quantum.
+            DropReason::SenderMemory => (sender, work_units::TURN),
+            _ => (port, work_units::FRAME),
+        };
+        self.missed(port, reason);
+        self.accounting.enter_work_units(sender, work_units);
+    }
+
+    /// A frame was dropped whose cost was entered before, or one of the copies of a flooded frame.
+    pub(super) fn missed(&mut self, port: PortId, reason: DropReason) {
+        self.port_table.counters(port).drop_frame(reason);
+    }
+
+    /// Floods `packet` to those of `ports` that are served here; returns at how many of them it was enqueued.
+    pub(super) fn flood(&mut self, outlets: &mut Outlets, packet: &mut Packet, ports: &[PortId]) -> u16 {
+        let weight = Weight::new(self.port_table.weight_of(packet.source));
+        let sender = packet.source;
+        outlets.flood(packet, ports, weight, |port, reason| {
+            self.missed(if reason == DropReason::SenderMemory { sender } else { port }, reason);
+        })
+    }
+
+    /// A frame of `sender` was flooded to the ports of this worker, at the cost of so many work units. Drops were counted before.
+    pub(super) fn flooded(&mut self, sender: PortId, work_units: u64) {
+        self.accounting.enter_work_units(sender, work_units::FRAME + work_units);
+    }
+}
