@@ -39,8 +39,8 @@ pub fn inside<T: Send>(name: &str, action: impl FnOnce() -> T + Send) -> io::Res
     })
 }
 
-/// The namespace at `path`, or where a link at it leads (as containers' have): a file of nsfs and nothing else. Opening a FIFO does not wait for its
-/// other side.
+/// The namespace at `path`, or at the target of a link there (as containers have): a file of nsfs and nothing else. Opening a
+/// FIFO does not block.
 fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     match fstatfs(&file)?.filesystem_type() {

@@ -92,8 +92,8 @@ impl Store {
         self.free.pop()
     }
 
-    /// Takes a free buffer and its memory, for a read by io_uring; both are to be returned by [`Self::bring_back`], then filled
-    /// or put back.
+    /// Takes a free buffer and its memory, for a batch of reads (io_uring); [`Self::bring_back`] returns both, then the buffer is
+    /// filled or put back.
     pub(super) fn lend_free(&mut self) -> Option<(u16, Room)> {
         let index = self.take_free()?;
         Some((index, self.buffers[usize::from(index)].room.take()?))

@@ -38,8 +38,8 @@
 //! - *A rule by which frames are dropped or redirected*: [`verdict::decide`], with its [`stats::DropReason`].
 //! - *A control command*: its route in [`control`], its effect in the [`daemon`], its arguments in [`cli`].
 //!
-//! `docs/explanation/how-a-frame-travels.md` follows one frame through the modules, `docs/reference/back-end-rules.md` says where each rule of a
-//! vhost-user back end is kept.
+//! `docs/explanation/how-a-frame-travels.md` follows one frame through the modules, `docs/reference/back-end-rules.md` says where
+//! each rule of a vhost-user back end is kept.
 
 #![deny(unsafe_code)]
 

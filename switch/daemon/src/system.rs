@@ -31,7 +31,7 @@ pub fn is_open_for_writing(file: &File) -> Option<bool> {
     (io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)).then_some(true)
 }
 
-/// Makes `page` the only memory of a virtual machine, at the page's guest address. Machine and page are dropped together, the machine first.
+/// A virtual machine with a page as its only memory, at the page's guest address. Both are dropped together, the machine first.
 #[derive(Debug)]
 pub struct Machine {
     /// The machine.

@@ -182,8 +182,8 @@ impl Family<'_> {
         self.sample(labels, 1_u64);
     }
 
-    /// Adds a histogram: the upper bounds of its buckets but the last, in ascending order; how many values each bucket has, the last one too; and
-    /// the sum of all values.
+    /// Adds a histogram: the upper bounds of its buckets but the last, in ascending order; the number of values in each bucket,
+    /// including the last; and the sum of all values.
     ///
     /// # Panics
     /// There is not one more count than bounds.

@@ -188,8 +188,8 @@ unsafe fn together(uring: &mut IoUring, results: &mut Vec<i32>, file: &File, way
             Way::Read => opcode::Readv::new(descriptor, operation.first, operation.count).rw_flags(libc::RWF_NOWAIT).build(),
             Way::Write => opcode::Writev::new(descriptor, operation.first, operation.count).rw_flags(libc::RWF_NOWAIT).build(),
         };
-        // SAFETY: the caller's promise. All operations have completed when this function returns: those that may not wait do so while they are
-        // submitted, and if submitting fails, none was begun.
+        // SAFETY: the caller's promise. All operations have completed when this function returns: with RWF_NOWAIT they complete
+        // while they are submitted, and if submitting fails, none was begun.
         if unsafe { queue.push(&entry.user_data(index as u64)) }.is_err() {
             break;
         }

@@ -1,7 +1,7 @@
 //! A TAP port: a network device of the host's kernel (Documentation/networking/tuntap.rst).
 //!
-//! The device is created, or attached to if it exists, in a network namespace if one is named. Frames carry a virtio-net header both
-//! ways, so checksums and segmentation stay undone between guests and the kernel.
+//! The device is created, or attached to if it exists, in the configured network namespace. Frames carry a virtio-net header both
+//! ways, so checksum and segmentation offload work between guests and the kernel.
 
 #![expect(unsafe_code, reason = "ioctls of network devices")]
 

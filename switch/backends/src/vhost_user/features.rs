@@ -57,7 +57,7 @@ const RECEIVE_OFFLOADS: u64 = bit(net::VIRTIO_NET_F_GUEST_CSUM)
     | bit(net::VIRTIO_NET_F_GUEST_USO4)
     | bit(net::VIRTIO_NET_F_GUEST_USO6);
 
-/// Names of the features of virtio and of its network devices that have one (virtio 1.4, sections 5.1.3 and 6), without their prefixes.
+/// Names of the virtio and virtio-net features that have one (virtio 1.4, sections 5.1.3 and 6), without their prefixes.
 const NAMES: [(u32, &str); 40] = [
     (net::VIRTIO_NET_F_CSUM, "CSUM"),
     (net::VIRTIO_NET_F_GUEST_CSUM, "GUEST_CSUM"),

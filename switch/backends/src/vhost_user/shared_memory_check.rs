@@ -2,7 +2,7 @@
 //!
 //! A front end without shared memory does not report that. Some send no memory, so that no virtqueue ever starts; others send a
 //! file of which the guest uses only a private copy: its queues run and kicks arrive, but the rings in the file stay empty. The
-//! guest then has no network, and the operator needs the cause. So a session whose queues were never used checks from time to
+//! guest then has no network, and the operator needs the cause. So a session with unused queues checks from time to
 //! time, until they are.
 
 use std::os::unix::net::UnixStream;

@@ -1,8 +1,10 @@
 //! Xen ports: guests with a Xen network interface, unmodified, served from here instead of by the kernel's xen-netback.
 //!
-//! - A **domain** is a virtual machine under Xen, dom0 among them; a **vif** is a network interface of one, with a **front end** in the guest and
-//!   a **back end**, which is ours. They meet in **xenstore**, a tree of short texts that both can read and watch.
-//! - A **grant** lets one domain reach a page of another, by its reference; an **event channel** carries events between two.
+//! - A **domain** is a virtual machine under Xen, dom0 among them; a **vif** is a network interface of one, with a **front end**
+//!   in the guest and a **back end**, which is ours. They meet in **xenstore**, a tree of short texts that both can read and
+//!   watch.
+//! - A **grant** lets one domain reach a page of another, by its reference; an **event channel** carries notifications between
+//!   two.
 //!
 //! In the order in which they take part:
 //!

@@ -1,4 +1,5 @@
-//! xenstore: a tree of short texts that domains read, write and watch (`xen/docs/misc/xenstore.txt`, `xen/include/public/io/xs_wire.h`).
+//! xenstore: a tree of short texts that domains read, write and watch (`xen/docs/misc/xenstore.txt`,
+//! `xen/include/public/io/xs_wire.h`).
 //!
 //! Paths that do not begin with a slash are those of our own domain. A message is a header of four numbers (kind, request,
 //! transaction, length), then as many bytes, 4096 at most, of strings that end with a zero. A reply has the request's number;

@@ -1,6 +1,6 @@
 //! The command line: arguments in, exit code out.
 //!
-//! Exit codes: 0 success; 1 something failed while running; 2 wrong arguments or a mistaken configuration; 3 `doctor` found something
+//! Exit codes: 0 success; 1 a failure while running; 2 wrong arguments or an invalid configuration; 3 `doctor` found a problem
 //! that keeps memlane from working here.
 
 mod attach;

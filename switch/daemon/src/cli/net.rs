@@ -106,7 +106,7 @@ impl Net {
     }
 }
 
-/// The control socket of the network of `file`: if it runs, that of the process, whatever its file says now.
+/// The control socket of the network of `file`: if it runs, that of the process, even if the file has changed.
 fn socket_of(file: &Path) -> Result<PathBuf, Failure> {
     match running::of_file(file) {
         Some(socket) => Ok(socket),

@@ -29,8 +29,8 @@ pub struct Document {
     /// When idle workers use busy polling instead of sleeping. By default "adaptive"; "never" with Xen guests, because a domain
     /// cannot see whether another one needs its CPU.
     pub poll: Option<Poll>,
-    /// Whether guests are offered the feature IN_ORDER: faster for guests that poll (DPDK), but causes head-of-line blocking by a
-    /// frame whose receive queue is full. By default only with poll = "always".
+    /// Whether guests are offered IN_ORDER: faster for guests that poll (DPDK), but a frame to a full receive queue then
+    /// blocks the frames behind it (head-of-line blocking). By default only with poll = "always".
     pub in_order: Option<bool>,
     /// Path of the control socket, relative to the file's folder; by default one in the user's run-time folder, see `memlane
     /// list`.

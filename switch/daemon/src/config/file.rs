@@ -91,7 +91,7 @@ fn version(metadata: &Metadata) -> [u64; 5] {
     [metadata.dev(), metadata.ino(), metadata.len(), metadata.mtime() as u64, metadata.mtime_nsec() as u64]
 }
 
-/// True for a text whose last line has no newline, as a truncated file mostly has.
+/// True for a text without a newline at its end, as most truncated files are.
 pub fn has_open_line(text: &str) -> bool {
     !text.is_empty() && !text.ends_with('\n')
 }

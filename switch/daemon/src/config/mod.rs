@@ -225,7 +225,8 @@ impl Config {
         Ok(Document::load(path)?.config())
     }
 
-    /// Checks `text`; the network is called `default_name` if the text does not name it. Relative paths are the working directory's.
+    /// Checks `text`; the network is called `default_name` if the text does not name it. Relative paths are relative to the
+    /// working directory.
     ///
     /// # Errors
     /// All [`Mistakes`] at once.

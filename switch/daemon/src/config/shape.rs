@@ -99,7 +99,7 @@ pub(super) fn mistakes(root: &Value, schema: &Value, key: &str, at: usize, writt
     walk.found
 }
 
-/// The mistakes in `written`, a whole request, whose schema is `root`.
+/// The mistakes in `written`, a whole request, by its schema `root`.
 pub(super) fn mistakes_of_all(root: &Value, written: &Written) -> Vec<Finding> {
     let mut walk = Walk { root, found: Vec::new() };
     walk.value(root, "", written, written.at);

@@ -87,7 +87,8 @@ impl Client {
     /// Reads the resource at `uri`.
     ///
     /// # Errors
-    /// [`ControlError::Unreachable`], [`ControlError::Silent`], [`ControlError::Answer`], [`ControlError::Refused`], [`ControlError::System`].
+    /// [`ControlError::Unreachable`], [`ControlError::Silent`], [`ControlError::Answer`], [`ControlError::Refused`],
+    /// [`ControlError::System`].
     pub fn get<A: DeserializeOwned>(&self, uri: &str) -> Result<A, ControlError> {
         self.ask(Method::GET, uri, None::<&()>)
     }

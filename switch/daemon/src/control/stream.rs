@@ -109,7 +109,7 @@ impl Form {
         }
     }
 
-    /// Keep-alive data without meaning, whose write fails if the client is gone.
+    /// Keep-alive data without meaning: writing it fails if the client is gone.
     fn nothing(self) -> &'static str {
         match self {
             Self::ServerSent => ":\n\n",

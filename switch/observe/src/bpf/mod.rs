@@ -1,8 +1,8 @@
 //! Classic BPF: the programs to which capture filters are compiled.
 //!
-//! The command that captures has libpcap compile the filter ([`compile`]) and sends the instructions. The switch accepts them only as a
-//! [`Program`], which has passed every check that the kernel makes of a socket filter, so that a program from a foreign compiler can neither loop
-//! nor read outside the frame.
+//! `memlane capture` has libpcap compile the filter ([`compile`]) and sends the instructions. The switch accepts them only as a
+//! [`Program`], which has passed every check that the kernel makes of a socket filter, so that a program from a foreign compiler
+//! can neither loop nor read outside the frame.
 
 mod check;
 pub mod compile;

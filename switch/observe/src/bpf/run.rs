@@ -11,7 +11,7 @@ pub trait Frame {
     /// Its length in bytes.
     fn length(&self) -> u32;
 
-    /// Copies the `to.len()` bytes from byte `from` on, 1 to 4 of them that lie within [`Self::length`]; false if they cannot be read.
+    /// Copies the `to.len()` bytes from byte `from` on, 1 to 4 of them within [`Self::length`]; false if they cannot be read.
     fn read(&self, from: u32, to: &mut [u8]) -> bool;
 }
 
