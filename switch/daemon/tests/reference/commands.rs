@@ -19,7 +19,7 @@ fn chapter(command: &Command) -> String {
         command.get_arguments().filter(|argument| !argument.is_hide_set() && argument.get_id() != "help").map(row).collect();
     let arguments = if rows.is_empty() { String::new() } else { table(&["argument", "meaning"], &rows) };
     format!(
-        "## memlane {}\n\n{about}\n\n```text\n{}\n```\n\n{arguments}{}",
+        "## memlane {}\n\n{about}\n\n```help\n{}\n```\n\n{arguments}{}",
         command.get_name(),
         usage.trim_start_matches("Usage: "),
         after(&command)
@@ -36,5 +36,5 @@ fn row(argument: &Arg) -> Vec<String> {
 
 /// What stands below the arguments: examples, exit codes.
 fn after(command: &Command) -> String {
-    command.get_after_help().map(|text| format!("```text\n{text}\n```\n\n")).unwrap_or_default()
+    command.get_after_help().map(|text| format!("```help\n{text}\n```\n\n")).unwrap_or_default()
 }
