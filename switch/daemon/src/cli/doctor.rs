@@ -167,7 +167,7 @@ fn kvm() -> Finding {
         return Finding::note("KVM", "/dev/kvm cannot be opened", remedy);
     };
     match run_one_instruction(&kvm) {
-        Ok(()) => Finding::good("KVM", "a guest of one instruction ran; `memlane-lab doctor` boots a whole kernel"),
+        Ok(()) => Finding::good("KVM", format!("{TRIED_BY_KVM}; `memlane-lab doctor` boots a whole kernel")),
         Err(error) => {
             let text = format!("/dev/kvm is there but runs no guest: {error}");
             Finding::note("KVM", text, "enable nested virtualisation on the outer host, or use UML or QEMU TCG")
@@ -190,17 +190,27 @@ fn qemu() -> Finding {
     Finding::good("QEMU", text)
 }
 
-/// Runs `hlt` in a virtual machine of one page.
-fn run_one_instruction(kvm: &kvm_ioctls::Kvm) -> Result<(), String> {
-    use kvm_ioctls::VcpuExit;
+/// The instruction `hlt` at the start of the page.
+const HLT: u8 = 0xf4;
 
-    const HLT: u8 = 0xf4;
+/// Makes a virtual machine of one page, and runs the instruction at its start.
+fn run_one_instruction(kvm: &kvm_ioctls::Kvm) -> Result<(), String> {
     let text = |error: kvm_ioctls::Error| error.to_string();
     let machine = kvm.create_vm().map_err(text)?;
     let page = Region::anonymous(0x1000, 0x1000).map_err(|error| error.to_string())?;
     page.fill(HLT);
     let machine = Machine::new(machine, page).map_err(text)?;
     let mut cpu = machine.machine.create_vcpu(0).map_err(text)?;
+    run(&mut cpu)
+}
+
+#[cfg(target_arch = "x86_64")]
+const TRIED_BY_KVM: &str = "a guest of one instruction ran";
+
+/// Runs `hlt` in real mode.
+#[cfg(target_arch = "x86_64")]
+fn run(cpu: &mut kvm_ioctls::VcpuFd) -> Result<(), String> {
+    let text = |error: kvm_ioctls::Error| error.to_string();
     let mut special = cpu.get_sregs().map_err(text)?;
     (special.cs.base, special.cs.selector) = (0, 0);
     cpu.set_sregs(&special).map_err(text)?;
@@ -208,9 +218,18 @@ fn run_one_instruction(kvm: &kvm_ioctls::Kvm) -> Result<(), String> {
     (general.rip, general.rflags) = (0x1000, 2);
     cpu.set_regs(&general).map_err(text)?;
     match cpu.run().map_err(text)? {
-        VcpuExit::Hlt => Ok(()),
+        kvm_ioctls::VcpuExit::Hlt => Ok(()),
         other => Err(format!("it stopped with {other:?}")),
     }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+const TRIED_BY_KVM: &str = "a virtual CPU was made";
+
+/// That a virtual CPU was made is enough: `HLT` is an instruction of x86 alone.
+#[cfg(not(target_arch = "x86_64"))]
+fn run(_cpu: &mut kvm_ioctls::VcpuFd) -> Result<(), String> {
+    Ok(())
 }
 
 fn tun() -> Finding {
