@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn iovecs_are_put_together() {
+    fn fragments_are_put_together() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let sender = std::thread::spawn(move || {
             let bytes: Vec<u8> = [10_u32, 1, 8].iter().flat_map(|word| word.to_ne_bytes()).chain(7_u64.to_ne_bytes()).collect();

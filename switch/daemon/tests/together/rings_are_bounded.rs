@@ -338,7 +338,7 @@ fn and_where_drivers_poll() {
 }
 
 #[test]
-fn a_frame_that_stays_too_long_is_dropped_after_the_patience_and_the_others_are_not() {
+fn a_frame_that_stays_too_long_is_dropped_after_the_stall_timeout_and_the_others_are_not() {
     let mut bed = Bed::with(Settings { stall_timeout: Duration::from_millis(50), ..Settings::default() });
     bed.post(1, 20);
     bed.send_long(0, 1, 60_000);

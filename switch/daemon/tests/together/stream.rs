@@ -183,7 +183,7 @@ fn runts_are_counted() {
 }
 
 #[test]
-fn who_does_not_read_holds_up_its_sender_only_for_the_patience() {
+fn who_does_not_read_holds_up_its_sender_only_for_the_stall_timeout() {
     let (bed, path) = bed("stall-timeout-ms = 50");
     let (mut guest, mut stream) = (bed.guest(0), meet(&bed, &path));
     greet(&mut guest, &mut stream);
