@@ -317,21 +317,30 @@ impl Policy {
     /// # Errors
     /// It may not now, for this reason.
     pub fn take_flood(&self, flood: Flood) -> Result<(), DropReason> {
-        let Flood { reaches_one, suspect, now } = flood;
-        if suspect && !self.suspect.is_open(now) {
-            return Err(DropReason::Loop);
+        self.may_flood(&flood)?;
+        if flood.suspect {
+            self.suspect.charge(0, 1, flood.now);
         }
-        let limited = !reaches_one || !self.usual_storm.load(Ordering::Relaxed);
-        if limited && !self.storm.is_open(now) {
-            return Err(DropReason::Storm);
-        }
-        if suspect {
-            self.suspect.charge(0, 1, now);
-        }
-        if limited {
-            self.storm.charge(0, 1, now);
+        if self.limits_flood(&flood) {
+            self.storm.charge(0, 1, flood.now);
         }
         Ok(())
+    }
+
+    /// Whether it may flood a frame.
+    ///
+    /// # Errors
+    /// It may not now, for this reason.
+    pub fn may_flood(&self, flood: &Flood) -> Result<(), DropReason> {
+        if flood.suspect && !self.suspect.is_open(flood.now) {
+            return Err(DropReason::Loop);
+        }
+        let open = !self.limits_flood(flood) || self.storm.is_open(flood.now);
+        open.then_some(()).ok_or(DropReason::Storm)
+    }
+
+    fn limits_flood(&self, flood: &Flood) -> bool {
+        !flood.reaches_one || !self.usual_storm.load(Ordering::Relaxed)
     }
 
     /// Anti-spoofing: whether it may send from its pinned address only.

@@ -314,6 +314,37 @@ impl Table {
         }
     }
 
+    /// The result of [`Self::learn`], and the port that the station would be behind; nothing is learned.
+    pub fn foresee(&self, station: impl Into<LearnedAddress>, port: PortId, now: u32) -> (Learned, Option<PortId>) {
+        let (place, found) = self.look_up(station.into());
+        let learned = match found {
+            Some((_, entry)) if entry.port() == port => Learned::Known,
+            Some((_, entry)) if entry.is_pinned() => Learned::Pinned,
+            Some((way, entry)) if entry.kind() == Entry::LEARNED => {
+                let before = Moves(self.moves[place.bucket * WAYS + way].load(Ordering::Relaxed));
+                let held = || before.after(entry.port(), now).held(self.most_moves, now);
+                match before.held(self.most_moves, now).or_else(held) {
+                    Some(home) if home != port => return (Learned::Held, Some(home)),
+                    Some(_) => Learned::Known,
+                    None => Learned::Changed,
+                }
+            }
+            _ if self.giving_way(place.bucket, port).is_none() => Learned::NoRoom,
+            _ => Learned::Changed,
+        };
+        let before = found.map(|(_, entry)| entry.port());
+        let after = if matches!(learned, Learned::Known | Learned::Changed) { Some(port) } else { before };
+        (learned, after)
+    }
+
+    /// Seconds since `station` was last heard, if it was learned.
+    pub fn age_of(&self, station: LearnedAddress, now: u32) -> Option<u32> {
+        let (place, found) = self.look_up(station);
+        let (way, entry) = found.filter(|(_, entry)| entry.kind() == Entry::LEARNED)?;
+        debug_assert!(entry.is(place));
+        Some(now.saturating_sub(self.confirmed[place.bucket * WAYS + way].load(Ordering::Relaxed)))
+    }
+
     /// The place of an entry of `learned_address`, and the entry with precedence, with its way.
     #[inline]
     fn look_up(&self, learned_address: LearnedAddress) -> (Place, Option<(usize, Entry)>) {
@@ -1190,6 +1221,23 @@ mod loom_tests {
 #[cfg(all(test, not(loom)))]
 mod proofs {
     use super::*;
+
+    /// Learning is foreseen, whatever was learned, pinned and held before, and a foreseen frame changes nothing.
+    #[test]
+    fn learning_is_foreseen() {
+        bolero::check!().with_type::<Vec<(u8, u8, u8)>>().for_each(|steps| {
+            let table = Table::for_members(4, 4, 3, 7).holding_after(3);
+            table.pin(MacAddress::new([2, 0, 0, 0, 0, 0]), PortId(1));
+            for (second, &(address, port, vlan)) in steps.iter().enumerate() {
+                let station = LearnedAddress { address: MacAddress::new([2, 0, 0, 0, 0, address % 8]), vlan: u16::from(vlan % 3) };
+                let (port, now) = (PortId(u16::from(port % 4)), second as u32 / 4);
+                let before = table.records();
+                let foreseen = table.foresee(station, port, now);
+                assert_eq!(table.records(), before);
+                assert_eq!((table.learn(station, port, now), table.find(station)), foreseen);
+            }
+        });
+    }
 
     /// The permutation of keys can be undone with any key: no two addresses are mistaken for one.
     #[test]

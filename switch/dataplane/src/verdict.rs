@@ -69,16 +69,53 @@ impl From<PortId> for Sender {
 /// Decides on a frame with this `head` that `sender` sent in second `now`, with MAC learning of its source; returns the match mask,
 /// too.
 pub fn decide(head: Head, sender: impl Into<Sender>, table: &Table, now: u32) -> (Verdict, MatchMask) {
-    let mut reading = Reading { head, mask: 0 };
-    let verdict = judge(&mut reading, sender.into(), table, now).unwrap_or_else(Verdict::Drop);
+    let (mut reading, sender) = (Reading { head, mask: 0 }, sender.into());
+    let learn = |station| table.learn(station, sender.port, now);
+    let find = |station| table.find(station);
+    let verdict = judge(&mut reading, sender, table, learn, find).unwrap_or_else(Verdict::Drop);
     (verdict, reading.match_mask())
 }
 
-fn judge(frame: &mut Reading, sender: Sender, table: &Table, now: u32) -> Result<Verdict, DropReason> {
+/// A forecast of [`decide`] for a frame, and its grounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Foreseen {
+    /// Where it would go.
+    pub verdict: Verdict,
+    /// Its source.
+    pub source: MacAddress,
+    /// Its VLAN.
+    pub vlan: u16,
+    /// The result of MAC learning; `None` if the source may not send at all.
+    pub learned: Option<Learned>,
+    /// The port that the source is known behind.
+    pub behind: Option<PortId>,
+}
+
+/// The verdict of [`decide`], without learning from the frame.
+pub fn foresee(head: Head, sender: impl Into<Sender>, table: &Table, now: u32) -> Foreseen {
+    let (mut reading, sender) = (Reading { head, mask: 0 }, sender.into());
+    let source = LearnedAddress { address: head.source(), vlan: head.vlan().0 };
+    let (learned, after) = table.foresee(source, sender.port, now);
+    let mut asked = None;
+    let learn = |_| *asked.insert(learned);
+    let find = |station| if station == source { after } else { table.find(station) };
+    let verdict = judge(&mut reading, sender, table, learn, find).unwrap_or_else(Verdict::Drop);
+    Foreseen { verdict, source: source.address, vlan: source.vlan, learned: asked, behind: table.find(source) }
+}
+
+/// Decides; `learn` is called with the source, then `find` with the destination.
+#[inline]
+fn judge(
+    frame: &mut Reading,
+    sender: Sender,
+    table: &Table,
+    learn: impl FnOnce(LearnedAddress) -> Learned,
+    find: impl FnOnce(LearnedAddress) -> Option<PortId>,
+) -> Result<Verdict, DropReason> {
     let source = frame.source();
     may_send_from(source, sender, table)?;
     let vlan = frame.vlan();
-    let flood = match table.learn(LearnedAddress { address: source, vlan }, sender.port, now) {
+    let flood = match learn(LearnedAddress { address: source, vlan }) {
         Learned::Pinned => return Err(DropReason::BadSource),
         // Its floods would circulate in the loop.
         Learned::Held => Verdict::Drop(DropReason::Loop),
@@ -88,7 +125,7 @@ fn judge(frame: &mut Reading, sender: Sender, table: &Table, now: u32) -> Result
     if destination.is_group() {
         return Ok(flood);
     }
-    match table.find(LearnedAddress { address: destination, vlan }) {
+    match find(LearnedAddress { address: destination, vlan }) {
         Some(found) if found == sender.port => Err(DropReason::SamePort),
         Some(found) => Ok(Verdict::To(found)),
         None => Ok(flood),
@@ -205,6 +242,21 @@ mod tests {
         assert_eq!(decide(learned_address(1), learned_address(9)), Verdict::Drop(DropReason::SamePort));
         assert_eq!(decide(A, learned_address(2)), Verdict::Drop(DropReason::BadSource));
         assert_eq!(decide(MacAddress::default(), learned_address(2)), Verdict::Drop(DropReason::BadSource));
+    }
+
+    #[test]
+    fn a_verdict_is_foreseen_and_nothing_is_learned_from_that() {
+        let table = Table::new(4, 64, 1);
+        table.pin(learned_address(9), PortId(2));
+        for n in 0..2000_u32 {
+            let source = [learned_address((n % 5) as u8), learned_address(9), A, MacAddress::default()][n as usize / 3 % 4];
+            let destination = [learned_address((n % 7) as u8), learned_address(9), A][n as usize / 5 % 3];
+            let sender = Sender { port: PortId((n % 3) as u16), guarded: n % 11 == 0 };
+            let (head, generation) = (head(source, destination), table.generation());
+            let foreseen = foresee(head, sender, &table, n / 100);
+            assert_eq!((table.generation(), foreseen.source), (generation, source));
+            assert_eq!(decide(head, sender, &table, n / 100).0, foreseen.verdict, "{n}: {foreseen:?}");
+        }
     }
 
     #[test]

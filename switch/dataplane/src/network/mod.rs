@@ -8,7 +8,8 @@
 //! 4. The **fault handler** acts on the events of workers: it quarantines ports after ring faults, ages FDB entries out, and warns
 //!    of [`loops`].
 //! 5. [`captures`]: copies of frames for those who look at them.
-//! 6. [`fatal`]: a panic of a worker or of the fault handler ends the network.
+//! 6. [`why`]: what would become of a frame.
+//! 7. [`fatal`]: a panic of a worker or of the fault handler ends the network.
 
 mod captures;
 pub mod fatal;
@@ -16,6 +17,7 @@ mod loops;
 mod payer;
 mod registry;
 mod rings;
+mod why;
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -31,6 +33,7 @@ use payer::Payer;
 use registry::PortRegistry;
 pub use registry::{AddError, AttachSettings};
 pub use rings::RingParts;
+pub use why::{Forecast, ForecastDrop};
 
 use crate::descriptors;
 use crate::frame::MacAddress;

@@ -1,0 +1,180 @@
+//! Forecasts: the outcome of a frame without sending it, decided by the verdict's own code, step by step.
+//!
+//! Conditions of the moment are steps beside the outcome: frames that wait for the receiver, rate limits, random loss by link emulation.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Network;
+use crate::frame::{ETHERNET, Head, MacAddress, START};
+use crate::id::PortId;
+use crate::policy::Flood;
+use crate::port::Port;
+use crate::stats::DropReason;
+use crate::table::{Learned, LearnedAddress};
+use crate::time::cycles;
+use crate::verdict::{Foreseen, Sender, Verdict, foresee};
+
+/// The expected outcome of a frame.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct Forecast {
+    /// How that follows, a sentence a step.
+    pub steps: Vec<String>,
+    /// Ports that it would be delivered to.
+    pub receivers: Vec<String>,
+    /// Where it would be dropped.
+    pub drops: Vec<ForecastDrop>,
+}
+
+/// A drop that is foreseen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ForecastDrop {
+    /// The port where it would be counted.
+    pub port: String,
+    /// The reason, as in the counters.
+    pub reason: String,
+}
+
+impl Forecast {
+    /// The outcome in one sentence.
+    pub fn outcome(&self) -> String {
+        let drops: Vec<String> = self.drops.iter().map(|drop| format!("{} (counted at {})", drop.reason, drop.port)).collect();
+        match (&self.receivers[..], &drops[..]) {
+            ([], []) => "would reach nobody: there is no other port on the segment".into(),
+            ([], _) => format!("would be dropped: {}", drops.join(", ")),
+            (receivers, []) => format!("would be delivered to {}", receivers.join(", ")),
+            (receivers, _) => {
+                format!("would be delivered to {}, and dropped elsewhere: {}", receivers.join(", "), drops.join(", "))
+            }
+        }
+    }
+
+    fn step(&mut self, text: impl Into<String>) {
+        self.steps.push(text.into());
+    }
+
+    fn drop_at(&mut self, port: &Port, reason: DropReason) {
+        self.drops.push(ForecastDrop { port: port.name.clone(), reason: reason.name().into() });
+    }
+}
+
+impl Network {
+    /// The outcome of `frame` if the guest of `port` transmitted it in second `now` of the network. Nothing is learned, counted or sent.
+    pub fn why(&self, port: &Port, frame: &[u8], now: u32) -> Forecast {
+        let mut forecast = Forecast::default();
+        if frame.len() < ETHERNET {
+            forecast.step(format!("the frame has {} bytes, and an Ethernet header {ETHERNET}", frame.len()));
+            forecast.drop_at(port, DropReason::Runt);
+            return forecast;
+        }
+        if !port.is_enabled() {
+            forecast.step(format!("{} is disabled: its frames stay in its transmit ring until it is enabled", port.name));
+        }
+        let mut start = [0; START];
+        let length = frame.len().min(START);
+        start[..length].copy_from_slice(&frame[..length]);
+        let head = Head::of(&start);
+        let table = port.segment.table();
+        let sender = Sender { port: port.id, guarded: port.policy.is_guarded() };
+        let foreseen = foresee(head, sender, &table, now);
+        self.tell_source(&mut forecast, port, &foreseen);
+        match foreseen.verdict {
+            Verdict::Drop(reason) => forecast.drop_at(port, reason),
+            Verdict::To(to) => {
+                let age = table.age_of(LearnedAddress { address: head.destination(), vlan: head.vlan().0 }, now);
+                let age = age.map_or_else(String::new, |age| format!(", last heard {age} s ago"));
+                forecast.step(format!("destination {} is behind {}{age}", head.destination(), self.name(to)));
+                self.receive(&mut forecast, to, frame.len(), true);
+            }
+            Verdict::Flood => self.flood(&mut forecast, port, head.destination(), frame.len(), now),
+        }
+        forecast
+    }
+
+    fn name(&self, port: PortId) -> String {
+        self.port(port).map_or_else(|| "a port that has gone".into(), |port| port.name.clone())
+    }
+
+    fn tell_source(&self, forecast: &mut Forecast, port: &Port, foreseen: &Foreseen) {
+        let Foreseen { source, vlan, .. } = *foreseen;
+        let vlan = if vlan == 0 { String::new() } else { format!(" in VLAN {vlan}") };
+        let name = &port.name;
+        forecast.step(match (foreseen.learned, foreseen.verdict) {
+            (None, Verdict::Drop(DropReason::SpoofedSource)) => {
+                format!("source {source} is not the mac of {name}, and anti-spoof lets {name} send from that only")
+            }
+            (None, _) => format!("source {source} is no address of a station: all zeroes, or a group's"),
+            (Some(Learned::Known), _) => format!("source {source}{vlan} is known behind {name}"),
+            (Some(Learned::Changed), _) => match foreseen.behind {
+                Some(other) => format!("source {source}{vlan} moves from {} to {name}", self.name(other)),
+                None => format!("source {source}{vlan} is new, and is learned behind {name}"),
+            },
+            (Some(Learned::NoRoom), _) => {
+                format!("source {source}{vlan} is new, and is not learned: {name} has as many addresses as a port may")
+            }
+            (Some(Learned::Pinned), _) => {
+                let owner = foreseen.behind.map_or_else(String::new, |owner| self.name(owner));
+                format!("source {source} is the mac of {owner}, and no other port may send from it")
+            }
+            (Some(Learned::Held), _) => {
+                let home = foreseen.behind.map_or_else(String::new, |home| self.name(home));
+                format!("source {source}{vlan} moved too often, as in a loop, and is held at {home}")
+            }
+        });
+        if foreseen.verdict == Verdict::Drop(DropReason::SamePort) {
+            forecast.step(format!("the destination is behind {name} too: the guest's own bridge delivers such frames"));
+        }
+    }
+
+    fn flood(&self, forecast: &mut Forecast, port: &Port, destination: MacAddress, length: usize, now: u32) {
+        let what = if destination.is_group() { "is a group's" } else { "is unknown" };
+        forecast.step(format!("destination {destination} {what}: the frame is flooded to segment {}", port.segment.name));
+        let members = port.segment.members();
+        let uplink = port.segment.uplink();
+        let suspect = uplink != Some(port.id) && port.segment.table().is_suspect(port.id, now);
+        let flood = Flood { reaches_one: members.len() <= 2 && uplink.is_none(), suspect, now: cycles() };
+        if let Err(reason) = port.policy.may_flood(&flood) {
+            forecast.step(format!("{} may flood no more at this moment", port.name));
+            return forecast.drop_at(port, reason);
+        }
+        members.into_iter().filter(|&member| member != port.id).for_each(|member| self.receive(forecast, member, length, false));
+    }
+
+    /// How the frame fares at `to`. One that is flooded does not count as dropped where there is no receiver.
+    fn receive(&self, forecast: &mut Forecast, to: PortId, length: usize, alone: bool) {
+        let Some(port) = self.port(to) else { return };
+        let name = port.name.clone();
+        if !port.is_enabled() || port.rings().entries().is_empty() {
+            let why = if port.is_enabled() { "has no receive ring that runs" } else { "is disabled" };
+            forecast.step(format!("{name} {why} ({})", port.state().name()));
+            if alone {
+                forecast.drop_at(&port, DropReason::ReceiverAbsent);
+            }
+            return;
+        }
+        self.tell_way(forecast, &port, length);
+        forecast.receivers.push(name);
+    }
+
+    /// Link emulation, limits and waiting frames on the way to a port that receives.
+    fn tell_way(&self, forecast: &mut Forecast, port: &Port, length: usize) {
+        let name = &port.name;
+        if let Some(link) = port.link() {
+            let link = serde_json::to_string(&link).unwrap_or_default();
+            forecast.step(format!("on the way is the link of {name}: {link}; chance may lose the frame there"));
+        }
+        if port.policy.receive.is_set() && !port.policy.receive.is_open(cycles()) {
+            forecast.step(format!("the receive limit of {name} holds frames back at this moment: it would wait"));
+        }
+        let waiting = port.totals().waiting;
+        if waiting > 0 {
+            forecast.step(format!(
+                "{waiting} frames wait for {name} at this moment: it would wait behind them, or be dropped as receiver-full"
+            ));
+        }
+        if let Some(mtu) = port.offer().mtu.filter(|&mtu| length > usize::from(mtu) + 18) {
+            forecast.step(format!("the frame is longer than the MTU of {name} ({mtu}): its driver may refuse it"));
+        }
+    }
+}
