@@ -17,10 +17,12 @@ mod output;
 mod ports;
 mod qemu;
 mod reload;
+mod service;
 mod set;
 mod status;
 mod up;
 mod usage;
+mod why;
 mod words;
 
 use std::fmt;
@@ -110,6 +112,12 @@ enum Command {
         after_help = "Examples:\n  memlane show web\n  memlane show net.toml web --json | jq .entry"
     )]
     Show(ports::Show),
+    /// Tell what would become of a frame of a port's guest, without sending it; or without a frame, what is wrong with the port.
+    #[command(
+        allow_missing_positional = true,
+        after_help = "Examples:\n  memlane why net.toml web --to 02:00:00:00:00:02\n  memlane why net.toml web"
+    )]
+    Why(why::WhyCommand),
     /// Capture frames of a running network in the format of Wireshark (pcapng).
     ///
     /// Each port is an interface of the file. A frame is there where its guest transmits it, where a guest receives it, and where
@@ -277,6 +285,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Down(down) => down.run(),
         Command::Status(status) => status.run(),
         Command::Events(events) => events.run(),
+        Command::Why(why) => why.run(),
         Command::Capture(capture) => capture.run(),
         Command::Ls(list) => list.run(),
         Command::Show(show) => show.run(),

@@ -11,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::net::DEFAULT_NAME;
+use super::service::ServiceManager;
 use super::{Failure, output};
 use crate::config::{Config, Mistakes, runtime_folder};
 use crate::control::reload::ReloadOptions;
@@ -102,6 +103,8 @@ async fn serve(config: Config, origin: Origin, started: impl FnOnce(&Arc<Managed
         tracing::warn!(%cause, "the network is up");
     }
     let mut serving = std::pin::pin!(answer(listener, scrapes.as_ref(), &managed));
+    let manager = ServiceManager::of_this_process();
+    manager.ready(&managed);
     let over = fatal_bell(&managed);
     started(&managed);
     let result = loop {
@@ -111,11 +114,16 @@ async fn serve(config: Config, origin: Origin, started: impl FnOnce(&Arc<Managed
             _ = terminate.recv() => break Ok(()),
             _ = interrupt.recv() => break Ok(()),
             _ = hang_up.recv() => {
-                let managed = Arc::clone(&managed);
-                tokio::task::spawn_blocking(move || reload(&managed));
+                let (managed, manager) = (Arc::clone(&managed), manager.clone());
+                tokio::task::spawn_blocking(move || {
+                    manager.reloading();
+                    reload(&managed);
+                    manager.ready(&managed);
+                });
             }
         }
     };
+    manager.stopping();
     managed.stop();
     drop(socket_file);
     result

@@ -13,6 +13,7 @@ use super::metrics::{self, LastReload, ProcessUsage};
 use super::problem::Refusal;
 use super::reload::{self, ReloadOptions, Reloaded};
 use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
+use super::routes::WhyFrame;
 use super::running::{Identity, NetFile};
 use super::state::State;
 use super::state_file::StateFile;
@@ -20,6 +21,8 @@ use crate::config::difference::{self, Difference};
 use crate::config::{Config, Mistakes, PortConfig, PortEntry, Reread};
 use crate::daemon::{Daemon, NoSuchPort, Prepared};
 use crate::journal::NetworkEvent;
+use crate::network::Forecast;
+use crate::port::default_address;
 
 /// Longest wait without a check whether the network ends.
 const STEP: Duration = Duration::from_millis(100);
@@ -238,6 +241,24 @@ impl Managed {
         let report = self.ask(|daemon| PortReport::of(&config, &port, daemon.network()))?;
         let report = report.ok_or_else(|| NoSuchPort(name.into()))?;
         Ok(PortView { report, entry: port.entry() })
+    }
+
+    /// The outcome of a frame that the guest of the port called `name` would transmit.
+    ///
+    /// # Errors
+    /// There is no such port, or the request has no frame.
+    pub fn why(&self, name: &str, question: &WhyFrame) -> Result<Forecast, Refusal> {
+        let port = self.port(name)?;
+        let own =
+            port.mac.unwrap_or_else(|| default_address(&self.config().map_or_else(|_| String::new(), |config| config.name), name));
+        let frame = question
+            .bytes(own)
+            .map_err(|(key, text)| Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, vec![(key.to_owned(), text)]))?;
+        let second = u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX);
+        self.ask(|daemon| {
+            let network = daemon.network();
+            network.find(name).map(|port| network.why(&port, &frame, second)).ok_or_else(|| NoSuchPort(name.into()).into())
+        })?
     }
 
     /// The segments.

@@ -41,7 +41,7 @@ impl Capture {
         let mut output = BufReader::new(child.stderr.take().unwrap());
         output.read_line(&mut line).unwrap();
         assert!(line.contains("the capture has begun"), "{line}");
-        // What else it says is read by nobody, and is short.
+        // Its further output is short and stays unread.
         std::mem::forget(output);
         Self(child)
     }

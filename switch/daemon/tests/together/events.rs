@@ -1,4 +1,4 @@
-//! What happens to a network is told, in order, to as many as ask, and to no more cost than is bounded.
+//! Events of a network reach all readers in order, at bounded cost.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;

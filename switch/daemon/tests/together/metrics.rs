@@ -24,7 +24,7 @@ fn up(folder: &Path, text: &str) -> Running {
     Running::start(memlane(folder, &["up", "net.toml"]))
 }
 
-/// What `stream` answers to a request: head and body.
+/// The answer of `stream` to a request: head and body.
 fn asked(mut stream: impl Read + Write, request: &str) -> (String, String) {
     write!(stream, "{request}\r\nhost: memlane\r\nconnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
@@ -92,6 +92,21 @@ fn metrics_pass_promtool_and_move_with_frames() {
 }
 
 #[test]
+fn the_alerts_work_and_name_metrics_that_are_there() {
+    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/prometheus");
+    let output = Command::new("promtool").args(["test", "rules", "alerts_test.yml"]).current_dir(&rules).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let folder = tempfile::tempdir().unwrap();
+    let _running = up(folder.path(), NETWORK);
+    let text = scrape(&folder.path().join("metrics"));
+    let rules = std::fs::read_to_string(rules.join("alerts.yml")).unwrap();
+    let words = rules.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let names: std::collections::BTreeSet<_> = words.filter(|word| word.starts_with("memlane_")).collect();
+    assert!(names.len() >= 8, "{names:?}");
+    names.into_iter().for_each(|name| assert!(text.contains(&format!("\n{name}{{")), "{name} is no metric"));
+}
+
+#[test]
 fn a_scraper_that_takes_openmetrics_gets_it() {
     let folder = tempfile::tempdir().unwrap();
     let _running = up(folder.path(), NETWORK);
@@ -120,7 +135,7 @@ fn nothing_can_be_changed_where_metrics_are() {
 #[test]
 fn metrics_may_be_at_a_tcp_address() {
     let folder = tempfile::tempdir().unwrap();
-    // One that is free: the kernel gives it to nobody else so soon.
+    // One that is free: the kernel does not give it to another process so soon.
     let address: SocketAddr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let text = NETWORK.replace("unix:metrics", &address.to_string()).replace("metrics-access = { mode = \"0666\" }\n", "");
     let _running = up(folder.path(), &text);
@@ -174,7 +189,7 @@ fn a_reload_that_fails_is_seen_in_metrics() {
     wait_until(|| success() == 1.0, "the success is seen");
 }
 
-/// Clients that ask and never read take the places of each other, and nobody's memory for long.
+/// Clients that ask and never read take the places of each other only.
 #[test]
 fn scrapers_that_never_read_lock_nobody_out() {
     let folder = tempfile::tempdir().unwrap();
