@@ -72,10 +72,10 @@ impl CpuTime {
         self.stolen.slept(span);
     }
 
-    /// Whether `port` is served in this poll iteration, or throttled.
+    /// Admits `port` to service in this poll iteration; false if it is throttled.
     #[inline]
-    pub fn may_spend(&mut self, port: PortId) -> bool {
-        self.times.may_spend(port)
+    pub fn admit(&mut self, port: PortId) -> bool {
+        self.times.admit(port)
     }
 
     /// `port` is backlogged: it has more frames than it was served.

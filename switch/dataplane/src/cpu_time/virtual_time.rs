@@ -90,9 +90,9 @@ impl VirtualTimes {
         self.refused = false;
     }
 
-    /// Whether `port` is served in this poll iteration, or throttled.
+    /// Admits `port` to service in this poll iteration; false if it is throttled.
     #[inline]
-    pub(super) fn may_spend(&mut self, port: PortId) -> bool {
+    pub(super) fn admit(&mut self, port: PortId) -> bool {
         // A port that was not added has nothing to be charged.
         let Some(time) = self.ports.get_mut(port.index()) else { return true };
         *time = (*time).clamp(self.floor, self.floor + self.farthest);
@@ -182,7 +182,7 @@ mod tests {
         for _ in 0..passes {
             times.begin_pass();
             for &(port, weight, cost) in turns {
-                if times.may_spend(PortId(port)) {
+                if times.admit(PortId(port)) {
                     times.spend(PortId(port), weight, cost, 0);
                     times.mark_backlogged(PortId(port));
                     spent[usize::from(port)] += cost;
@@ -223,7 +223,7 @@ mod tests {
             times.begin_pass();
             // One port has a few frames in each poll iteration, one a few now and then, one is always backlogged.
             for (port, every, cost) in [(0, 1, 500), (1, 10, 500), (2, 1, 20_000)] {
-                if pass % every == 0 && times.may_spend(PortId(port)) {
+                if pass % every == 0 && times.admit(PortId(port)) {
                     times.spend(PortId(port), 1, cost, 0);
                     if port == 2 {
                         times.mark_backlogged(PortId(port));
@@ -242,7 +242,7 @@ mod tests {
         let mut sat_out = 0;
         for _ in 0..1000 {
             times.begin_pass();
-            if times.may_spend(PortId(1)) {
+            if times.admit(PortId(1)) {
                 times.spend(PortId(1), 1, 1 << 30, 0);
                 times.mark_backlogged(PortId(1));
             }
@@ -259,10 +259,10 @@ mod tests {
         let mut waited = 0;
         loop {
             times.begin_pass();
-            if times.may_spend(PortId(0)) {
+            if times.admit(PortId(0)) {
                 break;
             }
-            assert!(times.may_spend(PortId(1)));
+            assert!(times.admit(PortId(1)));
             times.spend(PortId(1), 1, lead(), 0);
             times.mark_backlogged(PortId(1));
             waited += lead();

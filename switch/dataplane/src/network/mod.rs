@@ -257,7 +257,7 @@ impl Network {
     /// done so: so there is never more than one announcement of a port in flight. Its flood limits apply.
     pub fn announce(&self, port: &Arc<Port>, address: MacAddress) {
         let announced = Arc::clone(port);
-        let may = self.worker(self.worker_of(port.id, 0)).ask(move |worker| worker.may_announce(&announced, address));
+        let may = self.worker(self.worker_of(port.id, 0)).ask(move |worker| worker.learn_announced(&announced, address));
         if may != Some(true) {
             return;
         }

@@ -216,7 +216,7 @@ impl Outlets {
             }
             return sent;
         }
-        if outlet.turns.waiting() > 0 || !outlet.may_go(packet.source, self.now, &mut self.fair_queues) {
+        if outlet.turns.waiting() > 0 || !outlet.admit(packet.source, self.now, &mut self.fair_queues) {
             return SendOutcome::MustWait;
         }
         let segments_before = packet.segments_done;
@@ -239,10 +239,10 @@ impl Outlets {
         let FastPathKey { sender, weight, match_mask, port } = key;
         let &[entry] = self.entries(port) else { return (0, 0) };
         let Some(outlet) = self.slots.get_mut(entry.slot) else { return (0, 0) };
-        let may_go = outlet.may_go(sender, self.now, &mut self.fair_queues);
+        let admitted = outlet.admit(sender, self.now, &mut self.fair_queues);
         let Sink::Ring(receive) = &mut outlet.sink else { return (0, 0) };
         let by_turns = outlet.turns.waiting() > 0 || outlet.port.policy.receive.is_set() || outlet.line.is_some();
-        if entry.worker != self.worker || !outlet.open || by_turns || !may_go || !fast_path::may_carry(transmit, receive) {
+        if entry.worker != self.worker || !outlet.open || by_turns || !admitted || !fast_path::may_carry(transmit, receive) {
             return (0, 0);
         }
         let (mut frames, mut bytes) = (0, 0);
@@ -371,7 +371,7 @@ impl Outlets {
     /// not the cause.
     pub(crate) fn hold_back(&mut self, slot: Slot, sender: PortId) -> bool {
         let Some(outlet) = self.slots.get_mut(slot) else { return false };
-        !outlet.port.policy.receive.is_open(self.now) || !outlet.may_go(sender, self.now, &mut self.fair_queues)
+        !outlet.port.policy.receive.is_open(self.now) || !outlet.admit(sender, self.now, &mut self.fair_queues)
     }
 
     /// Health of the receiver at `slot`.

@@ -374,12 +374,12 @@ impl Outlet {
         self.notification.stuck_since().is_some_and(|since| now.wrapping_sub(since) > than)
     }
 
-    /// Whether `sender` may have room, or must let other blocked senders catch up (fair queueing).
+    /// Admits `sender` to the room there is; false if other blocked senders must catch up first (fair queueing).
     #[inline]
-    pub(super) fn may_go(&mut self, sender: PortId, now: Cycles, fair_queues: &mut usize) -> bool {
+    pub(super) fn admit(&mut self, sender: PortId, now: Cycles, fair_queues: &mut usize) -> bool {
         let Some(fair_queue) = &mut self.fair_queue else { return true };
         if fair_queue.begin_pass(now) {
-            return fair_queue.may_go(sender);
+            return fair_queue.may_send(sender);
         }
         self.fair_queue = None;
         *fair_queues -= 1;

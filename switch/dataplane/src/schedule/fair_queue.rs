@@ -76,7 +76,7 @@ impl FairQueue {
 
     /// Whether `sender` may have room, or must let the senders behind it catch up.
     #[inline]
-    pub fn may_go(&self, sender: PortId) -> bool {
+    pub fn may_send(&self, sender: PortId) -> bool {
         let Some(last) = self.last else { return true };
         let own = self.blocked_senders.iter().find(|blocked_sender| blocked_sender.sender == sender);
         own.is_none_or(|own| own.run <= last + LEAD * Weight::PARTS)
@@ -131,7 +131,7 @@ mod tests {
             for (sender, &(weight, size)) in senders.iter().enumerate() {
                 let port = PortId(sender as u16);
                 for _ in 0..32 {
-                    if left < size || !fair_queue.may_go(port) {
+                    if left < size || !fair_queue.may_send(port) {
                         fair_queue.came(port);
                         break;
                     }
@@ -164,13 +164,13 @@ mod tests {
         fair_queue.came(PortId(0));
         fair_queue.went(PortId(1), Weight::new(1), 10 * LEAD);
         fair_queue.begin_pass(2);
-        assert!(!fair_queue.may_go(PortId(1)), "another is behind");
+        assert!(!fair_queue.may_send(PortId(1)), "another is behind");
         fair_queue.came(PortId(1));
         fair_queue.begin_pass(3);
-        assert!(fair_queue.may_go(PortId(1)), "it has not come again");
+        assert!(fair_queue.may_send(PortId(1)), "it has not come again");
         fair_queue.came(PortId(0));
         fair_queue.begin_pass(4);
-        assert!(!fair_queue.may_go(PortId(1)), "but is still behind when it does");
+        assert!(!fair_queue.may_send(PortId(1)), "but is still behind when it does");
         assert!(!fair_queue.begin_pass(100), "it is over");
     }
 
@@ -184,12 +184,12 @@ mod tests {
             fair_queue.went(PortId(0), Weight::new(1), 60);
             fair_queue.clear_backlog(PortId(0));
             for sender in [1, 2] {
-                assert!(fair_queue.may_go(PortId(sender)), "pass {now}");
+                assert!(fair_queue.may_send(PortId(sender)), "pass {now}");
                 fair_queue.went(PortId(sender), Weight::new(1), LEAD);
             }
         }
         fair_queue.came(PortId(0));
         fair_queue.begin_pass(100);
-        assert!(fair_queue.may_go(PortId(1)), "it is not far behind when it wants more");
+        assert!(fair_queue.may_send(PortId(1)), "it is not far behind when it wants more");
     }
 }

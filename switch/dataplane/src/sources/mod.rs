@@ -235,10 +235,10 @@ impl Source {
         }
     }
 
-    /// Interrupt coalescing: whether the driver has seen the completions for which its interrupt was delayed; then it needs none.
-    fn has_looked(&mut self) -> bool {
+    /// Interrupt coalescing: drops a delayed interrupt if the driver has seen the completions meanwhile. True if it was dropped.
+    fn drop_seen_interrupt(&mut self) -> bool {
         let Some(shown) = self.notification.put_off_at() else { return false };
-        let looked = self.feed.ring().is_some_and(|ring| ring.has_looked(shown));
+        let looked = self.feed.ring().is_some_and(|ring| ring.drop_seen_interrupt(shown));
         if looked {
             self.bytes_back = 0;
         }
@@ -271,9 +271,9 @@ impl Source {
         self.notification.put_off(shown, now, spans)
     }
 
-    /// Whether so few completions were published that their interrupt can wait: the guest exchanges requests and answers. A guest
+    /// Considers whether so few completions were published that their interrupt can wait: the guest exchanges requests and answers. A guest
     /// that acknowledges a stream is interrupted at once, because that makes streams faster.
-    fn may_call_later(&mut self) -> bool {
+    fn consider_delay(&mut self) -> bool {
         let delivered = self.port.delivered_bytes();
         let got = delivered.wrapping_sub(std::mem::replace(&mut self.delivered, delivered));
         let few = self.bytes_back < LITTLE_BYTES && got < LITTLE_BYTES;
@@ -453,9 +453,9 @@ impl Sources {
         while let Some(slot) = self.touched.pop() {
             let Some(source) = self.slots.get_mut(slot) else { continue };
             source.touched = false;
-            let mut changed = source.notification.happened() | (source.has_looked() && source.notification.told());
+            let mut changed = source.notification.happened() | (source.drop_seen_interrupt() && source.notification.told());
             if source.has_pending_interrupt() {
-                if source.may_call_later() && source.put_off(now, &self.spans) {
+                if source.consider_delay() && source.put_off(now, &self.spans) {
                     changed = true;
                 } else {
                     changed |= source.notification.told();

@@ -97,7 +97,7 @@ impl Worker {
     fn serve(&mut self, slot: Slot) -> u32 {
         let Some(source) = self.sources.get(slot) else { return 0 };
         let port = source.port();
-        if !self.cpu_time.may_spend(port) {
+        if !self.cpu_time.admit(port) {
             return 0;
         }
         self.packet.transmit = TransmitQueueId { worker: self.index, slot };
@@ -196,7 +196,7 @@ impl Worker {
     fn look_at_burdens(&mut self) {
         let Self { burdens, cpu_time, outlets, .. } = self;
         burdens.retain(|&(slot, port)| {
-            let shut = !cpu_time.may_spend(port);
+            let shut = !cpu_time.admit(port);
             outlets.shut(slot, port, shut);
             shut
         });

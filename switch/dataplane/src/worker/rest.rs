@@ -143,7 +143,7 @@ impl Worker {
             self.poll_events_if_due();
             return;
         }
-        let polls_on = !self.sources.awake.is_empty() && self.rest.adaptive_poll.goes_on(self.rest.busy_at, self.now);
+        let polls_on = !self.sources.awake.is_empty() && self.rest.adaptive_poll.poll_on(self.rest.busy_at, self.now);
         if polls_on || self.outlets.expect_soon(self.now) {
             std::hint::spin_loop();
             self.poll_events_if_due();

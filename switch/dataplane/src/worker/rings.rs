@@ -271,7 +271,7 @@ impl Worker {
     }
 
     /// Learns `address` at `port` for an announcement, within the port's flood limits; false if it may not be announced. Counts it.
-    pub fn may_announce(&mut self, port: &Arc<Port>, address: MacAddress) -> bool {
+    pub fn learn_announced(&mut self, port: &Arc<Port>, address: MacAddress) -> bool {
         let Some(segment) = self.port_table.members(port.segment.id).filter(|_| self.port_table.knows(port)) else { return false };
         // The worker may have slept until this command: its own second may be long ago, and an address that is learned then would
         // age out at once.

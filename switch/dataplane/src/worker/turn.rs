@@ -61,7 +61,7 @@ impl Turn<'_> {
         let limiter = &self.port.policy.transmit;
         let limited = limiter.is_set();
         // Checked without a limit too: it may have been removed while it held back.
-        if self.is_held(limiter) {
+        if self.apply_rate_limit(limiter) {
             return Ok(0);
         }
         let waiting = self.source.feed.look(BATCH as u16)?;
@@ -134,8 +134,8 @@ impl Turn<'_> {
         Ok(taken.into())
     }
 
-    /// Whether the port's rate limit holds it back now; records until when.
-    fn is_held(&mut self, limiter: &Limiter) -> bool {
+    /// Applies the port's rate limit: records until when it holds the port back. True if it does.
+    fn apply_rate_limit(&mut self, limiter: &Limiter) -> bool {
         let held = !limiter.is_open(self.now);
         let before = std::mem::replace(&mut self.source.held_until, held.then(|| limiter.opens_at()));
         if held && before.is_none() {

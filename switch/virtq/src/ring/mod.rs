@@ -265,9 +265,9 @@ impl Ring {
         self.published_used
     }
 
-    /// Interrupt coalescing: true if the driver has seen the entries before used index `shown` and requested an interrupt for later
-    /// ones only, so that they need none. Only EVENT_IDX tells.
-    pub fn has_looked(&mut self, shown: u16) -> bool {
+    /// Interrupt coalescing: drops the interrupt for the entries before used index `shown` if the driver has seen them and requested
+    /// an interrupt for later ones only. True if it was dropped. Only EVENT_IDX tells.
+    pub fn drop_seen_interrupt(&mut self, shown: u16) -> bool {
         let looked = self.options.event_index && !self.wants_call(self.considered_used, shown);
         if looked {
             self.considered_used = shown;

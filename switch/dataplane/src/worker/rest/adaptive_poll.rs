@@ -34,9 +34,9 @@ impl AdaptivePoll {
         Self { span: 0, yielded_at: 0, asked_at: 0, idle_cpu: false, yield_every: in_cycles(YIELD_EVERY), cpus }
     }
 
-    /// Whether to poll on, without work since `busy_at`; other tasks may have had the CPU meanwhile.
+    /// Polls on without work since `busy_at`, and yields the CPU now and then; false if the worker is to sleep instead.
     #[inline]
-    pub(super) fn goes_on(&mut self, busy_at: Cycles, now: Cycles) -> bool {
+    pub(super) fn poll_on(&mut self, busy_at: Cycles, now: Cycles) -> bool {
         if now.wrapping_sub(busy_at) >= self.span {
             return false;
         }
@@ -91,11 +91,11 @@ mod tests {
         for _ in 0..10 {
             adaptive_poll.slept_through(short, 1);
         }
-        assert!(adaptive_poll.goes_on(1, 1 + short) && !adaptive_poll.goes_on(1, 1 + long));
+        assert!(adaptive_poll.poll_on(1, 1 + short) && !adaptive_poll.poll_on(1, 1 + long));
         for _ in 0..64 {
             adaptive_poll.slept_through(long, 1);
         }
-        assert!(!adaptive_poll.goes_on(1, 1) && adaptive_poll.memory().is_none());
+        assert!(!adaptive_poll.poll_on(1, 1) && adaptive_poll.memory().is_none());
     }
 
     #[test]
@@ -103,6 +103,6 @@ mod tests {
         let mut adaptive_poll = AdaptivePoll::new();
         (adaptive_poll.asked_at, adaptive_poll.idle_cpu) = (1, false);
         adaptive_poll.slept_through(1, 1);
-        assert!(!adaptive_poll.goes_on(1, 1));
+        assert!(!adaptive_poll.poll_on(1, 1));
     }
 }
