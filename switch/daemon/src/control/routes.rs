@@ -1,10 +1,13 @@
 //! The requests that a running network answers, and their bodies.
 
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use memlane_observe::metrics::Format;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -265,7 +268,21 @@ pub fn document() -> Value {
 fn metrics(managed: &Managed, headers: &HeaderMap) -> Result<Response, Refusal> {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let format = Format::accepted(accept);
-    Ok(([(header::CONTENT_TYPE, format.content_type())], managed.metrics(format)?).into_response())
+    let text = managed.metrics(format)?;
+    let content_type = (header::CONTENT_TYPE, format.content_type());
+    let encodings = headers.get(header::ACCEPT_ENCODING).and_then(|encodings| encodings.to_str().ok()).unwrap_or_default();
+    if !encodings.split(',').any(|encoding| encoding.trim() == "gzip") {
+        return Ok(([content_type], text).into_response());
+    }
+    let failed = |error: std::io::Error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error);
+    Ok(([content_type, (header::CONTENT_ENCODING, "gzip")], gzip(&text).map_err(failed)?).into_response())
+}
+
+/// Compresses `text` fast: most of it is the same words.
+fn gzip(text: &str) -> std::io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(text.as_bytes())?;
+    encoder.finish()
 }
 
 fn network(managed: &Managed, _: &str, (): ()) -> Result<Report, Refusal> {

@@ -107,6 +107,26 @@ fn the_alerts_work_and_name_metrics_that_are_there() {
 }
 
 #[test]
+fn a_thousand_ports_answer_with_less_than_a_megabyte_to_scrapers_that_take_gzip() {
+    let folder = tempfile::tempdir().unwrap();
+    let ports: String = (0..1000).map(|n| format!("[[port]]\nname = \"p{n}\"\nnull = true\n")).collect();
+    let _running = up(folder.path(), &format!("control = \"control\"\n{ports}"));
+    let mut stream = UnixStream::connect(folder.path().join("control")).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\nhost: a\r\naccept-encoding: deflate, gzip\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+    assert!(String::from_utf8_lossy(&answer[..end]).contains("content-encoding: gzip"));
+    assert!(answer.len() < 1_000_000, "{} bytes", answer.len());
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(&answer[end..]).read_to_string(&mut text).unwrap();
+    assert_eq!(
+        samples(&text).keys().filter(|name| name.starts_with("memlane_port_dropped_frames_total")).count(),
+        1000 * DropReason::ALL.len()
+    );
+}
+
+#[test]
 fn a_scraper_that_takes_openmetrics_gets_it() {
     let folder = tempfile::tempdir().unwrap();
     let _running = up(folder.path(), NETWORK);
