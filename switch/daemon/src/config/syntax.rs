@@ -7,12 +7,12 @@ use super::words::printable;
 const HINTS: [(&str, &str); 18] = [
     ("key with no value", "= and a value belong behind a key, as in KEY = VALUE"),
     ("missing value", "a value belongs behind the =, as in KEY = VALUE"),
-    ("invalid basic string", "the text's quote is not closed"),
-    ("invalid literal string", "the text's quote is not closed"),
-    ("unclosed array table", "[[ wants ]], as in [[port]]"),
-    ("unclosed table", "[ wants ]"),
-    ("unclosed array", "the list's [ wants ]"),
-    ("unclosed inline table", "the table's { wants }"),
+    ("invalid basic string", "the text lacks its closing quote"),
+    ("invalid literal string", "the text lacks its closing quote"),
+    ("unclosed array table", "the heading lacks its closing ]], as in [[port]]"),
+    ("unclosed table", "the heading lacks its closing ]"),
+    ("unclosed array", "the list lacks its closing ]"),
+    ("unclosed inline table", "the table lacks its closing }"),
     ("unexpected key or value", "each key stands in a line of its own, and a heading is written as [[port]]"),
     ("missing escaped value", "a backslash in text is written twice"),
     ("unexpected leading zero", "a number begins with no 0"),
@@ -38,7 +38,7 @@ pub(super) fn told(text: &str, from: usize, to: usize, message: &str) -> String 
         false => HINTS.iter().find(|(start, _)| message.starts_with(start)).map(|(_, hint)| (*hint).to_owned()),
     };
     let hint = hint.unwrap_or_else(|| "a line is KEY = VALUE, [[port]] or # a comment".into());
-    format!("this line is no TOML: {hint}: {}", printable(line))
+    format!("this line is not valid TOML: {hint}: {}", printable(line))
 }
 
 /// The mistake in a value that is neither a number nor in quotes.
@@ -48,7 +48,7 @@ fn unquoted(value: &str) -> Option<String> {
         "" => "a value belongs behind the =, as in KEY = VALUE".into(),
         "yes" | "Yes" | "on" | "On" | "True" | "TRUE" => "write true".into(),
         "no" | "No" | "off" | "Off" | "False" | "FALSE" => "write false".into(),
-        text => format!("text stands in quotes, as \"{}\"", printable(text.trim_matches(['"', '\'']))),
+        text => format!("text must stand in quotes, as \"{}\"", printable(text.trim_matches(['"', '\'']))),
     })
 }
 
