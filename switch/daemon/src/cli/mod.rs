@@ -63,7 +63,7 @@ struct Arguments {
 enum Command {
     /// Run the network that a file describes, or one without ports yet, until SIGTERM or Ctrl-C.
     ///
-    /// Prints one line when guests can connect. Log lines go to standard error; MEMLANE_LOG=debug shows more. SIGHUP reads the
+    /// Prints one line when guests can connect. Log lines go to standard error; MEMLANE_LOG=debug shows more, MEMLANE_LOG_FORMAT=json writes JSON. SIGHUP reads the
     /// file again, as `memlane reload` does. With --state, ports that were attached, detached or changed at run time are
     /// restored: the state holds the differences to the file, and where both define a port, the state wins; `memlane reload`
     /// makes the file win, and empties the state.

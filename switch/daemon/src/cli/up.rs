@@ -177,13 +177,16 @@ fn log_to_stderr() {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_env("MEMLANE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    tracing_subscriber::fmt()
+    let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal() && !plain)
         // Otherwise it would report a failure to write the log to standard error, which is that log, and end the thread.
-        .log_internal_errors(false)
-        .init();
+        .log_internal_errors(false);
+    match std::env::var_os("MEMLANE_LOG_FORMAT").is_some_and(|format| format == "json") {
+        true => subscriber.json().flatten_event(true).init(),
+        false => subscriber.init(),
+    }
 }
 
 #[cfg(test)]

@@ -85,6 +85,21 @@ fn what_the_operator_changes_is_told() {
     assert_eq!(reloaded["added"], serde_json::json!(["db"]));
 }
 
+#[test]
+fn the_log_may_be_lines_of_json() {
+    let folder = network("web.sock");
+    let folder = folder.path();
+    let mut command = memlane(folder, &["up", "net.toml"]);
+    command.env("MEMLANE_LOG_FORMAT", "json").stderr(Stdio::piped());
+    let mut running = Running::start(command);
+    drop(UnixStream::connect(folder.join("web.sock")).unwrap());
+    let mut line = String::new();
+    BufReader::new(running.0.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let json: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!((json["level"].as_str(), json["port"].as_str()), (Some("INFO"), Some("web")));
+    assert!(json["message"].as_str().unwrap().starts_with("front end connected: "), "{json}");
+}
+
 /// Ends with the test.
 struct Follower(Child);
 
