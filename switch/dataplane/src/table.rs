@@ -314,7 +314,7 @@ impl Table {
         }
     }
 
-    /// The result of [`Self::learn`], and the port that the station would be behind; nothing is learned.
+    /// The result of [`Self::learn`], and the port that the FDB would name afterwards; nothing is learned.
     pub fn foresee(&self, station: impl Into<LearnedAddress>, port: PortId, now: u32) -> (Learned, Option<PortId>) {
         let (place, found) = self.look_up(station.into());
         let learned = match found {
@@ -337,7 +337,7 @@ impl Table {
         (learned, after)
     }
 
-    /// Seconds since `station` was last heard, if it was learned.
+    /// Age of a learned FDB entry in seconds.
     pub fn age_of(&self, station: LearnedAddress, now: u32) -> Option<u32> {
         let (place, found) = self.look_up(station);
         let (way, entry) = found.filter(|(_, entry)| entry.kind() == Entry::LEARNED)?;
