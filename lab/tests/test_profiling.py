@@ -317,7 +317,7 @@ def test_functions_of_guests_and_of_the_switch_are_named(tmp_path: Path, own_run
     found = profile.read(tmp_path / "out" / "pair")
     assert found is not None
     (sample,) = found.samples
-    copies = {part.party for part in sample.own if part.function.startswith("memlane::copy::")}
+    copies = {part.party for part in sample.own if part.function.startswith("memlane_virtq::copy::")}
     assert copies == {Party.SWITCH}
     both = costs.of([sample], "both", "KB")
     assert both[f"{Party.SWITCH}: copy guest-guest"].hits > 0
