@@ -155,8 +155,8 @@ const LISTED: &[(&str, usize, usize, &str)] = &[
     (
         "dataplane/table.rs",
         1,
-        19,
-        "a bucket's number is a hash shifted to the table's size, a way's is below the bucket's, and the size of ports is checked by the compiler",
+        21,
+        "a bucket's number is a hash shifted to the table's size, a way's is below the bucket's, so each entry has its place in the arrays of confirmations and moves, and the size of ports is checked by the compiler",
     ),
     ("dataplane/worker/port_table.rs", 0, 2, "the list is grown to the index before"),
     ("dataplane/worker/pass.rs", 0, 4, "a worker's own number, and others' below their count"),
