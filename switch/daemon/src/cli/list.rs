@@ -11,7 +11,8 @@ use nix::unistd::{Pid, Uid, User};
 use super::net::Net;
 use super::output::Table;
 use super::{Failure, output};
-use crate::control::running::{self, Identity, Running};
+use crate::control::identity::Identity;
+use crate::control::running::{self, Running};
 
 /// Interval at which the end of a process is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -101,7 +102,7 @@ fn start_of(pid: Pid) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::running::NetFile;
+    use crate::control::identity::NetFile;
 
     #[test]
     fn a_process_is_known_by_its_start() {

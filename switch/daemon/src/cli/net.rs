@@ -9,7 +9,8 @@ use clap::Args;
 use super::Failure;
 use crate::config::{Config, PortConfig, default_control};
 use crate::control::client::name_in_path;
-use crate::control::running::{self, NetFile};
+use crate::control::identity::NetFile;
+use crate::control::running;
 use crate::control::{Client, ControlError, PortView, Report};
 
 /// Name of a network without a file.

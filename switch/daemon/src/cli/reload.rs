@@ -9,9 +9,9 @@ use super::net::Net;
 use super::{Failure, output};
 use crate::config::Reread;
 use crate::config::claim::place;
+use crate::control::identity::{Identity, NetFile};
 use crate::control::reload::Reloaded;
 use crate::control::routes::ReloadOrder;
-use crate::control::running::{Identity, NetFile};
 
 /// Arguments of `memlane reload`.
 #[derive(Debug, Args)]

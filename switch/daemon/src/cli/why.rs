@@ -7,7 +7,7 @@ use super::net::PortOfNet;
 use super::status::explanation;
 use super::{Failure, output};
 use crate::control::PortReport;
-use crate::control::routes::{Why, WhyFrame};
+use crate::control::why::{Why, WhyFrame};
 
 /// Arguments of `memlane why`.
 #[derive(Debug, Args)]

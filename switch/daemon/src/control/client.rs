@@ -13,10 +13,11 @@ use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::ControlError;
 use super::api::{FILE, UNSAVED};
+use super::error::ControlError;
+use super::identity::NetFile;
 use super::problem::{Problem, Refusal};
-use super::running::{self, NetFile};
+use super::running;
 
 /// Most bytes of a response: a network with the most ports sends fewer.
 const MOST_BYTES: usize = 64 << 20;

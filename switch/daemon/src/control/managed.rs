@@ -1,7 +1,7 @@
 //! A network with changes at run time: they are serialised, and stored for the next start if there is a state file.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
@@ -9,17 +9,18 @@ use memlane_observe::events::{From, Reader};
 use memlane_observe::metrics::Format;
 use serde_json::{Map, Value};
 
+use super::daemon_handle::DaemonHandle;
+use super::identity::{Identity, NetFile};
 use super::metrics::{self, LastReload, ProcessUsage};
 use super::problem::Refusal;
 use super::reload::{self, ReloadOptions, Reloaded};
 use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
-use super::routes::WhyFrame;
-use super::running::{Identity, NetFile};
 use super::state::State;
 use super::state_file::StateFile;
+use super::why::WhyFrame;
 use crate::config::difference::{self, Difference};
 use crate::config::{Config, Mistakes, PortConfig, PortEntry, Reread};
-use crate::daemon::{Daemon, NoSuchPort, Prepared};
+use crate::daemon::{Daemon, NoSuchPort};
 use crate::journal::NetworkEvent;
 use crate::network::Forecast;
 use crate::port::default_address;
@@ -41,9 +42,7 @@ pub struct Origin {
 /// See the module.
 #[derive(Debug)]
 pub struct Managed {
-    /// `None` once the network ends, which waits for pending requests, but not for ports that are still opening their resources,
-    /// see [`Daemon::prepare`].
-    daemon: RwLock<Option<Arc<Daemon>>>,
+    daemon: DaemonHandle,
     /// The configuration of the file; locked by each change.
     base: Mutex<Config>,
     origin: Origin,
@@ -69,7 +68,7 @@ impl Managed {
             file.begin(&state, &State::between(&base, &config)).map_err(unkept)?;
             kept = Some(file);
         }
-        let daemon = RwLock::new(Some(Arc::new(Daemon::start(&config)?)));
+        let daemon = DaemonHandle::new(Daemon::start(&config)?);
         let file = origin.file.as_deref().and_then(|file| NetFile::at(file).ok());
         Ok(Self {
             daemon,
@@ -84,10 +83,7 @@ impl Managed {
 
     /// Ends the network; later requests are refused.
     pub fn stop(&self) {
-        let daemon = self.daemon.write().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(daemon) = daemon {
-            daemon.stop();
-        }
+        self.daemon.stop();
         if let Some(state) = &self.state {
             state.end();
         }
@@ -98,42 +94,19 @@ impl Managed {
         self.state.as_ref()?.unsaved()
     }
 
-    /// Runs `question` on the daemon. If a fatal error ends the network meanwhile, its result may be wrong: the error is returned
-    /// instead.
+    /// As [`DaemonHandle::ask`].
     pub(crate) fn ask<A>(&self, question: impl FnOnce(&Daemon) -> A) -> Result<A, Refusal> {
-        let daemon = self.daemon.read().unwrap_or_else(PoisonError::into_inner);
-        let daemon = daemon.as_deref().ok_or_else(Refusal::ending)?;
-        let answer = question(daemon);
-        match daemon.network().fatal().cause() {
-            Some(cause) => Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, cause)),
-            None => Ok(answer),
-        }
+        self.daemon.ask(question)
     }
 
     /// The fatal error that ended the network, if there is one.
     pub fn fatal(&self) -> Option<String> {
-        let daemon = self.daemon.read().unwrap_or_else(PoisonError::into_inner);
-        daemon.as_deref()?.network().fatal().cause().map(str::to_owned)
+        self.daemon.fatal()
     }
 
     /// Has `bell` called on a [`Self::fatal`] error.
     pub fn ring_if_fatal(&self, bell: impl FnOnce() + Send + 'static) {
-        let daemon = self.daemon.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(daemon) = daemon.as_deref() {
-            daemon.network().fatal().ring(bell);
-        }
-    }
-
-    /// Attaches `port`; the end of the network does not wait while it opens its resources.
-    pub(super) fn come(&self, port: &PortConfig) -> Result<(), Refusal> {
-        let prepared = self.prepare(port)?;
-        Ok(self.ask(|daemon| daemon.attach_prepared(port, prepared))??)
-    }
-
-    /// Opens the resources that `port` needs. The end of the network does not wait for this.
-    fn prepare(&self, port: &PortConfig) -> Result<Prepared, Refusal> {
-        let daemon = self.daemon.read().unwrap_or_else(PoisonError::into_inner).clone();
-        Ok(daemon.ok_or_else(Refusal::ending)?.prepare(port)?)
+        self.daemon.ring_if_fatal(bell);
     }
 
     /// Locks out other changes.
@@ -286,7 +259,7 @@ impl Managed {
         let port = PortConfig::from_json(entry, &self.origin.folder)?;
         self.refuse_clashes(&port, "")?;
         // Opening an interface or asking a name service may take long: other changes do not wait for this.
-        let prepared = self.prepare(&port)?;
+        let prepared = self.daemon.prepare(&port)?;
         let base = self.changing();
         self.refuse_clashes(&port, "")?;
         self.ask(|daemon| daemon.attach_prepared(&port, prepared))?.map_err(Refusal::from)?;
@@ -377,7 +350,7 @@ impl Managed {
         if let Some(text) = refused {
             return Err(Refusal::new(StatusCode::CONFLICT, text));
         }
-        let reloaded = reload::carry_out(self, &difference);
+        let reloaded = reload::carry_out(&self.daemon, &difference);
         *base = self.config()?;
         self.keep(&base)?;
         Ok(reloaded)

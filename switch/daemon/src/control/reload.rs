@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::managed::Managed;
+use super::daemon_handle::DaemonHandle;
 use crate::config::PortChange;
 use crate::config::difference::{self, Changed, Difference};
 use crate::config::{Config, PortConfig, UplinkConfig};
@@ -131,7 +131,7 @@ fn ending(difference: &Difference) -> Vec<String> {
 
 /// Makes the changes; reports successes and failures. Each port is then attached completely or not at all. The daemon is asked
 /// step by step, so that the end of the network waits for one step only.
-pub(super) fn carry_out(managed: &Managed, difference: &Difference) -> Reloaded {
+pub(super) fn carry_out(handle: &DaemonHandle, difference: &Difference) -> Reloaded {
     let mut done = Reloaded {
         untouched: difference.untouched.clone(),
         restart: difference.restart.iter().map(|&key| key.into()).collect(),
@@ -139,21 +139,21 @@ pub(super) fn carry_out(managed: &Managed, difference: &Difference) -> Reloaded 
     };
     let (in_place, anew): (Vec<_>, Vec<_>) = difference.changed.iter().partition(|changed| changed.in_place());
     // All are removed before any is added: a new port may claim a resource of an old one.
-    detach_all(managed, difference, &anew, &mut done);
+    detach_all(handle, difference, &anew, &mut done);
     for uplink in &difference.ends_here {
         // Fails only while the network ends, and then the uplink is removed with it.
-        let _ = managed.ask(|daemon| daemon.remove_uplink(&uplink.segment));
+        let _ = handle.ask(|daemon| daemon.remove_uplink(&uplink.segment));
     }
     done.ends_here = ending(difference);
-    let _ = managed.ask(|daemon| change_all(daemon, &in_place, &mut done));
+    let _ = handle.ask(|daemon| change_all(daemon, &in_place, &mut done));
     for uplink in &difference.leads_on {
-        let _ = managed.ask(|daemon| lead_on(daemon, uplink, difference, &mut done));
+        let _ = handle.ask(|daemon| lead_on(daemon, uplink, difference, &mut done));
     }
     for changed in anew {
-        attach_anew(managed, changed, &mut done);
+        attach_anew(handle, changed, &mut done);
     }
     for port in &difference.added {
-        match managed.come(port) {
+        match handle.attach(port) {
             Ok(()) => done.added.push(port.name.clone()),
             Err(error) => done.fail(&port.name, error),
         }
@@ -163,10 +163,10 @@ pub(super) fn carry_out(managed: &Managed, difference: &Difference) -> Reloaded 
 
 /// Detaches removed ports and those to be attached again, all at once: front ends that do not read their last reply delay a
 /// reload by one timeout.
-fn detach_all(managed: &Managed, difference: &Difference, anew: &[&Changed], done: &mut Reloaded) {
+fn detach_all(handle: &DaemonHandle, difference: &Difference, anew: &[&Changed], done: &mut Reloaded) {
     let removed = difference.removed.iter().map(|port| port.name.as_str());
     let names: Vec<&str> = removed.chain(anew.iter().map(|changed| changed.before.name.as_str())).collect();
-    let gone = managed.ask(|daemon| daemon.detach_all(&names)).unwrap_or_default();
+    let gone = handle.ask(|daemon| daemon.detach_all(&names)).unwrap_or_default();
     for (index, (&name, gone)) in names.iter().zip(gone).enumerate() {
         match gone {
             Ok(_) if index < difference.removed.len() => done.removed.push(name.into()),
@@ -204,9 +204,9 @@ fn lead_on(daemon: &Daemon, uplink: &UplinkConfig, difference: &Difference, done
 }
 
 /// Attaches the port with its new configuration, or else with its old one.
-fn attach_anew(managed: &Managed, changed: &Changed, done: &mut Reloaded) {
-    let Err(error) = managed.come(&changed.after) else { return done.changed.push(told(changed)) };
-    let now = match managed.come(&changed.before) {
+fn attach_anew(handle: &DaemonHandle, changed: &Changed, done: &mut Reloaded) {
+    let Err(error) = handle.attach(&changed.after) else { return done.changed.push(told(changed)) };
+    let now = match handle.attach(&changed.before) {
         Ok(()) => "it is as it was, and its guest has to connect again".into(),
         Err(again) => format!("it is detached, since it cannot be attached as it was either: {again}"),
     };

@@ -15,16 +15,15 @@ use serde_json::{Map, Value};
 
 use super::api::{About, Api, Sent};
 use super::capture::{self, CaptureRequest};
+use super::identity::Identity;
 use super::managed::Managed;
 use super::problem::Refusal;
 use super::reload::{ReloadOptions, Reloaded};
 use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
-use super::running::Identity;
 use super::stream::{self, EventsQuery, Form, Lease};
+use super::why::{Why, WhyFrame};
 use crate::config::{Document, PortEntry};
-use crate::frame::MacAddress;
 use crate::link::Impairment;
-use crate::network::Forecast;
 use crate::policy::{AntiSpoof, Limit};
 use crate::quantity;
 
@@ -117,61 +116,6 @@ pub struct ReloadOrder {
     /// The file of this document may be incomplete: it ends in the middle of a line, or a program has it open for writing. No
     /// port is detached then, unless by force.
     pub cut_off: bool,
-}
-
-/// A frame that a port's guest may transmit.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct WhyFrame {
-    /// MAC address of the destination; the frame is a small one from the port's own address.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub to: Option<String>,
-    /// Or the whole Ethernet frame, in hexadecimal.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub frame: Option<String>,
-}
-
-/// Most bytes of a frame: what virtio-net's longest has.
-const LONGEST_FRAME: usize = 65_550;
-
-impl WhyFrame {
-    /// The frame's bytes; one without a source is from `own`.
-    ///
-    /// # Errors
-    /// The key that is mistaken, and how.
-    pub fn bytes(&self, own: MacAddress) -> Result<Vec<u8>, (&'static str, String)> {
-        match (&self.to, &self.frame) {
-            (Some(to), None) => {
-                let wrong = |_| ("to", format!("to is \"{to}\"; it must be a MAC address, as \"02:00:00:00:00:01\""));
-                let to: MacAddress = to.parse().map_err(wrong)?;
-                // A type for experiments (IEEE 802), and nothing in it.
-                let mut frame = [to.bytes().as_slice(), &own.bytes(), &[0x88, 0xb5]].concat();
-                frame.resize(60, 0);
-                Ok(frame)
-            }
-            (None, Some(text)) => {
-                let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace() && *byte != b':').collect();
-                let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
-                let byte = |pair: &[u8]| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?);
-                let frame: Option<Vec<u8>> = digits.chunks(2).map(byte).collect();
-                frame.filter(|frame| frame.len() <= LONGEST_FRAME).ok_or_else(|| {
-                    ("frame", format!("frame must be an even number of hexadecimal digits, of at most {LONGEST_FRAME} bytes"))
-                })
-            }
-            _ => Err(("to", "name the destination (to), or the whole frame (frame)".into())),
-        }
-    }
-}
-
-/// The expected outcome of a frame.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub struct Why {
-    /// In one sentence.
-    pub outcome: String,
-    /// How that follows.
-    #[serde(flatten)]
-    pub forecast: Forecast,
 }
 
 /// A path without a query.

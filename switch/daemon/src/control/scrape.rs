@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use tokio::net::{TcpListener, UnixListener};
 
+use super::error::ControlError;
 use super::managed::Managed;
-use super::{ControlError, routes, server};
+use super::{routes, server};
 use crate::config::metrics::MetricsListener;
 use crate::folder;
 use memlane_backends::vhost_user::socket::{self, Listener};

@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 
 use serde_json::{Value, json};
 
-use super::Managed;
+use super::managed::Managed;
 use super::problem::Refusal;
 use crate::daemon::StartError;
 use memlane_backends::xen::{Newcomer, News};

@@ -1,0 +1,81 @@
+//! Errors of the control socket, of its listener and its client.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use super::problem::Refusal;
+use super::reach;
+
+/// Why the control socket cannot be served or reached.
+#[derive(Debug, Error)]
+pub enum ControlError {
+    /// The socket cannot be bound.
+    #[error(
+        "cannot listen for control at {path}: {cause}. Stop the network that runs there, or set another path with control = \"...\""
+    )]
+    Listen {
+        /// The socket.
+        path: PathBuf,
+        /// The error of the kernel.
+        cause: io::Error,
+    },
+    /// Another network listens there.
+    #[error(
+        "cannot listen for control at {path}: {holder} listens there. End it with `memlane down --control {path}`, or set another path with \
+         control = \"...\""
+    )]
+    Taken {
+        /// The socket.
+        path: PathBuf,
+        /// The network or program.
+        holder: String,
+    },
+    /// The socket of the metrics cannot be bound.
+    #[error(
+        "cannot listen for scrapes of metrics at {place}: {cause}. End the process that listens there, or set another with metrics = \"...\""
+    )]
+    Metrics {
+        /// Its path or address.
+        place: String,
+        /// The error of the kernel.
+        cause: io::Error,
+    },
+    /// No process listens there, or access is denied.
+    #[error("no network answers at {path}: {cause}. {hint}{}", reach::remedy(path, cause))]
+    Unreachable {
+        /// The socket.
+        path: PathBuf,
+        /// The error of the kernel.
+        cause: io::Error,
+        /// Hints to running networks of that name.
+        hint: String,
+    },
+    /// No response within the timeout.
+    #[error(
+        "the network at {path} gives no answer within {seconds} s: it carries out a long change still, is stopped (SIGSTOP) or has no descriptors \
+         left; look at its log, and ask `memlane doctor`"
+    )]
+    Silent {
+        /// The socket.
+        path: PathBuf,
+        /// The timeout.
+        seconds: u64,
+    },
+    /// The connection was closed before the response.
+    #[error("the network at {path} has ended before it answered; `memlane list` shows those that run")]
+    Ended {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The response cannot be parsed.
+    #[error("the network's answer makes no sense: {0}. Are both of the same version?")]
+    Answer(String),
+    /// The network refused the request.
+    #[error("the network refuses: {0}")]
+    Refused(Refusal),
+    /// Another error of the kernel.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
