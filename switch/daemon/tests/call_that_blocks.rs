@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use common::*;
-use memlane::port::State;
+use memlane::port::PortState;
 use memlane::time::{duration, thread_time};
 use memlane_rig::guest::ToyGuest;
 use memlane_rig::ring::Interrupts;
@@ -39,7 +39,7 @@ fn a_full_eventfd_made_blocking_costs_only_its_own_port() {
     b.send(&sent).unwrap();
     assert_eq!(c.receive(TIMEOUT).unwrap().bytes, sent);
     b.send(&frame(mac(1), mac(0), 60, 3)).unwrap();
-    bed.wait_for(|bed| matches!(bed.state(0), State::Quarantined(_)), "the port is quarantined");
+    bed.wait_for(|bed| matches!(bed.state(0), PortState::Quarantined(_)), "the port is quarantined");
     b.send(&sent).unwrap();
     // A frame for the villain is flooded if it was sent after its port was closed.
     while c.receive(TIMEOUT).unwrap().bytes != sent {}
@@ -52,7 +52,7 @@ fn after_a_call_that_blocked_the_calls_of_a_port_wait_whoever_comes() {
     announce(&mut [&mut villain, &mut b]);
     make_calls_block(&mut villain);
     b.send(&frame(mac(1), mac(0), 60, 1)).unwrap();
-    bed.wait_for(|bed| matches!(bed.state(0), State::Quarantined(_)), "the port is quarantined");
+    bed.wait_for(|bed| matches!(bed.state(0), PortState::Quarantined(_)), "the port is quarantined");
     drop(villain);
     // The villain comes back with a call descriptor that blocks: the switch sends no interrupts.
     let mut villain = bed.guest(0);
@@ -63,7 +63,7 @@ fn after_a_call_that_blocked_the_calls_of_a_port_wait_whoever_comes() {
     b.send(&frame(mac(1), mac(0), 60, 3)).unwrap();
     bed.wait_for(|bed| bed.totals(0).receive_frames > delivered, "it has its frame");
     b.wait_sent(TIMEOUT).unwrap();
-    assert_eq!(bed.state(0), State::Running);
+    assert_eq!(bed.state(0), PortState::Running);
     drop(villain);
     // An honest guest at that port gets its interrupts late, but gets them.
     let mut honest = bed.guest(0);
@@ -130,5 +130,5 @@ fn what_hangs_on_the_calls_of_a_port_takes_a_small_part_of_the_time() {
     assert!(calls > 0, "the villain is called at all");
     // The debt that the interrupt circuit breaker allows, and a slow interrupt that it forgives, come on top.
     assert!(one * (calls as u32) < SPAN / 8 + 3 * one, "{calls} calls of {one:?}");
-    assert_eq!(bed.state(0), State::Running);
+    assert_eq!(bed.state(0), PortState::Running);
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use memlane::config::difference::{CHANGEABLE, keys};
 use memlane::config::{Config, Mistakes, PortConfig};
 use memlane::control::reload::is_same;
-use memlane::control::state::State;
+use memlane::control::state::SavedNetwork;
 use serde_json::{Map, Value};
 
 /// The network that is changed.
@@ -25,7 +25,7 @@ const BASE: &str = r#"
 /// Reads `data` as all that may be sent.
 pub fn run(data: &[u8]) {
     let base = Config::parse(BASE, "net").expect("the base is a good network");
-    if let Ok(state) = toml::from_str::<State>(&String::from_utf8_lossy(data))
+    if let Ok(state) = toml::from_str::<SavedNetwork>(&String::from_utf8_lossy(data))
         && let Ok(config) = state.applied_to(&base, Path::new("state"))
     {
         check_state(&base, &config);
@@ -46,7 +46,7 @@ pub fn run(data: &[u8]) {
 
 /// The state between two networks makes one of the other.
 fn check_state(base: &Config, config: &Config) {
-    let again = State::between(base, config).applied_to(base, Path::new("state"));
+    let again = SavedNetwork::between(base, config).applied_to(base, Path::new("state"));
     let again = again.unwrap_or_else(|error| panic!("{error}"));
     assert!(is_same(&again, config), "{again:?}");
 }

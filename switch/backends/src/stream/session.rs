@@ -17,7 +17,7 @@ use crate::descriptors;
 use crate::door::{self, Door, PENALTY};
 use crate::network::Network;
 use crate::network::fatal::{caught, defect};
-use crate::port::{Port, State};
+use crate::port::{Port, PortState};
 use crate::session::{Backoff, Session, Watch, Woken};
 use crate::vhost_user::access::Access;
 use crate::vhost_user::socket::{self, Listener};
@@ -160,7 +160,7 @@ fn serve(network: &Arc<Network>, port: &Arc<Port>, stream: UnixStream, watch: &W
         }
         None => {
             network.stop_port(port);
-            port.set_state(State::Waiting);
+            port.set_state(PortState::Waiting);
             left(format_args!("the connection ended"));
         }
     }

@@ -14,7 +14,7 @@ use vmm_sys_util::epoll::EventSet;
 use super::device::{Tap, TapSettings};
 use crate::netlink::{LINKS, Netlink};
 use crate::network::Network;
-use crate::port::{Port, State};
+use crate::port::{Port, PortState};
 use crate::session::{Backoff, Session, Watch, Woken};
 
 /// First and longest pause before a device is created again.
@@ -38,7 +38,7 @@ pub fn run(network: Arc<Network>, port: Arc<Port>, settings: TapSettings, tap: T
                 return;
             }
             network.stop_port(&port);
-            port.set_state(State::Waiting);
+            port.set_state(PortState::Waiting);
             let Some(anew) = make_anew(&network, &port, &settings, &watch, (&mut backoff, begun)) else { return };
             device = anew;
             made += 1;

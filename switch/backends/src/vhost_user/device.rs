@@ -24,7 +24,7 @@ use crate::id::{Direction, MAX_PAIRS, RingKey};
 use crate::memory::{MemoryMap, Region, RegionError, RegionTable};
 use crate::network::{Network, RingParts};
 use crate::port::Offer;
-use crate::port::State;
+use crate::port::PortState;
 use crate::ring::{Call, Control, Notifier, Ring};
 
 /// Virtqueues of a port: a pair of receive and transmit queue for each queue pair, and a control virtqueue after them.
@@ -251,7 +251,7 @@ impl Device {
             return self.start_control(parts);
         }
         self.settings.port.set_memory(Some(Arc::clone(&self.memory)));
-        self.settings.port.set_state(State::Running);
+        self.settings.port.set_state(PortState::Running);
         self.network.start_ring(&self.settings.port, parts);
         Ok(())
     }
@@ -259,7 +259,7 @@ impl Device {
     /// Logs that virtqueue `index` starts, and before the first one the negotiated features.
     fn log_start(&self, index: u32) {
         let (port, size) = (&self.settings.port, self.rings[index as usize].size);
-        if port.state() != State::Running {
+        if port.state() != PortState::Running {
             port.log(format_args!("features agreed: {}", self.features));
         }
         match (self.is_control(index), self.key(index as usize)) {
@@ -319,7 +319,7 @@ impl Device {
     /// A port without running virtqueues is in negotiation.
     fn settle_state(&self) {
         if self.rings.iter().all(|ring| !ring.running) {
-            self.settings.port.set_state(State::Speaking);
+            self.settings.port.set_state(PortState::Speaking);
         }
     }
 

@@ -21,7 +21,7 @@ use crate::descriptors;
 use crate::door::{self, Door};
 use crate::network::Network;
 use crate::network::fatal::{caught, defect};
-use crate::port::{Port, State};
+use crate::port::{Port, PortState};
 
 /// First and longest pause before the next attempt to connect.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -177,7 +177,7 @@ fn serve(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream, li
     };
     port.begin_session();
     port.front_end_came(door::peer(&stream));
-    port.set_state(State::Speaking);
+    port.set_state(PortState::Speaking);
     let mut short = false;
     // A panic in the message handling costs the port, not the session thread, which serves later front ends.
     let result =
@@ -185,13 +185,13 @@ fn serve(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream, li
     match result {
         Ok(()) => {
             network.stop_port(port);
-            port.set_state(State::Waiting);
+            port.set_state(PortState::Waiting);
             port.front_end_left(format_args!("the connection ended"));
         }
         // Descriptors ran out: a shortage of memlane's, no violation by the front end.
         Err(error) if descriptors::is_shortage(&error) => {
             network.stop_port(port);
-            port.set_state(State::Waiting);
+            port.set_state(PortState::Waiting);
             port.front_end_left(format_args!("descriptors ran out"));
             short = true;
         }

@@ -20,11 +20,11 @@ const BACK: Domain = 0;
 /// See the module.
 #[derive(Debug)]
 pub struct Hypervisor {
-    state: Mutex<State>,
+    state: Mutex<HypervisorState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct HypervisorState {
     memory: File,
     pages: u64,
     grants: HashMap<(Domain, u32), Grant>,
@@ -82,7 +82,7 @@ impl Hypervisor {
     /// The kernel has no memory left.
     pub fn new() -> Arc<Self> {
         let memory = File::from(memfd_create(c"xen", MFdFlags::MFD_CLOEXEC).expect("memory"));
-        let state = State {
+        let state = HypervisorState {
             memory,
             pages: 0,
             grants: HashMap::new(),
@@ -97,7 +97,7 @@ impl Hypervisor {
         Arc::new(Self { state: Mutex::new(state) })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, HypervisorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -179,7 +179,7 @@ impl Hypervisor {
     }
 }
 
-impl State {
+impl HypervisorState {
     fn tell(&self, path: &str) {
         for watcher in &self.watchers {
             if is_at_or_below(path, &whole(&watcher.path)) || is_at_or_below(&whole(&watcher.path), path) {

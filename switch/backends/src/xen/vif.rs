@@ -23,11 +23,11 @@ use crate::memory::Fetch;
 use crate::network::Network;
 use crate::offload::Offloads;
 use crate::port::end::Ends;
-use crate::port::{Port, State as PortState};
+use crate::port::{Port, PortState};
 
 /// The states of either side (`enum xenbus_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum XenbusState {
     /// The key is missing or unreadable.
     Unknown = 0,
     Initialising = 1,
@@ -38,7 +38,7 @@ pub(super) enum State {
     Closed = 6,
 }
 
-impl State {
+impl XenbusState {
     fn of(text: Option<String>) -> Self {
         match text.as_deref() {
             Some("1") => Self::Initialising,
@@ -105,28 +105,30 @@ impl Vif {
     /// # Errors
     /// xenstored does not answer any more.
     pub(super) fn step(&mut self, store: &mut dyn Store, host: &Host) -> io::Result<()> {
-        let back = State::of(store.read(&self.key("state"))?);
-        let front = State::of(store.read(&self.watched())?);
+        let back = XenbusState::of(store.read(&self.key("state"))?);
+        let front = XenbusState::of(store.read(&self.watched())?);
         let online = store.read(&self.key("online"))?.as_deref() == Some("1");
         match (back, front) {
-            (State::Initialising, _) => self.offer(store),
-            (State::Closed, State::Initialising) if online => self.offer(store),
+            (XenbusState::Initialising, _) => self.offer(store),
+            (XenbusState::Closed, XenbusState::Initialising) if online => self.offer(store),
             // The guest's driver has started again without closing.
-            (State::Connected, State::Initialising) => {
+            (XenbusState::Connected, XenbusState::Initialising) => {
                 self.stop(host);
                 self.offer(store)
             }
-            (State::InitWait | State::Connected, State::Initialised | State::Connected) if self.served.is_none() => {
+            (XenbusState::InitWait | XenbusState::Connected, XenbusState::Initialised | XenbusState::Connected)
+                if self.served.is_none() =>
+            {
                 self.serve(store, host)
             }
-            (State::Connected, State::Closing) => {
+            (XenbusState::Connected, XenbusState::Closing) => {
                 self.stop(host);
-                self.set_state(store, State::Closing)
+                self.set_state(store, XenbusState::Closing)
             }
-            (State::Closing, State::Closing) if online => Ok(()),
-            (State::Closing, _) | (State::Connected, State::Closed) => {
+            (XenbusState::Closing, XenbusState::Closing) if online => Ok(()),
+            (XenbusState::Closing, _) | (XenbusState::Connected, XenbusState::Closed) => {
                 self.stop(host);
-                self.set_state(store, State::Closed)
+                self.set_state(store, XenbusState::Closed)
             }
             _ => Ok(()),
         }
@@ -136,7 +138,7 @@ impl Vif {
         format!("{}/{key}", self.back)
     }
 
-    fn set_state(&self, store: &mut dyn Store, state: State) -> io::Result<()> {
+    fn set_state(&self, store: &mut dyn Store, state: XenbusState) -> io::Result<()> {
         store.write(&self.key("state"), &(state as u8).to_string())
     }
 
@@ -156,7 +158,7 @@ impl Vif {
             store.write(&self.key(feature), value)?;
         }
         self.settings.port.set_state(PortState::Speaking);
-        self.set_state(store, State::InitWait)
+        self.set_state(store, XenbusState::InitWait)
     }
 
     /// Serves the front end, which is ready; quarantines the port if that is not possible. A front end that another process
@@ -175,7 +177,7 @@ impl Vif {
                     tracing::warn!(port = %self.settings.port.name, %error, "the vif's address is not tied to its port");
                 }
                 self.settings.port.set_state(PortState::Running);
-                self.set_state(store, State::Connected)
+                self.set_state(store, XenbusState::Connected)
             }
             Err(cause) => self.refuse(store, host, &cause),
         }
@@ -204,7 +206,7 @@ impl Vif {
         self.served = None;
         self.settings.port.log(format_args!("front end of domain {} left: {cause}", self.domain));
         host.network.quarantine(&self.settings.port, cause);
-        self.set_state(store, State::Closing)
+        self.set_state(store, XenbusState::Closing)
     }
 
     /// Ends the service and unmaps the guest's pages. A quarantine lasts until the front end begins again.

@@ -15,7 +15,7 @@ use super::metrics::{self, LastReload, ProcessUsage};
 use super::problem::Refusal;
 use super::reload::{self, ReloadOptions, Reloaded};
 use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
-use super::state::State;
+use super::state::SavedNetwork;
 use super::state_file::StateFile;
 use super::why::WhyFrame;
 use crate::config::difference::{self, Difference};
@@ -65,7 +65,7 @@ impl Managed {
             let (file, state) = StateFile::open(path).map_err(unkept)?;
             config = state.applied_to(&base, path).map_err(unkept)?;
             // A state file that cannot be written is an error now rather than later.
-            file.begin(&state, &State::between(&base, &config)).map_err(unkept)?;
+            file.begin(&state, &SavedNetwork::between(&base, &config)).map_err(unkept)?;
             kept = Some(file);
         }
         let daemon = DaemonHandle::new(Daemon::start(&config)?);
@@ -409,7 +409,7 @@ impl Managed {
     /// Stores the differences to the file, if there is a state file.
     fn keep(&self, base: &Config) -> Result<(), Refusal> {
         if let Some(state) = &self.state {
-            state.save(&State::between(base, &self.config()?));
+            state.save(&SavedNetwork::between(base, &self.config()?));
         }
         Ok(())
     }

@@ -83,7 +83,7 @@ pub struct PortReport {
     pub kind: String,
     /// See [`PortKind::place`].
     pub place: String,
-    /// State of the port, see [`port::State`]; "disabled" while the operator has disabled it, whatever its front end does.
+    /// State of the port, see [`port::PortState`]; "disabled" while the operator has disabled it, whatever its front end does.
     pub state: String,
     /// Whether it forwards frames.
     #[serde(default = "yes")]
@@ -255,7 +255,7 @@ impl PortReport {
             enabled: port.enabled,
             address: address.map(|address| address.to_string()),
             cause: match state {
-                port::State::Quarantined(cause) => Some(cause),
+                port::PortState::Quarantined(cause) => Some(cause),
                 _ => None,
             },
             advice: status.advice(),

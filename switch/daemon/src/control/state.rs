@@ -58,7 +58,7 @@ pub enum StateError {
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct State {
+pub struct SavedNetwork {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     removed: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -79,7 +79,7 @@ struct Change {
     keys: Map<String, Value>,
 }
 
-impl State {
+impl SavedNetwork {
     /// The difference from `file` to `now`.
     pub fn between(file: &Config, now: &Config) -> Self {
         let difference = Difference::between(file, now);
@@ -198,15 +198,15 @@ mod tests {
     #[test]
     fn a_state_makes_of_the_file_what_was() {
         let path = Path::new("state");
-        let state = State::between(&config(FILE), &config(NOW));
-        let read = State::parse(&state.text().unwrap(), path).unwrap();
+        let state = SavedNetwork::between(&config(FILE), &config(NOW));
+        let read = SavedNetwork::parse(&state.text().unwrap(), path).unwrap();
         assert_eq!(read, state);
         assert_eq!(read.applied_to(&config(FILE), path).unwrap().ports, config(NOW).ports);
     }
 
     #[test]
     fn a_file_that_changed_since_keeps_what_the_state_does_not_say() {
-        let state = State::between(&config(FILE), &config(NOW));
+        let state = SavedNetwork::between(&config(FILE), &config(NOW));
         let newer = FILE
             .replace("null = true\n        [[port]]\n        name = \"c\"", "null = true\n        [[port]]\n        name = \"e\"");
         let made = state.applied_to(&config(&newer), Path::new("state")).unwrap();
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_state_that_fits_no_more_is_told() {
-        let state = State::between(&config(FILE), &config(NOW));
+        let state = SavedNetwork::between(&config(FILE), &config(NOW));
         let taken = format!("{FILE}\n[[port]]\nname = \"z\"\nvhost-user = \"/run/d.sock\"\n");
         let told = state.applied_to(&config(&taken), Path::new("state")).unwrap_err().to_string();
         assert!(told.contains("port \"d\": socket /run/d.sock is used twice"), "{told}");
@@ -224,9 +224,9 @@ mod tests {
 
     #[test]
     fn a_broken_state_is_an_error_and_none_is_no_difference() {
-        assert_eq!(State::parse("", Path::new("state")).unwrap(), State::default());
+        assert_eq!(SavedNetwork::parse("", Path::new("state")).unwrap(), SavedNetwork::default());
         for broken in ["removed = 3", "[[port]", "colour = 1", "\u{0}"] {
-            let told = State::parse(broken, Path::new("state")).unwrap_err().to_string();
+            let told = SavedNetwork::parse(broken, Path::new("state")).unwrap_err().to_string();
             assert!(told.contains("cannot be read") && told.contains("move it away"), "{told}");
         }
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::state::{State, StateError};
+use super::state::{SavedNetwork, StateError};
 
 /// Interval of attempts to write the pending state.
 const RETRY: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ struct Kept {
     /// The file, locked; none if it could not be created yet.
     locked: Option<File>,
     /// The state to be written.
-    pending: Option<State>,
+    pending: Option<SavedNetwork>,
     ended: bool,
 }
 
@@ -55,13 +55,13 @@ impl StateFile {
     ///
     /// # Errors
     /// A [`StateError`]: another network has locked it, it cannot be read or cannot be created.
-    pub fn open(path: &Path) -> Result<(Self, State), StateError> {
+    pub fn open(path: &Path) -> Result<(Self, SavedNetwork), StateError> {
         let path = target(path);
         make_folder(&path).map_err(|cause| StateError::Write { path: path.clone(), cause })?;
         let mut kept = Kept::default();
         let state = match kept.lock(&path) {
-            Ok(file) => State::parse(&text(file, &path)?, &path)?,
-            Err(StateError::Write { cause, .. }) if is_full(&cause) => State::default(),
+            Ok(file) => SavedNetwork::parse(&text(file, &path)?, &path)?,
+            Err(StateError::Write { cause, .. }) if is_full(&cause) => SavedNetwork::default(),
             Err(error) => return Err(error),
         };
         let shared = Arc::new(Shared { path, file: Mutex::new(kept), cause: Mutex::default(), end: Condvar::new() });
@@ -72,7 +72,7 @@ impl StateFile {
     ///
     /// # Errors
     /// [`StateError::Write`], except for a full disk: the state stays pending then.
-    pub fn begin(&self, before: &State, state: &State) -> Result<(), StateError> {
+    pub fn begin(&self, before: &SavedNetwork, state: &SavedNetwork) -> Result<(), StateError> {
         if before == state && self.shared.lock().locked.is_some() {
             return Ok(());
         }
@@ -86,7 +86,7 @@ impl StateFile {
     }
 
     /// Writes `state`, now or later; when this returns and nothing is pending, it survives a power failure.
-    pub fn save(&self, state: &State) {
+    pub fn save(&self, state: &SavedNetwork) {
         if let Err(error) = self.shared.write(state) {
             let cause = match error {
                 StateError::Write { cause, .. } => cause.to_string(),
@@ -117,7 +117,7 @@ impl StateFile {
         self.shared.lock().locked = None;
     }
 
-    fn retry(&self, state: &State, cause: &str) {
+    fn retry(&self, state: &SavedNetwork, cause: &str) {
         tracing::error!(state = %self.shared.path.display(), "changes are applied but not saved: {cause}");
         let mut retries = self.retries.lock().unwrap_or_else(PoisonError::into_inner);
         self.shared.lock().pending = Some(state.clone());
@@ -147,7 +147,7 @@ impl Shared {
         self.cause.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self, state: &State) -> Result<(), StateError> {
+    fn write(&self, state: &SavedNetwork) -> Result<(), StateError> {
         let mut kept = self.lock();
         if kept.ended {
             return Ok(());
@@ -214,7 +214,7 @@ impl Kept {
     }
 
     /// Replaces the file at `path` by `state`, atomically.
-    fn write(&mut self, path: &Path, state: &State) -> Result<(), StateError> {
+    fn write(&mut self, path: &Path, state: &SavedNetwork) -> Result<(), StateError> {
         self.lock(path)?;
         let written = state.text().and_then(|text| replace(path, &text));
         self.locked = Some(written.map_err(|cause| StateError::Write { path: path.into(), cause })?);
@@ -340,14 +340,14 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    fn state(ports: &str) -> State {
-        State::between(&Config::parse("", "net").unwrap(), &Config::parse(ports, "net").unwrap())
+    fn state(ports: &str) -> SavedNetwork {
+        SavedNetwork::between(&Config::parse("", "net").unwrap(), &Config::parse(ports, "net").unwrap())
     }
 
     const A: &str = "[[port]]\nname = \"a\"\nnull = true\n";
 
-    fn read(path: &Path) -> State {
-        State::parse(&std::fs::read_to_string(path).unwrap(), path).unwrap()
+    fn read(path: &Path) -> SavedNetwork {
+        SavedNetwork::parse(&std::fs::read_to_string(path).unwrap(), path).unwrap()
     }
 
     #[test]
@@ -355,7 +355,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
         let (file, before) = StateFile::open(&path).unwrap();
-        assert_eq!(before, State::default());
+        assert_eq!(before, SavedNetwork::default());
         file.save(&state(A));
         assert_eq!((file.unsaved(), read(&path)), (None, state(A)));
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -384,7 +384,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
         let path = folder.path().join("state");
-        std::fs::write(&path, State::default().text().unwrap()).unwrap();
+        std::fs::write(&path, SavedNetwork::default().text().unwrap()).unwrap();
         let mode = |file: &File| nix::fcntl::fcntl(file, nix::fcntl::F_GETFL).unwrap() & libc::O_ACCMODE;
         let locked = |path: &Path| Kept::default().lock(path).map(mode).unwrap();
         assert_eq!(locked(&path), libc::O_RDWR);
@@ -438,7 +438,7 @@ mod tests {
         std::fs::create_dir_all(&obstacle).unwrap();
         file.save(&state(A));
         assert!(file.unsaved().unwrap().contains("cannot be written"));
-        assert_eq!(read(&path), State::default());
+        assert_eq!(read(&path), SavedNetwork::default());
         std::fs::remove_dir_all(obstacle.parent().unwrap()).unwrap();
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
         while file.unsaved().is_some() {

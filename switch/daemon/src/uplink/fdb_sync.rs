@@ -23,7 +23,7 @@ use super::{Seen, UplinkConfig};
 use crate::frame::MacAddress;
 use crate::id::PortId;
 use crate::network::Network;
-use crate::port::{Port, State};
+use crate::port::{Port, PortState};
 use crate::table::{Kind, Record, Table};
 use memlane_backends::netlink::{LINKS, NEIGHBOURS, Netlink, News};
 
@@ -256,7 +256,7 @@ impl FdbSync {
     /// Numbers of the running, enabled ports of this host.
     fn running(&self) -> Vec<PortId> {
         let members = self.uplink.segment.members().into_iter().filter(|&port| port != self.uplink.id);
-        let runs = |port: &Port| port.is_enabled() && port.state() == State::Running;
+        let runs = |port: &Port| port.is_enabled() && port.state() == PortState::Running;
         let mut running: Vec<PortId> = members.filter(|&port| self.network.port(port).is_some_and(|port| runs(&port))).collect();
         running.sort_unstable();
         running

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use memlane::config::Config;
 use memlane::daemon::Daemon;
 use memlane::id::PortId;
-use memlane::port::State;
+use memlane::port::PortState;
 use memlane::stats::{DropReason, PortTotals};
 use memlane_rig::guest::{GuestBuilder, ReceiveBuffers, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
@@ -87,7 +87,7 @@ impl Bed {
     /// A guest made by `builder` on port `index`.
     pub fn guest_like(&self, index: usize, builder: GuestBuilder) -> ToyGuest {
         let guest = builder.connect(self.socket(index)).unwrap();
-        self.wait_for(|bed| bed.state(index) == State::Running, "the port runs");
+        self.wait_for(|bed| bed.state(index) == PortState::Running, "the port runs");
         guest
     }
 
@@ -95,7 +95,7 @@ impl Bed {
         self.daemon.as_ref().unwrap()
     }
 
-    pub fn state(&self, index: usize) -> State {
+    pub fn state(&self, index: usize) -> PortState {
         self.daemon().network().port(PortId(index as u16)).unwrap().state()
     }
 

@@ -120,7 +120,7 @@ impl World {
     fn replug(&mut self) {
         let port = self.dice.below(SEGMENTS.len());
         self.guests[port].disconnect();
-        self.bed.wait_for(|bed| bed.state(port) == memlane::port::State::Waiting, "the port waits");
+        self.bed.wait_for(|bed| bed.state(port) == memlane::port::PortState::Waiting, "the port waits");
         self.guests[port] = plug_in(&self.bed, port, &mut self.dice);
         self.model.forget(port);
         self.model.enabled[port] = [true; 2];

@@ -8,7 +8,7 @@ use memlane::config::{Config, PortChange, PortConfig};
 use memlane::daemon::{ChangeError, Daemon, NoSuchPort, StartError};
 use memlane::frame::MacAddress;
 use memlane::network::AddError;
-use memlane::port::State;
+use memlane::port::PortState;
 use memlane_rig::guest::ToyGuest;
 use memlane_rig::memory::MemoryPlan;
 
@@ -22,7 +22,7 @@ fn port(bed: &Bed, name: &str, lines: &str) -> PortConfig {
 /// A guest with this address on port `name`.
 fn guest(bed: &Bed, name: &str, index: usize) -> ToyGuest {
     let guest = bed.builder(index).connect(bed.folder().join(format!("{name}.sock"))).unwrap();
-    wait_until(|| bed.daemon().network().find(name).unwrap().state() == State::Running, "the port runs");
+    wait_until(|| bed.daemon().network().find(name).unwrap().state() == PortState::Running, "the port runs");
     guest
 }
 

@@ -1,7 +1,7 @@
 //! Guests with a control queue in the switch, because their front end serves none, choose how many queue pairs they use.
 
 use crate::common::*;
-use memlane::port::State;
+use memlane::port::PortState;
 use memlane::stats::DropReason;
 use memlane_rig::frames::{Host, Packet};
 use memlane_rig::frontend::features;
@@ -94,7 +94,7 @@ fn a_pair_without_buffers_gets_no_frames() {
         let mut a = builder.receive_buffers(none).kicked(habit == Habit::QEMU).connect(bed.socket(0)).unwrap();
         let mut b = bed.guest(1);
         assert_eq!(a.pair(0).receive.post(100).unwrap(), 100, "{}", habit.name);
-        bed.wait_for(|bed| bed.state(0) == State::Running, "the port runs");
+        bed.wait_for(|bed| bed.state(0) == PortState::Running, "the port runs");
         announce(&mut [&mut a, &mut b]);
         assert_eq!(pairs_used(&mut b, &mut a), [64, 0], "{}", habit.name);
         // The switch that comes after finds it so too.

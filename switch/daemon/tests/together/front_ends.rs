@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 
 use crate::common::*;
 use memlane::id::PortId;
-use memlane::port::State;
+use memlane::port::PortState;
 use memlane::stats::DropReason;
 use memlane_rig::deadline::Deadline;
 use memlane_rig::frontend::{Acknowledge, features, wire};
@@ -97,7 +97,7 @@ fn the_configuration_space_is_offered_to_those_that_show_it_to_the_guest() {
         assert!(!qemu.frontend().unwrap().protocol_features().unwrap().contains(Protocol::CONFIG));
     }
     drop(qemu);
-    bed.wait_for(|bed| bed.state(0) == State::Waiting, "the front end is gone");
+    bed.wait_for(|bed| bed.state(0) == PortState::Waiting, "the front end is gone");
     let mut uml = bed.guest_like(0, bed.builder(0).habit(Habit::UML));
     assert_eq!(uml.frontend().unwrap().config(0, 6).unwrap(), [0x02, 0x11, 0x22, 0x33, 0x44, 0x55]);
 }
@@ -114,20 +114,20 @@ fn a_front_end_that_hung_up_for_want_of_a_configuration_space_is_offered_one() {
     };
     assert!(!connect().1.contains(Protocol::CONFIG));
     for _ in 0..2 {
-        bed.wait_for(|bed| bed.state(0) == State::Waiting, "the front end is gone");
+        bed.wait_for(|bed| bed.state(0) == PortState::Waiting, "the front end is gone");
         let (mut guest, offered) = connect();
         let frontend = guest.frontend().unwrap();
         frontend.set_protocol_features(offered & (Protocol::CONFIG | Protocol::REPLY_ACK), Acknowledge::Everything).unwrap();
         frontend.set_owner().unwrap();
         assert_eq!(frontend.config(0, 6).unwrap(), [0x02, 0x11, 0x22, 0x33, 0x44, 0x55]);
     }
-    bed.wait_for(|bed| bed.state(0) == State::Waiting, "the front end is gone");
+    bed.wait_for(|bed| bed.state(0) == PortState::Waiting, "the front end is gone");
     // A network device of QEMU is offered CONFIG only once: it would warn of it again at each connection.
     for offers in [true, false] {
         let mut qemu = bed.guest_like(0, bed.builder(0).habit(Habit::QEMU).without_protocol(Protocol::CONFIG));
         assert_eq!(qemu.frontend().unwrap().protocol_features().unwrap().contains(Protocol::CONFIG), offers);
         drop(qemu);
-        bed.wait_for(|bed| bed.state(0) == State::Waiting, "the front end is gone");
+        bed.wait_for(|bed| bed.state(0) == PortState::Waiting, "the front end is gone");
     }
 }
 
@@ -177,7 +177,7 @@ fn a_guest_whose_addresses_are_translated_is_refused_with_a_sentence() {
     let bed = Bed::new(3);
     let (mut b, mut c) = (bed.guest(1), bed.guest(2));
     announce(&mut [&mut b, &mut c]);
-    let told = |bed: &Bed| matches!(bed.state(0), State::Quarantined(cause) if cause.contains("vIOMMU") && cause.contains("iommu_platform"));
+    let told = |bed: &Bed| matches!(bed.state(0), PortState::Quarantined(cause) if cause.contains("vIOMMU") && cause.contains("iommu_platform"));
     let mut a = bed.guest_like(0, bed.builder(0).with(ACCESS_PLATFORM));
     // VHOST_IOTLB_UPDATE of a page, for reading and writing.
     let entry = [0x1000_u64, 0x1000, 0x7000_0000, 0x0203].map(u64::to_ne_bytes).concat();
@@ -186,7 +186,7 @@ fn a_guest_whose_addresses_are_translated_is_refused_with_a_sentence() {
     bed.wait_for(told, "it is told what to do");
     assert!(a.connected());
     drop(a);
-    bed.wait_for(|bed| bed.state(0) == State::Waiting, "the front end is gone");
+    bed.wait_for(|bed| bed.state(0) == PortState::Waiting, "the front end is gone");
     let mut a = bed.guest_like(0, bed.builder(0).with(ACCESS_PLATFORM));
     a.stop().unwrap();
     tell(&mut a, Request::SET_VRING_NUM, 0, 256);
@@ -230,7 +230,7 @@ fn a_guest_that_breaks_its_ring_does_not_cost_its_front_end_the_connection() {
         let start = a.memory().regions()[0].user();
         tell_addresses(&mut a, 0, if addresses == NOWHERE { NOWHERE } else { addresses.map(|offset| start + offset) });
         assert_eq!(kick(&mut a, 0), Some(1), "the error is the answer");
-        let broken = |bed: &Bed| matches!(bed.state(0), State::Quarantined(cause) if cause.contains("a ring"));
+        let broken = |bed: &Bed| matches!(bed.state(0), PortState::Quarantined(cause) if cause.contains("a ring"));
         bed.wait_for(broken, "the port is in quarantine");
         // Its other ring is good, and not started: a port in quarantine has none that runs.
         tell(&mut a, Request::SET_VRING_NUM, 1, 256);
@@ -241,7 +241,7 @@ fn a_guest_that_breaks_its_ring_does_not_cost_its_front_end_the_connection() {
         a.reset_rings().unwrap();
         a.start().unwrap();
         exchange(&mut a, &mut b);
-        assert_eq!((bed.state(0), quarantines(&bed, 0)), (State::Running, 1));
+        assert_eq!((bed.state(0), quarantines(&bed, 0)), (PortState::Running, 1));
     }
 }
 
@@ -262,12 +262,12 @@ fn a_ring_of_a_wrong_size_is_told_with_what_to_do() {
     guest.stop().unwrap();
     tell(&mut guest, Request::SET_VRING_NUM, 0, 1000);
     bed.wait_for(
-        |bed| matches!(bed.state(0), State::Quarantined(cause) if cause.contains("1000") && cause.contains("rx_queue_size")),
+        |bed| matches!(bed.state(0), PortState::Quarantined(cause) if cause.contains("1000") && cause.contains("rx_queue_size")),
         "the cause is told",
     );
     guest.reset_rings().unwrap();
     guest.start().unwrap();
-    bed.wait_for(|bed| bed.state(0) == State::Running, "the ring is set up anew");
+    bed.wait_for(|bed| bed.state(0) == PortState::Running, "the ring is set up anew");
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn who_shares_no_memory_is_told_what_to_do() {
     bed.wait_for(|bed| advice(bed).contains("share=on") && advice(bed).contains("access mode='shared'"), "the remedy is told");
     // Newer QEMU passes on no memory that is a private copy of its file either.
     assert!(advice(&bed).contains("share=off"), "{}", advice(&bed));
-    assert_eq!(bed.state(0), State::Speaking);
+    assert_eq!(bed.state(0), PortState::Speaking);
     drop(guest);
     bed.wait_for(|bed| advice(bed).is_empty(), "the next front end is not to blame");
 }
@@ -322,7 +322,7 @@ fn whose_memory_is_a_private_copy_is_told_what_to_do() {
         send(&mut guest, Request::SET_VRING_KICK, wire::VERSION, &u64::from(ring).to_le_bytes(), &[kick.as_raw_fd()]);
         tell(&mut guest, Request::SET_VRING_ENABLE, ring, 1);
     }
-    bed.wait_for(|bed| bed.state(0) == State::Running, "the rings run");
+    bed.wait_for(|bed| bed.state(0) == PortState::Running, "the rings run");
     kicks.iter().for_each(|kick| kick.write(1).unwrap());
     bed.wait_for(|bed| advice(bed).contains("private copy of the file") && advice(bed).contains("share=on"), "the remedy is told");
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 use memlane::id::PortId;
-use memlane::port::State;
+use memlane::port::PortState;
 use memlane::stats::DropReason;
 use memlane_rig::frames::NetHeader;
 use memlane_rig::frontend::features;
@@ -254,7 +254,7 @@ fn a_reset_device_starts_anew() {
     for _ in 0..3 {
         a.frontend().unwrap().reset_device().unwrap();
         a.synchronise().unwrap();
-        assert_eq!(bed.state(0), State::Speaking);
+        assert_eq!(bed.state(0), PortState::Speaking);
         a.reset_rings().unwrap();
         a.start().unwrap();
         exchange(&mut a, &mut b, 1);
@@ -293,7 +293,7 @@ fn announcements_obey_the_rules_for_floods() {
     }
     assert_eq!(c.receive(TIMEOUT).unwrap().bytes[6..12], mac(0));
     bed.wait_for(|bed| bed.drops(0, DropReason::Storm) > 0, "announcements beyond the storm limit are dropped");
-    assert_eq!(bed.state(0), State::Running);
+    assert_eq!(bed.state(0), PortState::Running);
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn a_guest_with_more_memory_than_a_port_may_have_gets_none() {
     let large = bed.builder(0).memory(MemoryPlan::new((1 << 30) + 4096));
     // Whether it hears of it before or after it is done is of no interest.
     let _guest = large.connect(bed.socket(0));
-    bed.wait_for(|bed| matches!(bed.state(0), State::Quarantined(cause) if cause.contains("port-memory-gib")), "it is refused");
+    bed.wait_for(|bed| matches!(bed.state(0), PortState::Quarantined(cause) if cause.contains("port-memory-gib")), "it is refused");
     drop(_guest);
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
     announce(&mut [&mut a, &mut b]);

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::command::{self, Running, memlane};
 use crate::common::*;
-use memlane::port::State;
+use memlane::port::PortState;
 use memlane::stats::DropReason;
 use memlane_rig::frames::{GsoKind, Host, NetHeader, Packet, check};
 use memlane_rig::frontend::features;
@@ -29,7 +29,7 @@ fn meet(bed: &Bed, path: &PathBuf) -> UnixStream {
     let stream = UnixStream::connect(path).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.set_write_timeout(Some(TIMEOUT)).unwrap();
-    bed.wait_for(|bed| bed.state(1) == State::Running, "the stream's port runs");
+    bed.wait_for(|bed| bed.state(1) == PortState::Running, "the stream's port runs");
     stream
 }
 
@@ -155,7 +155,7 @@ fn who_goes_may_come_back() {
         let mut stream = meet(&bed, &path);
         greet(&mut guest, &mut stream);
         drop(stream);
-        bed.wait_for(|bed| bed.state(1) == State::Waiting, "the port waits for the next");
+        bed.wait_for(|bed| bed.state(1) == PortState::Waiting, "the port waits for the next");
     }
 }
 
@@ -165,11 +165,11 @@ fn a_frame_that_is_too_long_costs_the_stream_its_session_and_nobody_else_anythin
     let mut guest = bed.guest(0);
     let mut stream = meet(&bed, &path);
     stream.write_all(&100_000_u32.to_be_bytes()).unwrap();
-    bed.wait_for(|bed| matches!(bed.state(1), State::Quarantined(_)), "the port is in quarantine");
+    bed.wait_for(|bed| matches!(bed.state(1), PortState::Quarantined(_)), "the port is in quarantine");
     assert_eq!(stream.read(&mut [0; 4]).unwrap_or(0), 0, "the connection has ended");
     let mut stream = meet(&bed, &path);
     greet(&mut guest, &mut stream);
-    assert_eq!(bed.state(0), State::Running);
+    assert_eq!(bed.state(0), PortState::Running);
 }
 
 #[test]
@@ -249,11 +249,11 @@ fn memlane_connects_where_it_is_told_to_and_again() {
         let listener = UnixListener::bind(&path).unwrap();
         let mut stream = listener.accept().unwrap().0;
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-        bed.wait_for(|bed| bed.state(1) == State::Running, "the port runs");
+        bed.wait_for(|bed| bed.state(1) == PortState::Running, "the port runs");
         greet(&mut guest, &mut stream);
         drop((stream, listener));
         std::fs::remove_file(&path).unwrap();
-        bed.wait_for(|bed| bed.state(1) == State::Waiting, "the port waits for the next");
+        bed.wait_for(|bed| bed.state(1) == PortState::Waiting, "the port waits for the next");
     }
 }
 

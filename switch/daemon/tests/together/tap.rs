@@ -10,7 +10,7 @@ use crate::common::{ALL_LOOKS, TIMEOUT, in_a_namespace, wait_until};
 use memlane::config::Config;
 use memlane::daemon::Daemon;
 use memlane::id::PortId;
-use memlane::port::State;
+use memlane::port::PortState;
 use memlane::stats::DropReason;
 use memlane_rig::frames::{GsoKind, Host, NetHeader, Packet, check};
 use memlane_rig::frontend::features;
@@ -234,9 +234,9 @@ fn a_device_that_cannot_be_made_anew_leaves_its_port_waiting() {
             Command::new("sh").args(["-c", "ip link del memlane && ip link add memlane type bridge"]).status().unwrap().success()
         };
         wait_until(taken, "the name is taken");
-        wait_until(|| state() == State::Waiting && advice(&bed).contains("cannot be made anew"), "it is told");
+        wait_until(|| state() == PortState::Waiting && advice(&bed).contains("cannot be made anew"), "it is told");
         ip("link del memlane");
-        wait_until(|| state() == State::Running, "it is made anew");
+        wait_until(|| state() == PortState::Running, "it is made anew");
         bed.daemon.stop();
     });
 }

@@ -12,7 +12,7 @@ use memlane::frame::MacAddress;
 use memlane::link::Impairment;
 use memlane::network::AttachSettings;
 use memlane::policy::PortLimits;
-use memlane::port::{Offer, Port, State};
+use memlane::port::{Offer, Port, PortState};
 use memlane::stats::DropReason;
 use memlane_backends::xen::in_memory::Hypervisor;
 use memlane_backends::xen::netif::{MOST_SLOTS, tx_flag};
@@ -78,7 +78,7 @@ impl Xen {
         front
     }
 
-    fn await_state(&self, index: usize, state: &State) {
+    fn await_state(&self, index: usize, state: &PortState) {
         wait_until(|| self.ports[index - 1].state() == *state, &format!("port x{index} is {}", state.name()));
     }
 
@@ -89,8 +89,8 @@ impl Xen {
     /// Waits until the front end of domain `index` is in quarantine for a `cause`.
     fn await_quarantine(&self, index: usize, cause: &str) {
         let port = &self.ports[index - 1];
-        wait_until(|| matches!(port.state(), State::Quarantined(_)), "the port is in quarantine");
-        assert!(matches!(port.state(), State::Quarantined(told) if told.contains(cause)), "{:?}", port.state());
+        wait_until(|| matches!(port.state(), PortState::Quarantined(_)), "the port is in quarantine");
+        assert!(matches!(port.state(), PortState::Quarantined(told) if told.contains(cause)), "{:?}", port.state());
     }
 }
 
@@ -331,7 +331,7 @@ fn a_front_end_comes_and_goes_and_nothing_of_it_stays_mapped() {
     for _ in 0..3 {
         one.write("state", 5);
         one.await_back("5");
-        xen.await_state(1, &State::Waiting);
+        xen.await_state(1, &PortState::Waiting);
         one.write("state", 6);
         one.await_back("6");
         one.write("state", 1);
@@ -346,7 +346,7 @@ fn a_front_end_comes_and_goes_and_nothing_of_it_stays_mapped() {
     xen.hypervisor.write(&one.back("online"), "0");
     xen.hypervisor.write(&one.back("state"), "5");
     one.await_back("6");
-    xen.await_state(1, &State::Waiting);
+    xen.await_state(1, &PortState::Waiting);
     xen.hypervisor.remove("backend/vif/1/0");
     xen.hypervisor.remove("/local/domain/1/device/vif/0");
     // xl network-attach.
@@ -359,7 +359,7 @@ fn what_a_guest_writes_has_nobody_else_looked_at() {
     const WRITES: usize = 50;
     let xen = Xen::new(12);
     let fronts: Vec<_> = (1..=12).map(|index| xen.front(index, Kind::LINUX)).collect();
-    (1..=12).for_each(|index| xen.await_state(index, &State::Running));
+    (1..=12).for_each(|index| xen.await_state(index, &PortState::Running));
     std::thread::sleep(Duration::from_millis(50));
     let before = xen.hypervisor.reads();
     for _ in 0..WRITES {
@@ -393,7 +393,7 @@ fn a_process_that_follows_goes_on_where_the_last_one_ended() {
     let (mut one, mut two) = pair(&xen, Kind::LINUX);
     for round in 0..3 {
         xen.watcher.take();
-        xen.await_state(2, &State::Waiting);
+        xen.await_state(2, &PortState::Waiting);
         assert_eq!(two.hypervisor.read(&two.back("state")).as_deref(), Some("4"), "the guest notices nothing");
         for number in 0..20 {
             two.send(&frame(mac(2), mac(1), 3000, 100 * round + number), &[66], PLAIN);
@@ -496,7 +496,7 @@ fn pages_that_cannot_be_reached_cost_the_frame_only() {
     one.send(&frame(mac(1), mac(2), 1000, 2), &[], PLAIN);
     one.send(&frame(mac(1), mac(2), 1000, 3), &[], PLAIN);
     assert!(two.receive().bytes == frame(mac(1), mac(2), 1000, 3), "the frame before was to go where nothing can be written");
-    assert_eq!(xen.ports[0].state(), State::Running);
+    assert_eq!(xen.ports[0].state(), PortState::Running);
 }
 
 #[test]
@@ -590,7 +590,7 @@ fn front_ends_that_make_no_sense_are_refused_with_the_cause() {
         front.write("state", 1);
     }
     front.connect(Kind::LINUX);
-    xen.await_state(1, &State::Running);
+    xen.await_state(1, &PortState::Running);
 }
 
 #[test]
@@ -610,9 +610,9 @@ fn interfaces_that_are_memlanes_are_told_of_and_others_are_not() {
     let wanted = Wanted { domain: "6".into(), vif: 0, queues: 1, receive_offloads: true, has_address: false };
     watcher.serve(wanted, &xen.ports[0]);
     ours.connect(Kind::LINUX);
-    xen.await_state(1, &State::Running);
+    xen.await_state(1, &PortState::Running);
     xen.hypervisor.remove("backend/vif/6");
     assert_eq!(news.recv_timeout(TIMEOUT), Ok(News::Gone(6, 0)));
-    xen.await_state(1, &State::Waiting);
+    xen.await_state(1, &PortState::Waiting);
     assert!(news.try_recv().is_err(), "nothing else was told");
 }

@@ -41,7 +41,7 @@ use crate::host_memory::HostMemory;
 use crate::id::{MAX_PAIRS, MAX_PORTS, PortId};
 use crate::link::Impairment;
 use crate::policy::PortLimits;
-use crate::port::{Port, State};
+use crate::port::{Port, PortState};
 use crate::shared::Shared;
 use crate::watchdog;
 use crate::worker::{Event, Mailbox, Quit, Worker, WorkerHandle, links};
@@ -200,7 +200,7 @@ impl Network {
     /// Stops every ring of a port for the reason `cause`; it stays so until its front end sets it up again.
     pub fn quarantine(&self, port: &Arc<Port>, cause: &str) {
         self.stop_port(port);
-        port.set_state(State::Quarantined(cause.into()));
+        port.set_state(PortState::Quarantined(cause.into()));
     }
 
     /// Reports to the operator that the front end of `port` was disconnected because descriptors ran out.
@@ -278,7 +278,7 @@ impl Network {
     pub fn shut_down(&self) {
         for port in self.ports() {
             self.stop_port(&port);
-            port.set_state(State::Gone);
+            port.set_state(PortState::Gone);
         }
         for worker in &self.workers {
             worker.tell(Worker::quit);

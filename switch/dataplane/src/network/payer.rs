@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use crate::host_memory::tests::host;
     use crate::memory::{Hint, MemoryMap, Region, RegionTable};
-    use crate::port::State;
+    use crate::port::PortState;
     use crate::settings::Settings;
     use crate::shared::Shared;
 
@@ -196,7 +196,7 @@ mod tests {
         fn port(&self, name: &str, memory: &Arc<MemoryMap>) -> Arc<Port> {
             let port = super::super::tests::add(&self.network, name, None).unwrap();
             port.set_memory(Some(Arc::clone(memory)));
-            port.set_state(State::Running);
+            port.set_state(PortState::Running);
             port
         }
 
@@ -250,9 +250,9 @@ mod tests {
         bed.look();
         assert_eq!([honest.paid(), busy.paid()], [0, 0]);
         assert!(hostile.paid() > LENGTH * 9 / 10, "{}", hostile.paid());
-        let State::Quarantined(cause) = hostile.state() else { panic!("{:?}", hostile.state()) };
+        let PortState::Quarantined(cause) = hostile.state() else { panic!("{:?}", hostile.state()) };
         assert!(cause.contains("where 64 MiB are left") && cause.contains("prealloc=on"), "{cause}");
-        assert_eq!([honest.state(), busy.state()], [State::Running, State::Running]);
+        assert_eq!([honest.state(), busy.state()], [PortState::Running, PortState::Running]);
     }
 
     /// A guest with a balloon or free page reporting returns pages, and the switch touches them first again.
@@ -286,7 +286,7 @@ mod tests {
             bed.look();
             assert_eq!([port.paid(), beside.paid()], [0, HALF]);
         }
-        assert_eq!([port.state(), beside.state()], [State::Running, State::Running]);
+        assert_eq!([port.state(), beside.state()], [PortState::Running, PortState::Running]);
         // Whatever was counted, a port is charged for no more than its cgroup.
         port.change_paid(LENGTH as i64, u64::MAX);
         touch(&honest);
@@ -320,7 +320,7 @@ mod tests {
             looked
         });
         assert_eq!(looked, Ok(()), "all mappings are looked at, though no port can be blamed");
-        assert_eq!((port.state(), port.paid()), (State::Running, 0));
+        assert_eq!((port.state(), port.paid()), (PortState::Running, 0));
     }
 
     #[test]
@@ -344,7 +344,7 @@ mod tests {
         bed.charge(LENGTH);
         bed.held.take();
         let deadline = Instant::now() + Duration::from_secs(20);
-        while !matches!(port.state(), State::Quarantined(_)) {
+        while !matches!(port.state(), PortState::Quarantined(_)) {
             assert!(Instant::now() < deadline, "{:?}, {} paid", port.state(), port.paid());
             // Keeps the worker awake.
             bed.network.workers[0].tell(|_| {});

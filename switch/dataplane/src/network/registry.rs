@@ -14,7 +14,7 @@ use crate::id::{MAX_PORTS, PortId, SegmentId};
 use crate::journal::NetworkEvent;
 use crate::link::Impairment;
 use crate::policy::PortLimits;
-use crate::port::{Offer, Port, State};
+use crate::port::{Offer, Port, PortState};
 use crate::segment::Segment;
 use crate::worker::Worker;
 
@@ -255,7 +255,7 @@ impl Network {
         self.registry_mut().strike(port);
         self.give_numbers_back(port, last);
         self.shared.journal.add(NetworkEvent::PortDetached { port: port.name.clone() });
-        port.set_state(State::Gone);
+        port.set_state(PortState::Gone);
     }
 
     /// Whether `port` is in the registry.

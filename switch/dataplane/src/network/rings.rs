@@ -10,7 +10,7 @@ use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::port::end::{Backend, Ends};
 use crate::port::rings::{Rings, Running};
-use crate::port::{Port, State};
+use crate::port::{Port, PortState};
 use crate::ring::{Call, ReceiveQueue, Ring, RingOptions, SplitRing, TransmitQueue};
 use crate::worker::Start;
 
@@ -78,7 +78,7 @@ impl Network {
     /// The kernel refuses a descriptor or to watch it, or the port was removed.
     pub fn serve(&self, port: &Arc<Port>, backend: impl Backend) -> std::io::Result<()> {
         self.start_queue(port, 0, backend.into_ends(&self.shared.pool)?)?;
-        port.set_state(State::Running);
+        port.set_state(PortState::Running);
         Ok(())
     }
 

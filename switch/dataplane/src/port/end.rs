@@ -35,7 +35,7 @@ use crate::stats::DropReason;
 /// use memlane_dataplane::policy::PortLimits;
 /// use memlane_dataplane::pool::Pool;
 /// use memlane_dataplane::port::end::{Backend, Ends, ReceiveEnd, TransmitEnd};
-/// use memlane_dataplane::port::{Offer, State};
+/// use memlane_dataplane::port::{Offer, PortState};
 /// use memlane_dataplane::settings::Settings;
 /// use memlane_dataplane::shared::Shared;
 /// use memlane_virtq::packet::Packet;
@@ -87,7 +87,7 @@ use crate::stats::DropReason;
 /// let attach_settings = AttachSettings { name: "sink", segment: "lan", limits: &limits, link: &None, mac: None, offer, enabled: true };
 /// let port = network.add_port(&attach_settings, 1)?;
 /// network.serve(&port, Sink)?;
-/// assert_eq!(port.state(), State::Running);
+/// assert_eq!(port.state(), PortState::Running);
 /// network.shut_down();
 /// # Ok(())
 /// # }

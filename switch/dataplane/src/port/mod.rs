@@ -36,7 +36,7 @@ use rings::Rings;
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum PortState {
     /// For the connection of a front end.
     Waiting,
     /// During negotiation of features and memory.
@@ -49,7 +49,7 @@ pub enum State {
     Gone,
 }
 
-impl State {
+impl PortState {
     /// The name that operators see.
     pub fn name(&self) -> &'static str {
         match self {
@@ -125,7 +125,7 @@ pub struct Port {
 
 #[derive(Debug)]
 struct Inner {
-    state: State,
+    state: PortState,
     limits: PortLimits,
     link: Option<Impairment>,
     offer: Offer,
@@ -162,7 +162,7 @@ impl Port {
     /// A port of `segment` that waits for its front end, with these limits.
     pub fn new(id: PortId, name: &str, segment: &Arc<Segment>, limits: &PortLimits, shared: &Shared) -> Arc<Self> {
         let inner = Inner {
-            state: State::Waiting,
+            state: PortState::Waiting,
             limits: limits.clone(),
             link: None,
             offer: Offer::default(),
@@ -333,7 +333,7 @@ impl Port {
     }
 
     /// Its state.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> PortState {
         self.inner().state.clone()
     }
 
@@ -372,16 +372,16 @@ impl Port {
 
     /// Moves it to `state`. In quarantine, the error eventfds of the front end are signalled. The first quarantine is logged, later
     /// ones are only counted, so that no guest can fill the log.
-    pub fn set_state(&self, state: State) {
+    pub fn set_state(&self, state: PortState) {
         let (session, errors) = {
             let mut inner = self.inner();
-            if let State::Quarantined(cause) = &state {
+            if let PortState::Quarantined(cause) = &state {
                 inner.quarantines += 1;
                 if inner.quarantines == 1 {
                     tracing::warn!(port = %self.name, %cause, "port in quarantine; later ones are counted, see `memlane status`");
                 }
             }
-            let broken = matches!(state, State::Quarantined(_));
+            let broken = matches!(state, PortState::Quarantined(_));
             if inner.state != state {
                 self.tell_state(&state);
             }
@@ -399,12 +399,12 @@ impl Port {
     }
 
     /// Tells of a state that it was not in before; what else leads to one is told by itself.
-    fn tell_state(&self, state: &State) {
+    fn tell_state(&self, state: &PortState) {
         let port = self.name.clone();
         let event = match state {
-            State::Running => NetworkEvent::PortRunning { port },
-            State::Quarantined(cause) => NetworkEvent::PortQuarantined { port, cause: cause.clone() },
-            State::Waiting | State::Speaking | State::Gone => return,
+            PortState::Running => NetworkEvent::PortRunning { port },
+            PortState::Quarantined(cause) => NetworkEvent::PortQuarantined { port, cause: cause.clone() },
+            PortState::Waiting | PortState::Speaking | PortState::Gone => return,
         };
         if let Some(left_out) = self.states.admit() {
             self.tell(event, left_out);

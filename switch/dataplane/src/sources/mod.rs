@@ -42,7 +42,7 @@ pub(crate) struct Source {
     /// Offloads that the sender may request.
     pub offloads: Offloads,
     pub flow_cache: FlowCache,
-    pub state: State,
+    pub state: PollState,
     /// Rings that are started but disabled consume and discard (vhost-user, "Ring states").
     pub enabled: bool,
     /// Packets in flight to each port.
@@ -117,12 +117,12 @@ pub(crate) enum WhenBack {
     /// Stop, and reply with the base.
     Stop(mpsc::Sender<u16>),
     /// Move the ring to other memory, and continue in this state.
-    Move(SplitRing, Arc<MemoryMap>, mpsc::Sender<()>, State),
+    Move(SplitRing, Arc<MemoryMap>, mpsc::Sender<()>, PollState),
 }
 
 /// Whether a source is polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum PollState {
     /// Waits for its first kick (vhost-user, "Ring states": started by a kick).
     Unstarted,
     /// Armed: the driver kicks when it adds chains.
@@ -145,7 +145,7 @@ impl Source {
             in_order,
             offloads,
             flow_cache: FlowCache::default(),
-            state: State::Unstarted,
+            state: PollState::Unstarted,
             enabled: false,
             in_flight_for: Vec::new(),
             when_back: None,
@@ -282,7 +282,7 @@ impl Source {
 
     /// Lost-notification check: whether a kick or an interrupt seems to be lost; returns the one that seemed lost in two checks.
     pub(crate) fn look(&mut self) -> Option<Missed> {
-        let asleep = self.state == State::Asleep;
+        let asleep = self.state == PollState::Asleep;
         let feed = &mut self.feed;
         self.notification.look(|| feed.missed(asleep))
     }
@@ -337,7 +337,7 @@ impl Sources {
     }
 
     pub(crate) fn remove(&mut self, slot: Slot) -> Option<Source> {
-        self.set_state(slot, State::Closed);
+        self.set_state(slot, PollState::Closed);
         self.timers.forget(slot);
         self.slots.remove(slot)
     }
@@ -346,47 +346,47 @@ impl Sources {
         self.slots.iter_mut()
     }
 
-    pub(crate) fn set_state(&mut self, slot: Slot, state: State) {
+    pub(crate) fn set_state(&mut self, slot: Slot, state: PollState) {
         let Some(source) = self.slots.get_mut(slot) else { return };
         let old = std::mem::replace(&mut source.state, state);
         if old == state {
             return;
         }
         match old {
-            State::Awake => self.awake.retain(|&other| other != slot),
-            State::Asleep => self.asleep -= 1,
-            State::Unstarted | State::Closed => {}
+            PollState::Awake => self.awake.retain(|&other| other != slot),
+            PollState::Asleep => self.asleep -= 1,
+            PollState::Unstarted | PollState::Closed => {}
         }
         match state {
-            State::Awake => self.awake.push(slot),
-            State::Asleep => self.asleep += 1,
-            State::Unstarted | State::Closed => {}
+            PollState::Awake => self.awake.push(slot),
+            PollState::Asleep => self.asleep += 1,
+            PollState::Unstarted | PollState::Closed => {}
         }
     }
 
     /// Wakes a source that sleeps; one that was never started stays unstarted.
     pub(crate) fn wake(&mut self, slot: Slot) {
-        if self.get(slot).is_some_and(|source| source.state == State::Asleep) {
-            self.set_state(slot, State::Awake);
+        if self.get(slot).is_some_and(|source| source.state == PollState::Asleep) {
+            self.set_state(slot, PollState::Awake);
         }
     }
 
     /// A kick came for `slot`: wakes it, and starts it if it was not.
     pub(crate) fn kicked(&mut self, slot: Slot) {
         let Some(source) = self.get(slot) else { return };
-        if let Some(WhenBack::Move(.., then @ State::Unstarted)) = &mut source.when_back {
-            *then = State::Awake;
-        } else if matches!(source.state, State::Unstarted | State::Asleep) {
-            self.set_state(slot, State::Awake);
+        if let Some(WhenBack::Move(.., then @ PollState::Unstarted)) = &mut source.when_back {
+            *then = PollState::Awake;
+        } else if matches!(source.state, PollState::Unstarted | PollState::Asleep) {
+            self.set_state(slot, PollState::Awake);
         }
     }
 
     /// Takes no more chains from `slot`, nor after its ring has moved: its port broke a ring.
     pub(crate) fn close(&mut self, slot: Slot) {
         if let Some(Source { when_back: Some(WhenBack::Move(.., then)), .. }) = self.get(slot) {
-            *then = State::Closed;
+            *then = PollState::Closed;
         }
-        self.set_state(slot, State::Closed);
+        self.set_state(slot, PollState::Closed);
     }
 
     /// Ends the backpressure of frames for `entry`: that ring is gone.
@@ -401,11 +401,11 @@ impl Sources {
     pub(crate) fn wake_recent(&mut self, since: Cycles) {
         for slot in self.slots.taken() {
             if let Some(source) = self.get(slot)
-                && source.state == State::Asleep
+                && source.state == PollState::Asleep
                 && source.active > since
             {
                 source.feed.ring().map(Ring::disarm);
-                self.set_state(slot, State::Awake);
+                self.set_state(slot, PollState::Awake);
             }
         }
     }

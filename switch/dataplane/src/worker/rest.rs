@@ -22,7 +22,7 @@ use vmm_sys_util::timerfd::TimerFd;
 use super::{Event, Mailbox, Worker};
 use crate::id::{Direction, Slot};
 use crate::settings::{Poll, Settings};
-use crate::sources::{Feed, State};
+use crate::sources::{Feed, PollState};
 use crate::time::{Cycles, cycles, cycles_after, duration, frequency, in_cycles};
 use adaptive_poll::AdaptivePoll;
 use affinity::CpuAffinity;
@@ -191,7 +191,7 @@ impl Worker {
                 news |= has_news;
                 index += 1;
             } else {
-                self.sources.set_state(slot, State::Asleep);
+                self.sources.set_state(slot, PollState::Asleep);
                 self.sources.happened(slot, self.now);
             }
         }

@@ -16,7 +16,7 @@ use crate::packet::{Packet, Reach};
 use crate::port::Port;
 use crate::port::end::Ends;
 use crate::ring::{Call, ReceiveQueue, Ring, SplitRing, TransmitQueue};
-use crate::sources::{Feed, Source, State, WhenBack};
+use crate::sources::{Feed, PollState, Source, WhenBack};
 use crate::stats::DropReason;
 use crate::table::{Learned, Table};
 use crate::time::cycles;
@@ -62,7 +62,7 @@ impl Worker {
         source.polled = start.kick.is_none();
         let slot = self.sources.add(source);
         if start.at_once {
-            self.sources.set_state(slot, State::Awake);
+            self.sources.set_state(slot, PollState::Awake);
         }
         if let Some(kick) = start.kick {
             self.rest.watch(kick, slot, Direction::Transmit);
@@ -110,7 +110,7 @@ impl Worker {
         source.enabled = true;
         let outlet = Outlet::new((port, pair), Sink::Other(ends.receive), true, true);
         let slot = self.sources.add(source);
-        self.sources.set_state(slot, State::Awake);
+        self.sources.set_state(slot, PollState::Awake);
         if let Some(readable) = ends.readable {
             self.rest.watch(readable, slot, Direction::Transmit);
         }
@@ -131,7 +131,7 @@ impl Worker {
 
     /// Closes a transmit queue, recalls its chains in flight, and runs the action that `then` makes of its previous state once all
     /// are completed. A queue that is being stopped ignores this.
-    fn call_all_back(&mut self, key: RingKey, then: impl FnOnce(State) -> WhenBack) {
+    fn call_all_back(&mut self, key: RingKey, then: impl FnOnce(PollState) -> WhenBack) {
         let Some(slot) = self.sources.find(key) else { return };
         let Some(source) = self.sources.get(slot) else { return };
         let state = match &source.when_back {
@@ -140,7 +140,7 @@ impl Worker {
             Some(WhenBack::Stop(_)) => return,
         };
         source.when_back = Some(then(state));
-        self.sources.set_state(slot, State::Closed);
+        self.sources.set_state(slot, PollState::Closed);
         self.recall(self.index, slot);
         for other in self.peers.others.clone() {
             self.peers.recall(other, slot);
@@ -185,7 +185,7 @@ impl Worker {
                     ring.set_memory(split, memory);
                 }
                 // The kick may have been requested in the old ring, so look at the new one at once.
-                self.sources.set_state(slot, if state == State::Asleep { State::Awake } else { state });
+                self.sources.set_state(slot, if state == PollState::Asleep { PollState::Awake } else { state });
                 let _ = reply.send(());
             }
         }

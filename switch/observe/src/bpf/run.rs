@@ -52,7 +52,7 @@ impl Frame for [&[u8]] {
 
 /// The registers of a run.
 #[derive(Default)]
-struct State {
+struct Registers {
     a: u32,
     x: u32,
     memory: [u32; MEMORY_WORDS],
@@ -60,7 +60,7 @@ struct State {
 
 /// Runs a checked `program`; returns its result. A load outside the frame and a division by X = 0 end the run with 0.
 pub(super) fn run(program: &[Instruction], frame: &(impl Frame + ?Sized)) -> u32 {
-    let mut state = State::default();
+    let mut state = Registers::default();
     let mut at = 0;
     // Jumps are forward and the last instruction returns.
     while let Some(&Instruction { code, jt, jf, k }) = program.get(at) {
@@ -92,7 +92,7 @@ pub(super) fn run(program: &[Instruction], frame: &(impl Frame + ?Sized)) -> u32
 }
 
 /// The value of a load; `None` outside the frame.
-fn load(code: u16, k: u32, state: &State, frame: &(impl Frame + ?Sized)) -> Option<u32> {
+fn load(code: u16, k: u32, state: &Registers, frame: &(impl Frame + ?Sized)) -> Option<u32> {
     match code & 0xe0 {
         IMM => Some(k),
         LEN => Some(frame.length()),

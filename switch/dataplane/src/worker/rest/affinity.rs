@@ -19,11 +19,11 @@ const STAY: Duration = Duration::from_secs(1);
 /// See the module. Of the thread that calls it.
 #[derive(Debug, Default)]
 pub(super) struct CpuAffinity {
-    state: State,
+    state: AffinityState,
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum AffinityState {
     /// It has not slept yet.
     #[default]
     Unknown,
@@ -38,26 +38,26 @@ enum State {
 impl CpuAffinity {
     /// The thread woke in moment `now`.
     pub(super) fn woke(&mut self, now: Cycles) {
-        if matches!(self.state, State::Settled { until, .. } if now < until) {
+        if matches!(self.state, AffinityState::Settled { until, .. } if now < until) {
             return;
         }
-        self.state = self.next(now).unwrap_or(State::NotOurs);
+        self.state = self.next(now).unwrap_or(AffinityState::NotOurs);
     }
 
     /// The next state; `None` if an operator bound the thread, now or before it first slept, or the kernel refuses.
-    fn next(&self, now: Cycles) -> Option<State> {
+    fn next(&self, now: Cycles) -> Option<AffinityState> {
         let allowed = sched_getaffinity(Pid::from_raw(0)).ok()?;
         match self.state {
-            State::Unknown if count(&allowed) > 1 => Some(State::Open(allowed)),
-            State::Open(any) if any == allowed => {
+            AffinityState::Unknown if count(&allowed) > 1 => Some(AffinityState::Open(allowed)),
+            AffinityState::Open(any) if any == allowed => {
                 let mut here = CpuSet::new();
                 here.set(sched_getcpu().ok()?).ok()?;
                 bind(&here)?;
-                Some(State::Settled { any, here, until: now.saturating_add(in_cycles(STAY)) })
+                Some(AffinityState::Settled { any, here, until: now.saturating_add(in_cycles(STAY)) })
             }
-            State::Settled { any, here, .. } if here == allowed => {
+            AffinityState::Settled { any, here, .. } if here == allowed => {
                 bind(&any)?;
-                Some(State::Open(any))
+                Some(AffinityState::Open(any))
             }
             _ => None,
         }
