@@ -62,7 +62,7 @@ pub struct SavedNetwork {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     removed: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    change: Vec<Change>,
+    change: Vec<SavedChange>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     port: Vec<Map<String, Value>>,
 }
@@ -70,7 +70,7 @@ pub struct SavedNetwork {
 /// The differences at a port of the file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
-struct Change {
+struct SavedChange {
     name: String,
     /// Keys of the file that are removed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -90,7 +90,7 @@ impl SavedNetwork {
                 let is_set = |key: &&String| after.contains_key(*key);
                 let unset = changed.keys.iter().filter(|key| !is_set(key)).cloned().collect();
                 after.retain(|key, _| changed.keys.contains(key));
-                change.push(Change { name: changed.after.name.clone(), unset, keys: after });
+                change.push(SavedChange { name: changed.after.name.clone(), unset, keys: after });
             } else {
                 port.push(after);
             }
@@ -107,7 +107,7 @@ impl SavedNetwork {
         let mut ports: Vec<Map<String, Value>> = file.ports.iter().map(|port| port.stated()).collect();
         let is_called = |port: &Map<String, Value>, name: Option<&str>| port.get("name").and_then(Value::as_str) == name;
         ports.retain(|port| !self.removed.iter().any(|name| is_called(port, Some(name))));
-        for Change { name, unset, keys } in &self.change {
+        for SavedChange { name, unset, keys } in &self.change {
             match ports.iter_mut().find(|port| is_called(port, Some(name))) {
                 Some(port) => {
                     port.retain(|key, _| !unset.contains(key));

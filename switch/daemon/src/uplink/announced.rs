@@ -29,7 +29,7 @@ pub struct AnnouncedAddress {
 
 /// A change to the bridge's FDB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum FdbChange {
     /// Add an entry: the address is at this host.
     Here(MacAddress),
     /// Remove the entry.
@@ -65,7 +65,7 @@ impl Announced {
         learned_addresses: &[AnnouncedAddress],
         now: f64,
         is_remote: impl Fn(MacAddress) -> bool,
-    ) -> Vec<Change> {
+    ) -> Vec<FdbChange> {
         let present: HashSet<(MacAddress, PortId)> =
             learned_addresses.iter().map(|learned_address| (learned_address.address, learned_address.port)).collect();
         let gone: Vec<AnnouncedAddress> = self
@@ -80,7 +80,7 @@ impl Announced {
             if let Some(settings) = self.settings.get_mut(&learned_address.port).filter(|_| !learned_address.pinned) {
                 settings.told -= 1;
             }
-            changes.push(Change::Gone(learned_address.address));
+            changes.push(FdbChange::Gone(learned_address.address));
         }
         (self.held_back, self.owed) = (0, false);
         for learned_address in learned_addresses {
@@ -89,7 +89,7 @@ impl Announced {
             }
             if learned_address.pinned || !is_remote(learned_address.address) && self.may_tell(learned_address.port, now) {
                 self.told.insert(learned_address.address, *learned_address);
-                changes.push(Change::Here(learned_address.address));
+                changes.push(FdbChange::Here(learned_address.address));
             } else {
                 self.held_back += 1;
             }
@@ -172,9 +172,9 @@ mod tests {
     fn who_comes_is_told_of_once_and_who_goes_too() {
         let mut announced = Announced::default();
         let two = [learned_address(1, 0, true), learned_address(2, 1, false)];
-        assert_eq!(announced.update(&two, 0.0, nobody), [Change::Here(address(1)), Change::Here(address(2))]);
+        assert_eq!(announced.update(&two, 0.0, nobody), [FdbChange::Here(address(1)), FdbChange::Here(address(2))]);
         assert_eq!(announced.update(&two, 1.0, nobody), []);
-        assert_eq!(announced.update(&two[..1], 2.0, nobody), [Change::Gone(address(2))]);
+        assert_eq!(announced.update(&two[..1], 2.0, nobody), [FdbChange::Gone(address(2))]);
         assert_eq!((announced.count(), announced.held_back()), (1, 0));
     }
 
@@ -183,7 +183,7 @@ mod tests {
         let mut announced = Announced::default();
         announced.update(&[learned_address(1, 0, false)], 0.0, nobody);
         let changes = announced.update(&[learned_address(1, 3, false)], 1.0, nobody);
-        assert_eq!(changes, [Change::Gone(address(1)), Change::Here(address(1))]);
+        assert_eq!(changes, [FdbChange::Gone(address(1)), FdbChange::Here(address(1))]);
         assert_eq!(announced.learned_address(address(1)), Some(learned_address(1, 3, false)));
     }
 
@@ -191,9 +191,9 @@ mod tests {
     fn a_guest_cannot_take_another_hosts_address_but_the_operator_can() {
         let mut announced = Announced::default();
         let both = [learned_address(1, 0, false), learned_address(2, 1, true)];
-        assert_eq!(announced.update(&both, 0.0, |_| true), [Change::Here(address(2))]);
+        assert_eq!(announced.update(&both, 0.0, |_| true), [FdbChange::Here(address(2))]);
         assert_eq!(announced.held_back(), 1);
-        assert_eq!(announced.update(&both, 1.0, nobody), [Change::Here(address(1))], "once the other host has given it up");
+        assert_eq!(announced.update(&both, 1.0, nobody), [FdbChange::Here(address(1))], "once the other host has given it up");
     }
 
     #[test]
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(announced.held_back(), 1000 - MOST as usize);
         let quiet = learned_address(5000, 8, false);
         let changes = announced.update(&[&many[..], &[quiet]].concat(), 100.0, nobody);
-        assert_eq!(changes, [Change::Here(quiet.address)], "others are told of as before");
+        assert_eq!(changes, [FdbChange::Here(quiet.address)], "others are told of as before");
     }
 
     #[test]
@@ -218,7 +218,7 @@ mod tests {
         for round in 0..100 {
             let few: Vec<_> = (0..100).map(|n| learned_address(round * 100 + n, 7, false)).collect();
             let changes = announced.update(&few, f64::from(round) / 10.0, nobody);
-            told += changes.iter().filter(|change| matches!(change, Change::Here(_))).count();
+            told += changes.iter().filter(|change| matches!(change, FdbChange::Here(_))).count();
             announced.update(&[], f64::from(round) / 10.0, nobody);
         }
         assert!(told as f64 <= BURST + 10.0 * RATE, "{told}");
@@ -229,6 +229,6 @@ mod tests {
         let mut announced = Announced::default();
         announced.update(&[learned_address(1, 0, true)], 0.0, nobody);
         announced.retract(address(1));
-        assert_eq!(announced.update(&[learned_address(1, 0, true)], 1.0, nobody), [Change::Here(address(1))]);
+        assert_eq!(announced.update(&[learned_address(1, 0, true)], 1.0, nobody), [FdbChange::Here(address(1))]);
     }
 }

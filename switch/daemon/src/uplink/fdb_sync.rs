@@ -16,9 +16,9 @@ use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourFlags, Neighb
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::announced::{Announced, AnnouncedAddress, Change};
+use super::announced::{Announced, AnnouncedAddress, FdbChange};
 use super::devices::is_forbidden;
-use super::remote::{self, Entry, Remote};
+use super::remote::{Entry, Remote, RemoteChange};
 use super::{Seen, UplinkConfig};
 use crate::frame::MacAddress;
 use crate::id::PortId;
@@ -219,10 +219,10 @@ impl FdbSync {
     }
 
     /// Applies a change at other hosts to the forwarding table.
-    fn follow(&mut self, change: remote::Change) {
+    fn follow(&mut self, change: RemoteChange) {
         let (table, uplink) = (self.table(), self.uplink.id);
         match change {
-            remote::Change::Is(address) => {
+            RemoteChange::Is(address) => {
                 // In every VLAN in which it was learned here: EVPN does not state the VLAN.
                 table.unlearn(address, |port| port != uplink);
                 table.tell(address, uplink);
@@ -231,7 +231,7 @@ impl FdbSync {
                     self.announced.retract(address);
                 }
             }
-            remote::Change::IsNot(address) => {
+            RemoteChange::IsNot(address) => {
                 table.unlearn(address, |port| port == uplink);
                 self.announced.retract(address);
             }
@@ -303,8 +303,8 @@ impl FdbSync {
     }
 
     /// Adds or removes an entry of the bridge's FDB.
-    fn tell(&mut self, change: Change) -> io::Result<()> {
-        let (Change::Here(address) | Change::Gone(address)) = change;
+    fn tell(&mut self, change: FdbChange) -> io::Result<()> {
+        let (FdbChange::Here(address) | FdbChange::Gone(address)) = change;
         let mut message = NeighbourMessage::default();
         message.header.family = AddressFamily::Bridge;
         message.header.ifindex = self.tap;
@@ -312,8 +312,8 @@ impl FdbSync {
         message.header.state = NeighbourState::Noarp;
         message.attributes = vec![NeighbourAttribute::LinkLayerAddress(address.bytes().to_vec())];
         match change {
-            Change::Here(_) => self.requests.request(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE),
-            Change::Gone(_) => match self.requests.request(RouteNetlinkMessage::DelNeighbour(message), 0) {
+            FdbChange::Here(_) => self.requests.request(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE),
+            FdbChange::Gone(_) => match self.requests.request(RouteNetlinkMessage::DelNeighbour(message), 0) {
                 // The entry is another host's by now, or gone.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
                 done => done,
@@ -321,7 +321,7 @@ impl FdbSync {
         }
     }
 
-    fn refused(&mut self, change: Change, cause: &io::Error) {
+    fn refused(&mut self, change: FdbChange, cause: &io::Error) {
         if is_forbidden(cause) {
             self.may_tell = false;
             self.lament(
@@ -329,7 +329,7 @@ impl FdbSync {
             );
             return;
         }
-        if let Change::Here(address) = change {
+        if let FdbChange::Here(address) = change {
             self.announced.retract(address);
         }
         self.lament(format!("the bridge refuses to be told of a machine: {cause}"));

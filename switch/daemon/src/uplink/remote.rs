@@ -55,7 +55,7 @@ fn host_of(address: &NeighbourAddress) -> Option<IpAddr> {
 
 /// A change at other hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum RemoteChange {
     /// The address is at another host now.
     Is(MacAddress),
     /// The address is at no other host any more.
@@ -74,7 +74,7 @@ pub struct Remote {
 
 impl Remote {
     /// Adds an entry, or changes its host.
-    pub fn came(&mut self, entry: Entry) -> Option<Change> {
+    pub fn came(&mut self, entry: Entry) -> Option<RemoteChange> {
         if entry.address == MacAddress::default() {
             if self.hosts.len() < MOST_HOSTS {
                 self.hosts.insert(entry.host);
@@ -89,11 +89,11 @@ impl Remote {
             return None;
         }
         let before = self.learned_addresses.insert(entry.address, entry.host);
-        (before != Some(entry.host)).then_some(Change::Is(entry.address))
+        (before != Some(entry.host)).then_some(RemoteChange::Is(entry.address))
     }
 
     /// Removes an entry, unless its host has changed meanwhile.
-    pub fn went(&mut self, entry: Entry) -> Option<Change> {
+    pub fn went(&mut self, entry: Entry) -> Option<RemoteChange> {
         if entry.address == MacAddress::default() {
             self.hosts.remove(&entry.host);
             return None;
@@ -102,19 +102,23 @@ impl Remote {
             return None;
         }
         self.learned_addresses.remove(&entry.address);
-        Some(Change::IsNot(entry.address))
+        Some(RemoteChange::IsNot(entry.address))
     }
 
     /// Replaces all entries.
-    pub fn replace(&mut self, entries: impl IntoIterator<Item = Entry>) -> Vec<Change> {
+    pub fn replace(&mut self, entries: impl IntoIterator<Item = Entry>) -> Vec<RemoteChange> {
         let before = std::mem::take(self);
         let mut changes = Vec::new();
         for entry in entries {
             let is_new = self.came(entry).is_some() && before.learned_addresses.get(&entry.address) != Some(&entry.host);
-            changes.extend(is_new.then_some(Change::Is(entry.address)));
+            changes.extend(is_new.then_some(RemoteChange::Is(entry.address)));
         }
         changes.extend(
-            before.learned_addresses.into_keys().filter(|address| !self.learned_addresses.contains_key(address)).map(Change::IsNot),
+            before
+                .learned_addresses
+                .into_keys()
+                .filter(|address| !self.learned_addresses.contains_key(address))
+                .map(RemoteChange::IsNot),
         );
         changes
     }
@@ -181,12 +185,12 @@ mod tests {
     #[test]
     fn stations_come_move_and_go() {
         let mut remote = Remote::default();
-        assert_eq!(remote.came(entry(1, 2)), Some(Change::Is(address(1))));
+        assert_eq!(remote.came(entry(1, 2)), Some(RemoteChange::Is(address(1))));
         assert_eq!(remote.came(entry(1, 2)), None);
-        assert_eq!(remote.came(entry(1, 3)), Some(Change::Is(address(1))));
+        assert_eq!(remote.came(entry(1, 3)), Some(RemoteChange::Is(address(1))));
         assert_eq!(remote.went(entry(1, 2)), None, "it had moved on before");
         assert_eq!(remote.host(address(1)), Some(entry(1, 3).host));
-        assert_eq!(remote.went(entry(1, 3)), Some(Change::IsNot(address(1))));
+        assert_eq!(remote.went(entry(1, 3)), Some(RemoteChange::IsNot(address(1))));
         assert_eq!(remote.went(entry(1, 3)), None);
     }
 
@@ -208,7 +212,7 @@ mod tests {
         let mut remote = Remote::default();
         remote.replace([entry(1, 2), entry(2, 2), entry(3, 2)]);
         let changes = remote.replace([entry(1, 2), entry(2, 3), entry(4, 2)]);
-        assert_eq!(changes, [Change::Is(address(2)), Change::Is(address(4)), Change::IsNot(address(3))]);
+        assert_eq!(changes, [RemoteChange::Is(address(2)), RemoteChange::Is(address(4)), RemoteChange::IsNot(address(3))]);
         assert_eq!(remote.learned_addresses().count(), 3);
     }
 
