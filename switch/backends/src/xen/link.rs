@@ -11,7 +11,7 @@ use crate::memory::{Fetch, Foreign, Granted, Iovec};
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct QueueContext {
     pub(super) layer: Arc<dyn Layer>,
     /// The domain of the front end.
     pub(super) domain: Domain,
@@ -21,7 +21,7 @@ pub(super) struct Link {
     pub(super) bell: Arc<EventFd>,
 }
 
-impl Link {
+impl QueueContext {
     /// Records a violation of the protocol; the xenstore watcher then ends the session.
     pub(super) fn fail(&self, fault: Fault) {
         if self.fault.set(fault).is_ok() {

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use super::layer::{GrantCopy, PAGE};
-use super::link::{Link, SharedChannel, Stage};
+use super::link::{QueueContext, SharedChannel, Stage};
 use super::netif::{Gso, GsoKind, MOST_SLOTS, RX_SLOT, rx_flag, rx_request, rx_response, status};
 use super::ring::BackRing;
 use crate::frame::{MAX_FRAME, NetHeader, Segmentation, ip_version};
@@ -57,7 +57,7 @@ struct Gathered {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct XenReceive {
-    link: Arc<Link>,
+    link: Arc<QueueContext>,
     channel: SharedChannel,
     ring: BackRing,
     takes: Takes,
@@ -83,7 +83,7 @@ struct NoRoom;
 
 impl XenReceive {
     pub(super) fn new(
-        link: Arc<Link>,
+        link: Arc<QueueContext>,
         channel: SharedChannel,
         ring: BackRing,
         takes: Takes,

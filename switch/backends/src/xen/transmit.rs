@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::layer::GrantCopy;
-use super::link::{Link, SharedChannel, Shelf, Stage};
+use super::link::{QueueContext, SharedChannel, Shelf, Stage};
 use super::netif::{GsoKind, MOST_SLOTS, Place, RING, TX_REQUEST, TxFrame, status, tx_response};
 use super::ring::BackRing;
 use crate::cpu_time::work_units::BATCH;
@@ -53,7 +53,7 @@ struct Record {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct XenTransmit {
-    link: Arc<Link>,
+    link: Arc<QueueContext>,
     channel: SharedChannel,
     ring: BackRing,
     stage: Stage,
@@ -75,7 +75,7 @@ pub(super) struct XenTransmit {
 }
 
 impl XenTransmit {
-    pub(super) fn new(link: Arc<Link>, channel: SharedChannel, ring: BackRing) -> std::io::Result<Self> {
+    pub(super) fn new(link: Arc<QueueContext>, channel: SharedChannel, ring: BackRing) -> std::io::Result<Self> {
         let stage = Stage::new(&*link.layer, STAGE)?;
         let shelf = Shelf::new(&*link.layer, SHELF)?;
         let record = || Record {

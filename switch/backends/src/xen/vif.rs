@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use nix::sys::eventfd::EventFd;
 
 use super::layer::{Domain, Layer};
-use super::link::{Link, SharedChannel};
+use super::link::{QueueContext, SharedChannel};
 use super::netif::{Fault, RX_SLOT, TX_REQUEST};
 use super::receive::{Takes, XenReceive};
 use super::ring::BackRing;
@@ -189,7 +189,7 @@ impl Vif {
         port.begin_session();
         let fault = Arc::default();
         for (pair, queue) in asks.queues.iter().enumerate() {
-            let link = Link {
+            let link = QueueContext {
                 layer: Arc::clone(&host.layer),
                 domain: self.domain,
                 fault: Arc::clone(&fault),
@@ -230,7 +230,7 @@ impl Vif {
 }
 
 /// The ends of one queue, which map the rings that its front end granted.
-fn ends(link: Arc<Link>, queue: &Queue, takes: Takes, fetch: &Arc<dyn Fetch>) -> Result<Ends, String> {
+fn ends(link: Arc<QueueContext>, queue: &Queue, takes: Takes, fetch: &Arc<dyn Fetch>) -> Result<Ends, String> {
     let map = |what: &str, reference: u32| {
         let page = link.layer.map(link.domain, reference);
         page.map_err(|error| format!("the {what} ring that the front end granted cannot be mapped: {error}"))

@@ -14,7 +14,7 @@ use netlink_packet_route::link::{
 };
 use nix::unistd::{User, geteuid};
 
-use super::link::Link;
+use super::link::NetworkDevice;
 use super::plan::{self, Present, Step};
 use crate::config::UplinkConfig;
 use memlane_backends::netlink::Netlink;
@@ -49,7 +49,7 @@ impl Devices {
         let present = present(&mut netlink, config).map_err(unread)?;
         let mtu = plan::mtu(config, &present)?;
         let alias = format!("{MARK} {network} {}", config.segment);
-        let is_ours = |link: &&Link| link.alias.as_ref() == Some(&alias);
+        let is_ours = |link: &&NetworkDevice| link.alias.as_ref() == Some(&alias);
         let made = present.links.iter().filter(is_ours).map(|link| (link.name.clone(), link.index)).collect();
         let mut devices = Self { netlink, config: config.clone(), alias, mtu: mtu as u16, made };
         for step in plan::steps(config, &present, mtu)? {
@@ -168,12 +168,12 @@ impl Drop for Devices {
     }
 }
 
-fn links(netlink: &mut Netlink) -> io::Result<Vec<Link>> {
+fn links(netlink: &mut Netlink) -> io::Result<Vec<NetworkDevice>> {
     let all = netlink.dump(&RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
     Ok(all
         .into_iter()
         .filter_map(|message| match message {
-            RouteNetlinkMessage::NewLink(message) => Some(Link::of(message)),
+            RouteNetlinkMessage::NewLink(message) => Some(NetworkDevice::of(message)),
             _ => None,
         })
         .collect())

@@ -8,7 +8,7 @@ use netlink_packet_route::link::{
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Link {
+pub struct NetworkDevice {
     /// Its interface index.
     pub index: u32,
     /// Its name.
@@ -48,7 +48,7 @@ pub struct Vxlan {
     pub learning: bool,
 }
 
-impl Link {
+impl NetworkDevice {
     /// Parses the kernel's `message`.
     pub fn of(message: LinkMessage) -> Self {
         let flags = message.header.flags;

@@ -3,7 +3,7 @@
 
 use std::net::Ipv4Addr;
 
-use super::link::Link;
+use super::link::NetworkDevice;
 use crate::config::UplinkConfig;
 use crate::config::uplink::OVERHEAD;
 
@@ -98,14 +98,14 @@ impl Step {
 #[derive(Clone, Debug, Default)]
 pub struct Present {
     /// All devices of the namespace.
-    pub links: Vec<Link>,
+    pub links: Vec<NetworkDevice>,
     /// The device with the address `local`, if there is one.
     pub underlay: Option<u32>,
 }
 
 impl Present {
     /// The device of this name.
-    pub fn link(&self, name: &str) -> Option<&Link> {
+    pub fn link(&self, name: &str) -> Option<&NetworkDevice> {
         self.links.iter().find(|link| link.name == name)
     }
 
@@ -195,7 +195,7 @@ pub fn tap_steps(config: &UplinkConfig, present: &Present, mtu: u32) -> Result<V
     Ok(steps)
 }
 
-fn check_bridge(link: &Link) -> Result<(), String> {
+fn check_bridge(link: &NetworkDevice) -> Result<(), String> {
     let name = &link.name;
     if !link.is_bridge {
         return Err(format!("{name} is there and is no bridge: remove it, or name another with bridge = \"...\""));
@@ -208,7 +208,7 @@ fn check_bridge(link: &Link) -> Result<(), String> {
     Ok(())
 }
 
-fn check_vxlan(config: &UplinkConfig, present: &Present, link: &Link) -> Result<(), String> {
+fn check_vxlan(config: &UplinkConfig, present: &Present, link: &NetworkDevice) -> Result<(), String> {
     let name = &link.name;
     let Some(vxlan) = &link.vxlan else {
         return Err(format!("{name} is there and is no VXLAN device: remove it, or name another with vxlan = \"...\""));
@@ -258,10 +258,11 @@ fn check_vxlan(config: &UplinkConfig, present: &Present, link: &Link) -> Result<
 
 /// Checks for another device with the same identifier, which prevents the creation of ours.
 fn check_rivals(config: &UplinkConfig, present: &Present) -> Result<(), String> {
-    let has_it =
-        |link: &&Link| link.vxlan.as_ref().is_some_and(|vxlan| (vxlan.vni, vxlan.udp_port) == (config.vni, config.udp_port));
+    let has_it = |link: &&NetworkDevice| {
+        link.vxlan.as_ref().is_some_and(|vxlan| (vxlan.vni, vxlan.udp_port) == (config.vni, config.udp_port))
+    };
     match present.links.iter().find(has_it) {
-        Some(Link { name, .. }) => {
+        Some(NetworkDevice { name, .. }) => {
             Err(format!("VXLAN device {name} has VNI {} already: name it with vxlan = \"{name}\", or remove it", config.vni))
         }
         None => Ok(()),
@@ -273,7 +274,7 @@ fn in_another_bridge(name: &str, other: &str, bridge: &str) -> String {
 }
 
 /// Sets the MTU, and disables addresses of the host. Bridges of the operator are left alone.
-fn finish(name: &str, link: Option<&Link>, mtu: u32) -> Vec<Step> {
+fn finish(name: &str, link: Option<&NetworkDevice>, mtu: u32) -> Vec<Step> {
     let is_others_bridge = link.is_some_and(|link| link.is_bridge);
     let mut steps = Vec::new();
     if link.is_none_or(|link| link.mtu != mtu) && !is_others_bridge {
@@ -287,7 +288,7 @@ fn finish(name: &str, link: Option<&Link>, mtu: u32) -> Vec<Step> {
 }
 
 /// Attaches the device to the bridge, without MAC learning: memlane adds the FDB entries for the TAP, and FRR those for VXLAN.
-fn join(name: &str, link: Option<&Link>, bridge: &str, bridge_link: Option<&Link>, suppress: bool) -> Vec<Step> {
+fn join(name: &str, link: Option<&NetworkDevice>, bridge: &str, bridge_link: Option<&NetworkDevice>, suppress: bool) -> Vec<Step> {
     let is_in = link.is_some_and(|link| link.controller.is_some() && link.controller == bridge_link.map(|bridge| bridge.index));
     let mut steps = Vec::new();
     if !is_in {
@@ -299,7 +300,7 @@ fn join(name: &str, link: Option<&Link>, bridge: &str, bridge_link: Option<&Link
     steps
 }
 
-fn up(name: &str, link: Option<&Link>) -> Option<Step> {
+fn up(name: &str, link: Option<&NetworkDevice>) -> Option<Step> {
     link.is_none_or(|link| !link.is_up).then(|| Step::Up { name: name.into() })
 }
 
@@ -339,8 +340,8 @@ mod tests {
         }
     }
 
-    fn link(index: u32, name: &str, mtu: u32) -> Link {
-        Link { index, name: name.into(), mtu, is_up: true, ..Link::default() }
+    fn link(index: u32, name: &str, mtu: u32) -> NetworkDevice {
+        NetworkDevice { index, name: name.into(), mtu, is_up: true, ..NetworkDevice::default() }
     }
 
     /// An underlay of this MTU, without other devices.
@@ -352,9 +353,9 @@ mod tests {
     fn complete() -> Present {
         let mut present = bare(1500);
         let vxlan = Vxlan { vni: 100, local: Some([10, 0, 0, 1].into()), udp_port: 4789, learning: false };
-        present.links.push(Link { is_bridge: true, ..link(3, "ml-br100", 1450) });
-        present.links.push(Link { vxlan: Some(vxlan), controller: Some(3), suppress: true, ..link(4, "ml-vx100", 1450) });
-        present.links.push(Link { controller: Some(3), ..link(5, "ml-tap100", 1450) });
+        present.links.push(NetworkDevice { is_bridge: true, ..link(3, "ml-br100", 1450) });
+        present.links.push(NetworkDevice { vxlan: Some(vxlan), controller: Some(3), suppress: true, ..link(4, "ml-vx100", 1450) });
+        present.links.push(NetworkDevice { controller: Some(3), ..link(5, "ml-tap100", 1450) });
         present
     }
 
@@ -371,7 +372,7 @@ mod tests {
         );
         assert!(mtu(&config(), &bare(1300)).unwrap_err().contains("IPv6"));
         assert_eq!(mtu(&with(Some(1250)), &bare(1300)), Ok(1250));
-        let loopback = Present { links: vec![Link { is_loopback: true, ..link(1, "lo", 65536) }], underlay: Some(1) };
+        let loopback = Present { links: vec![NetworkDevice { is_loopback: true, ..link(1, "lo", 65536) }], underlay: Some(1) };
         assert_eq!(mtu(&config(), &loopback), Ok(1450));
         assert!(mtu(&config(), &Present::default()).unwrap_err().contains("no device here has the address 10.0.0.1"));
     }
@@ -408,7 +409,7 @@ mod tests {
     }
 
     /// The sentence for a device `name` with one wrong setting.
-    fn told(name: &str, change: impl FnOnce(&mut Link)) -> String {
+    fn told(name: &str, change: impl FnOnce(&mut NetworkDevice)) -> String {
         let mut present = complete();
         change(present.links.iter_mut().find(|link| link.name == name).unwrap());
         let both = steps(&config(), &present, 1450).and_then(|_| tap_steps(&config(), &present, 1450));

@@ -51,7 +51,7 @@ pub(super) enum Back {
 }
 
 #[derive(Debug)]
-struct Link {
+struct PeerQueues {
     packets_out: Producer<Message>,
     packets_in: Consumer<Message>,
     returns_out: Producer<Return>,
@@ -71,24 +71,24 @@ struct Link {
 
 /// One worker's ends of all inter-worker queues, by the other worker's index.
 #[derive(Debug)]
-pub struct Links(Vec<Option<Link>>);
+pub struct Links(Vec<Option<PeerQueues>>);
 
 /// Makes the inter-worker queues between workers with these mailboxes, each with each.
 pub fn links(mailboxes: &[Arc<Mailbox>]) -> Vec<Links> {
     let count = mailboxes.len();
-    let mut all: Vec<Vec<Option<Link>>> = (0..count).map(|_| (0..count).map(|_| None).collect()).collect();
+    let mut all: Vec<Vec<Option<PeerQueues>>> = (0..count).map(|_| (0..count).map(|_| None).collect()).collect();
     for a in 0..count {
         for b in a + 1..count {
             let ((to_b, at_b), (to_a, at_a)) = (queue(PACKETS), queue(PACKETS));
             let ((back_b, for_b), (back_a, for_a)) = (queue(RETURNS), queue(RETURNS));
-            all[a][b] = Some(Link::new(to_b, at_a, back_b, for_a, &mailboxes[b]));
-            all[b][a] = Some(Link::new(to_a, at_b, back_a, for_b, &mailboxes[a]));
+            all[a][b] = Some(PeerQueues::new(to_b, at_a, back_b, for_a, &mailboxes[b]));
+            all[b][a] = Some(PeerQueues::new(to_a, at_b, back_a, for_b, &mailboxes[a]));
         }
     }
     all.into_iter().map(Links).collect()
 }
 
-impl Link {
+impl PeerQueues {
     fn new(
         packets_out: Producer<Message>,
         packets_in: Consumer<Message>,
@@ -151,7 +151,7 @@ impl Link {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Peers {
-    links: Vec<Option<Link>>,
+    links: Vec<Option<PeerQueues>>,
     /// Indices of the other workers.
     pub others: Vec<u8>,
 }
