@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use crate::id::Slot;
 
 #[derive(Debug)]
-struct Entry<T> {
+struct SlotEntry<T> {
     /// The slot of its present tenant, or else of its next one.
     slot: Slot,
     tenant: Option<T>,
@@ -15,7 +15,7 @@ struct Entry<T> {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
-    entries: Vec<Entry<T>>,
+    entries: Vec<SlotEntry<T>>,
     /// Free indices, the one that was freed first in front.
     free: VecDeque<u16>,
 }
@@ -34,7 +34,7 @@ impl<T> Slots<T> {
     pub(crate) fn add(&mut self, tenant: impl FnOnce(Slot) -> T) -> Slot {
         let index = self.free.pop_front().unwrap_or_else(|| {
             let index = u16::try_from(self.entries.len()).expect("no more rings than slots");
-            self.entries.push(Entry { slot: Slot::new(index, 0), tenant: None });
+            self.entries.push(SlotEntry { slot: Slot::new(index, 0), tenant: None });
             index
         });
         let entry = &mut self.entries[usize::from(index)];

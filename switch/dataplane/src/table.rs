@@ -216,9 +216,9 @@ pub enum Learned {
 
 /// An entry: remainder of the key, port, kind. Zero is no entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry(u64);
+struct FdbEntry(u64);
 
-impl Entry {
+impl FdbEntry {
     const TOLD: u64 = 1;
     const LEARNED: u64 = 2;
     const PINNED: u64 = 3;
@@ -302,15 +302,15 @@ impl Table {
         let (place, found) = self.look_up(learned_address);
         match found {
             Some((way, entry)) if entry.port() == port => {
-                if entry.kind() == Entry::LEARNED {
+                if entry.kind() == FdbEntry::LEARNED {
                     self.confirmed[place.bucket * WAYS + way].store(now, Ordering::Relaxed);
                 }
                 Learned::Known
             }
             Some((_, entry)) if entry.is_pinned() => Learned::Pinned,
-            Some((way, entry)) if entry.kind() == Entry::LEARNED => self.move_entry(place, way, entry, port, now),
+            Some((way, entry)) if entry.kind() == FdbEntry::LEARNED => self.move_entry(place, way, entry, port, now),
             // An entry that was told for another port stays beside it.
-            _ => self.insert(learned_address, Entry::new(place, port, Entry::LEARNED), now),
+            _ => self.insert(learned_address, FdbEntry::new(place, port, FdbEntry::LEARNED), now),
         }
     }
 
@@ -320,7 +320,7 @@ impl Table {
         let learned = match found {
             Some((_, entry)) if entry.port() == port => Learned::Known,
             Some((_, entry)) if entry.is_pinned() => Learned::Pinned,
-            Some((way, entry)) if entry.kind() == Entry::LEARNED => {
+            Some((way, entry)) if entry.kind() == FdbEntry::LEARNED => {
                 let before = Moves(self.moves[place.bucket * WAYS + way].load(Ordering::Relaxed));
                 let held = || before.after(entry.port(), now).held(self.most_moves, now);
                 match before.held(self.most_moves, now).or_else(held) {
@@ -340,14 +340,14 @@ impl Table {
     /// Age of a learned FDB entry in seconds.
     pub fn age_of(&self, station: LearnedAddress, now: u32) -> Option<u32> {
         let (place, found) = self.look_up(station);
-        let (way, entry) = found.filter(|(_, entry)| entry.kind() == Entry::LEARNED)?;
+        let (way, entry) = found.filter(|(_, entry)| entry.kind() == FdbEntry::LEARNED)?;
         debug_assert!(entry.is(place));
         Some(now.saturating_sub(self.confirmed[place.bucket * WAYS + way].load(Ordering::Relaxed)))
     }
 
     /// The place of an entry of `learned_address`, and the entry with precedence, with its way.
     #[inline]
-    fn look_up(&self, learned_address: LearnedAddress) -> (Place, Option<(usize, Entry)>) {
+    fn look_up(&self, learned_address: LearnedAddress) -> (Place, Option<(usize, FdbEntry)>) {
         let common = self.place(learned_address.address.into());
         if learned_address.vlan == 0 {
             return (common, self.first(common, |_| true));
@@ -355,8 +355,8 @@ impl Table {
         self.look_up_in_vlan(learned_address, common)
     }
 
-    fn look_up_in_vlan(&self, learned_address: LearnedAddress, common: Place) -> (Place, Option<(usize, Entry)>) {
-        let of_all = self.first(common, |entry| entry.kind() != Entry::LEARNED);
+    fn look_up_in_vlan(&self, learned_address: LearnedAddress, common: Place) -> (Place, Option<(usize, FdbEntry)>) {
+        let of_all = self.first(common, |entry| entry.kind() != FdbEntry::LEARNED);
         if of_all.is_some_and(|(_, entry)| entry.is_pinned()) {
             return (common, of_all);
         }
@@ -366,12 +366,12 @@ impl Table {
 
     /// The first entry of `place` that is `wanted`; a told one only if there is no other.
     #[inline]
-    fn first(&self, place: Place, wanted: impl Fn(Entry) -> bool) -> Option<(usize, Entry)> {
+    fn first(&self, place: Place, wanted: impl Fn(FdbEntry) -> bool) -> Option<(usize, FdbEntry)> {
         let mut told = None;
         for (way, slot) in self.buckets[place.bucket].0.iter().enumerate() {
-            let entry = Entry(slot.load(Ordering::Relaxed));
+            let entry = FdbEntry(slot.load(Ordering::Relaxed));
             if entry.is(place) && wanted(entry) {
-                if entry.kind() != Entry::TOLD {
+                if entry.kind() != FdbEntry::TOLD {
                     return Some((way, entry));
                 }
                 told = Some((way, entry));
@@ -383,15 +383,15 @@ impl Table {
     /// Pins `address` to `port`, in all VLANs; frames from it on other ports are refused.
     pub fn pin(&self, address: MacAddress, port: PortId) {
         let place = self.place(address.into());
-        let entry = Entry::new(place, port, Entry::PINNED);
+        let entry = FdbEntry::new(place, port, FdbEntry::PINNED);
         let ways = &self.buckets[place.bucket].0;
         let free = ways
             .iter()
-            .position(|way| Entry(way.load(Ordering::Relaxed)).is(place))
+            .position(|way| FdbEntry(way.load(Ordering::Relaxed)).is(place))
             .or_else(|| ways.iter().position(|way| way.load(Ordering::Relaxed) == 0))
-            .or_else(|| ways.iter().position(|way| !Entry(way.load(Ordering::Relaxed)).is_pinned()));
+            .or_else(|| ways.iter().position(|way| !FdbEntry(way.load(Ordering::Relaxed)).is_pinned()));
         if let Some(way) = free {
-            let old = Entry(ways[way].swap(entry.0, Ordering::AcqRel));
+            let old = FdbEntry(ways[way].swap(entry.0, Ordering::AcqRel));
             self.count(old, -1);
             self.count(entry, 1);
             self.changed();
@@ -404,8 +404,8 @@ impl Table {
     /// stays.
     pub fn tell(&self, address: MacAddress, port: PortId) {
         let place = self.place(address.into());
-        let known = self.first(place, |entry| entry.kind() != Entry::LEARNED);
-        let entry = Entry::new(place, port, Entry::TOLD);
+        let known = self.first(place, |entry| entry.kind() != FdbEntry::LEARNED);
+        let entry = FdbEntry::new(place, port, FdbEntry::TOLD);
         match known {
             Some((_, known)) if known == entry || known.is_pinned() => {}
             Some((way, known)) => {
@@ -458,7 +458,7 @@ impl Table {
         for vlan in 0..vlans {
             let place = self.place(LearnedAddress { address, vlan });
             for slot in &self.buckets[place.bucket].0 {
-                let entry = Entry(slot.load(Ordering::Relaxed));
+                let entry = FdbEntry(slot.load(Ordering::Relaxed));
                 if entry.is(place) && !entry.is_pinned() && condition(entry.port()) {
                     self.remove(slot, entry);
                 }
@@ -468,7 +468,7 @@ impl Table {
 
     /// The port to which `address` is pinned.
     pub fn pinned(&self, address: MacAddress) -> Option<PortId> {
-        self.first(self.place(address.into()), Entry::is_pinned).map(|(_, entry)| entry.port())
+        self.first(self.place(address.into()), FdbEntry::is_pinned).map(|(_, entry)| entry.port())
     }
 
     /// Copies the entries of `other`, as far as there is room. For a table that is not in use yet.
@@ -486,12 +486,12 @@ impl Table {
 
     /// All entries.
     pub fn records(&self) -> Vec<Record> {
-        let all = self.slots().map(|(slot, confirmed)| (Entry(slot.load(Ordering::Relaxed)), confirmed.load(Ordering::Relaxed)));
-        let record = |(index, (entry, confirmed)): (usize, (Entry, u32))| {
+        let all = self.slots().map(|(slot, confirmed)| (FdbEntry(slot.load(Ordering::Relaxed)), confirmed.load(Ordering::Relaxed)));
+        let record = |(index, (entry, confirmed)): (usize, (FdbEntry, u32))| {
             let kind = match entry.kind() {
-                Entry::TOLD => Kind::Told,
-                Entry::LEARNED => Kind::Learned,
-                Entry::PINNED => Kind::Pinned,
+                FdbEntry::TOLD => Kind::Told,
+                FdbEntry::LEARNED => Kind::Learned,
+                FdbEntry::PINNED => Kind::Pinned,
                 _ => return None,
             };
             let place = Place { bucket: index / WAYS, remainder: entry.0 >> REMAINDER };
@@ -505,16 +505,16 @@ impl Table {
     }
 
     /// Removes the entries of `port` for which the condition holds.
-    fn remove_of(&self, port: PortId, condition: impl Fn(Entry) -> bool) {
+    fn remove_of(&self, port: PortId, condition: impl Fn(FdbEntry) -> bool) {
         // A scan of a large table takes long.
         if self.held(port) > 0 {
             self.remove_if(|entry, _| entry.port() == port && condition(entry));
         }
     }
 
-    fn remove_if(&self, condition: impl Fn(Entry, u32) -> bool) {
+    fn remove_if(&self, condition: impl Fn(FdbEntry, u32) -> bool) {
         for (slot, confirmed) in self.slots() {
-            let entry = Entry(slot.load(Ordering::Relaxed));
+            let entry = FdbEntry(slot.load(Ordering::Relaxed));
             let gone = entry.0 != 0 && condition(entry, confirmed.load(Ordering::Relaxed));
             if gone {
                 self.remove(slot, entry);
@@ -523,7 +523,7 @@ impl Table {
     }
 
     /// Empties `slot` if it still holds `entry`.
-    fn remove(&self, slot: &AtomicU64, entry: Entry) {
+    fn remove(&self, slot: &AtomicU64, entry: FdbEntry) {
         if slot.compare_exchange(entry.0, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             self.count(entry, -1);
             self.changed();
@@ -545,7 +545,7 @@ impl Table {
     }
 
     #[cold]
-    fn move_entry(&self, place: Place, way: usize, old: Entry, port: PortId, now: u32) -> Learned {
+    fn move_entry(&self, place: Place, way: usize, old: FdbEntry, port: PortId, now: u32) -> Learned {
         let moves = &self.moves[place.bucket * WAYS + way];
         let before = Moves(moves.load(Ordering::Relaxed));
         if let Some(home) = before.held(self.most_moves, now) {
@@ -570,7 +570,7 @@ impl Table {
     }
 
     /// The address that is held at `home` stays there, or returns there, though a frame from it came from `port`.
-    fn refuse(&self, place: Place, way: usize, old: Entry, home: PortId, port: PortId, now: u32) -> Learned {
+    fn refuse(&self, place: Place, way: usize, old: FdbEntry, home: PortId, port: PortId, now: u32) -> Learned {
         if old.port() != home {
             self.put(place, way, old, home, now);
         }
@@ -582,9 +582,9 @@ impl Table {
     }
 
     /// Moves the learned entry `old` to `port`.
-    fn put(&self, place: Place, way: usize, old: Entry, port: PortId, now: u32) -> Learned {
+    fn put(&self, place: Place, way: usize, old: FdbEntry, port: PortId, now: u32) -> Learned {
         let (slot, confirmed) = (&self.buckets[place.bucket].0[way], &self.confirmed[place.bucket * WAYS + way]);
-        self.replace(slot, confirmed, old, Entry::new(place, port, Entry::LEARNED), now)
+        self.replace(slot, confirmed, old, FdbEntry::new(place, port, FdbEntry::LEARNED), now)
     }
 
     fn suspect(&self, port: PortId, now: u32) {
@@ -623,11 +623,11 @@ impl Table {
     }
 
     #[cold]
-    fn insert(&self, learned_address: LearnedAddress, entry: Entry, now: u32) -> Learned {
+    fn insert(&self, learned_address: LearnedAddress, entry: FdbEntry, now: u32) -> Learned {
         let place = self.place(learned_address);
         let Some(way) = self.giving_way(place.bucket, entry.port()) else { return Learned::NoRoom };
         let slot = &self.buckets[place.bucket].0[way];
-        let old = Entry(slot.load(Ordering::Relaxed));
+        let old = FdbEntry(slot.load(Ordering::Relaxed));
         if learned_address.vlan != 0 {
             self.has_vlans.store(true, Ordering::Relaxed);
         }
@@ -647,7 +647,7 @@ impl Table {
     /// insert, at least one sees both, because of the fence.
     fn keep_one(&self, place: Place) {
         fence(Ordering::SeqCst);
-        let ways = self.buckets[place.bucket].0.iter().map(|way| (way, Entry(way.load(Ordering::Relaxed))));
+        let ways = self.buckets[place.bucket].0.iter().map(|way| (way, FdbEntry(way.load(Ordering::Relaxed))));
         let mut found: Vec<_> = ways.filter(|(_, entry)| entry.is(place)).collect();
         found.sort_by_key(|(_, entry)| std::cmp::Reverse(entry.kind()));
         let Some(&(_, kept)) = found.first() else { return };
@@ -659,10 +659,10 @@ impl Table {
     /// The way of `bucket` that a new entry of `port` may take: within its quota a free one, or one of the port that holds most
     /// (itself included); beyond it, the least recently confirmed of its own.
     fn giving_way(&self, bucket: usize, port: PortId) -> Option<usize> {
-        let ways: Vec<(usize, Entry)> = self.buckets[bucket]
+        let ways: Vec<(usize, FdbEntry)> = self.buckets[bucket]
             .0
             .iter()
-            .map(|way| Entry(way.load(Ordering::Relaxed)))
+            .map(|way| FdbEntry(way.load(Ordering::Relaxed)))
             .enumerate()
             .filter(|(_, e)| !e.is_pinned())
             .collect();
@@ -679,7 +679,7 @@ impl Table {
         .map(|&(way, _)| way)
     }
 
-    fn replace(&self, slot: &AtomicU64, confirmed: &AtomicU32, old: Entry, new: Entry, now: u32) -> Learned {
+    fn replace(&self, slot: &AtomicU64, confirmed: &AtomicU32, old: FdbEntry, new: FdbEntry, now: u32) -> Learned {
         if slot.compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return Learned::NoRoom;
         }
@@ -697,7 +697,7 @@ impl Table {
         self.held.get(usize::from(port.0)).map_or(0, |held| held.load(Ordering::Relaxed))
     }
 
-    fn count(&self, entry: Entry, by: i32) {
+    fn count(&self, entry: FdbEntry, by: i32) {
         if entry.0 != 0
             && let Some(held) = self.held.get(usize::from(entry.port().0))
         {

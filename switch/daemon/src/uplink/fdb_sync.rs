@@ -18,7 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::announced::{Announced, AnnouncedAddress, FdbChange};
 use super::devices::is_forbidden;
-use super::remote::{Entry, Remote, RemoteChange};
+use super::remote::{Remote, RemoteChange, VxlanFdbEntry};
 use super::{Seen, UplinkConfig};
 use crate::frame::MacAddress;
 use crate::id::PortId;
@@ -174,10 +174,10 @@ impl FdbSync {
                 self.miss(&message);
                 let change = match &message {
                     RouteNetlinkMessage::NewNeighbour(message) => {
-                        Entry::of(message, self.vxlan).and_then(|entry| self.remote.came(entry))
+                        VxlanFdbEntry::of(message, self.vxlan).and_then(|entry| self.remote.came(entry))
                     }
                     RouteNetlinkMessage::DelNeighbour(message) => {
-                        Entry::of(message, self.vxlan).and_then(|entry| self.remote.went(entry))
+                        VxlanFdbEntry::of(message, self.vxlan).and_then(|entry| self.remote.went(entry))
                     }
                     _ => None,
                 };
@@ -208,7 +208,7 @@ impl FdbSync {
         question.header.family = AddressFamily::Bridge;
         let all = self.requests.dump(&RouteNetlinkMessage::GetNeighbour(question))?;
         let entries = all.iter().filter_map(|message| match message {
-            RouteNetlinkMessage::NewNeighbour(message) => Entry::of(message, self.vxlan),
+            RouteNetlinkMessage::NewNeighbour(message) => VxlanFdbEntry::of(message, self.vxlan),
             _ => None,
         });
         for change in self.remote.replace(entries) {

@@ -15,14 +15,14 @@ const MOST_HOSTS: usize = 4096;
 
 /// An entry of the VXLAN device's FDB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct VxlanFdbEntry {
     /// MAC address; all zeroes for the hosts to which unknown and broadcast frames are sent.
     pub address: MacAddress,
     /// The host's underlay address.
     pub host: IpAddr,
 }
 
-impl Entry {
+impl VxlanFdbEntry {
     /// The entry in `message` for the device with the index `vxlan`; `None` if it is of another device's FDB or of its bridge's.
     pub fn of(message: &NeighbourMessage, vxlan: u32) -> Option<Self> {
         let (mut address, mut host) = (None, None);
@@ -74,7 +74,7 @@ pub struct Remote {
 
 impl Remote {
     /// Adds an entry, or changes its host.
-    pub fn came(&mut self, entry: Entry) -> Option<RemoteChange> {
+    pub fn came(&mut self, entry: VxlanFdbEntry) -> Option<RemoteChange> {
         if entry.address == MacAddress::default() {
             if self.hosts.len() < MOST_HOSTS {
                 self.hosts.insert(entry.host);
@@ -93,7 +93,7 @@ impl Remote {
     }
 
     /// Removes an entry, unless its host has changed meanwhile.
-    pub fn went(&mut self, entry: Entry) -> Option<RemoteChange> {
+    pub fn went(&mut self, entry: VxlanFdbEntry) -> Option<RemoteChange> {
         if entry.address == MacAddress::default() {
             self.hosts.remove(&entry.host);
             return None;
@@ -106,7 +106,7 @@ impl Remote {
     }
 
     /// Replaces all entries.
-    pub fn replace(&mut self, entries: impl IntoIterator<Item = Entry>) -> Vec<RemoteChange> {
+    pub fn replace(&mut self, entries: impl IntoIterator<Item = VxlanFdbEntry>) -> Vec<RemoteChange> {
         let before = std::mem::take(self);
         let mut changes = Vec::new();
         for entry in entries {
@@ -158,8 +158,8 @@ mod tests {
         MacAddress::new([2, 0, a, b, c, d])
     }
 
-    fn entry(n: u32, host: u8) -> Entry {
-        Entry { address: address(n), host: Ipv4Addr::from([10, 0, 0, host]).into() }
+    fn entry(n: u32, host: u8) -> VxlanFdbEntry {
+        VxlanFdbEntry { address: address(n), host: Ipv4Addr::from([10, 0, 0, host]).into() }
     }
 
     fn message(ifindex: u32, attributes: Vec<NeighbourAttribute>) -> NeighbourMessage {
@@ -173,7 +173,7 @@ mod tests {
     fn only_the_devices_own_table_counts() {
         let bytes = NeighbourAttribute::LinkLayerAddress(address(1).bytes().to_vec());
         let host = NeighbourAttribute::Destination(NeighbourAddress::Other(vec![10, 0, 0, 2]));
-        let of = |index, attributes| Entry::of(&message(index, attributes), 7);
+        let of = |index, attributes| VxlanFdbEntry::of(&message(index, attributes), 7);
         assert_eq!(of(7, vec![bytes.clone(), host.clone()]), Some(entry(1, 2)));
         assert_eq!(of(8, vec![bytes.clone(), host.clone()]), None, "another device");
         assert_eq!(of(7, vec![bytes.clone(), NeighbourAttribute::Controller(3)]), None, "the bridge's table");
@@ -197,14 +197,14 @@ mod tests {
     #[test]
     fn hosts_without_stations_count_too() {
         let mut remote = Remote::default();
-        let everybody = |host| Entry { address: MacAddress::default(), ..entry(0, host) };
+        let everybody = |host| VxlanFdbEntry { address: MacAddress::default(), ..entry(0, host) };
         assert_eq!((remote.came(everybody(2)), remote.came(everybody(3))), (None, None));
         remote.came(entry(1, 3));
         assert_eq!(remote.hosts().len(), 2);
         remote.went(everybody(2));
         remote.went(everybody(3));
         assert_eq!(remote.hosts().len(), 1, "one still has a MAC address");
-        assert_eq!(remote.came(Entry { address: MacAddress::BROADCAST, ..entry(0, 2) }), None, "a group is no MAC address");
+        assert_eq!(remote.came(VxlanFdbEntry { address: MacAddress::BROADCAST, ..entry(0, 2) }), None, "a group is no MAC address");
     }
 
     #[test]
