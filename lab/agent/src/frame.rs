@@ -107,8 +107,8 @@ impl Incoming {
 
 impl Read for Incoming {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let iovec = buffer.len().min(WINDOW / 2);
-        let length = self.channel.read(&mut buffer[..iovec])?;
+        let chunk = buffer.len().min(WINDOW / 2);
+        let length = self.channel.read(&mut buffer[..chunk])?;
         self.taken += length;
         if self.taken >= WINDOW / 2 {
             self.sender.send(Kind::Taken, 0, &(self.taken as u32).to_le_bytes());

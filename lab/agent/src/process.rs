@@ -95,8 +95,8 @@ fn kill_group(pid: i32, signal: i32) {
 
 /// Writes queued bytes to the process until the queue or the process closes.
 fn feed(mut stdin: ChildStdin, bytes: &Receiver<Vec<u8>>) {
-    for iovec in bytes {
-        if stdin.write_all(&iovec).is_err() {
+    for chunk in bytes {
+        if stdin.write_all(&chunk).is_err() {
             return;
         }
     }

@@ -57,11 +57,11 @@ fn connect(address: &str, port: u16) -> Result<TcpStream, Box<dyn Error>> {
 fn serve(port: u16) -> Result<(), Box<dyn Error>> {
     let (mut client, _) = TcpListener::bind(("0.0.0.0", port))?.accept()?;
     client.set_nodelay(true)?;
-    let mut iovec = vec![0; 1 << 16];
+    let mut chunk = vec![0; 1 << 16];
     loop {
-        match client.read(&mut iovec)? {
+        match client.read(&mut chunk)? {
             0 => return Ok(()),
-            length => client.write_all(&iovec[..length])?,
+            length => client.write_all(&chunk[..length])?,
         }
     }
 }
