@@ -1,7 +1,7 @@
 """Control groups: the use of a process with all its children is counted, and no group stays."""
 
 from memlane_lab.common.wait import until
-from memlane_lab.host import cgroup
+from memlane_lab.host import cgroup, procfs
 from memlane_lab.host.session import Session
 
 BURN = "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done"
@@ -20,10 +20,17 @@ def test_what_children_used_counts_although_they_are_gone_and_left_the_session(s
 
 
 def test_what_threads_counted_that_have_ended_stays(session: Session) -> None:
-    process = session.start("parent", ["sh", "-c", "for i in 1 2 3 4 5 6 7 8; do sleep 0.02; done; exec cat"])
+    process = session.start("parent", ["sh", "-c", "for i in 1 2 3 4 5 6 7 8; do sleep 0.02; done; exec sleep 1000"])
     group = process.group
     assert group is not None
-    seen = [group.counts()[name] for _ in range(400) for name in ("wakeups",)]
+    seen: list[float] = []
+
+    def counted_to_the_end() -> bool:
+        told = procfs.stat(process.pid)
+        seen.extend(group.counts()["wakeups"] for _ in range(20))
+        return told is not None and told.name == "sleep"
+
+    until(counted_to_the_end, timeout=60, what="the end of the children")
     assert seen == sorted(seen)
     assert seen[-1] > 0
 
