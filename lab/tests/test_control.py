@@ -30,10 +30,10 @@ def control(program: Path) -> Iterator[Control]:
     with theirs:
         child = subprocess.Popen([str(program), "-"], stdin=theirs.fileno())
     channel = Control("test", ours)
-    channel.wait_hello(1, 10, lambda: None)
+    channel.wait_hello(1, 60, lambda: None)
     yield channel
     channel.close()
-    assert child.wait(10) == 0
+    assert child.wait(60) == 0
 
 
 def test_a_command_tells_status_output_and_errors_apart(control: Control) -> None:
@@ -46,7 +46,7 @@ def test_a_command_tells_status_output_and_errors_apart(control: Control) -> Non
 def test_a_command_ended_by_a_signal_says_which(control: Control) -> None:
     running = control.spawn(["sleep", "1000"])
     running.signal(signal.SIGTERM)
-    assert running.wait(10).status == -signal.SIGTERM
+    assert running.wait(60).status == -signal.SIGTERM
 
 
 def test_a_command_that_does_not_exist_fails_with_its_name(control: Control) -> None:
@@ -59,11 +59,11 @@ def test_arguments_arrive_as_they_are(control: Control) -> None:
     assert control.run(["printf", "%s|", *words]).stdout == "".join(f"{word}|" for word in words)
 
 
-def test_output_that_looks_like_frames_is_output(control: Control) -> None:
+def test_output_that_looks_like_frames_is_output(control: Control, tmp_path: Path) -> None:
     fake = struct.pack("<4sIII", b"MLAB", Kind.EXIT, 1, 4) + struct.pack("<i", 0)
-    control.put("/tmp/memlane-lab-test-fake", fake * 100)
-    running = control.spawn("cat /tmp/memlane-lab-test-fake; rm /tmp/memlane-lab-test-fake; exit 5")
-    result = running.wait(10)
+    control.put(str(tmp_path / "fake"), fake * 100)
+    running = control.spawn(f"cat {tmp_path}/fake; exit 5")
+    result = running.wait()
     assert result.status == 5
     assert result.stdout == (fake * 100).decode(errors="replace")
 
@@ -73,14 +73,11 @@ def test_much_output_arrives_whole(control: Control) -> None:
     assert result.stdout == "".join(f"{number}\n" for number in range(1, 300001))
 
 
-def test_standard_input_arrives_whole(control: Control) -> None:
+def test_standard_input_arrives_whole(control: Control, tmp_path: Path) -> None:
     data = random.Random(1).randbytes(300_000)
     assert control.run("sha256sum", stdin=data).stdout == control.run("sha256sum", stdin=data).stdout
-    control.put("/tmp/memlane-lab-test-in", data)
-    try:
-        assert control.run("cat - | cmp - /tmp/memlane-lab-test-in", stdin=data).status == 0
-    finally:
-        control.run("rm /tmp/memlane-lab-test-in")
+    control.put(str(tmp_path / "in"), data)
+    assert control.run(f"cat - | cmp - {tmp_path}/in", stdin=data).status == 0
 
 
 def test_files_go_there_and_back(control: Control, tmp_path: Path) -> None:
@@ -97,9 +94,9 @@ def test_files_go_there_and_back(control: Control, tmp_path: Path) -> None:
 
 def test_commands_run_side_by_side(control: Control) -> None:
     first, second = control.spawn("read line; echo got $line", stdin=None), control.spawn("echo second")
-    assert second.wait(10).stdout == "second\n"
+    assert second.wait(60).stdout == "second\n"
     first.write(b"word\n")
-    assert first.wait(10).stdout == "got word\n"
+    assert first.wait(60).stdout == "got word\n"
 
 
 def test_many_threads_share_a_channel(control: Control) -> None:
@@ -120,11 +117,11 @@ def test_many_threads_share_a_channel(control: Control) -> None:
 
 def test_output_can_be_waited_for(control: Control) -> None:
     running = control.spawn("echo listening on port 77; read line", stdin=None)
-    assert running.wait_for_output(r"port \d+") == "port 77"
+    assert running.wait_for_output(r"port \d+", timeout=60) == "port 77"
     with pytest.raises(Timeout, match="never said"):
         running.wait_for_output("never said", timeout=0.2)
     running.close_input()
-    running.wait(10)
+    running.wait(60)
     with pytest.raises(CommandFailed, match="without saying"):
         running.wait_for_output("never said")
 
@@ -138,11 +135,13 @@ def test_output_can_be_followed(control: Control) -> None:
 
 
 def test_a_command_that_takes_too_long_is_killed(control: Control) -> None:
+    running = control.spawn("sleep 1000 & echo $!; wait")
+    pid = int(running.wait_for_output(r"\d+\n", timeout=60))
     with pytest.raises(Timeout, match="sleep 1000"):
-        control.run("sleep 1000 & echo $! >/tmp/memlane-lab-test-pid; wait", timeout=1)
-    pid = int(control.get("/tmp/memlane-lab-test-pid"))
-    control.run("rm /tmp/memlane-lab-test-pid")
-    until(lambda: _ended(pid), timeout=10, what="the end of what the command had started")
+        running.wait(0.1)
+    with pytest.raises(Timeout, match="sleep 999"):
+        control.run("sleep 999", timeout=0.1)
+    until(lambda: _ended(pid), timeout=60, what="the end of what the command had started")
 
 
 def test_hanging_up_ends_what_runs(program: Path) -> None:
@@ -151,12 +150,12 @@ def test_hanging_up_ends_what_runs(program: Path) -> None:
         child = subprocess.Popen([str(program), "-"], stdin=theirs.fileno())
     control = Control("test", ours)
     running = control.spawn("echo $$; sleep 1000")
-    pid = int(running.wait_for_output(r"\d+"))
+    pid = int(running.wait_for_output(r"\d+", timeout=60))
     control.close()
-    assert child.wait(10) == 0
-    until(lambda: _ended(pid), timeout=10, what="the end of what ran")
+    assert child.wait(60) == 0
+    until(lambda: _ended(pid), timeout=60, what="the end of what ran")
     with pytest.raises(GuestGone):
-        running.wait(10)
+        running.wait(60)
     with pytest.raises(GuestGone):
         control.run("true")
 
@@ -165,16 +164,16 @@ def test_a_broken_frame_before_a_reboot_does_no_harm() -> None:
     ours, theirs = socket.socketpair()
     control = Control("test", ours)
     theirs.sendall(_frame(Kind.HELLO, 0, b"1"))
-    control.wait_hello(1, 10, lambda: None)
+    control.wait_hello(1, 60, lambda: None)
     lost = control.spawn("true")
     control.expect_reboot()
     theirs.sendall(_frame(Kind.STDOUT, 1, b"x" * 100)[:10])  # the agent dies in mid-frame
     hello = _frame(Kind.HELLO, 0, b"1")
     for at in range(len(hello)):  # byte by byte: it may arrive in pieces
         theirs.sendall(hello[at : at + 1])
-    control.wait_hello(2, 10, lambda: None)
+    control.wait_hello(2, 60, lambda: None)
     with pytest.raises(GuestGone, match="rebooted"):
-        lost.wait(10)
+        lost.wait(60)
     control.close()
 
 
@@ -182,9 +181,9 @@ def test_noise_on_the_channel_is_said_to_be_noise() -> None:
     ours, theirs = socket.socketpair()
     control = Control("test", ours)
     theirs.sendall(_frame(Kind.HELLO, 0, b"1") + b"Kernel panic - not syncing")
-    control.wait_hello(1, 10, lambda: None)
+    control.wait_hello(1, 60, lambda: None)
     with pytest.raises(GuestGone, match=r"no frames.*Kernel panic"):
-        control.run("true", timeout=10)
+        control.run("true", timeout=60)
     control.close()
 
 
@@ -194,14 +193,14 @@ def test_the_lab_never_sends_more_than_the_guest_has_room_for() -> None:
     theirs.sendall(_frame(Kind.HELLO, 0, b"1"))
     sender = threading.Thread(target=control.send, args=(Kind.STDIN, 1, bytes(10_000)), daemon=True)
     sender.start()
-    theirs.settimeout(10)
+    theirs.settimeout(60)
     received = 0
     while received < 10_016:
         arrived = len(theirs.recv(100_000))
         assert arrived <= 2048
         received += arrived
         theirs.sendall(_frame(Kind.TAKEN, 0, struct.pack("<I", arrived)))
-    sender.join(10)
+    sender.join(60)
     assert not sender.is_alive()
     control.close()
 
