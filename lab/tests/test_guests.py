@@ -164,7 +164,7 @@ def test_open_vswitch_carries_traffic(session: Session, kinds: tuple[GuestKind, 
     assert tcp_throughput(pair, 0, 1) > 10e6
     (switch,) = pair.path.parties()
     assert switch.cpu().total > 0.5
-    until(lambda: pair.path.counters()["a"].get("rx_packets", 0) > 100, timeout=10, what="the port's counters")
+    until(lambda: pair.path.counters()["a"].get("rx_packets", 0) > 100, timeout=60, what="the port's counters")
 
 
 def test_a_guest_that_does_not_boot_shows_its_console(session: Session) -> None:

@@ -218,7 +218,7 @@ def test_a_listening_socket_is_told_from_a_dead_one(session: Session, tmp_path: 
     path = tmp_path / "socket"
     code = f"import socket, signal; s = socket.socket(1); s.bind({json.dumps(str(path))}); s.listen(); signal.pause()"
     process = session.start("listener", ["python3", "-c", code])
-    until(lambda: procfs.listens(process.pid, path), timeout=10, what="the socket")
+    until(lambda: procfs.listens(process.pid, path), timeout=60, what="the socket")
     process.kill()
     assert path.exists()
     with socket.socket(socket.AF_UNIX) as probe, pytest.raises(ConnectionRefusedError):

@@ -69,7 +69,7 @@ def test_the_ends_and_the_switch_run_where_they_are_placed(session: Session) -> 
         workers = [thread.pid for thread in procfs.threads(switch.pid) if thread.name.startswith("worker")]
         return [os.sched_getaffinity(worker) for worker in workers]
 
-    until(lambda: of_workers() == [{second}], timeout=10, what="the switch's worker on its CPU")
+    until(lambda: of_workers() == [{second}], timeout=60, what="the switch's worker on its CPU")
 
 
 def test_every_network_with_a_process_can_be_kept_to_a_cpu() -> None:

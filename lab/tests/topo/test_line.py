@@ -297,7 +297,7 @@ def test_a_shell_in_a_namespace_is_the_nodes_whatever_the_users_is(
 def test_a_keeper_that_is_killed_leaves_nothing_that_down_does_not_find(quick: Path, own_runs: Path) -> None:
     _topo("up", str(quick), "--no-wait")
     os.kill(int((own_runs / "topo-quick.lock").read_text()), signal.SIGKILL)
-    until(lambda: "quick" not in _topo("list").stdout, timeout=20, what="the keeper's end")
+    until(lambda: "quick" not in _topo("list").stdout, timeout=60, what="the keeper's end")
     _topo("down")
     assert _left() == []
 

@@ -220,7 +220,7 @@ def test_a_question_of_whole_networks_is_told_in_the_same_words(tmp_path: Path) 
 
 def _topo(*arguments: str, status: int) -> str:
     command = [sys.executable, "-m", "memlane_lab", "topo", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == status, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr
