@@ -38,7 +38,7 @@ const BUFFERS: u64 = 0x1000;
 const BURST: u32 = 32;
 
 /// How a ring stands with its worker.
-enum State {
+enum RingState {
     Stopped,
     Running,
     /// It was told to stop, and has not answered; then it is to begin anew with these options and this base.
@@ -49,7 +49,7 @@ enum State {
 
 /// One of its rings.
 struct Side {
-    state: State,
+    state: RingState,
     size: u16,
     /// Its own mapping, which the switch must not use after the ring is stopped.
     map: Arc<MemoryMap>,
@@ -89,7 +89,7 @@ fn places(direction: Direction, size: u16) -> [u64; 3] {
 impl Hostile {
     pub fn new(named: &Arc<Port>, home: u8, workers: &mut Workers, watch: &Watch) -> Self {
         let memory = Rc::new(Memory::new());
-        let side = || Side { state: State::Stopped, size: SIZE, map: memory.map(), slot: Slot::default() };
+        let side = || Side { state: RingState::Stopped, size: SIZE, map: memory.map(), slot: Slot::default() };
         let sides = [side(), side()];
         let (named, port) = (Arc::clone(named), named.id.0);
         let mut hostile = Self { named, port, home, memory, sides, enabled: true, frames: 0, stopped: false };
@@ -284,7 +284,7 @@ impl Hostile {
         self.keep(direction, false, watch);
         let map = self.memory.map();
         self.sides[index(direction)] =
-            Side { state: State::Running, size: SIZES[usize::from(options >> 5 & 3)], map, slot: Slot::default() };
+            Side { state: RingState::Running, size: SIZES[usize::from(options >> 5 & 3)], map, slot: Slot::default() };
         let ring = Ring::new(self.split(direction), self.sides[index(direction)].map.clone(), ring_options, base);
         let offloads = offloads((options >> 8) as u8);
         let start = Start { kick: None, at_once: true, enabled: true, session: 0 };
@@ -301,7 +301,7 @@ impl Hostile {
     }
 
     fn route(&self, workers: &mut Workers) {
-        let open = matches!(self.sides[1].state, State::Running) && self.enabled;
+        let open = matches!(self.sides[1].state, RingState::Running) && self.enabled;
         let places = if open { vec![RouteEntry { worker: self.home, slot: self.sides[1].slot }] } else { Vec::new() };
         workers.iter_mut().for_each(|worker| worker.set_route(PortId(self.port), places.clone()));
     }
@@ -316,18 +316,18 @@ impl Hostile {
     fn stop_ring(&mut self, direction: Direction, then: Option<(u16, u16)>, workers: &mut Workers, watch: &Watch) {
         let (key, home, side) = (key(self.port, direction), usize::from(self.home), index(direction));
         match &mut self.sides[side].state {
-            State::Moving(_) => {}
-            State::Stopping(_, later) => *later = then,
-            State::Stopped => self.begin_anew(direction, then, workers, watch),
-            state @ State::Running => {
+            RingState::Moving(_) => {}
+            RingState::Stopping(_, later) => *later = then,
+            RingState::Stopped => self.begin_anew(direction, then, workers, watch),
+            state @ RingState::Running => {
                 if direction == Direction::Receive {
-                    *state = State::Stopped;
+                    *state = RingState::Stopped;
                     self.route(workers);
                     assert!(workers[home].stop_receive_queue(key).is_some());
                     self.begin_anew(direction, then, workers, watch);
                 } else {
                     let (reply, base) = channel();
-                    *state = State::Stopping(base, then);
+                    *state = RingState::Stopping(base, then);
                     workers[home].stop_transmit_queue(key, reply);
                     self.heed(workers, watch);
                 }
@@ -354,30 +354,30 @@ impl Hostile {
     pub fn heed(&mut self, workers: &mut Workers, watch: &Watch) {
         let gone = "a worker answers or keeps the question";
         match &self.sides[0].state {
-            State::Stopping(reply, then) => match reply.try_recv() {
+            RingState::Stopping(reply, then) => match reply.try_recv() {
                 Err(TryRecvError::Empty) => {}
                 answer => {
                     answer.expect(gone);
                     let then = *then;
-                    self.sides[0].state = State::Stopped;
+                    self.sides[0].state = RingState::Stopped;
                     self.stopped = true;
                     self.begin_anew(Direction::Transmit, then, workers, watch);
                 }
             },
-            State::Moving(reply) => match reply.try_recv() {
+            RingState::Moving(reply) => match reply.try_recv() {
                 Err(TryRecvError::Empty) => {}
                 answer => {
                     answer.expect(gone);
-                    self.sides[0].state = State::Running;
+                    self.sides[0].state = RingState::Running;
                 }
             },
-            State::Stopped | State::Running => {}
+            RingState::Stopped | RingState::Running => {}
         }
     }
 
     /// True while an answer is outstanding.
     pub fn is_waiting(&self) -> bool {
-        matches!(self.sides[0].state, State::Stopping(..) | State::Moving(_))
+        matches!(self.sides[0].state, RingState::Stopping(..) | RingState::Moving(_))
     }
 
     fn enable(&mut self, direction: Direction, enabled: bool, workers: &mut Workers) {
@@ -390,7 +390,7 @@ impl Hostile {
 
     fn remap(&mut self, direction: Direction, workers: &mut Workers, watch: &Watch) {
         let side = index(direction);
-        if !matches!(self.sides[side].state, State::Running) {
+        if !matches!(self.sides[side].state, RingState::Running) {
             return;
         }
         self.keep(direction, false, watch);
@@ -400,7 +400,7 @@ impl Hostile {
         let (split, map) = (self.split(direction), self.sides[side].map.clone());
         self.worker(workers).set_memory(key(self.port, direction), split, map, reply);
         if direction == Direction::Transmit {
-            self.sides[side].state = State::Moving(done);
+            self.sides[side].state = RingState::Moving(done);
             self.heed(workers, watch);
         } else {
             assert!(done.try_recv().is_ok(), "a receive_queue moves at once");

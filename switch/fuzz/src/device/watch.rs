@@ -29,7 +29,7 @@ struct Guarded {
 }
 
 #[derive(Default)]
-struct State {
+struct WatchState {
     races: Vec<Race>,
     guarded: Vec<Guarded>,
     #[cfg(fuzzing)]
@@ -37,11 +37,11 @@ struct State {
 }
 
 /// See the module.
-pub struct Watch(Rc<RefCell<State>>);
+pub struct Watch(Rc<RefCell<WatchState>>);
 
 impl Watch {
     pub fn new() -> Self {
-        let state = Rc::new(RefCell::new(State::default()));
+        let state = Rc::new(RefCell::new(WatchState::default()));
         #[cfg(fuzzing)]
         {
             let state = Rc::clone(&state);
@@ -84,7 +84,7 @@ impl Drop for Watch {
 }
 
 #[cfg(fuzzing)]
-impl State {
+impl WatchState {
     fn hear(&mut self, read: memlane::probe::Read) {
         use memlane::probe::Read;
         self.work += 1;
