@@ -180,7 +180,7 @@ guests: deps
 
 # Beds side by side; then, each alone, the tests that measure times or rates.
 lab-test: rust-programs guests
-	cd lab && $(AS_ROOT) env $(TESTED) ../.venv/bin/pytest -n 3 --dist loadgroup -m 'not timed and not xen and not prove'
+	cd lab && $(AS_ROOT) env $(TESTED) ../.venv/bin/pytest -n 2 --dist loadgroup -m 'not timed and not xen and not prove'
 	cd lab && $(AS_ROOT) env $(TESTED) ../.venv/bin/pytest -m 'timed and not xen and not prove'
 
 # The real hypervisor, in an emulated PC: what cannot be checked without it, then the table of path lengths. XenVMNIC must reach what the table

@@ -16,7 +16,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keeps tests that share a bed in one process of pytest-xdist (`-n 3 --dist loadgroup`); others go to any."""
+    """Keeps tests that share a bed in one process of pytest-xdist (`-n 2 --dist loadgroup`); others go to any."""
     for item in items:
         if group := _group(item):
             item.add_marker(pytest.mark.xdist_group(group))

@@ -138,6 +138,7 @@ def _leads_to(link: Path, place: Path) -> bool:
 
 
 @pytest.mark.real
+@pytest.mark.xdist_group("shop")  # it looks for processes of any shop
 def test_a_shop_in_three_guests_can_be_visited(kernel: str) -> None:
     tree = shop.image(*shop.SMALL).tree
     said = _run("shop", kernel, sys.executable, "-c", _VISIT)

@@ -32,6 +32,7 @@ def _boot(guest: Guest) -> bytes:
     return guest.get("/proc/sys/kernel/random/boot_id")
 
 
+@pytest.mark.timed  # a busy machine stops a guest between its rings' end and its connection's
 @pytest.mark.parametrize("kinds", [(UML, UML), (TCG, UML)], ids=["uml", "tcg"])
 def test_a_guest_dies_in_mid_transfer_and_comes_back(build: Builder, kinds: tuple[str, str]) -> None:
     """As the reader and as the server of a file, by a power cut and by its own reboot; the others talk on meanwhile."""

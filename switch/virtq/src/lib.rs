@@ -20,7 +20,7 @@
 //! use memlane_virtq::memory::{MemoryMap, Region, RegionTable};
 //! use memlane_virtq::offload::Offloads;
 //! use memlane_virtq::packet::Packet;
-//! use memlane_virtq::ring::{Areas, PlaceOutcome, ReceiveQueue, Ring, RingOptions, SplitRing, Taken, TransmitQueue};
+//! use memlane_virtq::ring::{Areas, OpenOutcome, PlaceOutcome, ReceiveQueue, Ring, RingOptions, SplitRing, TransmitQueue};
 //! use nix::sys::memfd::{MFdFlags, memfd_create};
 //!
 //! /// VIRTQ_DESC_F_WRITE: a buffer for the device to write to.
@@ -65,7 +65,7 @@
 //! // The device takes the packet, copies it once, and tells the driver.
 //! let mut packet = Packet::default();
 //! assert_eq!(transmit.look(32)?, 1);
-//! assert_eq!(transmit.open(&mut packet)?, Taken::Packet);
+//! assert_eq!(transmit.open(&mut packet)?, OpenOutcome::Packet);
 //! assert_eq!(receive.place(&mut packet)?, PlaceOutcome::Whole(1));
 //! transmit.finish(&packet);
 //! receive.ring().publish();
