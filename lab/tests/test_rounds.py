@@ -38,6 +38,12 @@ TCP = { protocol = "tcp" }
 """
 
 
+@pytest.fixture(autouse=True)
+def _built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans as where memlane is built; nothing starts it."""
+    monkeypatch.setenv("MEMLANE", "/bin/true")
+
+
 def _planned(tmp_path: Path, text: str = STATED) -> run.Planned:
     file = tmp_path / "rounds.toml"
     file.write_text(text)
