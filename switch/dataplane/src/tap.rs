@@ -241,6 +241,12 @@ impl TapReader {
     pub fn order(&self) -> &CaptureOrder {
         &self.shared.order
     }
+
+    /// Counts this reader and all taps of the capture.
+    #[cfg(test)]
+    pub(crate) fn taps(&self) -> std::sync::Weak<impl Sized + use<>> {
+        Arc::downgrade(&self.shared)
+    }
 }
 
 /// Takes so many bytes.
@@ -283,9 +289,10 @@ impl Taps {
         u32::from(self.worker) * COUNT + self.numbered + 1
     }
 
-    /// Removes the one of capture `number`.
-    pub(crate) fn remove(&mut self, number: u64) {
-        self.taps.retain(|tap| tap.number != number);
+    /// Removes the tap of capture `number`, and returns it: its ring is freed elsewhere.
+    pub(crate) fn remove(&mut self, number: u64) -> Option<Tap> {
+        let index = self.taps.iter().position(|tap| tap.number == number)?;
+        Some(self.taps.swap_remove(index))
     }
 
     /// The guest of its source transmitted `packet`, which gets its number here.
@@ -437,7 +444,7 @@ mod tests {
             all(&mut reader).iter().map(|(seen, _)| (seen.sight, seen.captured)).collect::<Vec<_>>(),
             [(Sight::Dropped(DropReason::Storm), 5)]
         );
-        taps.remove(1);
+        assert!(taps.remove(2).is_none() && taps.remove(1).is_some());
         assert!(!taps.are_on());
     }
 }

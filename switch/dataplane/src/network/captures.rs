@@ -69,7 +69,37 @@ impl Capture {
 impl Drop for Capture {
     fn drop(&mut self) {
         let number = self.number;
-        self.network.workers.iter().for_each(|worker| worker.tell(move |worker| worker.remove_tap(number)));
+        let taps: Vec<_> =
+            self.network.workers.iter().map(|worker| worker.order(move |worker| worker.remove_tap(number))).collect();
+        // The rings are freed by this thread: to unmap some megabytes takes a worker longer than many frames do.
+        taps.into_iter().for_each(|tap| drop(tap.recv()));
         self.network.captures.lock().unwrap_or_else(std::sync::PoisonError::into_inner).retain(|&other| other != number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+    use crate::shared::Shared;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    #[test]
+    fn workers_do_not_free_the_rings_of_a_capture() {
+        let network = Network::start(Shared::new(2, 7, Settings::default()), &[]).unwrap();
+        let capture = network.capture(CaptureOrder::default()).unwrap();
+        let taps = capture.reader.taps();
+        assert_eq!(taps.strong_count(), 3);
+        let (go_on, held) = channel::<()>();
+        network.workers[1].tell(move |_| held.recv().unwrap_or_default());
+        let release = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(go_on);
+        });
+        drop(capture);
+        assert_eq!(taps.strong_count(), 0, "no worker has a tap after this");
+        release.join().unwrap();
+        network.shut_down();
     }
 }

@@ -170,8 +170,8 @@ impl Worker {
     }
 
     /// Copies no more for capture `number`.
-    pub fn remove_tap(&mut self, number: u64) {
-        self.outlets.work.taps.remove(number);
+    pub fn remove_tap(&mut self, number: u64) -> Option<Tap> {
+        self.outlets.work.taps.remove(number)
     }
 
     /// Ends [`Self::run`] after this poll iteration.
