@@ -171,7 +171,7 @@ impl Api {
         })
     }
 
-    /// Adds a GET route with a text response: `run` handles `path` in the one of `forms` that the client accepts.
+    /// Adds a GET route with a text response, in the lane of scrapes: `run` handles `path` in the one of `forms` that the client accepts.
     pub fn text(
         mut self,
         path: &'static str,
@@ -188,7 +188,7 @@ impl Api {
         let answer = move |State(managed): State<Arc<Managed>>, request: Request| async move {
             let headers = request.headers().clone();
             let run = move |_: &[u8]| run(&managed, &headers);
-            respond(&bounds, Lane::Look, request, run).await.unwrap_or_else(Refusal::into_response)
+            respond(&bounds, Lane::Scrape, request, run).await.unwrap_or_else(Refusal::into_response)
         };
         self.router = self.router.route(path, on(MethodFilter::GET, answer));
         self
@@ -302,4 +302,46 @@ async fn respond(
         answer
     };
     tokio::task::spawn_blocking(run).await.map_err(lost)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::control::managed::Origin;
+    use crate::control::server;
+    use std::io::Write;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    static RUNNING: AtomicUsize = AtomicUsize::new(0);
+    static MOST: AtomicUsize = AtomicUsize::new(0);
+
+    fn slow_scrape(_: &Managed, _: &HeaderMap) -> Result<Response, Refusal> {
+        MOST.fetch_max(RUNNING.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(300));
+        RUNNING.fetch_sub(1, Ordering::SeqCst);
+        Ok(StatusCode::OK.into_response())
+    }
+
+    #[test]
+    fn scrapes_of_clients_that_disconnect_leave_threads_for_commands() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics");
+        let managed = Arc::new(Managed::start(Config::named("scraped").unwrap(), Origin::default()).unwrap());
+        let about = About { id: "metrics", summary: "", status: StatusCode::OK, problems: &[] };
+        let router = Api::default().text("/metrics", about, &["text/plain"], slow_scrape).router(Arc::clone(&managed), "nothing");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::UnixListener::bind(&path).unwrap();
+            tokio::spawn(async move { server::serve(&listener, router, 8).await });
+            for _ in 0..20 {
+                let mut client = std::os::unix::net::UnixStream::connect(&path).unwrap();
+                client.write_all(b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        managed.stop();
+        assert!((1..=2).contains(&MOST.load(Ordering::SeqCst)), "{MOST:?} scrapes ran at a time");
+    }
 }

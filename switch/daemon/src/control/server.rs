@@ -3,8 +3,8 @@
 //! 1. **Connections** are limited. For a new one beyond the limit, the oldest idle connection is closed; if none is idle, the new
 //!    one is refused.
 //! 2. **Request bodies** have a timeout and, all connections together, a memory limit.
-//! 3. Slow requests run in **lanes**: the numbers of concurrent changes and of ports being drained are limited, so that a thread
-//!    is always left for requests that only read.
+//! 3. Slow requests run in **lanes**: the numbers of concurrent changes, of ports being drained and of scrapes are limited, so that
+//!    a thread is always left for requests that only read.
 
 use std::collections::VecDeque;
 use std::io;
@@ -53,11 +53,15 @@ pub enum Lane {
     Change,
     /// Waits until a port is drained.
     Drain,
+    /// Reads all counters, for clients that need not be trusted.
+    Scrape,
 }
 
 /// Concurrent requests of each lane; together they leave threads for those that only read, see [`THREADS`].
 const CHANGES: usize = 16;
 const DRAINS: usize = 32;
+/// Of each listener. A client that disconnects does not end its scrape.
+const SCRAPES: usize = 2;
 /// Threads of handlers.
 pub const THREADS: usize = CHANGES + DRAINS + 16;
 
@@ -67,13 +71,14 @@ pub struct Bounds {
     bodies: Arc<Semaphore>,
     changes: Arc<Semaphore>,
     drains: Arc<Semaphore>,
+    scrapes: Arc<Semaphore>,
     streams: Arc<Semaphore>,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
         let of = |count| Arc::new(Semaphore::new(count));
-        Self { bodies: of(ALL_BYTES / UNIT), changes: of(CHANGES), drains: of(DRAINS), streams: of(STREAMS) }
+        Self { bodies: of(ALL_BYTES / UNIT), changes: of(CHANGES), drains: of(DRAINS), scrapes: of(SCRAPES), streams: of(STREAMS) }
     }
 }
 
@@ -105,6 +110,7 @@ impl Bounds {
         match lane {
             Lane::Look => Ok(None),
             Lane::Change => Ok(Arc::clone(&self.changes).acquire_owned().await.ok()),
+            Lane::Scrape => Ok(Arc::clone(&self.scrapes).acquire_owned().await.ok()),
             Lane::Drain => match Arc::clone(&self.drains).try_acquire_owned() {
                 Ok(place) => Ok(Some(place)),
                 Err(_) => Err(busy(format!("{DRAINS} ports are being drained, and no more are at a time: wait until one is"))),
