@@ -10,6 +10,10 @@ use serde::{Deserialize, Serialize};
 /// Events that are kept.
 pub const KEPT: usize = 4096;
 
+/// Most bytes of a text in an event that a client of the control socket words, and most names of a list.
+const LONGEST_TEXT: usize = 4 << 10;
+const MOST_NAMES: usize = 32;
+
 /// The last events of a network.
 pub type Journal = Ring<NetworkEvent>;
 
@@ -111,6 +115,9 @@ pub enum NetworkEvent {
         changed: Vec<String>,
         /// Ports and uplinks of which something failed.
         failed: Vec<String>,
+        /// Names that the lists do not have, because a list has the first 32 only.
+        #[serde(default)]
+        left_out: u64,
     },
     /// A file or document was not taken over.
     ReloadRefused {
@@ -123,6 +130,9 @@ pub enum NetworkEvent {
         ports: Vec<String>,
         /// Its filter; empty if there is none.
         filter: String,
+        /// Ports that the list does not have, because it has the first 32 only.
+        #[serde(default)]
+        left_out: u64,
     },
     /// A capture has ended.
     CaptureEnded {
@@ -134,6 +144,23 @@ pub enum NetworkEvent {
 }
 
 impl NetworkEvent {
+    /// This event with texts and lists of bounded length: a client of the control socket may send long ones, and the journal keeps them.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        match &mut self {
+            Self::ReloadRefused { cause } => *cause = shortened(cause),
+            Self::Reloaded { added, removed, changed, failed, left_out } => {
+                *left_out = [added, removed, changed, failed].map(cut_names).iter().sum();
+            }
+            Self::CaptureStarted { ports, filter, left_out } => {
+                *filter = shortened(filter);
+                *left_out = cut_names(ports);
+            }
+            _ => {}
+        }
+        self
+    }
+
     /// Its name.
     pub fn name(&self) -> &'static str {
         match self {
@@ -157,9 +184,44 @@ impl NetworkEvent {
     }
 }
 
+/// The first 4 KiB of `text`, with dots if there is more.
+pub fn shortened(text: &str) -> String {
+    let end = text.floor_char_boundary(LONGEST_TEXT);
+    let dots = if end < text.len() { " ..." } else { "" };
+    [&text[..end], dots].concat()
+}
+
+/// Cuts a list after its first names; returns the number of the others.
+fn cut_names(names: &mut Vec<String>) -> u64 {
+    let left_out = names.len().saturating_sub(MOST_NAMES);
+    names.truncate(MOST_NAMES);
+    names.shrink_to_fit();
+    left_out as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_clients_word_is_kept_in_part() {
+        let refused = NetworkEvent::ReloadRefused { cause: "ä".repeat(1 << 20) }.bounded();
+        assert!(
+            matches!(&refused, NetworkEvent::ReloadRefused { cause } if cause.len() == (4 << 10) + 4 && cause.ends_with("ä ..."))
+        );
+        let names = |count: usize| (0..count).map(|name| name.to_string()).collect::<Vec<_>>();
+        let (ports, filter) = (names(100), "arp".repeat(5000));
+        let started = NetworkEvent::CaptureStarted { ports, filter, left_out: 0 }.bounded();
+        assert!(
+            matches!(&started, NetworkEvent::CaptureStarted { ports, filter, left_out: 68 } if *ports == names(32) && filter.len() == 4100)
+        );
+        let reloaded = |count, left_out| {
+            let (added, removed, changed, failed) = (names(count), names(count), names(3), Vec::new());
+            NetworkEvent::Reloaded { added, removed, changed, failed, left_out }
+        };
+        assert_eq!(reloaded(40, 0).bounded(), reloaded(32, 16));
+        assert_eq!(reloaded(32, 0).bounded(), reloaded(32, 0));
+    }
 
     #[test]
     fn the_name_is_what_json_says() {

@@ -75,21 +75,27 @@ fn told(event: &NetworkEvent) -> String {
             format!("{segment}: address {address} moves between ports {held_at} and {moves_to}: a loop? It is held at {held_at}")
         }
         E::LeftOut { port, events } => format!("{port}: {events} events came too fast and were left out"),
-        E::Reloaded { added, removed, changed, failed } => format!(
-            "network: reloaded: {} ports attached, {} detached, {} changed, {} failed",
+        E::Reloaded { added, removed, changed, failed, left_out } => format!(
+            "network: reloaded: {} ports attached, {} detached, {} changed, {} failed{}",
             added.len(),
             removed.len(),
             changed.len(),
-            failed.len()
+            failed.len(),
+            more(*left_out)
         ),
         E::ReloadRefused { cause } => format!("network: reload refused: {cause}"),
-        E::CaptureStarted { ports, filter } => {
-            let ports = if ports.is_empty() { "all ports".into() } else { ports.join(", ") };
+        E::CaptureStarted { ports, filter, left_out } => {
+            let ports = if ports.is_empty() { "all ports".into() } else { ports.join(", ") + &more(*left_out) };
             let filter = if filter.is_empty() { String::new() } else { format!(" with the filter '{filter}'") };
             format!("network: capture of {ports}{filter} begun")
         }
         E::CaptureEnded { frames, missed } => format!("network: capture ended: {frames} frames, {missed} missed"),
     }
+}
+
+/// Names that the lists of an event do not have.
+fn more(left_out: u64) -> String {
+    if left_out == 0 { String::new() } else { format!(", and {left_out} more") }
 }
 
 #[cfg(test)]
@@ -101,6 +107,8 @@ mod tests {
         let events = Events { net: Net::default(), follow: false, json: false };
         let json = r#"{"sequence":7,"time":86399.0625,"event":"first-drop","port":"db","reason":"receiver-stalled","frames":3}"#;
         assert_eq!(events.line(json), "23:59:59.062 db: first drops for receiver-stalled: 3 frames\n");
+        let json = r#"{"sequence":8,"time":0.0,"event":"capture-started","ports":["a","b"],"filter":"","left-out":7}"#;
+        assert_eq!(events.line(json), "00:00:00.000 network: capture of a, b, and 7 more begun\n");
         assert_eq!(events.line(r#"{"missed":3}"#), "             3 events came too fast and are not shown\n");
         assert_eq!(events.line(r#"{"event":"new"}"#), "             {\"event\":\"new\"}\n");
     }

@@ -23,7 +23,7 @@ use super::problem::Refusal;
 use super::stream::{self, Lease};
 use crate::daemon::NoSuchPort;
 use crate::id::PortId;
-use crate::journal::NetworkEvent;
+use crate::journal::{NetworkEvent, shortened};
 use crate::network::{Capture, Network};
 use crate::tap::{CaptureOrder, MOST_SNAPLEN, Seen, Sight};
 use crate::time::{Cycles, cycles, frequency, in_cycles};
@@ -163,7 +163,8 @@ struct File {
 impl Pump {
     fn new(capture: Capture, request: CaptureRequest, to: Sender<Bytes>) -> io::Result<Self> {
         let writer = Writer::new(Vec::new(), concat!("memlane ", env!("CARGO_PKG_VERSION")))?;
-        let (filter, snaplen) = (request.filter.clone(), capture.order().snaplen);
+        // Each interface of the file has it.
+        let (filter, snaplen) = (shortened(&request.filter), capture.order().snaplen);
         let mut file = File { writer, ports: HashMap::new(), filter, snaplen, moment: Moment::now(), frames: 0 };
         let ports = capture.network().ports().into_iter().map(|port| port.id);
         let wanted = |port: &PortId| capture.order().ports.as_ref().is_none_or(|ports| ports.contains(port));
@@ -174,7 +175,7 @@ impl Pump {
     fn run(&mut self, managed: &Managed, runtime: &Handle) {
         let journal = Arc::clone(&self.capture.network().shared().journal);
         let (ports, filter) = (self.request.ports.clone(), self.request.filter.clone());
-        journal.add(NetworkEvent::CaptureStarted { ports, filter });
+        journal.add(NetworkEvent::CaptureStarted { ports, filter, left_out: 0 }.bounded());
         // The capture ends with the client's connection or the network.
         let _ = self.pump(managed, runtime);
         let missed = self.file.ports.values().map(|port| port.statistics.dropped).sum();

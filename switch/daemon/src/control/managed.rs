@@ -376,11 +376,12 @@ impl Managed {
                 removed: reloaded.removed.clone(),
                 changed: reloaded.changed.iter().map(|changed| changed.name.clone()).collect(),
                 failed: reloaded.failed.iter().map(|failed| failed.name.clone()).collect(),
+                left_out: 0,
             },
             Err(refusal) => NetworkEvent::ReloadRefused { cause: refusal.to_string() },
         };
         // While the network ends, there is no journal for the event.
-        let _ = self.ask(|daemon| daemon.network().shared().journal.add(event));
+        let _ = self.ask(|daemon| daemon.network().shared().journal.add(event.bounded()));
     }
 
     fn reload_document(&self, document: Option<&Value>, options: ReloadOptions) -> Result<Reloaded, Refusal> {
