@@ -78,9 +78,9 @@ impl CaptureRequest {
         let program: Vec<Instruction> = self.program.iter().map(|&instruction| instruction.into()).collect();
         let filter = (!program.is_empty()).then(|| Program::new(&program)).transpose();
         let ids = |name: &String| network.find(name).map(|port| port.id).ok_or_else(|| Refusal::from(NoSuchPort(name.clone())));
-        let ports = self.ports.iter().map(ids).collect::<Result<Vec<PortId>, _>>()?;
+        let ports = self.ports.iter().map(ids).collect::<Result<HashSet<PortId>, _>>()?;
         Ok(CaptureOrder {
-            ports: (!ports.is_empty()).then_some(ports),
+            ports: (!ports.is_empty()).then(|| ports.into_iter().collect()),
             drops_only: self.drops,
             snaplen: self.snaplen.clamp(1, MOST_SNAPLEN),
             filter: filter.map_err(|fault| mistaken("program", fault.to_string()))?,
@@ -122,6 +122,14 @@ struct Known {
     before: u64,
 }
 
+impl Known {
+    /// Its statistics when `missed` frames were missed at ports with its number.
+    fn total(&self, missed: u64) -> Statistics {
+        let dropped = missed - self.before;
+        Statistics { received: self.statistics.received + dropped, dropped }
+    }
+}
+
 /// One moment on both clocks.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
@@ -150,14 +158,28 @@ struct Pump {
     file: File,
 }
 
+/// The port that a frame is of.
+enum Owner {
+    /// The port that has the number now.
+    Present,
+    /// A port that was detached since.
+    Gone,
+    /// A port that was not requested, with the number of one that was.
+    Unwanted,
+}
+
 /// The pcapng file so far.
 struct File {
     writer: Writer<Vec<u8>>,
     ports: HashMap<PortId, Known>,
+    /// Names of the requested ports; all if it is empty. Numbers are not enough: that of a detached port is given to another.
+    wanted: HashSet<String>,
     filter: String,
     snaplen: u32,
     moment: Moment,
     frames: u64,
+    /// Frames missed at ports whose numbers others have now.
+    missed_at_gone: u64,
 }
 
 impl Pump {
@@ -165,10 +187,12 @@ impl Pump {
         let writer = Writer::new(Vec::new(), concat!("memlane ", env!("CARGO_PKG_VERSION")))?;
         // Each interface of the file has it.
         let (filter, snaplen) = (shortened(&request.filter), capture.order().snaplen);
-        let mut file = File { writer, ports: HashMap::new(), filter, snaplen, moment: Moment::now(), frames: 0 };
+        let wanted = request.ports.iter().cloned().collect();
+        let mut file =
+            File { writer, ports: HashMap::new(), wanted, filter, snaplen, moment: Moment::now(), frames: 0, missed_at_gone: 0 };
         let ports = capture.network().ports().into_iter().map(|port| port.id);
-        let wanted = |port: &PortId| capture.order().ports.as_ref().is_none_or(|ports| ports.contains(port));
-        ports.filter(wanted).try_for_each(|port| file.look_up(port, &capture))?;
+        let ordered = |port: &PortId| capture.order().ports.as_ref().is_none_or(|ports| ports.contains(port));
+        ports.filter(ordered).try_for_each(|port| file.look_up(port, Cycles::MAX, &capture).map(drop))?;
         Ok(Self { capture, request, to, file })
     }
 
@@ -178,7 +202,7 @@ impl Pump {
         journal.add(NetworkEvent::CaptureStarted { ports, filter, left_out: 0 }.bounded());
         // The capture ends with the client's connection or the network.
         let _ = self.pump(managed, runtime);
-        let missed = self.file.ports.values().map(|port| port.statistics.dropped).sum();
+        let missed = self.file.missed_at_gone + self.file.ports.values().map(|port| port.statistics.dropped).sum::<u64>();
         journal.add(NetworkEvent::CaptureEnded { frames: self.file.frames, missed });
     }
 
@@ -219,8 +243,12 @@ impl Pump {
             if file.frames == wanted {
                 break;
             }
-            if looked_up.insert(what.port) {
-                file.look_up(what.port, capture)?;
+            if !looked_up.contains(&what.port) {
+                match file.look_up(what.port, what.at, capture)? {
+                    Owner::Present => drop(looked_up.insert(what.port)),
+                    Owner::Gone => {}
+                    Owner::Unwanted => continue,
+                }
             }
             file.write(what, &bytes, capture.missed(what.port))?;
         }
@@ -229,22 +257,31 @@ impl Pump {
 }
 
 impl File {
-    /// Writes the interface of `port`, if it is new, or another port has its number now.
-    fn look_up(&mut self, port: PortId, capture: &Capture) -> io::Result<()> {
-        let found = capture.network().port(port);
+    /// Writes the interface of the port that had the number `port` at `at`, if it is new.
+    fn look_up(&mut self, port: PortId, at: Cycles, capture: &Capture) -> io::Result<Owner> {
+        // The queues may still hold frames of an earlier port with this number.
+        let found = capture.network().port(port).filter(|found| found.added <= at);
         match (&found, self.ports.get(&port)) {
-            (Some(found), Some(known)) if known.name == found.name => return Ok(()),
+            (Some(found), _) if !self.wanted.is_empty() && !self.wanted.contains(&found.name) => return Ok(Owner::Unwanted),
+            (Some(found), Some(known)) if known.name == found.name => return Ok(Owner::Present),
             // Its last frames before it was detached.
-            (None, Some(_)) => return Ok(()),
+            (None, Some(_)) => return Ok(Owner::Gone),
             _ => {}
         }
         let name = found.as_ref().map_or_else(|| format!("port {}", port.0), |port| port.name.clone());
         let description = found.as_ref().map_or("", |port| &port.segment.name);
         let id = self.writer.interface(Interface { name: &name, description, snaplen: self.snaplen, filter: &self.filter })?;
-        let (statistics, before) = (Statistics::default(), capture.missed(port));
-        let before = if self.ports.contains_key(&port) { before } else { 0 };
+        let (statistics, missed) = (Statistics::default(), capture.missed(port));
+        let before = match self.ports.remove(&port) {
+            Some(known) => {
+                self.missed_at_gone += missed - known.before;
+                self.writer.statistics(known.id, self.moment.nanoseconds, known.total(missed))?;
+                missed
+            }
+            None => 0,
+        };
         self.ports.insert(port, Known { id, name, statistics, written: statistics, told: before, before });
-        Ok(())
+        Ok(if found.is_some() { Owner::Present } else { Owner::Gone })
     }
 
     fn write(&mut self, seen: Seen, bytes: &[u8], missed: u64) -> io::Result<()> {
@@ -274,11 +311,11 @@ impl File {
     /// Writes the statistics of interfaces with changes, or of all.
     fn write_statistics(&mut self, capture: &Capture, all: bool) -> io::Result<()> {
         for (port, known) in &mut self.ports {
-            known.statistics.dropped = capture.missed(*port) - known.before;
-            let received = known.statistics.received + known.statistics.dropped;
+            let missed = capture.missed(*port);
+            known.statistics.dropped = missed - known.before;
             if all || known.statistics != known.written {
                 known.written = known.statistics;
-                self.writer.statistics(known.id, self.moment.nanoseconds, Statistics { received, ..known.statistics })?;
+                self.writer.statistics(known.id, self.moment.nanoseconds, known.total(missed))?;
             }
         }
         Ok(())

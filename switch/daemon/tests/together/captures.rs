@@ -296,3 +296,61 @@ fn a_port_that_goes_and_another_that_comes_are_two_interfaces() {
     let seen = tshark(folder, &["frame.interface_name", "frame.len"]);
     assert_eq!(seen, [["web", "60"], ["new", "61"]]);
 }
+
+#[test]
+fn a_port_with_the_number_of_one_that_was_captured_is_not_captured() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let _running = up(folder, &format!("{}{}", port("web", ""), port("db", "")));
+    let capture = Capture::start(folder, &["web", "-c", "1"]);
+    crate::command::printed(folder, &["detach", "net.toml", "web"]);
+    crate::command::printed(folder, &["attach", "net.toml", "new", "--vhost-user", "new.sock"]);
+    let mut new = guest(folder, "new", 3);
+    new.send(&frame(mac(3), mac(9), 61, 1)).unwrap();
+    std::thread::sleep(POLL_INTERVAL);
+    drop(new);
+    // The requested port comes back.
+    crate::command::printed(folder, &["detach", "net.toml", "new"]);
+    crate::command::printed(folder, &["attach", "net.toml", "web", "--vhost-user", "again.sock"]);
+    let mut web = guest(folder, "again", 0);
+    web.send(&frame(mac(0), mac(9), 60, 1)).unwrap();
+    capture.wait();
+    assert_eq!(tshark(folder, &["frame.interface_name", "frame.len"]), [["web", "60"]]);
+}
+
+#[test]
+fn frames_that_wait_for_the_reader_stay_those_of_their_port() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let _running = up(folder, &format!("{}{}", port("web", ""), port("db", "")));
+    let mut web = guest(folder, "web", 0);
+    let capture = Capture::start(folder, &[]);
+    capture.signal(Signal::SIGSTOP);
+    // More than all buffers on the way hold, so that the worker's queue is full.
+    for number in 0..8000 {
+        web.send(&frame(mac(0), mac(9), 9000, number)).unwrap();
+    }
+    drop(web);
+    crate::command::printed(folder, &["detach", "net.toml", "web"]);
+    crate::command::printed(folder, &["attach", "net.toml", "new", "--vhost-user", "new.sock"]);
+    let mut new = guest(folder, "new", 3);
+    capture.signal(Signal::SIGCONT);
+    let frames = |name: &str| {
+        let seen = tshark(folder, &["frame.interface_name", "frame.len"]);
+        seen.into_iter().filter(|seen| seen[0] == name).map(|seen| seen[1].clone()).collect::<Vec<_>>()
+    };
+    let last_is_written = || {
+        new.send(&frame(mac(3), mac(9), 61, 1)).unwrap();
+        std::thread::sleep(POLL_INTERVAL);
+        frames("new").contains(&"61".into())
+    };
+    wait_until(last_is_written, "the queue is empty");
+    capture.end();
+    let ended = || {
+        let events = crate::command::printed(folder, &["events", "net.toml", "--json"]);
+        events.lines().find(|line| line.contains("capture-ended")).map(str::to_owned)
+    };
+    wait_until(|| ended().is_some(), "the capture has ended");
+    assert!(!ended().unwrap().contains("\"missed\":0"), "the queue was full");
+    assert!(frames("web").len() > 100 && frames("new").iter().all(|length| length == "61"));
+}

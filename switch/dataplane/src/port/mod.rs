@@ -29,7 +29,7 @@ use crate::ring::{Call, Called, InterruptBreaker};
 use crate::segment::Segment;
 use crate::shared::Shared;
 use crate::stats::{DropReason, PortCounters, PortTotals};
-use crate::time::{cycles, duration};
+use crate::time::{Cycles, cycles, duration};
 use events::EventLog;
 use peer::Peer;
 use rings::Rings;
@@ -80,6 +80,8 @@ pub struct Port {
     pub name: String,
     /// Its broadcast domain.
     pub segment: Arc<Segment>,
+    /// When it got its number, which an earlier port may have had.
+    pub added: Cycles,
     /// Limits that the operator set.
     pub policy: Policy,
     /// Quota of guest memory that may be mapped.
@@ -183,6 +185,7 @@ impl Port {
         control_rate.set(&Limit { packets: Some(CONTROL_OPERATIONS), burst_ms: Some(1000), ..Limit::default() });
         Arc::new(Self {
             id,
+            added: cycles(),
             name: name.into(),
             segment: Arc::clone(segment),
             policy: Policy::new(limits),
