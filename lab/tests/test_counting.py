@@ -236,6 +236,7 @@ def test_two_boots_agree_to_the_instruction(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.prove  # of the programs as users have them: compiled for tests, the copy loads each word several times
 def test_memlane_copies_once_from_guest_to_guest(tmp_path: Path) -> None:
     switch = memlane.program()
     assert switch, "run make build"
