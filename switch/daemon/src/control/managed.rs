@@ -24,6 +24,7 @@ use crate::daemon::{Daemon, NoSuchPort};
 use crate::journal::NetworkEvent;
 use crate::network::Forecast;
 use crate::port::default_address;
+use crate::time::cycles;
 
 /// Longest wait without a check whether the network ends.
 const STEP: Duration = Duration::from_millis(100);
@@ -155,6 +156,14 @@ impl Managed {
     pub fn events(&self, from: From) -> Result<Reader<NetworkEvent>, Refusal> {
         self.tell_first_drops()?;
         self.ask(|daemon| daemon.network().shared().journal.reader(from))
+    }
+
+    /// As [`Self::tell_first_drops`], but not more often than [`crate::network::Network::look_for_first_drops`] lets it.
+    ///
+    /// # Errors
+    /// The network ends.
+    pub fn look_for_first_drops(&self) -> Result<(), Refusal> {
+        self.ask(|daemon| daemon.network().look_for_first_drops(cycles()))
     }
 
     /// Adds events for first drops at ports of sleeping workers.

@@ -19,9 +19,11 @@ mod registry;
 mod rings;
 mod why;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
@@ -43,8 +45,12 @@ use crate::link::Impairment;
 use crate::policy::PortLimits;
 use crate::port::{Port, PortState};
 use crate::shared::Shared;
+use crate::time::{Cycles, cycles, in_cycles};
 use crate::watchdog;
 use crate::worker::{Event, Mailbox, Quit, Worker, WorkerHandle, links};
+
+/// Least time between two searches for first drops.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// A network, its workers, their events, and the signal to check guests' memory.
 type Made = (Arc<Network>, Vec<Worker>, Receiver<Event>, Receiver<()>);
@@ -62,6 +68,8 @@ pub struct Network {
     payer: Payer,
     /// Numbers of the captures that run.
     captures: Mutex<Vec<u64>>,
+    /// When first drops were last looked for; 0 before the first time.
+    looked: AtomicU64,
 }
 
 impl Network {
@@ -116,6 +124,7 @@ impl Network {
             payer,
             fatal: Arc::default(),
             captures: Mutex::default(),
+            looked: AtomicU64::new(0),
         };
         Ok((Arc::new(network), workers, event_queue, rung))
     }
@@ -180,7 +189,7 @@ impl Network {
             Event::Filled(..) => {}
             Event::Second => {
                 self.payer.ring();
-                self.tell_first_drops();
+                self.look_for_first_drops(cycles());
             }
             Event::Tick(second) => {
                 let tables = self.segments().into_iter().map(|segment| segment.table());
@@ -207,6 +216,16 @@ impl Network {
     pub fn note_shortage(&self, port: &Port) {
         self.shared.descriptors.note_shortage(&port.name);
         port.set_advice(Some(descriptors::ADVICE));
+    }
+
+    /// As [`Self::tell_first_drops`], unless that was [`LOOK`] ago or less: each worker causes it once a second, and so does each reader of
+    /// events, and the counters of all workers are read for each port and reason.
+    pub fn look_for_first_drops(&self, now: Cycles) {
+        let last = self.looked.load(Ordering::Relaxed);
+        let is_due = last == 0 || now.saturating_sub(last) > in_cycles(LOOK);
+        if is_due && self.looked.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.tell_first_drops();
+        }
     }
 
     /// Tells of the first drops of each port that were not told yet.
@@ -333,8 +352,9 @@ mod tests {
     use super::*;
     use crate::port::{Offer, default_address};
     use crate::settings::Settings;
+    use crate::stats::DropReason;
     use std::sync::mpsc::RecvTimeoutError;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     fn network() -> Arc<Network> {
         Network::start(Shared::new(1, 7, Settings::default()), &[]).unwrap()
@@ -344,6 +364,24 @@ mod tests {
         let (limits, offer) = (PortLimits::default(), Offer::default());
         let attach_settings = AttachSettings { name, segment: "lan", limits: &limits, link: &None, mac, offer, enabled: true };
         network.add_port(&attach_settings, 2)
+    }
+
+    #[test]
+    fn first_drops_are_looked_for_at_times_however_many_workers_ask() {
+        let network = network();
+        let port = add(&network, "a", None).unwrap();
+        let mut reader = network.shared.journal.reader(memlane_observe::events::From::Now);
+        let drop_for = |reason| port.counters(0).drop_frames(reason, 1);
+        let (begin, half) = (cycles(), in_cycles(LOOK));
+        drop_for(DropReason::Storm);
+        network.look_for_first_drops(begin);
+        assert_eq!(reader.take(9).records.len(), 1);
+        drop_for(DropReason::Loop);
+        network.look_for_first_drops(begin + half / 2);
+        assert_eq!(reader.take(9).records.len(), 0);
+        network.look_for_first_drops(begin + half + 1);
+        assert_eq!(reader.take(9).records.len(), 1);
+        network.shut_down();
     }
 
     /// A worker that does not answer holds up only the thread that waits for it.

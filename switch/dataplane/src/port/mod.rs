@@ -424,6 +424,7 @@ impl Port {
 
     /// Tells of the first drops for each reason that were not told yet.
     pub fn tell_first_drops(&self) {
+        const { assert!(DropReason::ALL.len() <= 64, "a bit a reason") };
         for &reason in DropReason::ALL {
             let bit = 1 << reason as u32;
             let frames = || self.counters.iter().map(|counters| counters.dropped(reason)).sum::<u64>();
