@@ -51,7 +51,7 @@ impl Door<'_> {
             resting = match ready(stream, listener, pause) {
                 Ready::Stream => return true,
                 Ready::Listener => {
-                    self.turn_away();
+                    self.turn_away(stream);
                     true
                 }
                 Ready::Nothing if left == Some(Duration::ZERO) => return false,
@@ -60,12 +60,24 @@ impl Door<'_> {
         }
     }
 
-    /// Accepts and closes the next pending connection. The listener is non-blocking.
-    pub fn turn_away(&self) {
+    /// Accepts and closes the next pending connection, unless `stream` has ended meanwhile: a front end that reconnects closes the
+    /// old connection first, but possibly after [`ready`] has looked at it and before it looks at the listener. The listener is
+    /// non-blocking.
+    pub fn turn_away(&self, stream: &UnixStream) {
+        if has_ended(stream) {
+            return;
+        }
         if let Some(Ok((visitor, _))) = self.listener.map(UnixListener::accept) {
             self.port.turned_away(peer(&visitor));
         }
     }
+}
+
+/// Whether the peer has closed its end of `stream`, with or without messages left to read.
+fn has_ended(stream: &UnixStream) -> bool {
+    // POLLHUP is reported without being asked for.
+    let mut files = [PollFd::new(stream.as_fd(), PollFlags::empty())];
+    poll(&mut files, PollTimeout::ZERO).is_ok() && files[0].any() == Some(true)
 }
 
 enum Ready {
@@ -87,5 +99,39 @@ fn ready(stream: &UnixStream, listener: Option<&UnixListener>, most: Option<Dura
         Ok(_) if files[0].any() == Some(false) => Ready::Listener,
         // An error of the socket is reported by the read that follows.
         _ => Ready::Stream,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+    use crate::shared::Shared;
+
+    /// Whether a connection is there still: not closed by the other end.
+    fn is_open(stream: &UnixStream) -> bool {
+        !has_ended(stream)
+    }
+
+    #[test]
+    fn a_front_end_that_closed_its_connection_before_the_next_is_not_in_the_way_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let port = Port::row(&Shared::new(1, 7, Settings::default()), 1).remove(0);
+        let door = Door { port: &port, listener: Some(&listener) };
+        let first = UnixStream::connect(&path).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+
+        let second = UnixStream::connect(&path).unwrap();
+        door.turn_away(&stream);
+        assert!(!is_open(&second), "the port is in use");
+
+        drop(first);
+        let third = UnixStream::connect(&path).unwrap();
+        door.turn_away(&stream);
+        assert!(is_open(&third), "the port is free");
+        assert_eq!(port.front_end().1, 1);
     }
 }

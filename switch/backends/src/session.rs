@@ -98,7 +98,7 @@ impl Watch {
         // If the listener cannot be watched, further connections wait in its queue until this stream ends.
         let _ = self.epoll.ctl(ControlOperation::Add, listener.as_raw_fd(), visitors);
         while self.wait_for(stream.as_raw_fd(), EventSet::READ_HANG_UP) == Woken::Visitor {
-            door.turn_away();
+            door.turn_away(stream);
             std::thread::sleep(PENALTY);
         }
         let _ = self.epoll.ctl(ControlOperation::Delete, listener.as_raw_fd(), EpollEvent::default());
