@@ -77,8 +77,8 @@ check-lab: lab-lint
 
 .PHONY: rust-test rust-programs loom rust-lint clippy formats
 rust-test: deps
-	cargo test --quiet --locked --workspace
-	$(foreach crate,$(APART),cargo test --quiet --locked --target-dir $(TARGET) --manifest-path $(crate)/Cargo.toml &&) true
+	switch/test --quiet --locked --workspace
+	$(foreach crate,$(APART),switch/test --quiet --locked --target-dir $(TARGET) --manifest-path $(crate)/Cargo.toml &&) true
 
 rust-programs: deps
 	cargo build --quiet --locked --workspace --bins
@@ -180,8 +180,8 @@ guests: deps
 
 # Beds side by side; then, each alone, the tests that measure times or rates.
 lab-test: rust-programs guests
-	cd lab && $(AS_ROOT) env $(TESTED) ../.venv/bin/pytest -n 2 --dist loadgroup -m 'not timed and not xen and not prove'
-	cd lab && $(AS_ROOT) env $(TESTED) ../.venv/bin/pytest -m 'timed and not xen and not prove'
+	$(AS_ROOT) env $(TESTED) lab/pytest-again -n 2 --dist loadgroup -m 'not timed and not xen and not prove'
+	$(AS_ROOT) env $(TESTED) lab/pytest-again -m 'timed and not xen and not prove'
 
 # The real hypervisor, in an emulated PC: what cannot be checked without it, then the table of path lengths. XenVMNIC must reach what the table
 # asks of it. memlane's bars are missed (exit code 1): that is told, and explained in docs/benchmarks/notes/xen.md.
