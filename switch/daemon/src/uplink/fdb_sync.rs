@@ -56,6 +56,8 @@ pub struct FdbSync {
     /// False once the kernel has refused a change of the bridge's FDB.
     may_tell: bool,
     trouble: Option<String>,
+    /// Notifications were lost, and no dump has succeeded since.
+    is_stale: bool,
     /// The report is out of date.
     has_changed: bool,
     started: Instant,
@@ -104,6 +106,7 @@ impl FdbSync {
             seen,
             may_tell,
             trouble: None,
+            is_stale: true,
             has_changed: true,
             started: now,
             looked: Look::default(),
@@ -163,7 +166,7 @@ impl FdbSync {
         for _ in 0..MOST_NEWS {
             let messages = match self.news.news()? {
                 News::Lost => {
-                    self.read_all()?;
+                    self.is_stale = true;
                     continue;
                 }
                 News::Messages(messages) if messages.is_empty() => break,
@@ -184,7 +187,7 @@ impl FdbSync {
                 change.into_iter().for_each(|change| self.follow(change));
             }
         }
-        if self.remote.lacks() { self.read_all() } else { Ok(()) }
+        if self.is_stale || self.remote.lacks() { self.read_all() } else { Ok(()) }
     }
 
     /// Records that `message` reports the deletion of an uplink's device. A port that leaves a bridge is reported by messages of
@@ -215,6 +218,7 @@ impl FdbSync {
             self.follow(change);
         }
         self.has_changed = true;
+        self.is_stale = false;
         Ok(())
     }
 
