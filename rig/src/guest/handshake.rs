@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use vhost::VringConfigData;
 use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
@@ -11,6 +12,9 @@ use crate::frontend::{Frontend, FrontendError};
 use crate::ring::{DriverRing, RingError, RingOptions};
 
 use super::{Endpoint, GuestError, Pair, Queue, ReceiveQueue, RingStep, Step, ToldBase, ToyGuest, TransmitQueue};
+
+/// Pause before a refused connection is tried again.
+const PAUSE: Duration = Duration::from_millis(10);
 
 type Result<T> = std::result::Result<T, GuestError>;
 
@@ -87,19 +91,21 @@ impl ToyGuest {
     }
 
     /// Connects again (or waits until the back end does) and starts the device as its habit is: rings resume at the used index, so
-    /// that chains in flight are read again, whichever base is stated; UML's begin anew.
+    /// that chains in flight are read again, whichever base is stated; UML's begin anew. A back end that refuses the connection, since
+    /// it has not seen the end of the one before, is tried again, as by QEMU's `reconnect-ms`.
     ///
     /// # Errors
     /// [`GuestError::NotOffered`] when the back end has lost features; any other [`GuestError`] of the handshake.
     pub fn reconnect(&mut self) -> Result<()> {
-        self.disconnect();
-        self.frontend = Some(match &self.endpoint {
-            Endpoint::Connect(path) => Frontend::connect(path, self.plan.timeout)?,
-            Endpoint::Listen(listener) => Frontend::accept(listener, self.plan.timeout)?,
-            Endpoint::Given => return Err(GuestError::NotConnected),
-        });
-        let agreed = self.features;
-        self.negotiate()?;
+        let (agreed, deadline) = (self.features, Instant::now() + self.plan.timeout);
+        while let Err(error) = self.connect_again() {
+            // The first message of a connection.
+            let refused = matches!(error, GuestError::Frontend(FrontendError::Message { message: "GET_FEATURES", .. }));
+            if !refused || Instant::now() > deadline {
+                return Err(error);
+            }
+            std::thread::sleep(PAUSE);
+        }
         if self.features != agreed {
             return Err(GuestError::NotOffered(features::names(agreed & !self.features).join(", ")));
         }
@@ -111,6 +117,17 @@ impl ToyGuest {
             self.reset_rings()?;
         }
         self.start()
+    }
+
+    /// A new connection, with features agreed.
+    fn connect_again(&mut self) -> Result<()> {
+        self.disconnect();
+        self.frontend = Some(match &self.endpoint {
+            Endpoint::Connect(path) => Frontend::connect(path, self.plan.timeout)?,
+            Endpoint::Listen(listener) => Frontend::accept(listener, self.plan.timeout)?,
+            Endpoint::Given => return Err(GuestError::NotConnected),
+        });
+        self.negotiate()
     }
 
     /// Tells the back end of these regions of the memory only (SET_MEM_TABLE), running or not.

@@ -15,8 +15,9 @@ use nix::sys::socket::{getsockopt, sockopt};
 use crate::port::Port;
 use crate::port::peer::Peer;
 
-/// Pause after each refused connection, so that a program that reconnects in a loop gets a small part of a CPU.
-pub const PENALTY: Duration = Duration::from_millis(1);
+/// Milliseconds that the old connection has to end before a further one is refused. A front end that reconnects closes the old one first, but
+/// a child that it is just forking holds the descriptor until it calls execve(2). A program that connects in a loop is bounded by it, too.
+const GRACE: u8 = 50;
 
 /// The peer of `stream` (SO_PEERCRED, unix(7)).
 pub fn peer(stream: &UnixStream) -> Option<Peer> {
@@ -43,41 +44,29 @@ impl Door<'_> {
     /// that arrive meanwhile.
     pub fn wait(&self, stream: &UnixStream, most: Option<Duration>) -> bool {
         let end = most.map(|most| Instant::now() + most);
-        let mut resting = false;
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            let pause = if resting { Some(left.unwrap_or(PENALTY).min(PENALTY)) } else { left };
-            let listener = self.listener.filter(|_| !resting);
-            resting = match ready(stream, listener, pause) {
+            match ready(stream, self.listener, left) {
                 Ready::Stream => return true,
-                Ready::Listener => {
-                    self.turn_away(stream);
-                    true
-                }
+                Ready::Listener => self.turn_away(stream, PollFlags::POLLIN),
                 Ready::Nothing if left == Some(Duration::ZERO) => return false,
-                Ready::Nothing => false,
-            };
+                Ready::Nothing => {}
+            }
         }
     }
 
-    /// Accepts and closes the next pending connection, unless `stream` has ended meanwhile: a front end that reconnects closes the
-    /// old connection first, but possibly after [`ready`] has looked at it and before it looks at the listener. The listener is
-    /// non-blocking.
-    pub fn turn_away(&self, stream: &UnixStream) {
-        if has_ended(stream) {
+    /// Accepts and closes the next pending connection, unless `stream` ends, or reports one of `events`, within [`GRACE`]. The
+    /// listener is non-blocking.
+    pub fn turn_away(&self, stream: &UnixStream, events: PollFlags) {
+        // POLLHUP is reported without being asked for.
+        let mut files = [PollFd::new(stream.as_fd(), events)];
+        if poll(&mut files, PollTimeout::from(GRACE)).is_ok_and(|count| count > 0) {
             return;
         }
         if let Some(Ok((visitor, _))) = self.listener.map(UnixListener::accept) {
             self.port.turned_away(peer(&visitor));
         }
     }
-}
-
-/// Whether the peer has closed its end of `stream`, with or without messages left to read.
-fn has_ended(stream: &UnixStream) -> bool {
-    // POLLHUP is reported without being asked for.
-    let mut files = [PollFd::new(stream.as_fd(), PollFlags::empty())];
-    poll(&mut files, PollTimeout::ZERO).is_ok() && files[0].any() == Some(true)
 }
 
 enum Ready {
@@ -107,10 +96,12 @@ mod tests {
     use super::*;
     use crate::settings::Settings;
     use crate::shared::Shared;
+    use std::io::{ErrorKind, Read};
 
-    /// Whether a connection is there still: not closed by the other end.
-    fn is_open(stream: &UnixStream) -> bool {
-        !has_ended(stream)
+    /// Whether the other end has not closed the connection.
+    fn is_open(mut stream: &UnixStream) -> bool {
+        stream.set_nonblocking(true).unwrap();
+        stream.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     }
 
     #[test]
@@ -125,12 +116,12 @@ mod tests {
         let (stream, _) = listener.accept().unwrap();
 
         let second = UnixStream::connect(&path).unwrap();
-        door.turn_away(&stream);
+        door.turn_away(&stream, PollFlags::empty());
         assert!(!is_open(&second), "the port is in use");
 
         drop(first);
         let third = UnixStream::connect(&path).unwrap();
-        door.turn_away(&stream);
+        door.turn_away(&stream, PollFlags::empty());
         assert!(is_open(&third), "the port is free");
         assert_eq!(port.front_end().1, 1);
     }

@@ -7,10 +7,11 @@ use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nix::poll::PollFlags;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
-use crate::door::{Door, PENALTY};
+use crate::door::Door;
 
 /// A session that lasted longer than this is not counted as a failed attempt.
 pub(super) const HEALTHY: Duration = Duration::from_secs(10);
@@ -98,8 +99,7 @@ impl Watch {
         // If the listener cannot be watched, further connections wait in its queue until this stream ends.
         let _ = self.epoll.ctl(ControlOperation::Add, listener.as_raw_fd(), visitors);
         while self.wait_for(stream.as_raw_fd(), EventSet::READ_HANG_UP) == Woken::Visitor {
-            door.turn_away(stream);
-            std::thread::sleep(PENALTY);
+            door.turn_away(stream, PollFlags::empty());
         }
         let _ = self.epoll.ctl(ControlOperation::Delete, listener.as_raw_fd(), EpollEvent::default());
     }

@@ -14,7 +14,7 @@ use super::checksums::{ChecksumTracker, Checksums};
 use super::passt::{self, Passt, Started};
 use super::{Connection, Stream};
 use crate::descriptors;
-use crate::door::{self, Door, PENALTY};
+use crate::door::{self, Door};
 use crate::network::Network;
 use crate::network::fatal::{caught, defect};
 use crate::port::{Port, PortState};
@@ -26,6 +26,8 @@ use crate::vhost_user::socket::{self, Listener};
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// Longest pause before passt is started again.
 const MOST_PAUSE: Duration = Duration::from_secs(60);
+/// Pause between the end of a connection and the next that is accepted.
+const PENALTY: Duration = Duration::from_millis(1);
 
 /// How the other side of the stream is reached.
 #[derive(Debug)]
