@@ -131,8 +131,8 @@ fn each_kind_of_port_holds_what_it_has_open() {
                 (net.open(), status["descriptors"]["held"].as_u64().unwrap())
             };
             let ((none, _), (ten, held)) = (open(0), open(10));
-            // A connection of the command that has just asked may be open still.
-            assert!(ten - none <= held + 2, "{kind}: {} are open, {held} held", ten - none);
+            // Connections of the command that has just asked may be open still, of either network.
+            assert!(ten <= none + held + 2, "{kind}: {none} are open without ports, {ten} with them, {held} held");
         }
     });
 }
