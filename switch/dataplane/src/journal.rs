@@ -1,6 +1,6 @@
-//! What happens to a network and its ports, as operators and programs are told of it (`memlane events`).
+//! Events of a network and its ports, for operators and programs (`memlane events`).
 //!
-//! The last [`KEPT`] events are kept. What a guest or front end can cause at will is held to a rate by its port, see
+//! The last [`KEPT`] events are kept. Events that a guest or front end can cause at will have a rate limit for each port, see
 //! [`crate::port::events::EventLog`].
 
 use memlane_observe::events::Ring;

@@ -1,14 +1,15 @@
 //! The data path of memlane: workers that move frames between the virtqueues of guests and the ends of other ports.
 //!
-//! - **Forwarding**: [`verdict`] decides by the FDB of a broadcast domain, with MAC learning and aging ([`table`], [`segment`]).
-//!   Rate limits, storm control and anti-spoofing are in [`policy`].
+//! - **Forwarding**: [`verdict`] decides by the FDB of a broadcast domain, with MAC learning and FDB aging ([`table`],
+//!   [`segment`]), and keeps the last decisions in flow caches. Rate limits, storm control and anti-spoofing are in [`policy`].
 //! - **Scheduling**: CPU-time fairness among ports ([`cpu_time`]), fair queueing at a receiver ([`schedule`]), and link emulation
 //!   ([`link`]).
 //! - **Workers**: a [`worker`] polls its sources and serves its outlets; inter-worker queues ([`handover`]) connect the workers.
 //! - **Backpressure** leaves frames in their sender's transmit ring (`sources`). Quotas of the ring, the stall timeout, and passing
 //!   over a frame too long for the receiver bound head-of-line blocking (`sources`, `outlets`).
-//! - **Notifications**: coalescing of TX-completion interrupts (`sources`), lost-notification checks
-//!   (`worker::lost_notifications`), busy polling and sleep (`worker::rest`), timers (`timers`).
+//! - **Notifications**: interrupt coalescing of TX completions (`sources`), lost-notification checks
+//!   (`worker::lost_notifications`), adaptive busy polling and sleep (`worker::rest`), interrupt moderation
+//!   (`sources::timer_poll`), timers (`timers`).
 //! - **Control side**: [`port`]s bring virtqueues to workers; the [`network`] adds and removes ports.
 //!
 //! This crate opens no sockets and knows no kind of port: the kinds of ports bring the ends of [`port::end`].

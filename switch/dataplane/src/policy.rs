@@ -1,5 +1,5 @@
-//! Limits of a port that the operator sets: its weight among senders, rate limits, storm control, and anti-spoofing; all may change
-//! while the network runs.
+//! Limits of a port that the operator sets: its weight among senders, rate limits, storm control (of broadcast, multicast and
+//! unknown-unicast frames), and anti-spoofing; all may change while the network runs.
 //!
 //! A **limiter** is a token bucket that is stored as one moment: when it would be full again (the generic cell rate algorithm,
 //! ITU-T I.371). It is shared by all queues of a port on all workers, so that more queues are no more tokens. A rate limit drops no

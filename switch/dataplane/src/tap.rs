@@ -1,7 +1,7 @@
 //! Taps: copies of frames for a capture, made where a worker takes a frame from a guest, gives one to a guest, or drops one.
 //!
-//! A worker never waits for the reader of a capture: each has a bounded ring of its own to it, and what does not fit is counted. Without a
-//! capture a tap is one branch.
+//! A worker never waits for the reader of a capture: each has a bounded ring of its own to it, and frames that do not fit are
+//! counted as missed. Without a capture a tap is one branch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

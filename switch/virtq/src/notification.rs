@@ -1,4 +1,5 @@
-//! Notification state of a ring: detects lost kicks and interrupts, coalesces interrupts, and repeats them for stalled drivers.
+//! Notification state of a ring: detects lost kicks and interrupts, delays interrupts (interrupt coalescing), and repeats them for
+//! stalled drivers.
 //!
 //! - **Lost-notification check** of a ring that fell quiet. A driver adds an entry to the available ring, then reads whether the
 //!   device wants a kick; it requests an interrupt, then reads whether there is a used entry. Between the two it must execute a

@@ -1,4 +1,5 @@
-//! The control virtqueue of guests whose front end leaves it to the back end (UML, crosvm), served by a thread of its own.
+//! The control virtqueue (VIRTIO_NET_F_CTRL_VQ, for multiqueue) where the front end leaves it to the back end (UML, crosvm), served
+//! by a thread of its own.
 //!
 //! A **kick** from the guest or an **order** from the session wakes the thread; it answers the pending commands and sleeps again.
 //! It answers at most one queue full of commands per millisecond, so that no guest can use up a CPU here. An order waits for one

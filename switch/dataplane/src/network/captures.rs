@@ -1,4 +1,4 @@
-//! Captures: taps at all workers, and who reads what they see.
+//! Packet captures: taps at all workers, and the readers of their copies.
 
 use std::sync::Arc;
 

@@ -7,8 +7,8 @@
 //! 3. [`payer`]: guests' memory that is charged to the switch.
 //! 4. The **fault handler** acts on the events of workers: it quarantines ports after ring faults, ages FDB entries out, and warns
 //!    of [`loops`].
-//! 5. [`captures`]: copies of frames for those who look at them.
-//! 6. [`why`]: what would become of a frame.
+//! 5. [`captures`]: copies of frames for the readers of packet captures.
+//! 6. [`why`]: forecasts of a frame's outcome.
 //! 7. [`fatal`]: a panic of a worker or of the fault handler ends the network.
 
 mod captures;

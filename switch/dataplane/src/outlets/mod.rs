@@ -1,6 +1,6 @@
-//! Outlets: receive queues and TAPs, the frames that are enqueued for each, and the routes to them. Each one is an [`Outlet`]. Its
-//! receiver is served by fair queueing ([`Outlets::serve_waiting`]); a stall timeout ends head-of-line blocking by a receiver that
-//! takes nothing.
+//! Outlets: receive queues and TAPs, the egress queue of each, and the routes to them; a multiqueue port is spread over its receive
+//! queues by flow hash ([`Outlets::route`]). Each one is an [`Outlet`]. Its receiver is served by fair queueing
+//! ([`Outlets::serve_waiting`]); a stall timeout ends head-of-line blocking by a receiver that takes nothing.
 
 mod outlet;
 mod sink;

@@ -1,4 +1,4 @@
-//! The rings of a port that run at workers, and the receive queues among which its frames are spread.
+//! The rings of a port that run at workers, and the receive queues among which a multiqueue port's frames are spread by flow.
 
 use std::collections::{HashMap, HashSet};
 

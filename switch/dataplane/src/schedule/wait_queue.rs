@@ -1,4 +1,5 @@
-//! The wait queue: storage of the packets that are enqueued at one worker.
+//! The wait queue: storage of the packets that are enqueued at one worker for receivers without buffers (backpressure: each packet
+//! stays in its sender's memory, its descriptor chain in flight).
 //!
 //! Quota: a sender holds no more places than are free, the dynamic threshold of Choudhury and Hahne with a factor of 1, as in
 //! [`crate::budget`]. A single sender gets half, n busy ones an n+1st each, and the next sender finds room, however large the

@@ -1,5 +1,5 @@
 //! Sources: transmit queues and TAPs, and a worker's state of each. Backpressure ([`Backpressured`]), the quota of a receiver in a
-//! transmit ring ([`Source::may_keep_in_flight`]), and coalescing of TX-completion interrupts ([`Sources::call`]) are handled here.
+//! transmit ring ([`Source::may_keep_in_flight`]), and interrupt coalescing of TX completions ([`Sources::call`]) are handled here.
 
 mod feed;
 mod timer_poll;

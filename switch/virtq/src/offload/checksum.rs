@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071) over memory that other threads and guests may write meanwhile.
+//! Checksum offload: the Internet checksum (RFC 1071) over memory that other threads and guests may write meanwhile.
 
 use crate::copy;
 use crate::memory::Iovec;

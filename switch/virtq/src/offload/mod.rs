@@ -1,5 +1,5 @@
-//! Offloads: the requests of a sender (partial checksums, GSO frames), the features that a receiver negotiated, and the repair of
-//! the difference.
+//! Checksum and segmentation offload: the requests of a sender (partial checksums, GSO frames), the features that a receiver
+//! negotiated, and the repair of the difference.
 //!
 //! 1. [`check`]: on transmit, the virtio-net header of a frame is compared with the frame and with the negotiated features.
 //! 2. [`plan`]: for one receiver, does the frame pass as it is, lack a checksum, or need segmentation?

@@ -1,5 +1,5 @@
-//! Segments a GSO frame into the frames that its sender would have sent without offload (as RFC 9293 and Linux do): each segment
-//! has the headers of the whole, with lengths, sequence number, IPv4 id, flags and checksums of its own.
+//! Segments a GSO frame (TSO, USO) into the frames that its sender would have sent without offload (as RFC 9293 and Linux do): each
+//! segment has the headers of the whole, with lengths, sequence number, IPv4 id, flags and checksums of its own.
 //!
 //! All ECN flags stay as they were sent: CWR is part of a counter where Accurate ECN was negotiated (RFC 9768, section 3.3), and a
 //! frame does not show whether it was. See `docs/adr/0005-offloads-per-receiver.md`.

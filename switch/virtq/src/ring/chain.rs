@@ -1,4 +1,5 @@
-//! A descriptor chain, walked once, every index, address and length checked once on a copy (virtio 1.4, section 2.7.5).
+//! A descriptor chain, indirect descriptors included, walked once, every index, address and length checked once on a copy (virtio
+//! 1.4, section 2.7.5).
 //!
 //! The result are **buffer segments** (scatter-gather list): runs of the switch's address space with exactly the bytes that the
 //! guest described, in order. A chain that breaks a rule yields a [`ChainFault`]; it is completed all the same.

@@ -1,8 +1,8 @@
 //! Receive queue (RX): packets go in; the one payload copy is made here.
 //!
-//! [`ReceiveQueue::place`] determines the offload repair that this receiver needs, **collects** receive buffers for the frame,
-//! copies straight from the sender's memory into them, repairing on the way, and completes them in the used ring; [`Ring::publish`]
-//! shows them to the driver, once a poll iteration.
+//! [`ReceiveQueue::place`] determines the offload repair that this receiver needs, **collects** receive buffers for the frame
+//! (mergeable buffers), copies straight from the sender's memory into them, repairing on the way, and completes them in the used
+//! ring; [`Ring::publish`] shows them to the driver, once a poll iteration.
 
 use super::chain::{Access, Walk};
 use super::rooms::{Reader, Writer};

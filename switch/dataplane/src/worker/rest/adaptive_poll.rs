@@ -1,8 +1,8 @@
 //! Adaptive busy polling: how long a worker polls before it sleeps.
 //!
 //! A wake-up costs more than a frame, and on an idle CPU it costs tens of microseconds. So while pauses are short and the machine
-//! has a CPU to spare, a worker polls through them. It yields regularly, so that another task that needs the same CPU gets it at
-//! once.
+//! has a CPU to spare, a worker polls through them instead of sleeping in epoll. It yields regularly, so that another task that
+//! needs the same CPU gets it at once.
 
 use std::time::Duration;
 
