@@ -43,6 +43,12 @@ def count(top: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+def pages(top: Path) -> subprocess.CompletedProcess[str]:
+    """Checks the length of the pages of the repository at `top`."""
+    command = [sys.executable, str(TOP / "words/pages"), "--check", "--top", str(top)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 def git(top: Path, *arguments: str) -> None:
     """Runs git in `top`, with an author of its own."""
     author = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
@@ -164,3 +170,34 @@ def test_both_linters_read_the_same_rules() -> None:
         assert len(entries) >= 9
         assert all(re.fullmatch(r"  (- )?\S.*", entry) for entry in entries), entries
     assert shutil.which("git"), "the history of the ratchet is read by git"
+
+
+def test_the_pages_are_no_longer_than_their_aim() -> None:
+    told = pages(TOP)
+    assert told.returncode == 0, told.stderr
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    """A page of 25 000 words beside an empty README."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text("")
+    path = tmp_path / "docs/page.md"
+    path.write_text("word - [word](not/counted.md)\n" * 12_500 + "```\nno prose\n```\n")
+    return path
+
+
+def test_a_word_more_than_the_aim_fails_with_the_longest_page(page: Path) -> None:
+    assert pages(page.parents[1]).returncode == 0
+    page.write_text("more " + page.read_text())
+    told = pages(page.parents[1])
+    assert told.returncode == 1
+    assert "the pages are longer than 25000 words (the longest: docs/page.md" in told.stderr
+
+
+def test_a_readme_of_more_than_700_words_fails(page: Path) -> None:
+    page.write_text("")
+    (page.parents[1] / "README.md").write_text("word " * 701)
+    told = pages(page.parents[1])
+    assert told.returncode == 1
+    assert "README.md is longer than 700 words" in told.stderr
