@@ -122,7 +122,7 @@ def test_a_page_that_says_something_else_is_found_out(tmp_path: Path) -> None:
 
 
 def test_half_a_run_is_not_published(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match="has not measured all of made_up: go on there with --resume"):
+    with pytest.raises(LabError, match="has not measured all of made_up: continue with --resume"):
         _published(tmp_path, complete=False)
 
 
@@ -132,3 +132,12 @@ def test_what_nobody_else_has_is_not_published(tmp_path: Path) -> None:
     results.write_experiment(run, made_up.result())
     with pytest.raises(LabError, match="was measured on 0123456789ab with changes, which nobody else has"):
         published.publish(run, None, tmp_path / "docs" / "benchmarks")
+
+
+def test_published_samples_have_the_present_names_of_their_measures() -> None:
+    _, (promises,) = published.read(published.FOLDER / "2026-11-26" / "promises")
+    assert "path_interrupts_per_frame" in promises.experiment.measures
+    assert "calls_per_frame" not in promises.experiment.measures
+    counted = [sample.values for sample in promises.good if "kicks" in sample.values]
+    assert counted
+    assert all("path_interrupts" in values and "calls" not in values for values in counted)

@@ -116,7 +116,7 @@ def test_what_memlane_counts_is_measured(tmp_path: Path, kind: GuestKind) -> Non
     assert kind != GuestKind.UML or sample.values["cpu_switch"] > 0  # TCG is too slow to keep it busy for a tick
     for name in (
         "kicks",
-        "calls",
+        "path_interrupts",
         "delivered",
         "worker_busy",
         "cycles_per_frame",

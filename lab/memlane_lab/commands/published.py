@@ -32,6 +32,7 @@ from memlane_lab.model.page import HeldOut
 from memlane_lab.report import figures
 from memlane_lab.results import results
 from memlane_lab.results.results import ExperimentResult, RunRecord, Sample
+from memlane_lab.statistics import measures
 
 FOLDER = Path(__file__).parents[3] / "docs" / "benchmarks"
 MEASURING = "../../explanation/how-we-measure.md"
@@ -64,7 +65,7 @@ def publish(source: Path, name: str | None = None, folder: Path = FOLDER) -> Pat
         raise LabError(f"'{name}' cannot be the name of a page; use small letters, digits and hyphens")
     record, found = results.read(source)
     if unfinished := [each.experiment.name for each in found if not each.complete]:
-        raise LabError(f"{source} has not measured all of {', '.join(unfinished)}: go on there with --resume")
+        raise LabError(f"{source} has not measured all of {', '.join(unfinished)}: continue with --resume")
     if machine.CHANGED in (commit := record.machine.get("commit", "")):
         raise LabError(
             f"{source} was measured on {commit}, which nobody else has: commit the changes, and measure again"
@@ -220,4 +221,4 @@ def _taken(sample: Sample, row: dict[str, str]) -> Sample:
         return sample.model_copy(update={"error": row["value"]})
     if row["flow"]:
         return sample
-    return sample.model_copy(update={"values": sample.values | {row["measure"]: float(row["value"])}})
+    return sample.model_copy(update={"values": sample.values | {measures.present(row["measure"]): float(row["value"])}})

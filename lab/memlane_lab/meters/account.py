@@ -237,7 +237,7 @@ def _costs(values: Values) -> Values:
     if exchanges := values.get("exchanges"):
         costs |= _ratio("cpu_per_exchange", cpu, exchanges)
     costs |= _ratio("cpu_per_frame", cpu, frames)
-    for name in ("interrupts", "switches", "wakeups", "between_cpus", "kicks", "calls"):
+    for name in ("interrupts", "switches", "wakeups", "between_cpus", "kicks", "path_interrupts"):
         if name in values:
             costs |= _ratio(f"{name}_per_frame", values[name], frames)
     return costs

@@ -145,7 +145,7 @@ class Memlane(NetworkPath):
             "frames": sum(port["transmit-frames"] for port in ports),
             "drops": sum(sum(port["drops"].values()) for port in ports),
             "kicks": sum(port["kicks"] for port in ports),
-            "calls": sum(port["interrupts"] for port in ports),
+            "path_interrupts": sum(port["interrupts"] for port in ports),
             "delivered": sum(port["receive-bytes"] for port in ports),
             "worker_busy": cycles / told["cycles-per-second"],
             "worker_cycles": cycles,

@@ -56,7 +56,7 @@ class NetworkPath(ABC):
     def lay(self, ports: Sequence[Port]) -> list[Nic]:
         """Lays the path for these ports; returns a NIC for each, in their order, for guests to be booted with."""
         if reason := self.missing():
-            raise NotAvailable(f"path {self.name} cannot be laid: {reason}")
+            raise NotAvailable(f"path {self.name} cannot be set up: {reason}")
         for port in ports:
             if reason := self.refuses(port.kind):
                 raise NotAvailable(f"path {self.name} cannot serve {port.kind} guests: {reason}")
@@ -65,7 +65,7 @@ class NetworkPath(ABC):
                     f"path {self.name} cannot limit what port {port.name} is sent: leave receive_rates out"
                 )
         if self.uplink and not self.spreads:
-            raise NotAvailable(f"path {self.name} cannot go on at other hosts")
+            raise NotAvailable(f"path {self.name} cannot span hosts")
         endpoints = self._lay(ports)
         self.nics = {port.name: Nic(port, endpoints[port.name]) for port in ports}
         return list(self.nics.values())
@@ -85,8 +85,8 @@ class NetworkPath(ABC):
     def tallies(self) -> dict[str, float]:
         """The path's counters so far, all ports together, as far as it counts at all.
 
-        Of these names: frames (taken from senders), drops, kicks, calls, delivered (bytes), worker_busy (seconds),
-        worker_cycles, worker_frames, sleeps.
+        Of these names: frames (taken from senders), drops, kicks, path_interrupts, delivered (bytes), worker_busy
+        (seconds), worker_cycles, worker_frames, sleeps.
         """
         return {}
 

@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from memlane_lab.common import journal, strict
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.strict import Strict
 from memlane_lab.experiment.experiment import Experiment, measure
 from memlane_lab.experiment.labels import Labels
+from memlane_lab.statistics import measures
 
 VERSION = 2
 """Of the JSON files' format. A reader knows its own version only."""
@@ -71,6 +72,11 @@ class Sample(Strict):
     error: str | None = None
     """Why there are no values."""
 
+    @field_validator("values")
+    @classmethod
+    def _present_names(cls, values: dict[str, float]) -> dict[str, float]:
+        return {measures.present(name): value for name, value in values.items()}
+
 
 class VariantRecord(Strict):
     """A variant and the description of its machines."""
@@ -107,6 +113,11 @@ class ExperimentResult(Strict):
     missing: list[Missing] = []
     samples: list[Sample] = []
 
+    @field_validator("experiment", mode="before")
+    @classmethod
+    def _present_names(cls, stated: object) -> object:
+        return _with_present_names(stated) if isinstance(stated, dict) else stated
+
     @property
     def good(self) -> list[Sample]:
         """The samples that have values."""
@@ -116,6 +127,14 @@ class ExperimentResult(Strict):
     def failed(self) -> list[Sample]:
         """The others."""
         return [sample for sample in self.samples if sample.error is not None]
+
+
+def _with_present_names(experiment: dict[str, Any]) -> dict[str, Any]:
+    """A stored experiment with the present names of its measures."""
+    named = experiment | {"measures": [measures.present(name) for name in experiment.get("measures", [])]}
+    for key in ("paper", "expect"):
+        named[key] = [each | {"measure": measures.present(each["measure"])} for each in experiment.get(key, [])]
+    return {key: value for key, value in named.items() if key in experiment}
 
 
 class RunRecord(Strict):

@@ -39,6 +39,14 @@ class Measure:
     across: Across = Across.SUM
 
 
+_RENAMED = {"calls": "path_interrupts", "calls_per_frame": "path_interrupts_per_frame"}
+
+
+def present(name: str) -> str:
+    """The present name of the measure that stored samples call `name`: published samples are not rewritten."""
+    return _RENAMED.get(name, name)
+
+
 THROUGHPUT = Measure("throughput", "throughput, received", "bit/s", Better.MORE)
 FAIRNESS = Measure("fairness", "fairness of flows (Jain's index)", "", Better.MORE, Across.MEAN)
 FAIRNESS_1S = Measure("fairness_1s", "fairness of flows (Jain's index), second by second", "", Better.MORE, Across.MEAN)
@@ -91,8 +99,8 @@ COMMON = (
     Measure("between_cpus_per_frame", "interrupts from one of the host's CPUs to another, per frame", "", Better.LESS),
     Measure("kicks", "kicks (guest to network)", "1/s", Better.LESS),
     Measure("kicks_per_frame", "kicks per frame", "", Better.LESS),
-    Measure("calls", "calls (network to guest)", "1/s", Better.LESS),
-    Measure("calls_per_frame", "calls per frame", "", Better.LESS),
+    Measure("path_interrupts", "interrupts (network to guest)", "1/s", Better.LESS),
+    Measure("path_interrupts_per_frame", "interrupts (network to guest) per frame", "", Better.LESS),
     Measure("delivered", "bytes that the network delivered", "B/s"),
     Measure("path_frames", "frames that the network counted", "1/s"),
     Measure("drops", "frames that the network dropped", "1/s", Better.LESS),
