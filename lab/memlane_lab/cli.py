@@ -76,14 +76,15 @@ def _known_path(name: str) -> str:
 
 
 GuestOption = Annotated[
-    str, typer.Option("--guest", callback=_known_kind, help="what kind of guests; auto: the best that runs here")
+    str,
+    typer.Option("--guest", callback=_known_kind, help="kind of guests; auto chooses the best that this machine runs"),
 ]
-OutOption = Annotated[Path | None, typer.Option("--out", help="folder for the results; results/DATE-TIME if not said")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="folder of the results; by default results/DATE-TIME")]
 ResumeOption = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="go on in the folder --out, or add rounds there; what failed in a counted host is tried once more",
+        help="continue the run in the folder --out, or add rounds to it; failed samples of a counted host are retried",
     ),
 ]
 ResultsArgument = Annotated[Path, typer.Argument(help="a folder that `memlane-lab run` has filled", file_okay=False)]
@@ -93,7 +94,7 @@ PathOption = Annotated[str, typer.Option("--path", callback=_known_path, help="a
 @app.command()
 def prepare(
     kind: Annotated[
-        str | None, typer.Option("--guest", callback=_known_kind, help="for this kind of guests only")
+        str | None, typer.Option("--guest", callback=_known_kind, help="only for this kind of guests")
     ] = None,
 ) -> None:
     """Build or download the images that guests boot; quick when all of them are in the cache."""
@@ -130,8 +131,8 @@ def guest(
     command: Annotated[list[str] | None, typer.Argument(help="a command to run; none: a shell")] = None,
     kind: GuestOption = "auto",
     path: PathOption = "bridge",
-    peers: Annotated[int, typer.Option(help="how many more guests to boot on the path")] = 0,
-    memory: Annotated[int | None, typer.Option(help="MiB")] = None,
+    peers: Annotated[int, typer.Option(help="number of further guests to boot on the path")] = 0,
+    memory: Annotated[int | None, typer.Option(help="memory of each guest, in MiB")] = None,
 ) -> None:
     """Boot a guest and run a command, or a shell, in it. Its peers have the addresses 10.77.0.2, 10.77.0.3 ..."""
     chosen = guests.choose(kind)
@@ -162,14 +163,18 @@ def run(
     kind: GuestOption = "auto",
     out: OutOption = None,
     repeat: Annotated[int | None, typer.Option(min=1, max=100, help="samples of each variant")] = None,
-    seed: Annotated[int | None, typer.Option(help="of the order of samples; to repeat a run")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="LABEL or DIMENSION=LABEL: leave out other variants")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of the random order of samples, to repeat a run")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="LABEL or DIMENSION=LABEL: only measure these variants")
+    ] = None,
     versus: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="another build of memlane: measure this one against it"),
+        typer.Option(exists=True, dir_okay=False, help="another build of memlane to compare with"),
     ] = None,
     resume: ResumeOption = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be measured, and for how long")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="only print the planned samples and their duration")
+    ] = False,
 ) -> None:
     """Measure experiments and report on them."""
     chosen = guests.choose(kind)
@@ -184,7 +189,9 @@ def run(
     finally:
         _report(folder)
     if nothing := runs.unmeasured(folder):
-        raise LabError(f"nothing could be measured of {', '.join(nothing)}: {folder / 'report.html'} says why")
+        raise LabError(
+            f"no sample of {', '.join(nothing)} could be measured: see the causes in {folder / 'report.html'}"
+        )
     raise typer.Exit(_tell_changes(folder, versus) if versus else tell_verdicts(folder))
 
 
@@ -196,14 +203,19 @@ def profile(
     kind: GuestOption = "auto",
     out: OutOption = None,
     repeat: Annotated[int | None, typer.Option(min=1, max=100, help="samples of each variant")] = None,
-    seed: Annotated[int | None, typer.Option(help="of the order of samples; to repeat a run")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="LABEL or DIMENSION=LABEL: leave out other variants")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of the random order of samples, to repeat a run")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="LABEL or DIMENSION=LABEL: only measure these variants")
+    ] = None,
     versus: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="another build of memlane: profile this one beside it"),
+        typer.Option(exists=True, dir_okay=False, help="another build of memlane to profile too"),
     ] = None,
     rate: Annotated[
-        int, typer.Option(min=100, max=20_000, help="hits a second on each CPU: more tell more, and disturb more")
+        int,
+        typer.Option(
+            min=100, max=20_000, help="profiler samples per second and CPU; more are more precise, but disturb more"
+        ),
     ] = profiler.RATE,
     resume: ResumeOption = False,
 ) -> None:
@@ -233,19 +245,20 @@ def explain(
     ],
     other: Annotated[
         str,
-        typer.Argument(
-            help="another, such as memlane: what does it spend more, and what less?", autocompletion=_profiled
-        ),
+        typer.Argument(help="another variant, such as memlane, to compare with", autocompletion=_profiled),
     ],
     folder: Annotated[
         Path | None,
-        typer.Option("--in", help="a folder that `memlane-lab profile` filled; results' newest if not said"),
+        typer.Option("--in", help="a folder that `memlane-lab profile` filled; by default the newest in results"),
     ] = None,
-    by: Annotated[profiling.By, typer.Option(help="what parts are")] = profiling.By.STAGE,
+    by: Annotated[profiling.By, typer.Option(help="kind of the parts")] = profiling.By.STAGE,
     per: Annotated[
-        str | None, typer.Option(help="unit of work: KB, packet, exchange, interaction, second; the best if not said")
+        str | None,
+        typer.Option(
+            help="unit of work: KB, packet, exchange, interaction or second; by default the best for the workload"
+        ),
     ] = None,
-    rows: Annotated[int, typer.Option(min=1, help="how many parts at most")] = 20,
+    rows: Annotated[int, typer.Option(min=1, help="maximum number of parts")] = 20,
 ) -> None:
     """Say by which stages two profiled variants differ, the largest first.
 
@@ -284,17 +297,19 @@ def tell_verdicts(folder: Path) -> int:
 
 @app.command()
 def xen(
-    script: Annotated[str, typer.Argument(help="for dom0's shell, when the guests are made")] = "xl list",
-    path: Annotated[str, typer.Option(help="between the guests: netback, xenvmnic, memlane or none")] = "netback",
-    number: Annotated[int, typer.Option("--guests", min=0, max=8, help="how many guests: c1, s1, g3 ...")] = 2,
-    inside: Annotated[str, typer.Option(help="for each guest's shell; `finished GUEST` in SCRIPT waits for it")] = "",
+    script: Annotated[str, typer.Argument(help="script for dom0's shell, run once the guests are created")] = "xl list",
+    path: Annotated[
+        str, typer.Option(help="network path between the guests: netback, xenvmnic, memlane or none")
+    ] = "netback",
+    number: Annotated[int, typer.Option("--guests", min=0, max=8, help="number of guests: c1, s1, g3 ...")] = 2,
+    inside: Annotated[
+        str, typer.Option(help="script for each guest's shell; `finished GUEST` in SCRIPT waits for its end")
+    ] = "",
     file: Annotated[
-        list[Path] | None, typer.Option(exists=True, dir_okay=False, help="what lies in /extra, of dom0 and guests")
+        list[Path] | None, typer.Option(exists=True, dir_okay=False, help="file to copy to /extra in dom0 and guests")
     ] = None,
-    hold: Annotated[
-        bool, typer.Option("--hold", help="leave making the guests to SCRIPT: xl create /plan/c1.cfg")
-    ] = False,
-    seconds: Annotated[float, typer.Option(help="of real time, after which it is given up")] = 590,
+    hold: Annotated[bool, typer.Option("--hold", help="let SCRIPT create the guests: xl create /plan/c1.cfg")] = False,
+    seconds: Annotated[float, typer.Option(help="timeout of the run, in seconds")] = 590,
 ) -> None:
     """Boot Xen, dom0 and guests in an emulated PC, run a script in dom0, and print its output.
 
@@ -338,8 +353,10 @@ def report(folder: ResultsArgument) -> None:
 
 @app.command()
 def publish(
-    folder: Annotated[Path | None, typer.Argument(help="a run's results; none: what is published already")] = None,
-    name: Annotated[str | None, typer.Option("--as", help="the page's name; none: its first experiment's")] = None,
+    folder: Annotated[Path | None, typer.Argument(help="results of a run; by default the published ones")] = None,
+    name: Annotated[
+        str | None, typer.Option("--as", help="name of the page; by default that of its first experiment")
+    ] = None,
 ) -> None:
     """Copy a run's samples into docs/benchmarks, and generate its page docs/benchmarks/DATE/NAME.md from them."""
     pages = [published.publish(folder, name)] if folder else published.make_pages()
@@ -365,9 +382,11 @@ def agree(one: ResultsArgument, other: ResultsArgument) -> None:
     """
     (mine, found), (theirs, others) = published.read_either(one), published.read_either(other)
     if mine.guest != theirs.guest:
-        raise LabError(f"{one} is of {mine.guest} guests, {other} of {theirs.guest}: no ratio is the same for both")
+        raise LabError(
+            f"{one} has {mine.guest} guests, {other} has {theirs.guest} guests: compare runs of one kind of guests"
+        )
     if not (both := agreement.between(found, others)):
-        raise LabError(f"{one} and {other} judge nothing in common: run the same experiments, as they are stated now")
+        raise LabError(f"{one} and {other} have no expectation in common: run the same experiments again")
     runs_told = (f"{each.began}, commit {each.machine.get('commit', 'unknown')}" for each in (mine, theirs))
     table = Table("", "", "expected", *runs_told, "", title=agreement.came(both))
     for what, title, wanted, mine_text, their_text, word in map(both_words, both):

@@ -117,7 +117,7 @@ def test_a_key_that_is_no_setting_goes_to_the_traffic_that_has_it(tmp_path: Path
             "expect.0: memlane has no bridge to be compared with",
         ),
         (('[setting]', f"repeat = 5\n{_EXPECT}at_most = 1\n[setting]"), "at least 6 samples"),
-        (("title", "title ="), "is no TOML"),
+        (("title", "title ="), "is not valid TOML"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named(tmp_path: Path, change: tuple[str, str], told: str) -> None:

@@ -136,5 +136,5 @@ def test_a_run_goes_on_only_with_what_it_was() -> None:
     on = run.going_on(asked, made)
     assert (on.seed, on.samples, on.complete) == (made.seed, made.samples, False)
     other = asked.model_copy(update={"experiment": asked.experiment.model_copy(update={"seconds": 9})})
-    with pytest.raises(LabError, match="made_up cannot go on, because it has changed: seconds"):
+    with pytest.raises(LabError, match="made_up cannot be resumed, because it has changed: seconds"):
         run.going_on(other, made)

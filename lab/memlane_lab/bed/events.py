@@ -95,7 +95,7 @@ def _recovery(first: float, series: Series) -> float:
     """Nothing if the flow never fell below half of its rate."""
     before = [rate for end, rate in series if end <= first]
     if not before:
-        raise LabError("an event came before its flows had shown their rate: let it happen later")
+        raise LabError("an event came before its flows had a steady rate: set it later")
     half = sorted(before)[len(before) // 2] / 2
     down = None
     for end, rate in ((end, rate) for end, rate in series if end > first):
@@ -105,4 +105,4 @@ def _recovery(first: float, series: Series) -> float:
             return down - first
     if down is None:
         return 0.0
-    raise LabError(f"a flow did not come back in the {series[-1][0] - first:.1f} s after the event")
+    raise LabError(f"a flow did not recover in the {series[-1][0] - first:.1f} s after the event")

@@ -74,7 +74,7 @@ def nanoseconds(told: str) -> float:
     """The time of a frame in the output of the bench `per_frame`."""
     found = re.search(r"([0-9.]+) ns each", told)
     if not found or not float(found[1]):
-        raise LabError(f"the bench per_frame told no time: {told!r}")
+        raise LabError(f"the bench per_frame printed no time: {told!r}")
     return float(found[1])
 
 
@@ -100,7 +100,7 @@ def per_frame(report: str) -> float:
     """The nanoseconds of a frame in a report of blast's."""
     rate = float(json.loads(report)["total"]["mpps"])
     if not rate:
-        raise LabError("blast got no frame through")
+        raise LabError("blast measured no delivered frame")
     return 1e3 / rate
 
 
@@ -150,7 +150,7 @@ def _wait_until_up(switch: subprocess.Popen[str], control: Path) -> None:
     while not control.exists():
         if switch.poll() is not None or time.monotonic() > until:
             switch.kill()
-            raise LabError(f"the network did not come up: {switch.communicate()[0]}")
+            raise LabError(f"the network did not start: {switch.communicate()[0]}")
         time.sleep(0.01)
 
 

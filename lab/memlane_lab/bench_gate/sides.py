@@ -45,7 +45,7 @@ def commit(name: str) -> Side:
     """The commit that git calls `name`; its programs are kept, so a second gate against it builds nothing."""
     sha = _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
     if not sha:
-        raise LabError(f"git knows no commit {name!r}")
+        raise LabError(f"unknown git commit {name!r}")
     kept = _programs(sha)
     if all(path.exists() for path in kept.values()):
         return Side(sha, kept)
@@ -73,7 +73,7 @@ def _worktree(sha: str) -> Iterator[Path]:
     _git("worktree", "remove", "--force", str(tree))  # the leftovers of a gate that was killed
     _git("worktree", "add", "--detach", str(tree), sha)
     if not (tree / "Cargo.toml").exists():
-        raise LabError(f"git could not make a worktree of {sha[:12]} in {tree}")
+        raise LabError(f"git cannot create a worktree of {sha[:12]} in {tree}")
     try:
         yield tree
     finally:

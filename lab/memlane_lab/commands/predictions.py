@@ -20,7 +20,7 @@ from memlane_lab.model.configuration import Configuration, Work
 from memlane_lab.model.fitted import Model
 from memlane_lab.model.predict import Prediction, predict
 
-app = typer.Typer(no_args_is_help=True, help="Fit and check what `memlane-lab predict` predicts from.")
+app = typer.Typer(no_args_is_help=True, help="Fit and check the model of `memlane-lab predict`.")
 
 
 def own_file() -> Path:
@@ -30,15 +30,17 @@ def own_file() -> Path:
 
 HostOption = Annotated[
     Path | None,
-    typer.Option("--host", dir_okay=False, help="a model's file, of any machine; none: what was calibrated here"),
+    typer.Option("--host", dir_okay=False, help="model file of any machine; by default this machine's own"),
 ]
 
 
 def calibrate(
-    out: Annotated[Path, typer.Option("--out", help="folder for the samples; what is there is gone on with")] = Path(
+    out: Annotated[Path, typer.Option("--out", help="folder of the samples; a run in it is continued")] = Path(
         "results/calibration"
     ),
-    kind: Annotated[str, typer.Option("--guest", help="what kind of guests; auto: the best that runs here")] = "auto",
+    kind: Annotated[
+        str, typer.Option("--guest", help="kind of guests; auto chooses the best that this machine runs")
+    ] = "auto",
     only: Annotated[list[str] | None, typer.Option("--path", help="paths to calibrate; none: all")] = None,
 ) -> None:
     """Measure the samples that predictions are fitted from, in about a quarter of an hour, and fit the model.
@@ -68,9 +70,10 @@ def _tell_costs(model: Model) -> None:
 @app.command()
 def fit(
     runs: Annotated[list[Path], typer.Argument(help="folders of `memlane-lab calibrate`, or of other runs of `tcp`")],
-    out: Annotated[Path | None, typer.Option("--out", help="the model's file; none: this machine's own")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="model file; by default this machine's own")] = None,
     disturbance: Annotated[
-        float, typer.Option(min=0, help="CPUs that other work may have taken beside a sample; with more it is left out")
+        float,
+        typer.Option(min=0, help="CPUs that other programs may use during a sample; samples with more are left out"),
     ] = observations.DISTURBED,
 ) -> None:
     """Fit the model from runs, and print the cost of a message, a byte and a wake-up for each party.
@@ -95,7 +98,7 @@ def check(
     """
     model, held = fitted.read(host or own_file()), page.held_out(runs)
     if changed := fitted.differences(model.machine, held.machine):
-        raise LabError(f"what was calibrated is not what was held out, they differ: {changed}")
+        raise LabError(f"the calibrated and the held-out runs differ: {changed}")
     checked = checking.check(model, held.observed)
     for table in tables.errors(checked):
         results.print(table)
@@ -109,13 +112,9 @@ def check(
 def predict_command(
     message: Annotated[str, typer.Option("--message", help="bytes of a message, as 1400, 16K, 1M")] = "128K",
     pairs: Annotated[int, typer.Option("--pairs", min=1, max=64, help="pairs of guests")] = 1,
-    load: Annotated[
-        str, typer.Option("--load", help="what a computation wants of each guest's processor, as 50%")
-    ] = "0%",
-    path: Annotated[
-        list[str] | None, typer.Option("--path", help="a path; several stand side by side; none: all")
-    ] = None,
-    placement: Annotated[str | None, typer.Option(help="near or far; none: what was mostly calibrated")] = None,
+    load: Annotated[str, typer.Option("--load", help="CPU load by a computation in each guest, as 50%")] = "0%",
+    path: Annotated[list[str] | None, typer.Option("--path", help="a path, or several; by default all")] = None,
+    placement: Annotated[str | None, typer.Option(help="near or far; by default the one calibrated most")] = None,
     changes: Annotated[
         list[str] | None,
         typer.Option("--what-if", help="copy=0, wakeups=0.5, message=0.5, cores=2x; several count together"),
@@ -123,7 +122,9 @@ def predict_command(
     host: HostOption = None,
     over: Annotated[sweep.Over | None, typer.Option("--sweep", help="draw curves over pairs, message or load")] = None,
     out: Annotated[Path, typer.Option("--out", help="the page that --sweep draws")] = Path("sweep.html"),
-    extrapolate: Annotated[bool, typer.Option("--extrapolate", help="beyond what was calibrated, too; marked")] = False,
+    extrapolate: Annotated[
+        bool, typer.Option("--extrapolate", help="also predict beyond the calibrated range, with a mark")
+    ] = False,
 ) -> None:
     """Predict throughput, latency and CPU time of a configuration that was not measured.
 
@@ -173,7 +174,7 @@ def _own() -> Model:
     """The model of this machine; raises if there is none, or if it is of another machine or build."""
     file = own_file()
     if not file.exists():
-        raise LabError("nothing was calibrated here yet: run `memlane-lab calibrate`, or name a --host")
+        raise LabError("this machine has no calibration yet: run `memlane-lab calibrate`, or name a --host")
     model = fitted.read(file)
     here = fitted.describe(machine.describe(), model.machine["guests"])
     if changed := fitted.differences(model.machine, here):

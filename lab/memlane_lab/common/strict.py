@@ -67,9 +67,9 @@ def read(path: Path, model: type[Stored], version: int) -> Stored:
     except OSError as error:
         raise LabError(f"cannot read {path}: {error.strerror}") from error
     except ValidationError as error:
-        raise LabError(f"{path} is not what it says it is: {told(error, model)}") from error
+        raise LabError(f"{path} does not fit its format: {told(error, model)}") from error
     except ValueError as error:
-        raise LabError(f"{path} is no JSON: {error}") from error
+        raise LabError(f"{path} is not valid JSON: {error}") from error
 
 
 def told(error: ValidationError, model: type[BaseModel] | None = None) -> str:

@@ -19,6 +19,6 @@ def until(condition: Callable[[], bool], *, timeout: float, what: str) -> None:
     pause = _FIRST_PAUSE
     while not condition():
         if time.monotonic() > deadline:
-            raise Timeout(f"waited {timeout:g} s in vain for {what}")
+            raise Timeout(f"timeout: waited {timeout:g} s for {what}")
         time.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)

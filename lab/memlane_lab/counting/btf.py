@@ -20,7 +20,7 @@ def offsets(kernel: bytes, structure: str) -> dict[str, int]:
     """Of each member of a structure, its offset in bytes; `kernel` is an ELF file's content."""
     start = kernel.find(_MAGIC)
     if start < 0:
-        raise LabError("this kernel does not describe its types (it was built without CONFIG_DEBUG_INFO_BTF)")
+        raise LabError("this kernel has no type information: it was built without CONFIG_DEBUG_INFO_BTF")
     _, _, _, length, types, types_length, strings, _ = struct.unpack_from("<HBBIIIII", kernel, start)
     names = start + length + strings
 

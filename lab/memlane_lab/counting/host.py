@@ -200,7 +200,7 @@ def parts(text: bytes) -> dict[str, str]:
 
 def _read(told: dict[str, str], counts: Path, flows: Sequence[Flow]) -> Told:
     if "end" not in told:
-        raise LabError("the counted host ended before it had told everything")
+        raise LabError("the counted host ended before it had reported all results")
     found = windows(told.get("c1", ""), told.get("s1", ""), counts, len(flows))
     if not any(name for each in found for task in each.tasks for name in task):
         raise LabError(
@@ -216,7 +216,7 @@ def windows(sender: str, receiver: str, counts: Path, flows: int) -> list[Window
     counted = [json.loads(line) for line in counts.read_text().splitlines()]
     if len(said) != flows or len(counted) != flows:
         words = "; ".join([*sender.splitlines()[-3:], *receiver.splitlines()[-3:]])
-        raise LabError(f"{len(said)} of {flows} flows came to their end in the counted host: {words}")
+        raise LabError(f"only {len(said)} of {flows} flows finished in the counted host: {words}")
     return [
         Window(flow, [tuple(task) for task in each.get("tasks", [])], [tuple(count) for count in each["counts"]])
         for flow, each in zip(said, counted, strict=True)

@@ -93,7 +93,7 @@ def _known(symbols: str, image: bytes) -> dict[str, object]:
     lacking = [name for name in ("__switch_to",) if name not in places]
     current = places.get("current_task", places.get("pcpu_hot"))
     if lacking or current is None:
-        raise LabError("the kernel does not tell where __switch_to and current_task are: it cannot be counted in")
+        raise LabError("the kernel exports no addresses of __switch_to and current_task, which counting needs")
     switch = places["__switch_to"]
     following = next(address for address, _ in rows if address > switch)
     members = btf.offsets(image, "task_struct")

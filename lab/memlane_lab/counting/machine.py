@@ -127,7 +127,7 @@ def boot(wanted: Boot, folder: Path, timeout: float) -> bytes:
     if status:
         raise LabError(f"QEMU ended with status {status}: {refused(said) or said.strip()}")
     if not told.exists() or not told.stat().st_size:
-        raise LabError(f"the counted host told nothing; {_end(console)}")
+        raise LabError(f"the counted host reported nothing; {_end(console)}")
     return told.read_bytes()
 
 

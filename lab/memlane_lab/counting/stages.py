@@ -99,7 +99,7 @@ def load(file: Path = FILE) -> Stages:
     except OSError as error:
         raise LabError(f"cannot read the table of stages {file}: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
-        raise LabError(f"{file} is no TOML: {error}") from error
+        raise LabError(f"{file} is not valid TOML: {error}") from error
     except ValidationError as error:
         raise LabError(f"{file}: {told(error, Stages)}") from error
 
@@ -159,7 +159,7 @@ class Symbols:
             if found:
                 functions.append((base + int(found[1], 16), int(found[2] or "0", 16), found[3]))
         if not functions:
-            raise LabError(f"{program} has no symbols (it is stripped): its functions cannot be told apart")
+            raise LabError(f"{program} is stripped, so its functions cannot be distinguished: build it with symbols")
         return cls.of(functions)
 
     def name(self, address: int) -> str | None:

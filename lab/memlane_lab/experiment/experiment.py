@@ -79,11 +79,11 @@ class Expectation(Strict):
     @model_validator(mode="after")
     def _means_something(self) -> Self:
         if self.alone and self.versus:
-            raise ValueError("an expectation that stands alone is versus nothing; leave out one of the two")
+            raise ValueError("an expectation with `alone` has no `versus`: remove one of the two")
         if self.at_least is None and self.at_most is None:
             raise ValueError("an expectation needs a bound: at_least, at_most or both")
         if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
-            raise ValueError("nothing is at least so much and at most so little")
+            raise ValueError("at_least is greater than at_most: exchange them")
         return self
 
     @field_validator("measure")
@@ -181,7 +181,7 @@ def load(path: Path) -> Experiment:
     except OSError as error:
         raise BadExperiment(f"cannot read the experiment {path}: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
-        raise BadExperiment(f"{path} is no TOML: {error}") from error
+        raise BadExperiment(f"{path} is not valid TOML: {error}") from error
     except ValidationError as error:
         raise BadExperiment(f"{path}: {told(error, Experiment)}") from error
 

@@ -176,21 +176,21 @@ class Setting(Strict):
         if any(workloads.kind(traffic.workload).in_shops for traffic in self.traffic) and self.shop is None:
             raise ValueError("a shop's browsers need a shop: state shop = {}")
         if not self.pairs and self.shop is None:
-            raise ValueError("no pairs and no shop: there is no machine at all")
+            raise ValueError("the setting has no machines: add pairs or a shop")
         return self
 
     @model_validator(mode="after")
     def _only_memlane_has_builds(self) -> Self:
         if self.program is not None and self.path != "memlane":
-            raise ValueError(f"program: path {self.path} has none to choose; only memlane has")
+            raise ValueError(f"program: path {self.path} has no choice of programs; only memlane has")
         return self
 
     @model_validator(mode="after")
     def _placed_in_one_way(self) -> Self:
         if self.place and self.pinning is not Pinning.FREE:
-            raise ValueError("place and pinning both say where machines are kept; leave out one of the two")
+            raise ValueError("place and pinning both set the CPUs of machines: remove one of the two")
         if self.place and self.shop:
-            raise ValueError("place is about clients, servers and the network; a shop has machines of other kinds")
+            raise ValueError("place applies to clients, servers and the network, not to a shop: remove it")
         return self
 
     @model_validator(mode="after")

@@ -29,7 +29,7 @@ def choose(wanted: str = "auto") -> GuestKind:
     for kind, guest in KINDS.items():
         if guest.is_machine and guest.missing() is None:
             return kind
-    raise LabError("this machine can run none of the guests: `memlane-lab doctor` says why")
+    raise LabError("this machine can run no kind of guests: `memlane-lab doctor` shows the causes")
 
 
 __all__ = ["KINDS", "Guest", "GuestKind", "choose", "make"]

@@ -74,7 +74,7 @@ class _Request:
     def wait(self, ready: Callable[[], bool], timeout: float, what: str) -> None:
         with self.changed:
             if not self.changed.wait_for(lambda: ready() or self.ended, timeout):
-                raise Timeout(f"waited {timeout:g} s in vain for {what}")
+                raise Timeout(f"timeout: waited {timeout:g} s for {what}")
         if self.error and not ready():
             raise self.error
 
@@ -228,7 +228,7 @@ class Control:
             while self._hellos < count:
                 alive()
                 if self._closed or waited > timeout:
-                    raise Timeout(f"waited {waited:.0f} s in vain for the control agent of guest {self._name}")
+                    raise Timeout(f"timeout: waited {waited:.0f} s for the control agent of guest {self._name}")
                 if not self._changed.wait(0.1):
                     waited += 0.1
 
@@ -300,7 +300,7 @@ class Control:
     def _take_credit(self, wanted: int) -> int:
         with self._changed:
             if not self._changed.wait_for(lambda: self._credit > 0 or self._closed, timeout=30):
-                raise Timeout(f"guest {self._name} takes nothing from its control channel any more")
+                raise Timeout(f"guest {self._name} no longer reads from its control channel")
             if self._closed:
                 raise self._gone()
             length = min(wanted, self._credit)

@@ -30,7 +30,7 @@ def version(program: str = PROGRAM) -> tuple[int, int]:
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
     found = re.search(r"version (\d+)\.(\d+)", said)
     if not found:
-        raise LabError(f"{program} does not tell its version: {said!r}")
+        raise LabError(f"{program} does not report its version: {said!r}")
     return int(found[1]), int(found[2])
 
 

@@ -83,7 +83,7 @@ class HostProcess:
     def cpu(self) -> CpuTime:
         """CPU time so far of the program and of all that came of it."""
         if self.group is None:
-            raise LabError(f"the CPU time of {self.name} cannot be told: {cgroup.lack()}")
+            raise LabError(f"the CPU time of {self.name} cannot be measured: {cgroup.lack()}")
         return self.group.cpu()
 
     def go_first(self) -> None:

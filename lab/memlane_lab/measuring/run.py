@@ -157,7 +157,7 @@ def going_on(asked: ExperimentResult, before: ExperimentResult | None) -> Experi
     if before is None:
         return asked
     if changed := comparison.stated_differently(before.experiment, asked.experiment):
-        raise LabError(f"{asked.experiment.name} cannot go on, because it has changed: {changed}")
+        raise LabError(f"{asked.experiment.name} cannot be resumed, because it has changed: {changed}")
     facts = {each.name: each.facts for each in before.variants}
     variants = [each.model_copy(update={"facts": facts.get(each.name, {})}) for each in asked.variants]
     known = {each.name for each in variants}
@@ -176,7 +176,7 @@ def _added(before: RunRecord, now: RunRecord, out: Path, *, resume: bool) -> Run
             "there with --resume"
         )
     if changed := comparison.differences(before, now):
-        raise LabError(f"{out} holds results of other circumstances ({changed}): name another folder with --out")
+        raise LabError(f"{out} holds results of a different set-up ({changed}): name another folder with --out")
     commits = dict.fromkeys((*before.machine.get("commit", "").split(", "), now.machine.get("commit", "")))
     return now.model_copy(
         update={

@@ -109,7 +109,7 @@ def of_observations(observed: Sequence[Observation], machine: Mapping[str, str],
         if len(own) >= _FEWEST or (work is Work.ANSWERS and len(own) >= FEWEST):
             found.append(_fitted(path, work, own, cpus))
     if not found:
-        raise LabError(f"no path has the {_FEWEST} samples from which something can be learned")
+        raise LabError(f"no path has the {_FEWEST} samples that a fit needs: calibrate more rounds")
     return Model(machine=dict(machine), cpus=cpus, fitted=found, observed=list(observed))
 
 

@@ -76,7 +76,9 @@ class Maps:
         tables = [(path, exported(path)) for path in {path for _, _, _, path in self._files}]
         if not any(table and any(name.startswith(prefix) for name in table.names) for _, table in tables):
             program = self._files[0][3] if self._files else "the switch"
-            raise NotAvailable(f"{program} has no symbols (it is stripped): its functions cannot be told apart")
+            raise NotAvailable(
+                f"{program} is stripped, so its functions cannot be distinguished: build it with symbols"
+            )
 
     def function(self, address: int) -> str:
         """The function at the address, or the file in brackets if that does not tell."""

@@ -82,7 +82,9 @@ def compare(before: Path, after: Path) -> tuple[list[Change], str]:
     if names != others:
         raise LabError(f"only one of the two runs has measured {', '.join(sorted(names ^ others))}")
     if len(changed) > 1:
-        raise LabError(f"the two runs differ in more than one thing, so neither explains the other: {_told(changed)}")
+        raise LabError(
+            f"the two runs differ in more than one thing, so their comparison explains nothing: {_told(changed)}"
+        )
     counterparts = {result.experiment.name: result for result in theirs}
     changes = [each for result in mine for each in _between(result, counterparts[result.experiment.name])]
     return changes, _told(changed) if changed else "nothing was changed between them"

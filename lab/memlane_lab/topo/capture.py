@@ -21,7 +21,7 @@ def capture(name: str, where: str, what: str, write: Path | None, count: int | N
     """Writes frames until interrupted, or until there are `count`; returns how many."""
     node, interface = place(ask(name, "state", memory=False), where)
     if write is None and sys.stdout.isatty():
-        raise LabError("a capture is no text: write it to a file with -w FILE, or pipe it: | tcpdump -r -")
+        raise LabError("a capture is binary: write it to a file with -w FILE, or pipe it: | tcpdump -r -")
     caller = Caller(name, "capture", node=node, interface=interface, what=what)
     frames = 0
     try:

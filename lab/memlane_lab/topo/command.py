@@ -28,11 +28,11 @@ from memlane_lab.topo.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help=__doc__)
 
-NameOption = Annotated[str | None, typer.Option("--name", help="which topology, if several are up")]
-DelayOption = Annotated[str | None, typer.Option("--delay", help="one way, as 10ms")]
-JitterOption = Annotated[str | None, typer.Option("--jitter", help="how far the delay strays, as 2ms")]
-LossOption = Annotated[str | None, typer.Option("--loss", help="share of frames lost, as 1%")]
-RateOption = Annotated[str | None, typer.Option("--rate", help="of the link, as 100Mbit")]
+NameOption = Annotated[str | None, typer.Option("--name", help="name of the topology, if several run")]
+DelayOption = Annotated[str | None, typer.Option("--delay", help="one-way delay, as 10ms")]
+JitterOption = Annotated[str | None, typer.Option("--jitter", help="jitter of the delay, as 2ms")]
+LossOption = Annotated[str | None, typer.Option("--loss", help="frame loss, as 1%")]
+RateOption = Annotated[str | None, typer.Option("--rate", help="rate of the link, as 100Mbit")]
 
 
 @dataclass(frozen=True)
@@ -42,18 +42,22 @@ class UpOptions:
     what: Annotated[
         str, typer.Argument(help=f"a shape ({', '.join(shapes.SHAPES)}) or a file (.toml, .clab.yml, .graphml)")
     ]
-    sizes: Annotated[list[int] | None, typer.Argument(help="of the shape: line 100, tree 3 2, grid 4 5")] = None
-    name: Annotated[str | None, typer.Option("--name", help="what to call it")] = None
-    kind: Annotated[str | None, typer.Option("--kind", help="of all nodes: uml, netns, qemu")] = None
-    memory: Annotated[int | None, typer.Option("--memory", help="MiB of each node")] = None
-    routing: Annotated[str | None, typer.Option("--routing", help="ospf,ospf6 or isis, bgp; none")] = None
-    hello: Annotated[int | None, typer.Option("--hello", help="seconds between two hellos")] = None
+    sizes: Annotated[list[int] | None, typer.Argument(help="sizes of the shape: line 100, tree 3 2, grid 4 5")] = None
+    name: Annotated[str | None, typer.Option("--name", help="name of the topology")] = None
+    kind: Annotated[str | None, typer.Option("--kind", help="kind of all nodes: uml, netns or qemu")] = None
+    memory: Annotated[int | None, typer.Option("--memory", help="memory of each node, in MiB")] = None
+    routing: Annotated[
+        str | None, typer.Option("--routing", help="routing daemons: ospf,ospf6 or isis, bgp; or none")
+    ] = None
+    hello: Annotated[
+        int | None, typer.Option("--hello", help="hello interval of the routing protocols, in seconds")
+    ] = None
     delay: DelayOption = None
     jitter: JitterOption = None
     loss: LossOption = None
     rate: RateOption = None
     over: Annotated[
-        str | None, typer.Option("--over", help="what links are made of: memlane; bridge or veth, to compare")
+        str | None, typer.Option("--over", help="kind of links: memlane; bridge or veth for comparison")
     ] = None
     wait: Annotated[bool, typer.Option(help="wait until all routing tables are full")] = True
 
@@ -143,7 +147,7 @@ def list_all() -> None:
 def show(
     name: NameOption = None,
     links: Annotated[bool, typer.Option("--links", help="links instead of nodes")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="all of it, for programs")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="everything, as JSON")] = False,
 ) -> None:
     """Show nodes, or links: states, addresses, neighbours, memory, CPU."""
     state = ask(running.which(name), "state")
@@ -199,14 +203,14 @@ def execute(
     words: Annotated[
         list[str], typer.Argument(help="NODE (or several: r1,r2), then the command; with --all only that")
     ],
-    everywhere: Annotated[bool, typer.Option("--all", help="in all nodes that run")] = False,
-    timeout: Annotated[float, typer.Option(help="seconds that it may take")] = 60.0,
+    everywhere: Annotated[bool, typer.Option("--all", help="run it in all running nodes")] = False,
+    timeout: Annotated[float, typer.Option(help="timeout of the command, in seconds")] = 60.0,
     name: NameOption = None,
 ) -> None:
     """Run a command in nodes, at once; the exit code is the highest of theirs."""
     nodes, command = (None, words) if everywhere else (words[0].split(","), words[1:])
     if not command:
-        raise LabError("what is to be run? topo exec NODE -- COMMAND")
+        raise LabError("the command is missing: topo exec NODE -- COMMAND")
     line = command if len(command) > 1 else ["sh", "-c", command[0]]
     worst = 0
     alone = nodes is not None and len(nodes) == 1
@@ -286,8 +290,8 @@ def link(
     jitter: JitterOption = None,
     loss: LossOption = None,
     rate: RateOption = None,
-    clear: Annotated[bool, typer.Option("--clear", help="forget what was asked of it before")] = False,
-    up_or_down: Annotated[bool | None, typer.Option("--up/--down", help="whether anything passes")] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="remove the earlier impairments of the link first")] = False,
+    up_or_down: Annotated[bool | None, typer.Option("--up/--down", help="whether the link passes frames")] = None,
     name: NameOption = None,
 ) -> None:
     """Change a link while it runs, in both directions; without options, show it."""
@@ -299,8 +303,10 @@ def link(
 @app.command()
 def capture(
     where: Annotated[str, typer.Argument(help="a link (r3-r4: at r3's end), or NODE:INTERFACE")],
-    what: Annotated[list[str] | None, typer.Argument(help="what to keep, as tcpdump says it: icmp")] = None,
-    write: Annotated[Path | None, typer.Option("-w", help="the file; none: standard output, for a pipe")] = None,
+    what: Annotated[list[str] | None, typer.Argument(help="capture filter of tcpdump, as icmp")] = None,
+    write: Annotated[
+        Path | None, typer.Option("-w", help="file to write; by default standard output, for a pipe")
+    ] = None,
     count: Annotated[int | None, typer.Option("-c", min=1, help="end after so many frames")] = None,
     name: NameOption = None,
 ) -> None:
@@ -313,7 +319,7 @@ def capture(
 @app.command()
 def graph(
     write: Annotated[Path | None, typer.Option("-w", help="write the page as it is now to a file")] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="where it is served, on 127.0.0.1; 0: a free one")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port on 127.0.0.1; 0 chooses a free one")] = 0,
     name: NameOption = None,
 ) -> None:
     """Draw the topology on a page with live rates and states, served until Ctrl-C; or write it to a file."""
@@ -331,7 +337,7 @@ def graph(
 @app.command()
 def measure(
     file: Annotated[Path, typer.Argument(help="a question: see lab/experiments/topologies")],
-    size: Annotated[list[int] | None, typer.Option("--size", help="only networks of so many nodes")] = None,
+    size: Annotated[list[int] | None, typer.Option("--size", help="only networks with this number of nodes")] = None,
     over: Annotated[list[str] | None, typer.Option("--over", help="only links over memlane, bridge or veth")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="write the figures to this file too, as JSON")] = None,
 ) -> None:
@@ -360,8 +366,8 @@ def _figure(value: float, unit: str) -> str:
 
 @app.command()
 def down(
-    name: Annotated[str | None, typer.Argument(help="which, if several are up")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="all that are up")] = False,
+    name: Annotated[str | None, typer.Argument(help="name of the topology, if several run")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="all running topologies")] = False,
     named: Annotated[str | None, typer.Option("--name", help="the same as the argument")] = None,
 ) -> None:
     """End a topology, and remove the leftovers of crashed ones."""
@@ -372,4 +378,4 @@ def down(
         running.end(one)
         tell(f"{one}: down")
     if not chosen and not running.sweep():
-        results.print("nothing is up")
+        results.print("no topology is running")

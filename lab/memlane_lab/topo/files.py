@@ -26,13 +26,13 @@ def load(path: Path, settings: Settings = NONE) -> Topology:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise LabError(f"cannot read the topology {path}: {reason}") from error
     if path.suffix not in READERS:
-        raise LabError(f"{path}: files of this kind are not read{hint(path.suffix, READERS)}")
+        raise LabError(f"{path}: unknown file type{hint(path.suffix, READERS)}")
     try:
         stated = READERS[path.suffix](text, path.parent)
     except NotRead as error:
         raise LabError(_told(path, error.mistakes)) from error
     except RecursionError:
-        raise LabError(f"{path}: tables and lists stand too deep in each other") from None
+        raise LabError(f"{path}: tables and lists are nested too deeply") from None
     try:
         tables = {"name": _plain(path.stem), **stated.tables, **({"name": settings.name} if settings.name else {})}
         named = _with(path, tables, settings.stated())
@@ -48,7 +48,7 @@ def _with(path: Path, tables: dict[str, Any], more: Mapping[str, Any]) -> dict[s
     stated = {".toml": more.keys(), ".graphml": set()}.get(path.suffix, more.keys() & {"routing"})
     if stated:
         what = " and ".join(sorted(stated))
-        raise LabError(f"{path}: options of {what} are for shapes and for files that cannot state them; this one can")
+        raise LabError(f"{path}: write the options of {what} into this file; as arguments they apply to other files")
     made = {**tables, **{key: more[key] for key in ("routing", "over") if key in more}}
     if "node" in more:
         made["defaults"] = more["node"]

@@ -57,7 +57,7 @@ def _listed(node: Node, text: str) -> Iterator[str]:
     """The daemons that a file of daemons asks for, as FRR's packages have it: bgpd=yes."""
     for name in re.findall(r"(?m)^\s*(\w+)\s*=\s*[\"']?(?:yes|true|1)\b", text):
         if name not in NAMES and name.endswith("d") and name not in _UNASKED:
-            raise LabError(f"{_LIST} of {node.name} asks for {name}, and nodes have only {', '.join(NAMES)}")
+            raise LabError(f"{_LIST} of {node.name} enables {name}, but nodes have only {', '.join(NAMES)}: remove it")
         if name in NAMES:
             yield name
 

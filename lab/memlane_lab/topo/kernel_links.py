@@ -21,7 +21,7 @@ class _KernelLinks(Fabric):
     def __init__(self, session: Session, topology: Topology, plan: Plan) -> None:
         super().__init__(session, topology, plan)
         if reason := network.may_change():
-            raise LabError(f"links over {topology.over} cannot be made: {reason}")
+            raise LabError(f"cannot create links over {topology.over}: {reason}")
         for link in self.links:
             self._refuse(link)
         self._namespaces: Mapping[str, str] = {}
@@ -140,7 +140,7 @@ class Paired(_KernelLinks):
         return self._of_node(end)
 
     def endpoint(self, end: Interface) -> Endpoint:
-        raise LabError(f"a veth pair is no NIC for {end.node}")
+        raise LabError(f"{end.node} cannot use a veth pair as its NIC: use --kind netns")
 
     def ports(self) -> dict[str, Any]:
         by_place = {place: network.all_counters(place) for place in self._namespaces.values()}

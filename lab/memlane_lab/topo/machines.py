@@ -77,7 +77,7 @@ class Machine:
 
     def _running(self) -> Guest:
         if not self.guest.alive:
-            raise LabError(f"{self.name} does not run: `memlane-lab topo start {self.name}` starts it")
+            raise LabError(f"{self.name} is not running: start it with `memlane-lab topo start {self.name}`")
         return self.guest
 
     def begin(self) -> None:

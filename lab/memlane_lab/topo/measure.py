@@ -85,7 +85,7 @@ def load(path: Path) -> Question:
     except OSError as error:
         raise LabError(f"cannot read {path}: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
-        raise LabError(f"{path} is no TOML: {error}") from error
+        raise LabError(f"{path} is not valid TOML: {error}") from error
     except ValidationError as error:
         raise LabError(f"{path}: {told(error, Question)}") from error
 
@@ -177,7 +177,7 @@ def _throughput(net: Net, near: str, far: str, seconds: int, options: str) -> fl
     end = report["end"]
     if "--udp" in options:
         if "sum" not in end:
-            raise LabError(f"iperf3 from {near} to {far} tells no sum: {report.get('error', '')}")
+            raise LabError(f"iperf3 from {near} to {far} reports no sum: {report.get('error', '')}")
         total = end["sum"]
         return float(total["bits_per_second"] * (1 - total["lost_percent"] / 100))
     return float(end["sum_received"]["bits_per_second"])

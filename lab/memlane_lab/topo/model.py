@@ -67,16 +67,16 @@ def _share(stated: Any) -> Any:  # noqa: ANN401
     try:
         return float(number) / (100 if stated.endswith("%") else 1)
     except ValueError:
-        raise ValueError(f"{stated!r} is no share: write 0.01 or 1%") from None
+        raise ValueError(f"{stated!r} is not a share: write 0.01 or 1%") from None
 
 
 def seconds(text: str) -> float:
     """A time as it is stated: "10ms"."""
     found = _DELAY.fullmatch(text.strip())
     if not found:
-        raise ValueError(f"{text!r} is no time: write a number and us, ms or s, as 10ms")
+        raise ValueError(f"{text!r} is not a time: write a number and us, ms or s, as 10ms")
     if (value := float(found[1]) * _SECONDS[found[2]]) > _LONGEST_DELAY:
-        raise ValueError(f"{text!r} is too long: a link holds a frame for {_LONGEST_DELAY:.0f} s at most")
+        raise ValueError(f"{text!r} is too long: the maximum delay of a link is {_LONGEST_DELAY:.0f} s")
     return value
 
 
@@ -84,7 +84,7 @@ def bits(text: str) -> float:
     """A rate as it is stated: "100Mbit"."""
     found = _RATE.fullmatch(text.strip())
     if not found:
-        raise ValueError(f"{text!r} is no rate: write a number and bit, Kbit, Mbit or Gbit, as 100Mbit")
+        raise ValueError(f"{text!r} is not a rate: write a number and bit, Kbit, Mbit or Gbit, as 100Mbit")
     if not _LOWEST_RATE <= (value := float(found[1]) * _BITS[found[2].lower()]) <= _HIGHEST_RATE:
         raise ValueError(f"{text!r} is out of range: 8Kbit to 1000Gbit")
     return value
@@ -207,13 +207,15 @@ class Node(Strict):
     @classmethod
     def _a_name(cls, text: str) -> str:
         if not _NAME.fullmatch(text):
-            raise ValueError(f"{text!r} is no name: up to 31 letters, digits, '-' and '_'")
+            raise ValueError(f"{text!r} is not a name: use up to 31 letters, digits, '-' and '_'")
         if text == HOST:
-            raise ValueError(f"a node cannot be called {HOST!r}: that end of a link is this machine")
+            raise ValueError(
+                f"a node cannot be called {HOST!r}, which names this machine as the end of a link: choose another name"
+            )
         if text.lower() == "localhost":
-            raise ValueError("a node cannot be called 'localhost': each node is that to itself")
+            raise ValueError("a node cannot be called 'localhost', which names each node itself: choose another name")
         if is_number(text):
-            raise ValueError(f"{text!r} would be read as an address by every program: give it a letter, as n{text}")
+            raise ValueError(f"{text!r} looks like an address to programs: add a letter, as n{text}")
         return text
 
     @field_validator("daemons")
@@ -229,7 +231,7 @@ class Node(Strict):
     def _files(cls, files: dict[str, str]) -> dict[str, str]:
         for path in files:
             if not path.startswith("/") or path.endswith("/"):
-                raise ValueError(f"{path!r} is no path of a file in the node, as /etc/motd")
+                raise ValueError(f"{path!r} is not an absolute path of a file in the node, as /etc/motd")
         return files
 
     @field_validator("sysctls")
@@ -237,13 +239,15 @@ class Node(Strict):
     def _sysctls(cls, settings: dict[str, str]) -> dict[str, str]:
         for key in settings:
             if not re.fullmatch(r"[A-Za-z0-9_*-]+([./][A-Za-z0-9_*@:-]+)+", key) or ".." in key:
-                raise ValueError(f"{key!r} is no setting of a kernel, as net.ipv4.ip_forward")
+                raise ValueError(f"{key!r} is not a sysctl of the kernel, as net.ipv4.ip_forward")
         return settings
 
     @model_validator(mode="after")
     def _its_own_settings(self) -> Self:
         if self.kind == "netns" and (others := [key for key in self.sysctls if not key.startswith("net")]):
-            raise ValueError(f"sysctls: {others[0]!r} of a netns node would be this machine's: only net. is its own")
+            raise ValueError(
+                f"sysctls: {others[0]!r} would change this machine: a netns node has only the sysctls net.* of its own"
+            )
         return self
 
     @field_validator("addresses")
@@ -304,7 +308,7 @@ def interface(text: str) -> IPv4Interface | IPv6Interface:
     try:
         return IPv6Interface(text) if ":" in text else IPv4Interface(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no address with a prefix, as 10.0.0.1/31") from None
+        raise ValueError(f"{text!r} is not an address with a prefix, as 10.0.0.1/31") from None
 
 
 class Routing(Strict):
@@ -381,10 +385,12 @@ def check(stated: Mapping[str, Any], *, folder: str = ".", notes: Sequence[str] 
     routing = _one(Routing, _mapping(stated, "routing", mistakes), ("routing",), mistakes) or Routing()
     name = stated.get("name", "net")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        mistakes.append(Mistake(("name",), f"name: {shown(name)} is no name: up to 31 letters, digits, '-' and '_'"))
+        mistakes.append(
+            Mistake(("name",), f"name: {shown(name)} is not a name: use up to 31 letters, digits, '-' and '_'")
+        )
     over = stated.get("over", OVER[0])
     if over not in OVER:
-        mistakes.append(Mistake(("over",), f"over: links cannot be made of {shown(over)}{hint(over, OVER)}"))
+        mistakes.append(Mistake(("over",), f"over: unknown kind of links {shown(over)}{hint(over, OVER)}"))
     if not nodes and not mistakes:
         mistakes.append(Mistake(("node",), "a topology needs a node: [[node]]"))
     mistakes += _between(nodes, links, _names(stated.get("node")))
@@ -456,7 +462,7 @@ def _between(nodes: list[tuple[int, Node]], links: list[tuple[int, Link]], names
         first = seen.get(node.name.lower())
         seen.setdefault(node.name.lower(), node.name)
         if first == node.name:
-            yield Mistake(("node", index, "name"), f"there are two nodes {node.name}")
+            yield Mistake(("node", index, "name"), f"two nodes are called {node.name}: rename one")
         elif first:
             told = f"{node.name} and {first} are one name to programs, which do not tell letters by their case"
             yield Mistake(("node", index, "name"), told)

@@ -283,7 +283,7 @@ class Net:
         """Boots nodes again that do not run."""
         chosen = [self[name] for name in names]
         if running := [machine.name for machine in chosen if machine.alive]:
-            raise LabError(f"{', '.join(running)} runs already")
+            raise LabError(f"already running: {', '.join(running)}")
         for step in (Machine.begin, Machine.set_up, Machine.wait_set_up):
             for machine in chosen:
                 step(machine)
@@ -320,7 +320,7 @@ def prepare(topology: Topology) -> None:
     light = any(node.kind == "netns" for node in topology.nodes)
     tap = light or topology.over != OVER[0] or any(HOST in link.nodes for link in topology.links)
     if tap and (lack := network.may_change()):
-        raise LabError(f"netns nodes and links to the host cannot be made: {lack}")
+        raise LabError(f"cannot create netns nodes and links to the host: {lack}")
     image.image()
     if any(node.kind == "uml" for node in topology.nodes):
         uml_kernel.kernel()

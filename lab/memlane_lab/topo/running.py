@@ -31,7 +31,7 @@ def which(name: str | None) -> str:
     found = names()
     if name is not None:
         if name not in found:
-            raise LabError(f"no topology called {name} is up{_those(found)}")
+            raise LabError(f"no topology called {name} is running{_those(found)}")
         return name
     if len(found) != 1:
         raise LabError(

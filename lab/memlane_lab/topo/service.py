@@ -248,4 +248,4 @@ def ask(name: str, do: str, **request: Any) -> Message:  # noqa: ANN401
     """One request, one answer."""
     for answer in Caller(name, do, **request).answers():
         return answer
-    raise LabError(f"the topology {name} hung up: it has ended, or it is being ended")
+    raise LabError(f"the topology {name} closed the connection, because it has ended or is ending")

@@ -112,7 +112,7 @@ class Switched(Fabric):
             answer = connection.getresponse()
             content = answer.read()
         if answer.status != http.HTTPStatus.OK:
-            raise LabError(f"memlane refuses: {content.decode(errors='replace')}")
+            raise LabError(f"memlane rejected the request: {content.decode(errors='replace')}")
         told: dict[str, Any] = json.loads(content)
         return told
 

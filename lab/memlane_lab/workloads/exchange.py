@@ -85,5 +85,5 @@ def _read(said: str) -> dict[str, Any]:
     try:
         told: dict[str, Any] = json.loads(said)
     except ValueError as error:
-        raise LabError(f"exchange did not say what was expected of it: {said[-500:]}") from error
+        raise LabError(f"exchange printed no result: {said[-500:]}") from error
     return told

@@ -43,4 +43,4 @@ class HeldMemory(Workload):
         """MiB that the first pair moves while it is busy."""
 
     def prepare(self, flow: Flow, timing: Timing) -> Run:  # noqa: ARG002
-        raise LabError('held-memory is looked at under Xen only: state guest = "xen" and bed = "counted"')
+        raise LabError('held-memory is measured under Xen only: set guest = "xen" and bed = "counted"')

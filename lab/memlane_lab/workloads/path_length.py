@@ -72,4 +72,4 @@ class PathLength(Workload):
         """Bytes that the sockets are given for buffers (the kernel doubles them for its own needs); 0: as it likes."""
 
     def prepare(self, flow: Flow, timing: Timing) -> Run:  # noqa: ARG002
-        raise LabError('path-length is counted, not timed: only an experiment that states bed = "counted" has it')
+        raise LabError('path-length needs a counted host: set bed = "counted" in the experiment')

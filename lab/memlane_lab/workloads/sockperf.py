@@ -115,5 +115,5 @@ END { for (value in seen) print value, seen[value] }
 
 def _find(text: str, pattern: str) -> str:
     if not (found := re.search(pattern, text)):
-        raise LabError(f"sockperf did not say what was expected of it ({pattern}): {text[-500:]}")
+        raise LabError(f"sockperf printed no line that matches {pattern}: {text[-500:]}")
     return found[1]

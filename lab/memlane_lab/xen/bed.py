@@ -116,7 +116,7 @@ def boot(plan: Plan, folder: Path, *, plugin: str = "", seconds: float = _SECOND
             file.unlink()
     parts = host.parts(text)
     if "end" not in parts:
-        raise LabError("dom0 ended before it had told everything")
+        raise LabError("dom0 ended before it had reported all results")
     return parts
 
 

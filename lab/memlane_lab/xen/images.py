@@ -119,7 +119,7 @@ def _version(archive: debian.Archive) -> str:
     found = [re.fullmatch(r"xen-hypervisor-([\d.]+)-amd64", name) for name in archive.names("xen-hypervisor-")]
     versions = sorted((each[1] for each in found if each), key=lambda one: [int(part) for part in one.split(".")])
     if not versions:
-        raise LabError("Debian's archive, as this machine's mirror shows it, has no package xen-hypervisor-*-amd64")
+        raise LabError("this machine's Debian mirror has no package xen-hypervisor-*-amd64: add a mirror that has it")
     return versions[-1]
 
 

@@ -30,7 +30,7 @@ def measure(plan: Plan, megabytes: int, folder: Path) -> dict[State, dict[str, f
     inside, outside = (_script("memory_free", name) for name in ("memory_guest", "memory_dom0"))
     parts = bed.boot(replace(plan, bare=inside, script=outside, files=[said]), folder)
     if faults := _faults(parts):
-        raise LabError(f"memory could not be looked at: {faults}")
+        raise LabError(f"memory cannot be measured: {faults}")
     return held(looks(parts["script"]), [looks(parts[f"guest-{name}"]) for name in plan.names()])
 
 
@@ -81,7 +81,7 @@ def _held(state: State, dom0: Looks, guests: Sequence[Looks]) -> dict[str, float
 def _least(seen: Looks, state: str) -> tuple[int, int]:
     """The look at which the least was free."""
     if state not in seen:
-        raise LabError(f"nobody looked at memory in the state {state}")
+        raise LabError(f"memory was not measured in the state {state}")
     return min(seen[state])
 
 

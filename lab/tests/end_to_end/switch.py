@@ -31,7 +31,7 @@ HARMLESS_DROPS = {
 RARE_DROPS = {"sender-memory": 8, "too-long-for-receiver": 32}
 """Drops that an honest guest meets where this machine stops the worker in the middle of a copy, or the guest while it
 posts buffers for a large frame, and their limits."""
-_SLOW_BOOT = "its guest kicks, but its rings stay empty: unless its interface is down"
+_SLOW_BOOT = "its guest kicks, but its rings stay empty: if its interface is up"
 """A warning about guests that take more than 5 s from their driver's start until their interface is up."""
 
 

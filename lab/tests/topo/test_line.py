@@ -106,7 +106,7 @@ def test_links_of_what_linux_has_carry_frames_and_go_up_and_down(over: str, kind
 
 
 def test_what_cannot_be_a_link_is_refused() -> None:
-    with pytest.raises(LabError, match="links cannot be made of 'string'; there are: memlane, bridge, veth"):
+    with pytest.raises(LabError, match="unknown kind of links 'string'; there are: memlane, bridge, veth"):
         topo.state("line", 2, settings=Settings(over="string"))
     with (
         pytest.raises(LabError, match="only memlane's have"),

@@ -101,7 +101,7 @@ _LISTED = [
     ("[[nodes]]\nname = 'a'", "1: nodes: no such key; did you mean 'node'?"),
     ("[[node]]\nnmae = 'a'", "1: name: must be stated"),
     ("[[node]]\nnmae = 'a'", "2: nmae: no such key; did you mean 'name'?"),
-    ("[[node]]\nname = 'a b'", "2: name: 'a b' is no name: up to 31 letters, digits, '-' and '_'"),
+    ("[[node]]\nname = 'a b'", "2: name: 'a b' is not a name: use up to 31 letters, digits, '-' and '_'"),
     ("[[node]]\nname = 'host'", "2: name: a node cannot be called 'host': that end of a link is this machine"),
     (
         "[[node]]\nname = '10'",
@@ -115,7 +115,7 @@ _LISTED = [
     (f"{_A}memory = 'much'", "3: memory: must be a whole number, not 'much'"),
     (f"{_A}routing = 'ospf'", "3: routing: must be a list, not 'ospf'"),
     (f"{_A}commands = 'ls'", "3: commands: must be a list, not 'ls'"),
-    (f"{_A}addresses = ['10.0.0']", "3: addresses: '10.0.0' is no address with a prefix, as 10.0.0.1/31"),
+    (f"{_A}addresses = ['10.0.0']", "3: addresses: '10.0.0' is not an address with a prefix, as 10.0.0.1/31"),
     (f"{_A}files = {{ 'etc' = 'x' }}", "3: files: 'etc' is no path of a file in the node, as /etc/motd"),
     (
         f"{_A}files = {{ '/etc/x' = 'x' }}",
@@ -131,7 +131,7 @@ _LISTED = [
     (f"defaults = 3\n{_A}", "1: defaults: must be a table, [defaults], not 3"),
     (f"[defaults]\nname = 'x'\n{_A}", "2: name: each node has its own"),
     (f"[defaults]\nmemroy = 64\n{_A}[[node]]\nname = 'b'", "2: memroy: no such key; did you mean 'memory'?"),
-    (f"over = 'brigde'\n{_A}", "1: over: links cannot be made of 'brigde'; did you mean 'bridge'?"),
+    (f"over = 'brigde'\n{_A}", "1: over: unknown kind of links 'brigde'; did you mean 'bridge'?"),
     (
         f"[routing]\nprotocols = ['opsf']\n{_A}",
         "2: protocols.0: must be 'ospf', 'ospf6', 'isis' or 'bgp', not 'opsf'; did you mean 'ospf'?",
@@ -142,12 +142,12 @@ _LISTED = [
     ("a = 1 2", "1: no valid TOML at column 7: expected newline or end of document after a statement"),
 ]
 _OF_LINKS = [
-    ("delay = 'soon'", "delay: 'soon' is no time: write a number and us, ms or s, as 10ms"),
+    ("delay = 'soon'", "delay: 'soon' is not a time: write a number and us, ms or s, as 10ms"),
     ("delay = '61s'", "delay: '61s' is too long: a link holds a frame for 60 s at most"),
     ("delay = 5", "delay: must be text, not 5"),
-    ("rate = 'fast'", "rate: 'fast' is no rate: write a number and bit, Kbit, Mbit or Gbit, as 100Mbit"),
+    ("rate = 'fast'", "rate: 'fast' is not a rate: write a number and bit, Kbit, Mbit or Gbit, as 100Mbit"),
     ("rate = '1bit'", "rate: '1bit' is out of range: 8Kbit to 1000Gbit"),
-    ("loss = 'some'", "loss: 'some' is no share: write 0.01 or 1%"),
+    ("loss = 'some'", "loss: 'some' is not a share: write 0.01 or 1%"),
     ("loss = 2", "loss: must be at most 1, not 2"),
     ("queue = 0", "queue: must be at least 1, not 0"),
     ("keep-ordr = true", "keep-ordr: no such key; did you mean 'keep-order'?"),
@@ -156,7 +156,7 @@ _OF_LINKS = [
     ("gilbert-elliott = { p = 0.1, r = 1, bat = 1 }", "gilbert-elliott.bat: no such key; did you mean 'bad'?"),
     ("mtu = 100", "mtu: must be at least 1280, not 100"),
     ("addresses = []", "addresses.0: must be stated"),
-    ("addresses = [['x'], []]", "addresses: 'x' is no address with a prefix, as 10.0.0.1/31"),
+    ("addresses = [['x'], []]", "addresses: 'x' is not an address with a prefix, as 10.0.0.1/31"),
     ("ends = ['a']", 'ends: a link has two ends: ends = ["r1", "r2"]'),
     ("ends = ['a', 'bb']", "there is no node bb; did you mean 'b'?"),
     ("ends = ['a:lo', 'b']", "'lo' is no interface name"),
@@ -273,8 +273,8 @@ def test_wrong_arguments_are_one_sentence(
     [
         (("lien", "3"), "there is no shape 'lien'; did you mean 'line'?"),
         (("line",), "line takes N, each at least 1: topo up line N"),
-        (("line", "2", "--delay", "soon"), "delay: 'soon' is no time"),
-        (("line", "2", "--loss", "some"), "loss: 'some' is no share: write 0.01 or 1%"),
+        (("line", "2", "--delay", "soon"), "delay: 'soon' is not a time"),
+        (("line", "2", "--loss", "some"), "loss: 'some' is not a share: write 0.01 or 1%"),
         (("line", "2", "--routing", "opsf"), "did you mean 'ospf'?"),
         (("line", "2", "--over", "brigde"), "did you mean 'bridge'?"),
         (("line", "2", "--kind", "netnss"), "did you mean 'netns'?"),
@@ -282,7 +282,7 @@ def test_wrong_arguments_are_one_sentence(
         (("tree", "100", "100"), "tree 100 100 has more than 5000 nodes"),
         (("full", "5000"), "full 5000 has more than"),
         (("none.toml",), "cannot read the topology none.toml: No such file or directory"),
-        ((__file__,), "files of this kind are not read"),
+        ((__file__,), "unknown file type"),
         ((".",), "there is no shape '.'"),
     ],
 )
