@@ -45,7 +45,7 @@ fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     match fstatfs(&file)?.filesystem_type() {
         NSFS_MAGIC => Ok(file),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no namespace", path.display()))),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is not a network namespace", path.display()))),
     }
 }
 

@@ -62,7 +62,7 @@ pub enum StartError {
         cause: XenError,
     },
     /// passt cannot be started.
-    #[error("port {port}: passt cannot be started: {cause}. Install it: apt install passt")]
+    #[error("port {port}: cannot start passt: {cause}. Install it: apt install passt")]
     Passt {
         /// The port.
         port: String,
@@ -81,21 +81,19 @@ pub enum StartError {
         cause: MtuError,
     },
     /// The descriptor limit leaves none for another port: the rest is for the existing ports.
-    #[error("port {0}: no descriptors are left for another port. {remedy}", remedy = descriptors::REMEDY)]
+    #[error("port {0}: no file descriptors are left for another port. {remedy}", remedy = descriptors::REMEDY)]
     Descriptors(String),
     /// The network refuses the port.
     #[error(transparent)]
     Add(#[from] AddError),
     /// The kernel refuses something else.
-    #[error("the network cannot be started: {0}{remedy}", remedy = descriptors::remedy(.0))]
+    #[error("cannot start the network: {0}{remedy}", remedy = descriptors::remedy(.0))]
     System(#[from] io::Error),
 }
 
 /// A port's MTU is larger than that of its segment's uplink.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error(
-    "an mtu of {mtu} is more than the {most} bytes that segment {segment} carries to other hosts: lower it, or raise the underlay's"
-)]
+#[error("mtu {mtu} is more than the {most} bytes of the uplink of segment {segment}: lower it, or raise the MTU of the underlay")]
 pub struct MtuError {
     /// The port's MTU.
     pub mtu: u16,
@@ -578,7 +576,7 @@ fn listen<T>(port: &PortConfig, path: &Path, listen: impl FnOnce(&Path, &Access)
             _ if descriptors::is_shortage(&cause) => descriptors::REMEDY,
             io::ErrorKind::AddrInUse => "Stop the process that listens there, or choose another path.",
             io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied if port.access != Access::default() => {
-                "Give access to a user or group that is there, and as root or as a member of that group."
+                "Set access to an existing user or group, and run memlane as root or as a member of that group."
             }
             io::ErrorKind::PermissionDenied => "Choose a folder that you may write to, such as $XDG_RUNTIME_DIR.",
             _ => "Check that the folder exists and is on a local filesystem.",

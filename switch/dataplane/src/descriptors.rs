@@ -42,7 +42,7 @@ pub const REMEDY: &str =
     "Raise the hard limit: LimitNOFILE= of the service (systemd), --ulimit nofile= (containers), ulimit -Hn (shells)";
 
 /// Advice for the operator at a port whose front end was disconnected by a shortage.
-pub const ADVICE: &str = "its front end was disconnected, because descriptors ran out: raise the hard limit (LimitNOFILE= of the service, ulimit -Hn), or \
+pub const ADVICE: &str = "its front end was disconnected, because file descriptors ran out: raise the hard limit (LimitNOFILE= of the service, ulimit -Hn), or \
                           look which port holds many (memlane status --json)";
 
 /// Budget of the descriptors of ports and their front ends, and a count of shortages.
@@ -95,7 +95,7 @@ impl Descriptors {
         let DescriptorReport { open, limit, held, most, .. } = self.report();
         tracing::error!(
             port,
-            "descriptors run out: {open} of {limit} are open, {held} of {most} held by ports; a front end was disconnected. {REMEDY}"
+            "file descriptors ran out: {open} of {limit} are open, {held} of {most} held by ports; a front end was disconnected. {REMEDY}"
         );
     }
 

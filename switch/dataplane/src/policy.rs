@@ -92,7 +92,7 @@ impl FromStr for Limit {
     /// Reads a rate, packets a second, or both: "100Mbit", "10kpps", "100Mbit,10kpps"; "none" for no limit.
     fn from_str(text: &str) -> Result<Self, String> {
         let (rate, packets) =
-            quantity::limit(text).ok_or_else(|| format!("\"{text}\" is no limit: it must be {}", Quantity::Limit.must_be()))?;
+            quantity::limit(text).ok_or_else(|| format!("\"{text}\" is not a limit; it must be {}", Quantity::Limit.must_be()))?;
         Ok(Self { rate: rate.map(str::to_owned), packets, ..Self::default() })
     }
 }

@@ -125,7 +125,7 @@ fn whole(text: &str, units: &[(&str, f64)], per: f64) -> Option<u64> {
 /// # Errors
 /// It is something else, or longer than a minute.
 pub fn parse_delay(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("'{text}' is no delay: write a number and us, ms or s, as 10ms; up to {} s", LONGEST.as_secs());
+    let wrong = || format!("'{text}' is not a delay: write a number and us, ms or s, as 10ms; up to {} s", LONGEST.as_secs());
     let (number, unit) = text.trim().split_at(text.trim().find(|c: char| c.is_ascii_alphabetic()).ok_or_else(wrong)?);
     let factor = match unit {
         "us" => 1e-6,
@@ -161,7 +161,7 @@ fn thousands(text: &str) -> Option<u64> {
 /// # Errors
 /// It is something else, below 8 Kbit or above 1000 Gbit.
 pub fn parse_rate(text: &str) -> Result<u64, String> {
-    let wrong = || format!("'{text}' is no rate: write a number and bit, Kbit, Mbit or Gbit, as 100Mbit; 8Kbit to 1000Gbit");
+    let wrong = || format!("'{text}' is not a rate: write a number and bit, Kbit, Mbit or Gbit, as 100Mbit; 8Kbit to 1000Gbit");
     let number = text.trim().strip_suffix("bit").ok_or_else(wrong)?;
     let (number, factor) = match number.char_indices().last() {
         Some((at, 'K' | 'k')) => (&number[..at], 1e3),

@@ -30,7 +30,7 @@ macro_rules! drop_reasons {
 drop_reasons! {
     /// The descriptor chain loops, or is longer than the ring or than any frame needs.
     ChainLoop = "chain-loop",
-    /// A `next` outside the indirect table.
+    /// A `next` field of a descriptor points outside the indirect table.
     ChainNext = "chain-next-outside",
     /// An indirect descriptor in a wrong place.
     ChainIndirect = "chain-indirect-misplaced",
@@ -60,7 +60,7 @@ drop_reasons! {
     Storm = "storm",
     /// Anti-spoofing: the source is not the port's own address, and the port may send from no other.
     SpoofedSource = "spoofed-source",
-    /// A flooded frame of a port between which and another MAC addresses move back and forth, as in a loop.
+    /// Loop protection: a flooded frame from a port whose MAC addresses keep moving to another port and back.
     Loop = "loop",
     /// The port's transmit queue is started but disabled.
     TransmitDisabled = "transmit-disabled",
@@ -72,22 +72,22 @@ drop_reasons! {
     ReceiverAbsent = "receiver-absent",
     /// The sender's quota of frames in flight to this receiver is used up, or the wait queue is full.
     ReceiverFull = "receiver-full",
-    /// The receiver took nothing for too long.
+    /// The receiver posted no buffers within the stall timeout.
     ReceiverStalled = "receiver-stalled",
-    /// The receiver's buffers can never hold the frame, or did not within the stall timeout, though they held others.
+    /// The frame is too large for the posted receive buffers, and larger ones did not come within the stall timeout.
     TooLongForReceiver = "too-long-for-receiver",
-    /// The receiver's buffers broke rules, one after the other.
+    /// Consecutive receive chains violated the virtio specification.
     BadReceiveChains = "bad-receive-chains",
     /// The receiver's buffers lay in too many pages that were not in memory.
     ReceiverMemory = "receiver-memory",
-    /// A flooded frame met a receiver without room, with enough of its sender's frames enqueued already.
+    /// A flooded frame met a receiver without buffers, with enough of its sender's frames enqueued already.
     FloodNoRoom = "flood-no-room",
     /// Link emulation lost the frame, as configured.
     LinkLoss = "link-loss",
     /// Too many frames waited for the emulated link's transmitter, or were in flight on it.
     LinkFull = "link-full",
-    /// The kernel refused the frame at a TAP.
+    /// The kernel refused to take the frame from a TAP port.
     TapRefused = "tap-refused",
-    /// A page that a Xen guest had granted, the sender or the receiver, could not be reached.
+    /// A granted page of a Xen guest, the sender or the receiver, could not be accessed.
     GrantRefused = "grant-refused",
 }

@@ -98,9 +98,9 @@ fn printable(line: &[u8]) -> String {
 /// The log message after passt exited `times` times in a row, with the last line of its log and the pause before it is started
 /// again.
 pub(super) fn trouble(times: u32, last: &str, pause: Duration) -> String {
-    let last = if last.is_empty() { "it said nothing" } else { last };
+    let last = if last.is_empty() { "it printed no error" } else { last };
     let times = if times == 1 { "ended".to_owned() } else { format!("ended at once {times} times in a row") };
-    format!("passt {times}: {last} (started again in {:.1} s; all that it says: MEMLANE_LOG=debug)", pause.as_secs_f64())
+    format!("passt {times}: {last} (it is started again in {:.1} s; MEMLANE_LOG=debug shows its output)", pause.as_secs_f64())
 }
 
 /// A running passt process, which is killed when this is dropped.

@@ -100,7 +100,7 @@ pub fn run(network: Arc<Network>, port: Arc<Port>, other: Other, checksums: Chec
                 (Other::Connect(path), Some(cause)) => {
                     port.set_trouble(
                         backoff.failures,
-                        format!("cannot connect to {}: {cause} (tried again each second)", path.display()),
+                        format!("cannot connect to {}: {cause} (memlane retries every second)", path.display()),
                     );
                     pause
                 }

@@ -8,7 +8,7 @@ pub const PREFIX: usize = 4;
 
 /// A length beyond the longest frame: the stream is out of step, and the next frame cannot be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a frame of {0} bytes over a stream, where one has {MAX_FRAME} at most")]
+#[error("a frame of {0} bytes on the stream is longer than the limit of {MAX_FRAME}")]
 pub struct TooLong(pub u32);
 
 /// The length prefix of a frame of `length` bytes.

@@ -95,7 +95,7 @@ fn make_anew(
             Err(cause) => port.set_trouble(
                 backoff.failures,
                 format!(
-                    "its TAP device {} was deleted, and cannot be made anew ({} tries): {cause}",
+                    "its TAP device {} was deleted, and cannot be created again ({} tries): {cause}",
                     settings.name, backoff.failures
                 ),
             ),
@@ -106,7 +106,7 @@ fn make_anew(
 fn told_anew(settings: &TapSettings, times: u32) -> String {
     let (name, times) = (&settings.name, if times == 1 { "once".to_owned() } else { format!("{times} times") });
     format!(
-        "its TAP device {name} was deleted by another program, and made anew, {times}: set addresses, routes and bridge of {name} again, and find what \
-         deletes it"
+        "its TAP device {name} was deleted by another program and created again, {times}: set addresses, routes and bridge of {name} again, and find the \
+         program"
     )
 }

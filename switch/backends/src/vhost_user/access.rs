@@ -198,7 +198,7 @@ fn number(what: &'static str, name: &str, find: fn(&str) -> io::Result<Option<u3
     };
     number.ok_or_else(|| {
         let text =
-            format!("the name service does not answer for the {what} '{name}': state its number, or repair /etc/nsswitch.conf");
+            format!("the name service does not answer for the {what} '{name}': write its number, or repair /etc/nsswitch.conf");
         io::Error::new(io::ErrorKind::TimedOut, text)
     })
 }

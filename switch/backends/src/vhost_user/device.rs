@@ -166,7 +166,11 @@ impl Device {
     /// Below 68 (RFC 791) or above the offered MTU.
     pub fn set_mtu(&mut self, mtu: u64) -> Result<()> {
         let most = u64::from(self.offer.mtu.unwrap_or(u16::MAX));
-        if (68..=most).contains(&mtu) { Ok(()) } else { Err(refuse(format!("an MTU of {mtu}, where 68 to {most} are offered"))) }
+        if (68..=most).contains(&mtu) {
+            Ok(())
+        } else {
+            Err(refuse(format!("MTU {mtu} is outside the offered range of 68 to {most}")))
+        }
     }
 
     /// IOTLB_MSG: the guest's addresses go through a vIOMMU, which is not supported; ACCESS_PLATFORM alone does not mean that.
@@ -222,13 +226,15 @@ impl Device {
     }
 
     fn ring(&mut self, index: u32) -> Result<&mut Vring> {
-        self.rings.get_mut(index as usize).ok_or_else(|| refuse(format!("ring {index}, where {RINGS} exist")))
+        self.rings
+            .get_mut(index as usize)
+            .ok_or_else(|| refuse(format!("ring index {index} is outside the {RINGS} rings of the device")))
     }
 
     /// Virtqueue `index`, which may be changed only while it is stopped.
     fn stopped_ring(&mut self, index: u32) -> Result<&mut Vring> {
         let ring = self.ring(index)?;
-        if ring.running { Err(refuse("a ring changed while it runs")) } else { Ok(ring) }
+        if ring.running { Err(refuse("the front end changed a running ring")) } else { Ok(ring) }
     }
 
     /// Starts virtqueue `index` if its setup is complete.
@@ -422,10 +428,10 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_features(&mut self, features: u64) -> Result<()> {
         let surplus = features & !self.get_features()?;
         if surplus != 0 {
-            return Err(refuse(format!("features {surplus:#x}, which were not offered")));
+            return Err(refuse(format!("the front end set features {surplus:#x}, which were not offered")));
         }
         if self.features != Agreed(features) && self.rings.iter().any(|ring| ring.running) {
-            return Err(refuse("features changed while rings run"));
+            return Err(refuse("the front end changed features while rings run"));
         }
         self.features = Agreed(features);
         Ok(())
@@ -508,7 +514,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         let addresses = Some(Addresses { descriptors: descriptor, available, used });
         let ring = self.ring(index)?;
         if ring.running && ring.addresses != addresses {
-            return Err(refuse("a ring moved while it runs"));
+            return Err(refuse("the front end moved a running ring"));
         }
         ring.addresses = addresses;
         self.start_if_complete(index)
@@ -580,7 +586,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
         let surplus = features & !self.protocol_offer().bits();
         if surplus != 0 {
-            return Err(refuse(format!("protocol features {surplus:#x}, which were not offered")));
+            return Err(refuse(format!("the front end set protocol features {surplus:#x}, which were not offered")));
         }
         self.protocol = features;
         self.settings.port.set_offers_config(!self.owned && self.agreed_protocol().contains(VhostUserProtocolFeatures::CONFIG));
@@ -608,7 +614,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_gpu_socket(&mut self, _gpu: GpuBackend) -> Result<()> {
-        Err(refuse("a message for graphics devices"))
+        Err(refuse("the front end sent a message for graphics devices"))
     }
 
     fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Result<File> {

@@ -115,7 +115,7 @@ impl Session {
                 let _ = session.thread.join();
             } else {
                 let name = session.thread.thread().name().unwrap_or_default().to_owned();
-                tracing::warn!(thread = %name, "left behind, for the kernel holds it: its front end sent a file whose server does not answer");
+                tracing::warn!(thread = %name, "session thread abandoned: blocked in the kernel on a file from the front end (FUSE or NFS server not responding)");
             }
         }
     }

@@ -33,11 +33,11 @@ impl SharedMemoryProblem {
         match self {
             Self::Silence => None,
             Self::Private => Some(
-                "its guest kicks, but its rings stay empty: unless its interface is down, its memory is a private copy of the file that was passed on (share=off); \
-                 give QEMU's memory back end share=on (memlane qemu --memory prints it), libvirt's domain <access mode='shared'/>",
+                "its guest kicks, but its rings stay empty: if its interface is up, guest memory is a private copy of the file (share=off); \
+                 set share=on at QEMU's memory back end (memlane qemu --memory prints it), libvirt's domain <access mode='shared'/>",
             ),
             Self::Missing => Some(
-                "its front end has passed on no memory: the guest's lies in no file, or in one with share=off, which newer QEMU passes to no back end; \
+                "its front end passed no guest memory: it has no file, or one with share=off, which newer QEMU does not pass to back ends; \
                  give QEMU -object memory-backend-memfd,share=on or its memory-backend-file share=on (memlane qemu --memory prints it), \
                  libvirt's domain <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>",
             ),

@@ -75,7 +75,7 @@ pub fn bind(path: &Path, mode: u32) -> io::Result<Listener> {
 }
 
 fn in_use() -> io::Error {
-    io::Error::new(io::ErrorKind::AddrInUse, "something is there and in use")
+    io::Error::new(io::ErrorKind::AddrInUse, "a file or a listening program is there already")
 }
 
 /// Removes the stale socket `left`, unless another process that found it too has already replaced it. The inode number of a

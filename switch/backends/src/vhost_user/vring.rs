@@ -24,14 +24,14 @@ pub(super) struct Addresses {
 /// Why a virtqueue cannot start.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub(super) enum VringError {
-    #[error("a ring of {0} descriptors: a power of two up to 32768 works; for QEMU set rx_queue_size and tx_queue_size")]
+    #[error("a ring of {0} descriptors is not a power of two up to 32768: set QEMU's rx_queue_size and tx_queue_size")]
     Size(u32),
-    #[error("a ring outside guest memory")]
+    #[error("the ring lies outside guest memory")]
     Address,
-    #[error("a ring that is not aligned")]
+    #[error("the ring is not aligned")]
     Alignment,
     #[error(
-        "the guest's addresses are translated by a vIOMMU, which memlane does not follow: take iommu_platform=on (libvirt: iommu='on') from its \
+        "a vIOMMU translates the guest's addresses, which memlane does not support: remove iommu_platform=on (libvirt: iommu='on') from its \
          network device, or the vIOMMU (libvirt: <iommu>) from its machine"
     )]
     Translated,

@@ -17,7 +17,7 @@ use crate::system::xen;
 pub enum XenError {
     /// xen-netback, the kernel's own back end, is loaded and would take every interface.
     #[error(
-        "the module xen-netback is loaded and would take every guest's interface from memlane. \
+        "the kernel module xen-netback is loaded and takes all guests' interfaces. \
          Keep it away: echo 'blacklist xen-netback' > /etc/modprobe.d/memlane.conf, and rmmod xen-netback or start the host anew"
     )]
     Netback,

@@ -103,7 +103,7 @@ pub enum Fault {
     #[error("the front end sent an extra of a kind that does not exist, or too many of them")]
     Extra,
     /// See the sentence.
-    #[error("the front end asked for a segmentation that does not exist")]
+    #[error("the front end requested an unknown segmentation type")]
     Segmentation,
 }
 

@@ -174,7 +174,7 @@ impl Vif {
                 if !self.settings.has_address
                     && let Some(Err(error)) = mac.map(|mac| host.network.set_address(&self.settings.port, Some(mac)))
                 {
-                    tracing::warn!(port = %self.settings.port.name, %error, "the vif's address is not tied to its port");
+                    tracing::warn!(port = %self.settings.port.name, %error, "the MAC address of the vif cannot be configured at its port");
                 }
                 self.settings.port.set_state(PortState::Running);
                 self.set_state(store, XenbusState::Connected)
@@ -252,7 +252,7 @@ fn ends(link: Arc<QueueContext>, queue: &Queue, takes: Takes, fetch: &Arc<dyn Fe
     }
     let text = |error: io::Error| {
         format!(
-            "pages or descriptors cannot be had: {error}. Raise /sys/module/xen_gntalloc/parameters/limit (36 for each queue, 18 for \
+            "grant pages or file descriptors ran out: {error}. Raise /sys/module/xen_gntalloc/parameters/limit (36 for each queue, 18 for \
              each interface), or memlane's limit of open files"
         )
     };
@@ -288,11 +288,11 @@ impl Asks {
             Ok(store.read(&format!("{front}/{key}"))?.and_then(|text| text.trim().parse().ok()))
         };
         if number("request-rx-copy")? != Some(1) {
-            return Ok(Err("the front end does not let us copy into its pages (request-rx-copy)".into()));
+            return Ok(Err("the front end does not support receive by copy (request-rx-copy)".into()));
         }
         let count = number("multi-queue-num-queues")?.unwrap_or(1);
         if count == 0 || count > most.into() {
-            return Ok(Err(format!("the front end asks for {count} queues, where {most} were offered")));
+            return Ok(Err(format!("the front end requests {count} queues, more than the {most} offered")));
         }
         let mut queues = Vec::new();
         for index in 0..count {
@@ -302,7 +302,7 @@ impl Asks {
             let (transmit_channel, receive_channel) = (of("event-channel-tx")?.or(both), of("event-channel-rx")?.or(both));
             let parts = (of("tx-ring-ref")?, of("rx-ring-ref")?, transmit_channel, receive_channel);
             let (Some(transmit_ring), Some(receive_ring), Some(transmit_channel), Some(receive_channel)) = parts else {
-                return Ok(Err("the front end does not tell its rings and event channels".into()));
+                return Ok(Err("the front end published no ring references and event channels in xenstore".into()));
             };
             queues.push(Queue { transmit_ring, receive_ring, transmit_channel, receive_channel });
         }

@@ -119,7 +119,7 @@ impl XenstoreWatcher {
         let thread = std::thread::Builder::new().name("xen".into()).stack_size(STACK).spawn(move || {
             let network = Arc::clone(&rounds.host.network);
             if let Some(Err(error)) = network.fatal().guard("the server of Xen guests", || rounds.run()) {
-                tracing::error!(%error, "xenstore cannot be reached any more: vifs that come or go are not noticed");
+                tracing::error!(%error, "the connection to xenstore is lost: new and removed vifs are not noticed; start the network again");
             }
         })?;
         Ok(Self { orders, bell, thread: Mutex::new(Some(thread)) })

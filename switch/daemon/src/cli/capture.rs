@@ -54,7 +54,7 @@ impl FromStr for Ring {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("it is two numbers of at least 1, as 10,100 for ten files of 100 MB; not '{text}'");
+        let wrong = || format!("it must be two numbers of at least 1, as 10,100 for ten files of 100 MB; not '{text}'");
         let (files, megabytes) = text.split_once(',').ok_or_else(wrong)?;
         let number = |text: &str| text.trim().parse().ok().filter(|&number: &u64| number > 0 && number <= 1_000_000);
         let (files, megabytes) = number(files).zip(number(megabytes)).ok_or_else(wrong)?;
@@ -97,12 +97,12 @@ impl Capture {
         let is_stdout = self.write.as_deref().is_none_or(|path| path == Path::new("-"));
         match (&self.write, self.ring) {
             _ if is_stdout && io::stdout().is_terminal() => {
-                let text = "a capture is no text for a terminal: name a file with -w, or pipe it, as in `memlane capture net.toml -w - | tcpdump -nr -`";
+                let text = "a capture is binary and does not fit a terminal: name a file with -w, or pipe it, as in `memlane capture net.toml -w - | tcpdump -nr -`";
                 Err(Failure::Configuration(text.into()))
             }
             (Some(path), Some(ring)) if !is_stdout => Ok(Output::Ring(Files::new(path, ring)?)),
             (Some(path), None) if !is_stdout => Ok(Output::File(create(path)?, path.clone())),
-            _ if self.ring.is_some() => Err(Failure::Configuration("--ring is for files: name one with -w".into())),
+            _ if self.ring.is_some() => Err(Failure::Configuration("--ring needs a file: name one with -w".into())),
             _ => Ok(Output::Stdout),
         }
     }
@@ -220,7 +220,9 @@ impl Blocks {
         while self.rest.len() - at >= HEAD {
             let length = four(&self.rest, at + 4) as usize;
             if length < HEAD + 4 {
-                return Err(Failure::Running("the network sends no capture: are both of the same version?".into()));
+                return Err(Failure::Running(
+                    "the response is not a capture: does another version of memlane run the network?".into(),
+                ));
             }
             if self.rest.len() - at < length {
                 break;

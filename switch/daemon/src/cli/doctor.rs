@@ -169,7 +169,7 @@ fn kvm() -> Finding {
     match run_one_instruction(&kvm) {
         Ok(()) => Finding::good("KVM", format!("{TRIED_BY_KVM}; `memlane-lab doctor` boots a whole kernel")),
         Err(error) => {
-            let text = format!("/dev/kvm is there but runs no guest: {error}");
+            let text = format!("/dev/kvm opens, but running a guest fails: {error}");
             Finding::note("KVM", text, "enable nested virtualisation on the outer host, or use UML or QEMU TCG")
         }
     }
@@ -180,7 +180,7 @@ fn qemu() -> Finding {
     let qemu = Qemu::find(None);
     let Some(version) = qemu.version() else {
         let remedy = "not needed for other guests; `memlane qemu` prints for QEMU 9.2 and newer, or for --qemu-version VERSION";
-        return Finding::note("QEMU", "no QEMU on the PATH told its version", remedy);
+        return Finding::note("QEMU", "no QEMU on the PATH reported its version", remedy);
     };
     let vectors = if qemu.crashes_with_vectors() { ", without KVM and so without interrupt vectors (vectors=0)" } else { "" };
     let text = format!(
@@ -261,11 +261,13 @@ fn network(client: &Client) -> Option<Finding> {
         Ok(Report { name, descriptors: known, .. }) if known.refused > 0 => {
             let DescriptorReport { open, limit, refused, .. } = known;
             let text = format!(
-                "network {name}: front ends were disconnected {refused} times for want of descriptors, {open} of {limit} are open"
+                "network {name}: front ends were disconnected {refused} times because file descriptors ran out ({open} of {limit} are open)"
             );
             Some(Finding::note("open files", text, descriptors::REMEDY))
         }
-        Err(error @ ControlError::Silent { .. }) => Some(Finding::note("networks", error.to_string(), "read its log")),
+        Err(error @ ControlError::Silent { .. }) => {
+            Some(Finding::note("networks", error.to_string(), "read its log for the remedy"))
+        }
         _ => None,
     }
 }
@@ -307,7 +309,7 @@ fn overlay() -> Finding {
     if lacking.is_empty() {
         Finding::good("uplinks", "the kernel has bridge and vxlan; making devices also needs CAP_NET_ADMIN")
     } else {
-        let remedy = "not needed on one host; for segments that go on at others, use a kernel with CONFIG_BRIDGE and CONFIG_VXLAN";
+        let remedy = "not needed on one host; for segments that span hosts, use a kernel with CONFIG_BRIDGE and CONFIG_VXLAN";
         Finding::note("uplinks", format!("the kernel has no {}", lacking.join(", no ")), remedy)
     }
 }
@@ -338,8 +340,7 @@ fn frr() -> Finding {
     match folders.iter().find(|folder| Path::new(folder).join("bgpd").exists()) {
         Some(folder) => Finding::good("FRR", format!("bgpd is in {folder}; `memlane evpn` prints its configuration")),
         None => {
-            let remedy =
-                "not needed on one host; for segments that go on at others: apt install frr, and bgpd=yes in /etc/frr/daemons";
+            let remedy = "not needed on one host; for segments that span hosts: apt install frr, and bgpd=yes in /etc/frr/daemons";
             Finding::note("FRR", "bgpd is not installed", remedy)
         }
     }
@@ -362,7 +363,7 @@ fn sockets_folder(path: &Path) -> Option<Finding> {
     Some(match all_users.shut_folder(&path.join("any.sock")) {
         None => Finding::good(subject, format!("{name} can be entered by users that `access` names")),
         Some((shut, _)) => {
-            let remedy = format!("needed only where `access` names others for a socket in it: chmod o+x {}", shut.display());
+            let remedy = format!("needed only if `access` admits other users to a socket in it: chmod o+x {}", shut.display());
             Finding::note(subject, format!("{name} cannot be entered by other users"), &remedy)
         }
     })
@@ -377,6 +378,6 @@ fn cpus() -> Finding {
     if count > 1 || Path::new("/.dockerenv").exists() {
         Finding::good("CPUs", text)
     } else {
-        Finding::note("CPUs", text, "guests and workers take turns on one CPU; give the machine more")
+        Finding::note("CPUs", text, "guests and workers share one CPU; give the machine more")
     }
 }

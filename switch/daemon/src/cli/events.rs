@@ -40,7 +40,7 @@ impl Events {
         }
         match (serde_json::from_str::<EventReport>(json), serde_json::from_str::<Missed>(json)) {
             (Ok(report), _) => format!("{} {}\n", clock(report.time), told(&report.event)),
-            (Err(_), Ok(Missed { missed })) => format!("{:12} {missed} events came too fast and are not shown\n", ""),
+            (Err(_), Ok(Missed { missed })) => format!("{:12} {missed} events were missed because they came too fast\n", ""),
             // An event of a later version's network.
             (Err(_), Err(_)) => format!("{:12} {json}\n", ""),
         }
@@ -65,7 +65,7 @@ fn told(event: &NetworkEvent) -> String {
         E::PortDisabled { port } => format!("{port}: disabled"),
         E::FrontEndConnected { port, program } => format!("{port}: front end connected: {program}"),
         E::FrontEndTurnedAway { port, program, holder } => {
-            format!("{port}: another front end was turned away: {program}; the port is in use by {holder}")
+            format!("{port}: another front end was refused: {program}; the port is in use by {holder}")
         }
         E::FrontEndLeft { port, cause } => format!("{port}: front end left: {cause}"),
         E::PortRunning { port } => format!("{port}: running"),
@@ -74,7 +74,7 @@ fn told(event: &NetworkEvent) -> String {
         E::AddressFlaps { segment, address, held_at, moves_to } => {
             format!("{segment}: address {address} moves between ports {held_at} and {moves_to}: a loop? It is held at {held_at}")
         }
-        E::LeftOut { port, events } => format!("{port}: {events} events came too fast and were left out"),
+        E::LeftOut { port, events } => format!("{port}: {events} events were left out because they came too fast"),
         E::Reloaded { added, removed, changed, failed, left_out } => format!(
             "network: reloaded: {} ports attached, {} detached, {} changed, {} failed{}",
             added.len(),
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(events.line(json), "23:59:59.062 db: first drops for receiver-stalled: 3 frames\n");
         let json = r#"{"sequence":8,"time":0.0,"event":"capture-started","ports":["a","b"],"filter":"","left-out":7}"#;
         assert_eq!(events.line(json), "00:00:00.000 network: capture of a, b, and 7 more begun\n");
-        assert_eq!(events.line(r#"{"missed":3}"#), "             3 events came too fast and are not shown\n");
+        assert_eq!(events.line(r#"{"missed":3}"#), "             3 events were missed because they came too fast\n");
         assert_eq!(events.line(r#"{"event":"new"}"#), "             {\"event\":\"new\"}\n");
     }
 }

@@ -39,7 +39,7 @@ impl Evpn {
         let mut seen = HashSet::new();
         let is_host = |address: &Ipv4Addr| !(address.is_unspecified() || address.is_multicast() || address.is_broadcast());
         if let Some(address) = self.peers.iter().chain(&self.local).find(|address| !is_host(address)) {
-            return Some(format!("{address} is no host's address"));
+            return Some(format!("{address} is not a unicast address"));
         }
         if let Some(twice) = self.peers.iter().find(|peer| !seen.insert(**peer)) {
             return Some(format!("--peers names {twice} twice"));
@@ -48,9 +48,8 @@ impl Evpn {
             return Some(format!("--peers names {own}, which is this host's own address (--local): leave it out"));
         }
         let count = self.peers.len();
-        (count > MOST_PEERS).then(|| {
-            format!("{count} peers are more than {MOST_PEERS}: have the hosts speak with two route reflectors, see --reflector")
-        })
+        (count > MOST_PEERS)
+            .then(|| format!("{count} peers are more than the limit of {MOST_PEERS}: use two route reflectors, see --reflector"))
     }
 
     /// Text of `/etc/frr/frr.conf` for FRR 8 and newer.
@@ -127,7 +126,7 @@ exit
         assert_eq!(mistake(&[[10, 0, 0, 2], [10, 0, 0, 3]], Some([10, 0, 0, 1])), None);
         assert!(mistake(&[[10, 0, 0, 2], [10, 0, 0, 2]], None).unwrap().contains("twice"));
         assert!(mistake(&[[10, 0, 0, 2]], Some([10, 0, 0, 2])).unwrap().contains("own address"));
-        assert!(mistake(&[[0, 0, 0, 0]], None).unwrap().contains("no host's address"));
+        assert!(mistake(&[[0, 0, 0, 0]], None).unwrap().contains("is not a unicast address"));
         assert!(mistake(&vec![[10, 0, 0, 2]; MOST_PEERS + 1], None).is_some());
         let many: Vec<_> = (0..=255).flat_map(|a| [[10, 0, 1, a], [10, 0, 2, a]]).collect();
         assert!(mistake(&many, None).unwrap().contains("reflectors"));

@@ -65,13 +65,17 @@ impl Down {
         // Refused if the control socket is that of another file's network.
         client.get::<Identity>("/v1/identity")?;
         let found = running::identify(vec![client.path().into()]).pop();
-        let Some(Running { identity, .. }) = found else { return Err(Failure::Running("the network has just ended".into())) };
+        let Some(Running { identity, .. }) = found else { return Err(Failure::Running("the network has ended meanwhile".into())) };
         let pid = Pid::from_raw(identity.pid as i32);
         let told = identity.told();
         let Some(start) = start_of(pid) else { return Err(gone_elsewhere(&told)) };
         match kill(pid, Signal::SIGTERM) {
             Ok(()) | Err(Errno::ESRCH) => {}
-            Err(error) => return Err(Failure::Running(format!("{told} cannot be told to end: {error}"))),
+            Err(error) => {
+                return Err(Failure::Running(format!(
+                    "cannot send SIGTERM to {told}: {error}. Run this command as its user or as root"
+                )));
+            }
         }
         let end = Instant::now() + Duration::from_secs(self.timeout);
         while start_of(pid) == Some(start) {
@@ -86,7 +90,7 @@ impl Down {
 }
 
 fn gone_elsewhere(told: &str) -> Failure {
-    Failure::Running(format!("{told} is not among the processes that are seen from here: end it in its own container"))
+    Failure::Running(format!("{told} runs in another PID namespace: end it inside its container"))
 }
 
 /// The start time of the process `pid` (proc_pid_stat(5)), which distinguishes it from a later one of the same number; `None`

@@ -44,15 +44,15 @@ use crate::control::{self, ControlError};
     after_help = "Exit codes: 0 success, 1 failure while running, 2 wrong arguments or configuration, 3 doctor found something missing.\n\n\
                   Examples:\n  memlane up net.toml            run the network until SIGTERM or Ctrl-C\n  \
                   memlane qemu net.toml web      print QEMU arguments for a guest on port 'web'\n  \
-                  memlane status net.toml        what each port and worker does\n  \
-                  memlane set net.toml web --transmit 1Gbit   hold port 'web' to a rate\n  \
-                  memlane reload net.toml        make the running network what the file says now\n\n  \
+                  memlane status net.toml        show ports, workers and counters\n  \
+                  memlane set net.toml web --transmit 1Gbit   limit the transmit rate of port 'web'\n  \
+                  memlane reload net.toml        apply the changed file to the running network\n\n  \
                   memlane up                     run a network without a file, called 'memlane'\n  \
-                  memlane attach web             give it a port, and print QEMU arguments for its guest\n  \
-                  memlane ls                     its ports\n  \
-                  memlane down                   end it\n\n  \
-                  memlane list                   the networks that run\n  \
-                  memlane doctor                 what this machine offers and lacks"
+                  memlane attach web             attach a port, and print QEMU arguments for its guest\n  \
+                  memlane ls                     list its ports\n  \
+                  memlane down                   stop it\n\n  \
+                  memlane list                   list running networks\n  \
+                  memlane doctor                 check this machine, with remedies"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -61,7 +61,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the network that a file describes, or one without ports yet, until SIGTERM or Ctrl-C.
+    /// Run a network, from a file or at first without ports, until SIGTERM or Ctrl-C.
     ///
     /// Prints one line when guests can connect. Log lines go to standard error; MEMLANE_LOG=debug shows more, MEMLANE_LOG_FORMAT=json writes JSON. SIGHUP reads the
     /// file again, as `memlane reload` does. With --state, ports that were attached, detached or changed at run time are
@@ -69,13 +69,13 @@ enum Command {
     /// makes the file win, and empties the state.
     #[command(after_help = "Examples:\n  memlane up net.toml\n  memlane up --state /var/lib/memlane/state.toml")]
     Up(up::Up),
-    /// List the networks that run: this user's, and for root those of all users.
+    /// List running networks: this user's, and for root those of all users.
     ///
     /// Networks are found by their control sockets in run-time folders. A network with another XDG_RUNTIME_DIR is found only
     /// where that is set.
     #[command(after_help = "Examples:\n  memlane list\n  memlane list --json | jq -r .[].control")]
     List(list::List),
-    /// End a network that runs, and wait until it has ended.
+    /// Stop a running network, and wait until it has ended.
     #[command(after_help = "Examples:\n  memlane down net.toml\n  memlane down")]
     Down(list::Down),
     /// Check a file without running it: every mistake with its line.
@@ -112,7 +112,7 @@ enum Command {
         after_help = "Examples:\n  memlane show web\n  memlane show net.toml web --json | jq .entry"
     )]
     Show(ports::Show),
-    /// Tell what would become of a frame of a port's guest, without sending it; or without a frame, what is wrong with the port.
+    /// Predict the outcome of a frame from a port's guest, without sending it; without a frame, diagnose the port.
     #[command(
         allow_missing_positional = true,
         after_help = "Examples:\n  memlane why net.toml web --to 02:00:00:00:00:02\n  memlane why net.toml web"

@@ -138,7 +138,7 @@ impl PortOfNet {
     pub(super) fn net(&self) -> Result<Net, Failure> {
         if self.net.is_none() && looks_like_a_file(&self.port) {
             let text =
-                format!("'{0}' is a network's file, and no port is named: write the port after it, as in `{0} web`", self.port);
+                format!("'{0}' is the file of a network, and the name of the port is missing: add it, as in `{0} web`", self.port);
             return Err(Failure::Configuration(text));
         }
         Ok(Net { net: self.net.clone(), socket: self.socket.clone() })

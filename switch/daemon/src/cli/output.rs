@@ -24,7 +24,7 @@ pub(super) fn print_on(text: &str) -> Result<bool, Failure> {
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(Failure::Running(format!("what was asked for cannot be written: {error}"))),
+        Err(error) => Err(Failure::Running(format!("cannot write to standard output: {error}"))),
     }
 }
 

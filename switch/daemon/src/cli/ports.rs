@@ -126,7 +126,7 @@ impl PortOfNet {
             return Ok(());
         }
         let text = format!(
-            "port '{}' is disabled, but after {} s frames of it are still in flight: try again, or detach it without --drain",
+            "port '{}' is disabled, but some of its frames are still in flight after {} s: try again, or detach it without --drain",
             self.port,
             most.as_secs_f64()
         );

@@ -72,7 +72,7 @@ impl Qemu {
     /// A note for the operator where no QEMU reported its version.
     pub(super) fn note(self) -> Option<&'static str> {
         self.version.is_none().then_some(
-            "no QEMU on the PATH told its version: these arguments are for QEMU 9.2 and newer. For another, give --qemu-version VERSION",
+            "no QEMU on the PATH reported its version: these arguments are for QEMU 9.2 and newer. For another, give --qemu-version VERSION",
         )
     }
 

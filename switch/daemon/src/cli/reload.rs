@@ -55,8 +55,10 @@ impl Reload {
         }
         match done.failed.len() {
             0 => Ok(()),
-            1 => Err(Failure::Running("one port or uplink could not be made what the file says".into())),
-            count => Err(Failure::Running(format!("{count} ports and uplinks could not be made what the file says"))),
+            1 => Err(Failure::Running("one port or uplink could not be changed as the file says: see the lines above".into())),
+            count => Err(Failure::Running(format!(
+                "{count} ports and uplinks could not be changed as the file says: see the lines above"
+            ))),
         }
     }
 }
@@ -74,12 +76,12 @@ fn told(done: &Reloaded) -> String {
     let mut line = |what: &str, rest: &str| text.push_str(&format!("{what:<10} {rest}\n"));
     done.removed.iter().for_each(|name| line("removed", name));
     for port in &done.changed {
-        let anew = if port.anew { ", detached and attached anew" } else { "" };
+        let anew = if port.anew { ", detached and attached again" } else { "" };
         line("changed", &format!("{}: {}{anew}", port.name, port.keys.join(", ")));
     }
     done.added.iter().for_each(|name| line("added", name));
-    done.ends_here.iter().for_each(|segment| line("ends here", &format!("segment {segment}")));
-    done.leads_on.iter().for_each(|segment| line("leads on", &format!("segment {segment}")));
+    done.ends_here.iter().for_each(|segment| line("removed", &format!("uplink of segment {segment}")));
+    done.leads_on.iter().for_each(|segment| line("added", &format!("uplink of segment {segment}")));
     done.failed.iter().for_each(|failed| line("failed", &format!("{}: {}", failed.name, failed.error)));
     line(
         "untouched",
@@ -89,11 +91,11 @@ fn told(done: &Reloaded) -> String {
         },
     );
     if !done.restart.is_empty() {
-        line("restart", &format!("only a restart changes {}", done.restart.join(", ")));
+        line("restart", &format!("these keys change only at a restart: {}", done.restart.join(", ")));
     }
     done.refused.iter().for_each(|cause| line("refused", cause));
     if done.dry_run {
-        text.push_str("Nothing was done yet.\n");
+        text.push_str("Nothing was changed (--dry-run).\n");
     }
     text
 }
@@ -120,7 +122,7 @@ mod tests {
         let text = told(&done);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 10, "{text}");
-        assert_eq!(lines[1], "changed    c: mtu, queues, detached and attached anew");
+        assert_eq!(lines[1], "changed    c: mtu, queues, detached and attached again");
         assert_eq!(lines[3..5], ["ends here  segment back", "leads on   segment lan"]);
         assert!(lines[5].contains("e: it is taken") && lines[6].ends_with("1 port") && lines[7].ends_with("workers"));
         assert_eq!(lines[8], "refused    no port stays");

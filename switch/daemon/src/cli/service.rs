@@ -46,7 +46,7 @@ impl ServiceManager {
             socket.send_to_addr(text.as_bytes(), address)
         };
         if let Err(cause) = send() {
-            tracing::warn!(%cause, "the service manager was not notified of {}", text.lines().next().unwrap_or_default());
+            tracing::warn!(%cause, "cannot notify the service manager of {}", text.lines().next().unwrap_or_default());
         }
     }
 }

@@ -72,7 +72,11 @@ fn resources(report: &Report) -> String {
         bytes(memory.touched)
     );
     if known.refused > 0 {
-        let line = format!("front ends were disconnected {} times for want of descriptors. {}", known.refused, descriptors::REMEDY);
+        let line = format!(
+            "front ends were disconnected {} times because file descriptors ran out. {}",
+            known.refused,
+            descriptors::REMEDY
+        );
         text.push_str(&wrapped(&format!("  {line}")));
     }
     text
@@ -110,14 +114,14 @@ fn explain_uplink(uplink: &UplinkReport) -> String {
         });
     }
     if uplink.more {
-        lines.push("there are more MAC addresses than the table holds; frames for those are flooded".into());
+        lines.push("the table of remote MAC addresses is full; frames to the others are flooded".into());
     }
     if uplink.held_back > 0 {
-        let text = "MAC addresses here are not told of: more than a port may have told, or another host has told of them";
+        let text = "local MAC addresses are not announced: their port has reached its limit, or another host announces them";
         lines.push(format!("{} {text}", uplink.held_back));
     }
     for remote in &uplink.disputed {
-        lines.push(format!("{} is tied to a port here, and host {} says that it is there", remote.address, remote.host));
+        lines.push(format!("{} is configured at a port here, but host {} announces it too", remote.address, remote.host));
     }
     lines.extend(uplink.trouble.clone());
     lines.extend(uplink.advice.clone());
@@ -145,7 +149,7 @@ pub(super) fn explanation(port: &PortReport) -> String {
     let mut lines: Vec<String> = port.cause.iter().chain(&port.advice).map(|line| format!("{name}: {line}")).collect();
     if let (Some(front_end), 1..) = (&port.front_end, port.turned_away) {
         lines.push(format!(
-            "{name}: {} other front ends were turned away, since the port is in use by {front_end}: give each guest a port of its own, or end \
+            "{name}: refused {} connections of other front ends, because {front_end} uses the port: give each guest a port of its own, or end \
              that program",
             port.turned_away
         ));
@@ -159,15 +163,15 @@ pub(super) fn explanation(port: &PortReport) -> String {
     }
     if totals.drops.contains_key(DropReason::Storm.name()) {
         lines.push(format!(
-            "{name}: frames were flooded (broadcast, multicast, unknown addresses) beyond storm = {}, its limit a second: raise the key storm, or \
-             set it to 0 for no limit, in the file or by memlane set --storm",
+            "{name}: its guest exceeded storm = {}, the limit of flooded frames (broadcast, multicast, unknown unicast) per second: raise storm, \
+             or set it to 0 for no limit, in the file or by memlane set --storm",
             port.limits.storm
         ));
     }
     if totals.missed_kicks > 0 {
         lines.push(format!(
-            "{name} did not kick {} times when it should have, and was served a moment later; a guest of one processor in QEMU without KVM does \
-             well with -smp 1,maxcpus=2",
+            "{name}: {} kicks of its guest were lost and recovered up to 150 ms later; a guest with one CPU in QEMU without KVM needs \
+             -smp 1,maxcpus=2",
             totals.missed_kicks
         ));
     }
@@ -261,7 +265,7 @@ web0  lan      quarantined   18.4E  18.4EB   99999  123MB    18.4E  12345.68
             "  lan: host 10.0.0.2: 02:00:00:00:00:01 02",
             "02:00:00:00:00:08 and 2 more\n",
             "  lan: host 10.0.0.3: no MAC addresses\n",
-            "  lan: 3 MAC addresses here are not told of",
+            "  lan: 3 local MAC addresses are not announced",
             "  lan: 02:00:00:00:00:4d is tied to a port here, and host 10.0.0.3 says",
             "  lan: it is cut off\n",
             "  lan: let packets pass\n",
@@ -295,7 +299,7 @@ web0  lan      quarantined   18.4E  18.4EB   99999  123MB    18.4E  12345.68
         let text = table(&report(json!({ "missed-kicks": 3, "drops": { "storm": 5 } })));
         assert!(text.contains("web dropped: storm 5"), "{text}");
         let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(joined.contains("web: frames were flooded") && joined.contains("storm = 20000"), "{text}");
-        assert!(text.contains("web did not kick 3 times") && text.contains("-smp 1,maxcpus=2"), "{text}");
+        assert!(joined.contains("web: its guest exceeded storm") && joined.contains("storm = 20000"), "{text}");
+        assert!(text.contains("web: 3 kicks of its guest were lost") && text.contains("-smp 1,maxcpus=2"), "{text}");
     }
 }

@@ -55,7 +55,7 @@ impl Up {
         control::check_free(&config.control_socket(origin.file.as_deref())).map_err(Failure::running)?;
         log_to_stderr();
         if let Err(cause) = descriptors::raise_limit() {
-            tracing::warn!(%cause, "the soft limit of open files stays as it is");
+            tracing::warn!(%cause, "cannot raise the soft limit of open files, so it stays as it is");
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(THREADS).build();
         let runtime = runtime.map_err(Failure::running)?;
@@ -94,7 +94,9 @@ async fn serve(config: Config, origin: Origin, started: impl FnOnce(&Arc<Managed
         }
     };
     let _record = Record::make(&socket, &name, file.as_deref()).unwrap_or_else(|error| {
-        tracing::warn!("`memlane list` will not find this network: {error}");
+        tracing::warn!(
+            "cannot link the control socket into the run-time folder, so `memlane list` will not show this network: {error}"
+        );
         None
     });
     let ports = managed.config().map_err(Failure::running)?.ports.len();
@@ -166,10 +168,10 @@ fn reload(managed: &Managed) {
     match managed.reload_from(None, ReloadOptions::default()) {
         Ok(done) => {
             let (added, removed, changed) = (done.added.len(), done.removed.len(), done.changed.len());
-            tracing::info!(added, removed, changed, untouched = done.untouched.len(), "the file was read again");
+            tracing::info!(added, removed, changed, untouched = done.untouched.len(), "the file was read again and applied");
             done.failed.iter().for_each(|failed| tracing::error!(port = %failed.name, "{}", failed.error));
         }
-        Err(refusal) => tracing::error!("the file was not taken over: {refusal}"),
+        Err(refusal) => tracing::error!("the file was not applied: {refusal}"),
     }
 }
 

@@ -19,14 +19,14 @@ pub(super) fn told(error: &clap::Error, arguments: &[String]) -> Option<String> 
             let name = texts(error, ContextKind::InvalidSubcommand).join(" ");
             let known = <super::Arguments as clap::CommandFactory>::command();
             let near = nearest(&name, known.get_subcommands().map(clap::Command::get_name));
-            format!("there is no command {}{}", printable(&name), meant(&near.map(str::to_owned).into_iter().collect::<Vec<_>>()))
+            format!("unknown command {}{}", printable(&name), meant(&near.map(str::to_owned).into_iter().collect::<Vec<_>>()))
         }
         ErrorKind::UnknownArgument if invalid.starts_with('-') => match invalid.strip_prefix("--").and_then(renamed) {
             Some(new) => format!("the option {invalid} was renamed to --{new}"),
-            None => format!("there is no option {}{}", printable(&invalid), meant(&argument(ContextKind::SuggestedArg))),
+            None => format!("unknown option {}{}", printable(&invalid), meant(&argument(ContextKind::SuggestedArg))),
         },
         ErrorKind::UnknownArgument => {
-            format!("\"{}\" is one word too many: text with spaces belongs in quotes", printable(&invalid))
+            format!("too many arguments: \"{}\" has no meaning here; quote text that contains spaces", printable(&invalid))
         }
         ErrorKind::InvalidValue if value.is_empty() => format!("{invalid} needs a value"),
         ErrorKind::InvalidValue => {
@@ -38,14 +38,16 @@ pub(super) fn told(error: &clap::Error, arguments: &[String]) -> Option<String> 
             let wanted = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
             format!("{invalid} is \"{value}\"; it must be {wanted}")
         }
-        ErrorKind::NoEquals => format!("{invalid} takes its value behind \"=\", as in {invalid}=VALUE"),
+        ErrorKind::NoEquals => format!("{invalid} needs \"=\" before its value, as in {invalid}=VALUE"),
         ErrorKind::TooManyValues => format!("{invalid} takes no value"),
         ErrorKind::TooFewValues | ErrorKind::WrongNumberOfValues => format!("{invalid} needs a value"),
         ErrorKind::ArgumentConflict => conflict(&invalid, &argument(ContextKind::PriorArg)),
-        ErrorKind::MissingRequiredArgument => format!("{} is missing", argument(ContextKind::InvalidArg).join(" and ")),
+        ErrorKind::MissingRequiredArgument => {
+            format!("the argument {} is missing", argument(ContextKind::InvalidArg).join(" and "))
+        }
         ErrorKind::MissingSubcommand => "a command is missing".into(),
         ErrorKind::InvalidUtf8 => "an argument is not UTF-8".into(),
-        _ => "the arguments cannot be understood".into(),
+        _ => "the arguments are invalid".into(),
     };
     let end = if text.ends_with('?') { "" } else { "." };
     Some(format!("{text}{end} See `{} --help`", command(arguments)))
@@ -53,9 +55,9 @@ pub(super) fn told(error: &clap::Error, arguments: &[String]) -> Option<String> 
 
 fn conflict(invalid: &str, others: &[String]) -> String {
     match others {
-        [other] if other == invalid => format!("{invalid} stands twice: leave one of the two out"),
-        [] => format!("{invalid} stands twice, or beside an option that excludes it: leave it out"),
-        others => format!("{invalid} and {} exclude each other: leave one of them out", others.join(" and ")),
+        [other] if other == invalid => format!("{invalid} is given twice: remove one of the two"),
+        [] => format!("{invalid} is given twice, or conflicts with another option: remove it"),
+        others => format!("{invalid} conflicts with {}: remove one of them", others.join(" and ")),
     }
 }
 

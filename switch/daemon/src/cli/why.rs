@@ -60,18 +60,20 @@ fn causes(report: &PortReport) -> Vec<String> {
             causes.push(text);
         }
     };
-    cause(!report.enabled, "it is disabled: memlane set ... --enabled true lets it take part".into());
+    cause(!report.enabled, "it is disabled: enable it with memlane set ... --enabled true".into());
     let place = if report.place.is_empty() { "its guest".to_owned() } else { report.place.clone() };
     cause(
         report.state == "waiting",
         format!(
-            "no front end is connected: start the guest, which is to connect to {place}; `permission denied` there means access or folders"
+            "no front end is connected: start the guest, which must connect to {place}; if it reports `permission denied`, check the key access and the folders"
         ),
     );
     let front_end = report.front_end.as_ref().map_or_else(|| "the front end".to_owned(), ToString::to_string);
     cause(
         report.state == "speaking",
-        format!("{front_end} is connected, and no ring runs: the guest's driver has not started yet, or its interface is down"),
+        format!(
+            "{front_end} is connected, but no virtqueue has started: the guest's driver is not loaded yet, or its interface is down"
+        ),
     );
     cause(
         report.state == "quarantined",
@@ -83,10 +85,10 @@ fn causes(report: &PortReport) -> Vec<String> {
     cause(
         running && totals.receive_frames == 0 && given_up > 0,
         format!(
-            "its guest has received nothing, and {given_up} frames for it were given up: it posts no receive buffers. Is its interface up?"
+            "its guest has received nothing, and {given_up} frames for it were dropped: it posts no receive buffers. Is its interface up?"
         ),
     );
-    cause(running && causes_nothing(report), "nothing is wrong with it, as far as the switch sees".into());
+    cause(running && causes_nothing(report), "the switch sees no problem".into());
     causes
 }
 

@@ -182,7 +182,7 @@ fn check_for(text: &str, folder: &Path, cpus: fn() -> Option<Cpus>) -> Result<Do
     let document = if checker.list.is_empty() { checker.read(&table) } else { None };
     checker.list.sort_by_key(|mistake| mistake.line);
     if checker.list.len() >= MOST_MISTAKES {
-        checker.list.push(Mistake::of("", &format!("more than {MOST_MISTAKES} mistakes are not looked for: mend these first")));
+        checker.list.push(Mistake::of("", &format!("the file has more than {MOST_MISTAKES} mistakes: correct these first")));
     }
     match document {
         Some(document) if checker.list.is_empty() => Ok(document),
@@ -300,7 +300,14 @@ impl<'t> Checker<'t> {
         self.check_metrics(&top, document);
         self.check_access(&top, "access", &document.access);
         if document.port.len() > MAX_PORTS {
-            self.note(&top, "port", format_args!("{} ports, where a network may have {MAX_PORTS}", document.port.len()));
+            self.note(
+                &top,
+                "port",
+                format_args!(
+                    "the file has {} ports, and a network may have {MAX_PORTS}: divide it into several networks",
+                    document.port.len()
+                ),
+            );
         }
         let places = Place::of_list(whole.get_ref(), "port");
         let ports: Vec<_> = document.port.iter().zip(&places).filter_map(|(entry, place)| Some((entry, place.as_ref()?))).collect();
@@ -324,22 +331,22 @@ impl<'t> Checker<'t> {
             _ => {}
         }
         if !place.has("uplink") {
-            let text = "this [[segment]] has no uplink, for which its keys are: add uplink = true, or leave the table out";
+            let text = "this [[segment]] has no uplink, and its other keys configure one: add uplink = true, or remove the table";
             self.note(place, "", text);
         }
         if entry.uplink && !place.has("vni") {
-            self.note(place, "uplink", "an uplink needs a vni, the same number at all hosts, as vni = 100");
+            self.note(place, "uplink", "an uplink needs a VXLAN network identifier, the same on all hosts: add one, as vni = 100");
         }
         if entry.uplink && !place.has("local") && !place.has("vxlan") {
             self.note(
                 place,
                 "uplink",
-                "an uplink needs this host's address on the underlay, as local = \"10.0.0.1\", or vxlan, the name of a device that is there",
+                "an uplink needs this host's address on the underlay, as local = \"10.0.0.1\", or an existing VXLAN device, as vxlan = \"vxlan100\"",
             );
         }
         self.check_namespace(place, entry.netns.as_deref());
         if let Some(local) = entry.local.filter(|local| local.is_unspecified() || local.is_multicast() || local.is_broadcast()) {
-            self.note(place, "local", format_args!("local is \"{local}\"; it must be the address of one host"));
+            self.note(place, "local", format_args!("local is \"{local}\"; it must be a unicast address of this host"));
         }
         for (key, name) in [("tap", &entry.tap), ("bridge", &entry.bridge), ("vxlan", &entry.vxlan)] {
             if let Some(name) = name {
@@ -372,7 +379,7 @@ impl<'t> Checker<'t> {
             for (key, claim) in claims {
                 let what = format!("{} {}", claim.0, claim.2);
                 if let Some(first) = seen.insert(claim, format!("segment '{name}'")) {
-                    self.note(place, key, format_args!("{what} is used twice, first by {first}: each needs its own"));
+                    self.note(place, key, format_args!("{what} is used twice, first by {first}: use another one"));
                 }
             }
         }
@@ -384,7 +391,7 @@ impl<'t> Checker<'t> {
                 && mtu > most
             {
                 let text = format_args!(
-                    "mtu is {mtu}, where segment {} carries {most} to other hosts: lower it, or leave it out",
+                    "mtu is {mtu}, and the uplink of segment {} carries only {most} bytes: lower it, or remove it",
                     uplink.segment
                 );
                 self.note(place, "mtu", text);
@@ -398,7 +405,7 @@ impl<'t> Checker<'t> {
         }
         let Some(allowed) = (self.cpus)() else { return };
         for cpu in document.cpus.iter().filter(|&&cpu| !allowed.contains(cpu)) {
-            let text = "does not exist here, or a cpuset or a container keeps memlane off it";
+            let text = "does not exist on this host, or a cpuset or container does not allow it";
             self.note(place, "cpus", format_args!("CPU {cpu} {text}; memlane may run on {allowed}"));
         }
     }
@@ -407,7 +414,7 @@ impl<'t> Checker<'t> {
     fn check_name(&mut self, place: &Place, key: &str, name: &str) {
         let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if name.chars().all(|c| c == '.') || name.len() > NAME || !name.chars().all(good) {
-            let wanted = format_args!("1 to {NAME} letters, digits, '-', '_' and '.', not dots alone");
+            let wanted = format_args!("1 to {NAME} letters, digits, '-', '_' and '.', not only dots");
             self.note(place, key, format_args!("{key} is \"{}\"; it must be {wanted}", printable(name)));
         }
     }
@@ -425,7 +432,9 @@ impl<'t> Checker<'t> {
                 self.note(place, "", format_args!("this [[port]] has no kind: add {kinds}, as vhost-user = \"web.sock\""));
             }
             [_] => {}
-            [first, second, ..] => self.note(place, second, format_args!("a port has one kind: leave out {first} or {second}")),
+            [first, second, ..] => {
+                self.note(place, second, format_args!("a port has exactly one kind: remove {first} or {second}"))
+            }
         }
         for (key, path) in [("vhost-user", &entry.vhost_user), ("stream", &entry.stream)] {
             if let Some(path) = path {
@@ -439,28 +448,28 @@ impl<'t> Checker<'t> {
             self.check_domain(place, domain);
         }
         if entry.vif != 0 && !place.has("xen") {
-            self.note(place, "vif", "vif is for xen ports: leave it out here");
+            self.note(place, "vif", "vif applies to xen ports only: remove it");
         }
         if entry.connect && !place.has("vhost-user") && !place.has("stream") {
-            self.note(place, "connect", "connect is for vhost-user and stream ports: leave it out here");
+            self.note(place, "connect", "connect applies to vhost-user and stream ports only: remove it");
         }
         if entry.checksums != Checksums::Keep && !place.has("stream") {
-            self.note(place, "checksums", "checksums is for stream ports: leave it out here");
+            self.note(place, "checksums", "checksums applies to stream ports only: remove it");
         }
         if entry.netns.is_some() && !place.has("tap") {
-            self.note(place, "netns", "netns is for tap ports: leave it out here");
+            self.note(place, "netns", "netns applies to tap ports only: remove it");
         }
         self.check_namespace(place, entry.netns.as_deref());
         self.check_access(place, "access", &entry.access);
         if entry.access != Access::default() && (entry.connect || !place.has("vhost-user") && !place.has("stream")) {
-            self.note(place, "access", "access is for vhost-user and stream ports at which memlane listens: leave it out here");
+            self.note(place, "access", "access applies only to vhost-user and stream ports where memlane listens: remove it");
         }
         self.check_name(place, "segment", &entry.segment);
         if let Some(mac) = &entry.mac {
             self.check_mac(place, mac);
         }
         if entry.anti_spoof != AntiSpoof::Off && !place.has("mac") {
-            let text = "anti-spoof lets the guest send from the port's own address, and the port has none: add one, as mac = \"02:00:00:00:00:01\"";
+            let text = "anti-spoof needs the guest's MAC address, and the port has none: add one, as mac = \"02:00:00:00:00:01\"";
             self.note(place, "anti-spoof", text);
         }
     }
@@ -470,10 +479,14 @@ impl<'t> Checker<'t> {
         let whole = self.folder.join(path).as_os_str().len();
         if length == 0 || whole > SOCKET_PATH {
             let folder = if whole > length { ", its folder included" } else { "" };
-            self.note(place, key, format_args!("{key} has {whole} bytes{folder}; a socket's path must have 1 to {SOCKET_PATH}"));
+            self.note(
+                place,
+                key,
+                format_args!("{key} is a path of {whole} bytes{folder}; a socket path must have 1 to {SOCKET_PATH} bytes"),
+            );
         }
         if path.to_string_lossy().contains(char::is_control) {
-            self.note(place, key, format_args!("{key} has control characters, which a socket's path must not have"));
+            self.note(place, key, format_args!("{key} contains control characters: remove them from the socket path"));
         }
     }
 
@@ -484,7 +497,7 @@ impl<'t> Checker<'t> {
                 self.note(
                     place,
                     "metrics-access",
-                    "metrics-access is for the socket of the key metrics: add one, as metrics = \"unix:net.metrics\"",
+                    "metrics-access applies to the socket of the key metrics, which is missing: add one, as metrics = \"unix:net.metrics\"",
                 );
             }
             return;
@@ -492,7 +505,11 @@ impl<'t> Checker<'t> {
         match (metrics::socket(text), text.parse::<SocketAddr>()) {
             (Some(path), _) => self.check_socket(place, "metrics", path),
             (None, Ok(_)) if document.metrics_access != Access::default() => {
-                self.note(place, "metrics-access", "metrics-access is for a Unix socket, and metrics is an address that every user of the host reaches: leave it out here");
+                self.note(
+                    place,
+                    "metrics-access",
+                    "metrics-access applies to Unix sockets only, and metrics is a TCP address: remove it",
+                );
             }
             (None, Ok(_)) => {}
             (None, Err(_)) => {
@@ -516,7 +533,7 @@ impl<'t> Checker<'t> {
         if name.is_empty() || name.len() > INTERFACE_NAME || !name.chars().all(good) {
             let name = printable(name);
             let text = format_args!(
-                "{key} is \"{name}\"; it must be an interface's name: 1 to {INTERFACE_NAME} characters without spaces, /, : and %"
+                "{key} is \"{name}\"; it must be an interface name: 1 to {INTERFACE_NAME} characters without spaces, /, : and %"
             );
             self.note(place, key, text);
         }
@@ -525,7 +542,7 @@ impl<'t> Checker<'t> {
     fn check_namespace(&mut self, place: &Place, name: Option<&str>) {
         if let Some(name) = name.filter(|name| !netns::is_name(name)) {
             let name = printable(name);
-            let text = format_args!("netns is \"{name}\"; it must be a name under /run/netns, as `ip netns list` shows them");
+            let text = format_args!("netns is \"{name}\"; it must be a name that `ip netns list` shows");
             self.note(place, "netns", text);
         }
     }
@@ -533,7 +550,8 @@ impl<'t> Checker<'t> {
     fn check_domain(&mut self, place: &Place, domain: &str) {
         // Characters that xl accepts, and that are possible in a path of xenstore.
         if domain.is_empty() || domain.len() > 64 || domain.contains(|c: char| !c.is_ascii_graphic() || c == '/') {
-            let text = format_args!("xen is \"{}\"; it must be a domain's name, or its number in quotes", printable(domain));
+            let text =
+                format_args!("xen is \"{}\"; it must be the name of a Xen domain, or its number in quotes", printable(domain));
             self.note(place, "xen", text);
         }
     }
@@ -541,10 +559,12 @@ impl<'t> Checker<'t> {
     fn check_mac(&mut self, place: &Place, mac: &str) {
         match mac.parse::<MacAddress>() {
             Ok(address) if address.is_unicast() => {}
-            Ok(_) => self.note(place, "mac", format_args!("mac is \"{mac}\"; it must be a unicast address, not that of a group")),
+            Ok(_) => self.note(place, "mac", format_args!("mac is \"{mac}\"; it must be a unicast address, not a group address")),
             Err(_) => {
-                let text =
-                    format_args!("mac is \"{}\"; it must be six bytes in hexadecimal, as \"02:00:00:00:00:01\"", printable(mac));
+                let text = format_args!(
+                    "mac is \"{}\"; it must be a MAC address of six hexadecimal bytes, as \"02:00:00:00:00:01\"",
+                    printable(mac)
+                );
                 self.note(place, "mac", text);
             }
         }

@@ -94,7 +94,7 @@ fn real(path: &Path) -> PathBuf {
 impl Claim<'_> {
     /// The sentence for a resource that `first`, a port or the key `control`, has claimed already.
     pub fn taken(&self, first: &str) -> String {
-        format!("{self} is used twice, first by {first}: each needs its own")
+        format!("{self} is used twice, first by {first}: use another one")
     }
 }
 

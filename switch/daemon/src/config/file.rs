@@ -55,7 +55,7 @@ fn settle(mut look: impl FnMut() -> io::Result<Look>, timeout: Duration) -> io::
     if last.is_whole && last.version == version {
         return Ok(Settled { text: last.text, is_open: !last.is_remote });
     }
-    let text = "another program is writing it: try again when that has finished, or use `memlane reload --force`";
+    let text = "another program is writing the file: try again later, or use `memlane reload --force`";
     Err(io::Error::new(io::ErrorKind::ResourceBusy, text))
 }
 

@@ -12,7 +12,7 @@ use super::words::{either, nearest, printable};
 use super::{Config, Mistake, Mistakes, PasstEntry, PortConfig, PortEntry, PortKind, check};
 use memlane_backends::vhost_user::access::Access;
 
-const NO_PORT: &str = "a port must be an object of keys, as { \"name\": \"web\", \"vhost-user\": \"web.sock\" }";
+const NO_PORT: &str = "a port must be a JSON object, as { \"name\": \"web\", \"vhost-user\": \"web.sock\" }";
 
 impl Config {
     /// Reads a whole network; it is called `default_name` if it has no name. Relative paths lie in `folder`. A key with the value
@@ -22,9 +22,9 @@ impl Config {
     /// All [`Mistakes`] at once, by their keys; lines mean nothing there.
     pub fn from_json(document: &Value, default_name: &str, folder: &Path) -> Result<Self, Mistakes> {
         if !document.is_object() {
-            return Err(Mistakes::whole("a network must be an object of keys, as { \"port\": [] }"));
+            return Err(Mistakes::whole("a network must be a JSON object, as { \"port\": [] }"));
         }
-        let unreadable = |_| Mistakes::whole("a list has null in it, or a number is larger than any key takes: leave it out");
+        let unreadable = |_| Mistakes::whole("a list contains null, or a number is too large for any key: remove it");
         let text = toml::to_string(&without_nulls(document)).map_err(unreadable)?;
         Ok(Self::from_document(&check::check_in(&text, folder)?, default_name, folder))
     }
@@ -34,7 +34,11 @@ impl Config {
 pub fn misshapen(schema: &Value, sent: &Value) -> Mistakes {
     let list: Vec<Mistake> =
         shape::mistakes_of_all(schema, &Written::from(sent)).into_iter().map(|one| Mistake::of(&one.key, &one.text)).collect();
-    if list.is_empty() { Mistakes::whole("what was sent is not what /v1/openapi.json describes") } else { Mistakes::of(list) }
+    if list.is_empty() {
+        Mistakes::whole("the request body does not fit its schema in /v1/openapi.json")
+    } else {
+        Mistakes::of(list)
+    }
 }
 
 impl PortConfig {
@@ -71,7 +75,10 @@ impl PortConfig {
         }
         let known = PortEntry::keys();
         let told = fixed.into_iter().map(|(key, _)| match known.contains(key) {
-            true => Mistake::of(key, &format!("{key} cannot change while the port is there: detach it, and attach it anew")),
+            true => Mistake::of(
+                key,
+                &format!("{key} cannot change while the port is attached: detach the port, and attach it again with the new value"),
+            ),
             false => Mistake::of(key, &unknown_change(key)),
         });
         Err(Mistakes::of(told.chain(read.err().into_iter().flat_map(|mistakes| mistakes.list)).collect()))
@@ -94,8 +101,8 @@ fn unknown_change(key: &str) -> String {
         return told;
     }
     match nearest(key, CHANGEABLE.into_iter()) {
-        Some(near) => format!("there is no key {}; did you mean {near}?", printable(key)),
-        None => format!("there is no key {}; what can change is {}", printable(key), either(&CHANGEABLE.map(str::to_owned))),
+        Some(near) => format!("unknown key {}; did you mean {near}?", printable(key)),
+        None => format!("unknown key {}; the keys that can change are {}", printable(key), either(&CHANGEABLE.map(str::to_owned))),
     }
 }
 

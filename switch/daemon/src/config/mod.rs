@@ -320,7 +320,10 @@ impl Document {
         let folder = whole.parent().unwrap_or(Path::new("/"));
         if folder.to_str().is_none() {
             // Paths are printed and stored as text.
-            return Err(Mistakes::unreadable(path, &std::io::Error::other("its folder's path is not UTF-8: move it elsewhere")));
+            return Err(Mistakes::unreadable(
+                path,
+                &std::io::Error::other("the path of its folder is not UTF-8: move the file to another folder"),
+            ));
         }
         let mut document = check(text, folder).map_err(|mistakes| mistakes.in_file(path))?;
         let sockets = document.port.iter_mut().flat_map(|port| [&mut port.vhost_user, &mut port.stream]);

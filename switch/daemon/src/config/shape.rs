@@ -162,8 +162,8 @@ impl Walk<'_> {
         for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
             if keys.iter().all(|(known, ..)| known != name) {
                 let wanted = must_be(self.root, &schema["properties"][name], name);
-                let whole = if key.is_empty() { "what was sent" } else { key };
-                self.note(at, key, format!("{whole} has no {name}, which it needs: {wanted}"));
+                let whole = if key.is_empty() { "the request body" } else { key };
+                self.note(at, key, format!("{whole} lacks the key {name}; it must be {wanted}"));
             }
         }
     }
@@ -217,7 +217,7 @@ fn is_within(schema: &Value, number: f64) -> bool {
 fn wrong(root: &Value, schema: &Value, key: &str, form: &Form) -> String {
     let simple = alternatives(root, schema);
     if key.is_empty() {
-        return format!("what was sent is {}; it must be an object of keys", shown(form));
+        return format!("the request body is {}; it must be a JSON object", shown(form));
     }
     let text = format!("{key} is {}; it must be {}", shown(form), must_be(root, schema, key));
     let Form::Text(written) = form else { return text };
@@ -239,12 +239,12 @@ fn unknown(root: &Value, schema: &Value, table: &str, name: &str) -> String {
     }
     let known: Vec<&str> = schema["properties"].as_object().into_iter().flatten().map(|(known, _)| known.as_str()).collect();
     let name_shown = printable(name);
-    let what = if table.is_empty() { format!("there is no key {name_shown}") } else { format!("{table} has no key {name_shown}") };
+    let what = if table.is_empty() { format!("unknown key {name_shown}") } else { format!("unknown key {table}.{name_shown}") };
     if let Some(elsewhere) = where_else(root, schema, name) {
         return format!("{what} here: {elsewhere}");
     }
     match nearest(name, known.iter().copied()) {
         Some(near) => format!("{what}; did you mean {near}?"),
-        None => format!("{what}; the keys here are {}", known.join(", ")),
+        None => format!("{what}; the valid keys here are {}", known.join(", ")),
     }
 }

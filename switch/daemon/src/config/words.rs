@@ -34,9 +34,9 @@ fn kind(root: &Value, schema: &Value, key: &str) -> String {
         _ if is("integer") => format!("a whole number{}", range(schema)),
         _ if is("number") => format!("a number{}", range(schema)),
         _ if is("array") && alternatives(root, &schema["items"]).iter().any(|one| is_of(one, "object")) => {
-            format!("a list of tables, each begun by [[{key}]]")
+            format!("a list of tables, each with the heading [[{key}]]")
         }
-        _ if is("array") => format!("a list, each of which is {}", must_be(root, &schema["items"], key)),
+        _ if is("array") => format!("a list with elements of the form: {}", must_be(root, &schema["items"], key)),
         _ if is("object") => format!("a table{}", example(schema)),
         _ => "text in quotes".into(),
     }
@@ -45,7 +45,7 @@ fn kind(root: &Value, schema: &Value, key: &str) -> String {
 fn range(schema: &Value) -> String {
     match (schema["minimum"].as_f64(), schema["maximum"].as_f64()) {
         (Some(least), Some(most)) => format!(" from {least} to {most}"),
-        (Some(least), None) => format!(" from {least} on"),
+        (Some(least), None) => format!(" of at least {least}"),
         _ => String::new(),
     }
 }

@@ -73,7 +73,7 @@ impl<T: DeserializeOwned + JsonSchema + Send + 'static> Input for Sent<T> {
         let bytes = if bytes.is_empty() { b"{}" } else { bytes };
         let no_json = |error: serde_json::Error| {
             let (line, column) = (error.line(), error.column());
-            Refusal::new(StatusCode::BAD_REQUEST, format!("what was sent is no JSON: look at line {line}, column {column}"))
+            Refusal::new(StatusCode::BAD_REQUEST, format!("the request body is not valid JSON: see line {line}, column {column}"))
         };
         let sent: Value = serde_json::from_slice(bytes).map_err(no_json)?;
         T::deserialize(&sent).map(Self).map_err(|_| Refusal::from(misshapen(&schemars::schema_for!(T).to_value(), &sent)))
@@ -140,7 +140,7 @@ impl Api {
         let content = |schema: Schema| json!({ "application/json": { "schema": schema } });
         let mut responses = Map::new();
         let answer = self.schemas.subschema_for::<A>();
-        let success = json!({ "description": "It is done; this is the answer.", "content": content(answer) });
+        let success = json!({ "description": "Success.", "content": content(answer) });
         responses.insert(about.status.as_str().into(), success);
         for &status in about.problems {
             let problem = self.schemas.subschema_for::<Problem>();
@@ -243,7 +243,9 @@ impl Api {
     /// The router that serves `managed`; unknown paths are answered with `nowhere`.
     pub fn router(self, managed: Arc<Managed>, nowhere: &'static str) -> Router {
         let nowhere = move || async move { Refusal::new(StatusCode::NOT_FOUND, nowhere) };
-        let not_so = || async { Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this path has other methods: see /v1/openapi.json") };
+        let not_so = || async {
+            Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this path does not support the method: see /v1/openapi.json")
+        };
         self.router.fallback(nowhere).method_not_allowed_fallback(not_so).with_state(managed)
     }
 }
@@ -251,14 +253,16 @@ impl Api {
 /// Meaning of a status in this API.
 fn meaning(status: u16) -> &'static str {
     match status {
-        400 => "What was sent is no JSON.",
-        404 => "There is nothing of this name.",
-        409 => "The network, or the machine, is not such that it can be done; nothing has changed unless the answer says so.",
-        408 => "What was sent came too slowly.",
-        413 => "More was sent than is read.",
-        422 => "What was sent has mistakes; nothing has changed.",
-        500 => "The machine refuses, or what was done cannot be kept.",
-        _ => "The network ends, or does as much as it may at a time.",
+        400 => "The request body is not valid JSON.",
+        404 => "There is no port or segment of this name.",
+        409 => {
+            "The request conflicts with the state of the network or of the machine. Nothing was changed, unless the answer says so."
+        }
+        408 => "The request body arrived too slowly.",
+        413 => "The request body is too long.",
+        422 => "The request has mistakes. Nothing was changed.",
+        500 => "The kernel refused a system call, or the change cannot be saved.",
+        _ => "The network is shutting down, or a limit of concurrent requests is reached.",
     }
 }
 
@@ -268,7 +272,7 @@ pub const FILE: &str = "memlane-file";
 /// Refuses a request for the network of another file.
 fn check_file(managed: &Managed, headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(file) = headers.get(FILE) else { return Ok(()) };
-    let wrong = |error| Refusal::new(StatusCode::BAD_REQUEST, format!("the header {FILE} is no file: {error}"));
+    let wrong = |error| Refusal::new(StatusCode::BAD_REQUEST, format!("the header {FILE} does not describe a file: {error}"));
     managed.check_file(&serde_json::from_slice(file.as_bytes()).map_err(wrong)?)
 }
 
@@ -294,7 +298,12 @@ async fn respond(
     let brought = bounds.read(request).await?;
     let _answering = answering.begin();
     let place = bounds.enter(lane).await?;
-    let lost = |_| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the answer was lost by a defect; the log tells more");
+    let lost = |_| {
+        Refusal::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal error: the request was lost by a defect of memlane; see its log, and report it",
+        )
+    };
     let run = move || {
         let answer = run(&brought.bytes);
         // Not earlier: if the client disconnects, the thread is in use until here all the same.

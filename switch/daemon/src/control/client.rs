@@ -209,7 +209,7 @@ impl Client {
         let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|&pid| pid != 0);
         let peer = Peer { user: credentials.uid(), pid };
         if self.user.is_some_and(|user| user != peer.user) {
-            return Err(ControlError::Answer("the process that listens is another user's".into()));
+            return Err(ControlError::Answer("the process that listens there belongs to another user".into()));
         }
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| unanswered(&error))?;

@@ -43,7 +43,7 @@ pub enum ControlError {
         cause: io::Error,
     },
     /// No process listens there, or access is denied.
-    #[error("no network answers at {path}: {cause}. {hint}{}", reach::remedy(path, cause))]
+    #[error("cannot connect to the control socket {path}: {cause}. {hint}{}", reach::remedy(path, cause))]
     Unreachable {
         /// The socket.
         path: PathBuf,
@@ -54,8 +54,8 @@ pub enum ControlError {
     },
     /// No response within the timeout.
     #[error(
-        "the network at {path} gives no answer within {seconds} s: it carries out a long change still, is stopped (SIGSTOP) or has no descriptors \
-         left; look at its log, and ask `memlane doctor`"
+        "the network at {path} did not answer within {seconds} s: it is still applying a long change, is stopped (SIGSTOP), or has no file \
+         descriptors left. See its log and `memlane doctor`"
     )]
     Silent {
         /// The socket.
@@ -64,16 +64,16 @@ pub enum ControlError {
         seconds: u64,
     },
     /// The connection was closed before the response.
-    #[error("the network at {path} has ended before it answered; `memlane list` shows those that run")]
+    #[error("the network at {path} ended before it answered; `memlane list` shows the running networks")]
     Ended {
         /// The socket.
         path: PathBuf,
     },
     /// The response cannot be parsed.
-    #[error("the network's answer makes no sense: {0}. Are both of the same version?")]
+    #[error("the network's answer cannot be read: {0}. Does another version of memlane run it? `memlane status` shows the version")]
     Answer(String),
     /// The network refused the request.
-    #[error("the network refuses: {0}")]
+    #[error("the request was rejected: {0}")]
     Refused(Refusal),
     /// Another error of the kernel.
     #[error(transparent)]

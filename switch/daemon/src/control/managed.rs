@@ -353,7 +353,9 @@ impl Managed {
         }
         if !difference.restart.is_empty() && !options.ports_only {
             let keys = difference.restart.join(", ");
-            let text = format!("only a restart changes {keys}: restart the network, or ask for the ports alone (--ports-only)");
+            let text = format!(
+                "{keys} cannot change while the network runs: restart it, or apply only the changes of ports (--ports-only)"
+            );
             return Err(Refusal::new(StatusCode::CONFLICT, text));
         }
         if let Some(text) = refused {
@@ -403,9 +405,8 @@ impl Managed {
     }
 
     fn load_file(&self, force: bool) -> Result<Reread, Refusal> {
-        let none = || {
-            Refusal::new(StatusCode::CONFLICT, "the network was started without a file: name one, as `memlane reload FILE` does")
-        };
+        let none =
+            || Refusal::new(StatusCode::CONFLICT, "the network was started without a file: name one, as in `memlane reload FILE`");
         let file: &Path = self.origin.file.as_deref().ok_or_else(none)?;
         // With line numbers and the path, which may be another file than the operator expects.
         let told = |mistakes: Mistakes| {

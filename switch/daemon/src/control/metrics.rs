@@ -79,25 +79,27 @@ const PORT_COUNTERS: [PortCounter; 7] = [
     ("memlane_port_receive_bytes", "Bytes that the guest received from the network.", |port| port.totals.receive_bytes),
     ("memlane_port_transmit_frames", "Frames that the guest transmitted to the network.", |port| port.totals.transmit_frames),
     ("memlane_port_transmit_bytes", "Bytes that the guest transmitted to the network.", |port| port.totals.transmit_bytes),
-    ("memlane_port_flooded_frames", "Frames of the guest that were sent to all other ports of its segment.", |port| {
+    ("memlane_port_flooded_frames", "Frames that the guest transmitted and the switch flooded to its segment.", |port| {
         port.totals.flooded
     }),
-    ("memlane_port_bad_receive_chains", "Receive buffers of the guest that broke a rule of virtio.", |port| {
+    ("memlane_port_bad_receive_chains", "Receive chains of the guest that violated the virtio specification.", |port| {
         port.totals.bad_receive_chains
     }),
-    (
-        "memlane_port_quarantines",
-        "Times that the port was put in quarantine because its guest or front end broke a rule.",
-        |port| port.quarantines,
-    ),
+    ("memlane_port_quarantines", "Quarantines of the port, because its guest or front end violated the protocol.", |port| {
+        port.quarantines
+    }),
 ];
 
 /// A gauge of ports.
 const PORT_GAUGES: [PortCounter; 4] = [
-    ("memlane_port_waiting_frames", "Frames that wait for the guest now.", |port| port.totals.waiting),
+    ("memlane_port_waiting_frames", "Frames that wait for receive buffers of the guest now (backpressure).", |port| {
+        port.totals.waiting
+    }),
     ("memlane_port_stations", "MAC addresses learned behind the port.", |port| port.learned_addresses as u64),
-    ("memlane_port_memory_charged_bytes", "Bytes of the guest's memory that are charged to the switch.", |port| port.memory_paid),
-    ("memlane_port_open_fds", "File descriptors that the port's front end holds in the switch.", |port| port.descriptors),
+    ("memlane_port_memory_charged_bytes", "Bytes of guest memory charged to the switch, because it touched them first.", |port| {
+        port.memory_paid
+    }),
+    ("memlane_port_open_fds", "File descriptors that the switch holds for the port's front end.", |port| port.descriptors),
 ];
 
 const STATES: [&str; 5] = ["waiting", "speaking", "running", "quarantined", "disabled"];
@@ -141,15 +143,15 @@ impl Text<'_> {
     fn network(&mut self, reload: &LastReload) {
         let report = self.report;
         let labels = [("version", report.version.as_str())];
-        self.text.family("memlane_build", Kind::Info, "The program that serves the network.").info(&labels);
+        self.text.family("memlane_build", Kind::Info, "Version of memlane that runs the network.").info(&labels);
         let labels = [("network", report.name.as_str())];
         self.text.family("memlane_network", Kind::Info, "The network.").info(&labels);
         let success = reload.success.load(Ordering::Relaxed);
-        self.single("memlane_config_reload_success", Kind::Gauge, "Whether the last reload of the file succeeded.", success);
+        self.single("memlane_config_reload_success", Kind::Gauge, "1 if the last reload of the file succeeded, else 0.", success);
         let at = reload.at.load(Ordering::Relaxed);
-        let help = "When the file was last read with success, in seconds since 1970.";
+        let help = "Time of the last successful reload, in seconds since 1970.";
         self.single("memlane_config_last_reload_timestamp_seconds", Kind::Gauge, help, at);
-        let help = "Whether the state file has the latest changes, or none is kept.";
+        let help = "1 if the state file has the latest changes or there is none, else 0.";
         self.single("memlane_state_saved", Kind::Gauge, help, report.unsaved.is_none());
     }
 
@@ -177,7 +179,7 @@ impl Text<'_> {
             let own: [Label<'_>; 4] = [("port", &port.name), ("segment", &port.segment), ("kind", &port.kind), ("mac", mac)];
             info.info(&[[network].as_slice(), &own].concat());
         }
-        let mut state = text.family("memlane_port_state", Kind::Gauge, "1 for the state that the port is in, 0 for the others.");
+        let mut state = text.family("memlane_port_state", Kind::Gauge, "1 for the present state of the port, 0 for the others.");
         for port in ports {
             for name in STATES {
                 state.sample(&[network, ("port", &port.name), ("state", name)], port.state == name);
@@ -189,7 +191,7 @@ impl Text<'_> {
                 ports.iter().for_each(|port| family.sample(&[network, ("port", &port.name)], value(port)));
             }
         }
-        let help = "Frames from the guest or for it that were dropped, by the reason.";
+        let help = "Dropped frames, by drop reason.";
         let mut drops = text.family("memlane_port_dropped_frames", Kind::Counter, help);
         for port in ports {
             for reason in DropReason::ALL {
@@ -197,14 +199,14 @@ impl Text<'_> {
                 drops.sample(&[network, ("port", &port.name), ("reason", reason.name())], count);
             }
         }
-        let help = "Notifications from the guest (kick) and to it (interrupt), and how many of either were lost and made up for.";
+        let help = "Notifications: kicks from the guest, interrupts to it, and lost ones of either kind that were recovered.";
         let mut notifications = text.family("memlane_port_notifications", Kind::Counter, help);
         for port in ports {
             for (kind, count) in NOTIFICATIONS {
                 notifications.sample(&[network, ("port", &port.name), ("kind", kind)], count(&port.totals));
             }
         }
-        let help = "Times that a limit of the port held frames back.";
+        let help = "Times that a rate limit of the port delayed frames.";
         let mut limited = text.family("memlane_port_limited", Kind::Counter, help);
         for port in ports {
             for (direction, count) in [("transmit", port.totals.transmit_limited), ("receive", port.totals.receive_limited)] {
@@ -266,12 +268,12 @@ impl Text<'_> {
     fn memory(&mut self) {
         let report = self.report;
         let mut bytes = |name, help, value: u64| self.single(name, Kind::Gauge, help, value);
-        bytes("memlane_memory_frames_bytes", "Memory of the switch that frames take.", report.memory_held);
-        bytes("memlane_memory_frames_limit_bytes", "Memory of the switch that frames may take.", report.memory_most);
-        bytes("memlane_guest_memory_mapped_bytes", "Guest memory that is mapped.", report.guest_memory.mapped);
-        bytes("memlane_guest_memory_limit_bytes", "Guest memory that may be mapped.", report.guest_memory.most);
-        bytes("memlane_guest_memory_touched_bytes", "Guest memory that the switch has touched.", report.guest_memory.touched);
-        let help = "Connections that were refused or ended because file descriptors ran out.";
+        bytes("memlane_memory_frames_bytes", "Switch memory in use for frames.", report.memory_held);
+        bytes("memlane_memory_frames_limit_bytes", "Limit of switch memory for frames.", report.memory_most);
+        bytes("memlane_guest_memory_mapped_bytes", "Guest memory mapped by the switch.", report.guest_memory.mapped);
+        bytes("memlane_guest_memory_limit_bytes", "Limit of guest memory mapped by the switch.", report.guest_memory.most);
+        bytes("memlane_guest_memory_touched_bytes", "Guest memory touched by the switch.", report.guest_memory.touched);
+        let help = "Connections refused or closed because file descriptors ran out.";
         self.single("memlane_refused_connections", Kind::Counter, help, report.descriptors.refused);
     }
 
@@ -283,15 +285,15 @@ impl Text<'_> {
         let network = ("network", report.name.as_str());
         type UplinkGauge = (&'static str, &'static str, fn(&crate::uplink::UplinkReport) -> u64);
         let gauges: [UplinkGauge; 5] = [
-            ("memlane_uplink_hosts", "Other hosts that the segment reaches.", |uplink| uplink.hosts.len() as u64),
-            ("memlane_uplink_announced_stations", "MAC addresses of this host that others are told of.", |uplink| {
+            ("memlane_uplink_hosts", "Other hosts of the segment.", |uplink| uplink.hosts.len() as u64),
+            ("memlane_uplink_announced_stations", "Local MAC addresses announced to other hosts.", |uplink| {
                 uplink.announced as u64
             }),
-            ("memlane_uplink_held_back_stations", "MAC addresses of this host that others are not told of.", |uplink| {
+            ("memlane_uplink_held_back_stations", "Local MAC addresses not announced to other hosts.", |uplink| {
                 uplink.held_back as u64
             }),
-            ("memlane_uplink_remote_stations", "MAC addresses of other hosts.", |uplink| uplink.learned_addresses.len() as u64),
-            ("memlane_uplink_healthy", "Whether other hosts are told all that they should be.", |uplink| {
+            ("memlane_uplink_remote_stations", "Remote MAC addresses.", |uplink| uplink.learned_addresses.len() as u64),
+            ("memlane_uplink_healthy", "1 if all local MAC addresses are announced as configured, else 0.", |uplink| {
                 uplink.trouble.is_none().into()
             }),
         ];

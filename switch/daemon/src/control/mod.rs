@@ -81,6 +81,6 @@ pub fn listen(path: &Path) -> Result<(UnixListener, Listener), ControlError> {
 /// # Errors
 /// The kernel refuses the socket.
 pub async fn serve(listener: UnixListener, managed: &Arc<Managed>) -> io::Result<()> {
-    let router = routes::api().router(Arc::clone(managed), "there is nothing at this path: see /v1/openapi.json");
+    let router = routes::api().router(Arc::clone(managed), "there is no such path: see /v1/openapi.json");
     server::serve(&listener, router, server::CONNECTIONS).await
 }

@@ -73,14 +73,14 @@ impl Refusal {
         let mistakes: Vec<KeyMistake> = mistakes.into_iter().map(|(key, text)| KeyMistake { key, text }).collect();
         let error = match &mistakes[..] {
             [one] => one.to_string(),
-            several => format!("{} mistakes, for which nothing was changed:", several.len()),
+            several => format!("nothing was changed, because the request has {} mistakes:", several.len()),
         };
         Self { status, problem: Problem { error, mistakes } }
     }
 
     /// A refusal because the network is ending, or has ended.
     pub fn ending() -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "the network ends")
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "the network is shutting down")
     }
 }
 
@@ -142,6 +142,9 @@ mod tests {
         assert_eq!(told(&[("mtu", "mtu is 3")]), "mtu is 3");
         assert_eq!(told(&[("port[0].mtu", "mtu is 3")]), "port[0]: mtu is 3");
         let several = [("mtu", "mtu is 3"), ("port[4].mac", "mac is 7"), ("port[5].mac", "mac is 7"), ("", "no object")];
-        assert_eq!(told(&several), "4 mistakes, for which nothing was changed:\n  mtu is 3\n  port[4]: mac is 7\n  no object");
+        assert_eq!(
+            told(&several),
+            "nothing was changed, because the request has 4 mistakes:\n  mtu is 3\n  port[4]: mac is 7\n  no object"
+        );
     }
 }

@@ -13,7 +13,7 @@ pub(super) fn remedy(path: &Path, cause: &io::Error) -> String {
     match cause.kind() {
         io::ErrorKind::PermissionDenied => as_its_user(path),
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => not_running(path, &folder::of_all_users()),
-        _ => "Check that it is the control socket of a network".into(),
+        _ => "Check that the path is the control socket of a network".into(),
     }
 }
 
@@ -30,7 +30,7 @@ fn as_its_user(path: &Path) -> String {
 
 fn not_running(path: &Path, folders: &[PathBuf]) -> String {
     let own = path.parent().unwrap_or(Path::new(""));
-    let start = "Start it with `memlane up`";
+    let start = "Start the network with `memlane up`";
     for folder in folders.iter().filter(|folder| *folder != own) {
         let there = path.file_name().map(|name| folder.join(name)).unwrap_or_default();
         match std::fs::symlink_metadata(&there) {
@@ -83,7 +83,7 @@ mod tests {
         let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
         let folders = [ours.clone(), theirs.clone()];
         let told = || not_running(&ours.join("net.control"), &folders);
-        assert_eq!(told(), "Start it with `memlane up`");
+        assert_eq!(told(), "Start the network with `memlane up`");
         std::fs::create_dir(&theirs).unwrap();
         std::fs::write(theirs.join("net.control"), "").unwrap();
         let user = name(nix::unistd::geteuid().as_raw());

@@ -32,12 +32,12 @@ impl ReloadOptions {
             return None;
         }
         if removed.len() == ports {
-            let text = "the file has none of the ports that run, so that all of them would be detached";
-            return Some(format!("{text} ({ports} now). Check the file, or use `memlane reload --force` if that is meant"));
+            let text = "the file contains none of the running ports, so all of them would be detached";
+            return Some(format!("{text} ({ports} now). Check the file, or use `memlane reload --force` to detach them"));
         }
         let names: Vec<&str> = removed.iter().map(|port| port.name.as_str()).collect();
-        let text = "the file may have been cut off (it ends in the middle of a line, or another program has it open for writing): it does not \
-                    have the ports";
+        let text = "the file may have been cut off (it ends in the middle of a line, or another program has it open for writing): it lacks \
+                    the ports";
         let remedy = "End its last line and close it, or use `memlane reload --force`";
         self.cut_off.then(|| format!("{text} {}. {remedy}", names.join(", ")))
     }
@@ -196,9 +196,9 @@ fn lead_on(daemon: &Daemon, uplink: &UplinkConfig, difference: &Difference, done
     let Err(error) = daemon.add_uplink(uplink) else { return done.leads_on.push(uplink.segment.clone()) };
     let before = difference.ends_here.iter().find(|before| before.segment == uplink.segment);
     let now = match before.map(|before| daemon.add_uplink(before)) {
-        None => "it ends here".into(),
-        Some(Ok(())) => "it goes on as before".into(),
-        Some(Err(again)) => format!("it ends here, since it cannot go on as before either: {again}"),
+        None => "the segment has no uplink now".into(),
+        Some(Ok(())) => "its former uplink was restored".into(),
+        Some(Err(again)) => format!("the segment has no uplink now, because its former one could not be restored: {again}"),
     };
     done.fail(&uplink.segment, format!("{error} ({now})"));
 }
@@ -207,8 +207,8 @@ fn lead_on(daemon: &Daemon, uplink: &UplinkConfig, difference: &Difference, done
 fn attach_anew(handle: &DaemonHandle, changed: &Changed, done: &mut Reloaded) {
     let Err(error) = handle.attach(&changed.after) else { return done.changed.push(told(changed)) };
     let now = match handle.attach(&changed.before) {
-        Ok(()) => "it is as it was, and its guest has to connect again".into(),
-        Err(again) => format!("it is detached, since it cannot be attached as it was either: {again}"),
+        Ok(()) => "its former settings were restored, and its guest has to connect again".into(),
+        Err(again) => format!("it is detached now, because its former settings could not be restored: {again}"),
     };
     done.fail(&changed.after.name, format!("{error} ({now})"));
 }

@@ -137,52 +137,52 @@ pub fn read_only() -> Api {
 pub fn api() -> Api {
     let created = |about: About| About { status: StatusCode::CREATED, ..about };
     read_only()
-        .route(Method::GET, "/v1/network", about("network", "The network, its ports and its workers.", &[503]), network)
-        .route(Method::GET, "/v1/identity", about("identity", "Which network this is: its name, its file, its process.", &[503]), identity)
-        .route(Method::GET, "/v1/ports", about("ports", "The ports, in the order in which they came.", &[503]), ports)
+        .route(Method::GET, "/v1/network", about("network", "Report of the network, its ports and its workers.", &[503]), network)
+        .route(Method::GET, "/v1/identity", about("identity", "Identity of the network: its name, its file, its process.", &[503]), identity)
+        .route(Method::GET, "/v1/ports", about("ports", "Reports of all ports, in the order in which they were attached.", &[503]), ports)
         .route(
             Method::POST,
             "/v1/ports",
             created(about(
                 "attach",
-                "Attaches a port. Its segment comes with its first port, and goes with its last. Relative paths lie beside the network's file.",
+                "Attaches a port. A segment is created with its first port and removed with its last. Relative paths are relative to the folder of the network's file.",
                 &[400, 409, 413, 422, 500, 503],
             )),
             attach,
         )
-        .route(Method::GET, "/v1/ports/{name}", about("port", "A port, and what would attach it again.", &[404, 503]), port)
+        .route(Method::GET, "/v1/ports/{name}", about("port", "Report of a port, and the keys that attach it again.", &[404, 503]), port)
         .route(
             Method::PATCH,
             "/v1/ports/{name}",
-            about("change", "Changes a port while it runs; answers with all that holds now.", &[400, 404, 409, 413, 422, 500, 503]),
+            about("change", "Changes a running port; returns its new keys.", &[400, 404, 409, 413, 422, 500, 503]),
             change,
         )
         .route(
             Method::DELETE,
             "/v1/ports/{name}",
-            about("detach", "Detaches a port; answers with what would attach it again.", &[404, 500, 503]),
+            about("detach", "Detaches a port; returns the keys that attach it again.", &[404, 500, 503]),
             detach,
         )
         .route(
             Method::POST,
             "/v1/ports/{name}/drain",
-            about("drain", "Disables a port, and waits until nothing of it is under way.", &[400, 404, 413, 422, 500, 503]),
+            about("drain", "Disables a port, and waits until none of its frames is in flight.", &[400, 404, 413, 422, 500, 503]),
             drain,
         )
         .route(
             Method::POST,
             "/v1/ports/{name}/why",
-            about("why", "Tells what would become of a frame of the port's guest, without sending it.", &[400, 404, 413, 422, 503]),
+            about("why", "Predicts the outcome of a frame from the port's guest, without sending it.", &[400, 404, 413, 422, 503]),
             why,
         )
-        .route(Method::GET, "/v1/segments", about("segments", "The segments: those that ports are on.", &[503]), segments)
-        .route(Method::GET, "/v1/segments/{name}", about("segment", "A segment and its MAC addresses.", &[404, 503]), segment)
+        .route(Method::GET, "/v1/segments", about("segments", "Reports of all segments with ports.", &[503]), segments)
+        .route(Method::GET, "/v1/segments/{name}", about("segment", "Report of a segment, and its learned MAC addresses.", &[404, 503]), segment)
         .route(
             Method::POST,
             "/v1/reload",
             about(
                 "reload",
-                "Makes the network what a document says, port by port; ports that are the same are not touched.",
+                "Applies a document to the network; ports without a difference are not touched.",
                 &[400, 409, 413, 422, 500, 503],
             ),
             reload,
@@ -190,14 +190,14 @@ pub fn api() -> Api {
         .stream(
             Method::GET,
             "/v1/events",
-            about("events", "What has happened to the network, and what happens.", &[503]),
+            about("events", "Events of the network: the last 4096, and further ones as they happen.", &[503]),
             &Form::TYPES,
             events,
         )
         .stream(
             Method::POST,
             "/v1/capture",
-            about("capture", "Captures frames, as a pcapng file that goes on until the client ends it.", &[400, 404, 413, 422, 500, 503]),
+            about("capture", "Captures frames as a pcapng file, until the client closes the connection.", &[400, 404, 413, 422, 500, 503]),
             &[capture::CONTENT_TYPE],
             begin_capture,
         )

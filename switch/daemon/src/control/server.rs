@@ -113,7 +113,9 @@ impl Bounds {
             Lane::Scrape => Ok(Arc::clone(&self.scrapes).acquire_owned().await.ok()),
             Lane::Drain => match Arc::clone(&self.drains).try_acquire_owned() {
                 Ok(place) => Ok(Some(place)),
-                Err(_) => Err(busy(format!("{DRAINS} ports are being drained, and no more are at a time: wait until one is"))),
+                Err(_) => Err(busy(format!(
+                    "{DRAINS} ports are being drained already, which is the limit: try again when one has finished"
+                ))),
             },
         }
     }
@@ -131,26 +133,36 @@ impl Bounds {
     /// # Errors
     /// It is too long, takes too long, or all bodies together are at the memory limit.
     pub async fn read(&self, request: Request) -> Result<Brought, Refusal> {
-        let too_slow =
-            |_| Refusal::new(StatusCode::REQUEST_TIMEOUT, format!("what is sent has to come within {} s", BODY.as_secs()));
+        let too_slow = |_| {
+            Refusal::new(
+                StatusCode::REQUEST_TIMEOUT,
+                format!("the request body did not arrive within {} s: try again", BODY.as_secs()),
+            )
+        };
         tokio::time::timeout(BODY, self.read_all(request.into_body())).await.map_err(too_slow)?
     }
 
     async fn read_all(&self, mut body: Body) -> Result<Brought, Refusal> {
-        let too_much = || Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("more than {MOST_BYTES} bytes are not read"));
+        let too_much = || {
+            Refusal::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("the request body is longer than the limit of {MOST_BYTES} bytes: send a smaller document"),
+            )
+        };
         if body.size_hint().lower() > MOST_BYTES as u64 {
             return Err(too_much());
         }
         let mut brought = Brought::default();
         while let Some(frame) = body.frame().await {
-            let broken = |error| Refusal::new(StatusCode::BAD_REQUEST, format!("what was sent broke off: {error}"));
+            let broken =
+                |error| Refusal::new(StatusCode::BAD_REQUEST, format!("the connection ended within the request body: {error}"));
             let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
             if brought.bytes.len() + data.len() > MOST_BYTES {
                 return Err(too_much());
             }
             let units = data.len().div_ceil(UNIT) as u32;
             let Ok(part) = Arc::clone(&self.bodies).try_acquire_many_owned(units) else {
-                return Err(busy("other requests bring all that is read at a time: try again".into()));
+                return Err(busy("other request bodies use all memory for them: try again".into()));
             };
             match &mut brought.held {
                 Some(held) => held.merge(part),
@@ -249,7 +261,7 @@ async fn converse(stream: impl Stream, router: Router) {
 
 /// Answers a connection beyond the limit with 503 and the reason.
 async fn turn_away(mut stream: impl Stream, most: usize) {
-    let text = format!("{{\"error\":\"{most} requests are being answered, and no more are at a time: try again\"}}");
+    let text = format!("{{\"error\":\"{most} requests are being answered already, which is the limit: try again\"}}");
     let head = "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-type: application/json\r\n";
     let answer = format!("{head}content-length: {}\r\n\r\n{text}", text.len());
     let _ = tokio::time::timeout(PAUSE, stream.write_all(answer.as_bytes())).await;

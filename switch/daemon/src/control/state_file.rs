@@ -242,7 +242,7 @@ fn make_folder(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
             DirBuilder::new().mode(0o700).create(folder).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => io::Error::new(error.kind(), "its folder is not there, nor the one around it"),
+                io::ErrorKind::NotFound => io::Error::new(error.kind(), "neither its folder nor the parent of that exists"),
                 _ => error,
             })
         }

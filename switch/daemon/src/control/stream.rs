@@ -120,7 +120,7 @@ impl Form {
 
 /// The refusal of a streaming response beyond [`STREAMS`].
 pub fn too_many() -> Refusal {
-    let text = format!("{STREAMS} event streams and captures are read, and no more are at a time: end one");
+    let text = format!("{STREAMS} event streams and captures are open already, which is the limit: end one");
     Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
 }
 

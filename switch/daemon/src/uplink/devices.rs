@@ -44,7 +44,7 @@ impl Devices {
             Some(netns) => {
                 format!("network namespace {netns}: {cause}. Make it with `ip netns add`, and run memlane as root to enter it")
             }
-            None => format!("the kernel's routing cannot be reached: {cause}"),
+            None => format!("cannot open a netlink socket: {cause}"),
         })?;
         let present = present(&mut netlink, config).map_err(unread)?;
         let mtu = plan::mtu(config, &present)?;
@@ -81,7 +81,8 @@ impl Devices {
     /// One does not exist any more.
     pub fn indices(&mut self) -> Result<[u32; 3], String> {
         let present = present(&mut self.netlink, &self.config).map_err(unread)?;
-        let index = |name: &str| present.link(name).map(|link| link.index).ok_or_else(|| format!("device {name} has just gone"));
+        let index =
+            |name: &str| present.link(name).map(|link| link.index).ok_or_else(|| format!("device {name} was deleted meanwhile"));
         Ok([index(&self.config.tap)?, index(&self.config.bridge)?, index(&self.config.vxlan)?])
     }
 
@@ -162,7 +163,7 @@ impl Drop for Devices {
             if let Err(cause) = done
                 && cause.raw_os_error() != Some(libc::ENODEV)
             {
-                tracing::warn!(device = %name, %cause, "the device could not be taken away: ip link del {name}");
+                tracing::warn!(device = %name, %cause, "cannot remove the device: remove it with ip link del {name}");
             }
         }
     }
@@ -202,7 +203,7 @@ fn device_with(netlink: &mut Netlink, address: Ipv4Addr) -> io::Result<Option<u3
 }
 
 fn unread(cause: io::Error) -> String {
-    format!("the kernel does not tell which devices there are: {cause}")
+    format!("cannot list network devices by netlink: {cause}")
 }
 
 /// Whether the error means that rights are missing.
@@ -214,11 +215,13 @@ fn refused(config: &UplinkConfig, present: &Present, mtu: u32, step: &Step, caus
     let netns = config.namespace();
     if !is_forbidden(cause) {
         return format!(
-            "`{}` is refused: {cause}. Does this kernel have VXLAN and bridges? `modprobe vxlan bridge`",
+            "the kernel refuses `{}`: {cause}. If it lacks VXLAN or bridges, load them: modprobe -a vxlan bridge",
             step.command(netns)
         );
     }
     let user = User::from_uid(geteuid()).ok().flatten().map_or_else(|| geteuid().to_string(), |user| user.name);
     let commands = plan::commands(config, present, mtu, &user).join("\n  ");
-    format!("its devices cannot be made without CAP_NET_ADMIN: run memlane with it, or have root make them so:\n  {commands}")
+    format!(
+        "its devices cannot be created without CAP_NET_ADMIN: run memlane with this capability, or create them as root:\n  {commands}"
+    )
 }

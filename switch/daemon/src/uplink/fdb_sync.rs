@@ -115,7 +115,7 @@ impl FdbSync {
         };
         if !may_tell {
             fdb_sync.lament(
-                "its bridge learns by itself, since memlane lacks CAP_NET_ADMIN: other hosts hear of a machine when it has spoken"
+                "memlane lacks CAP_NET_ADMIN, so the bridge learns local MAC addresses from frames: other hosts learn of a guest only after its first frame"
                     .into(),
             );
         }
@@ -129,7 +129,7 @@ impl FdbSync {
         while !ends.load(Ordering::Relaxed) {
             self.wait();
             if let Err(cause) = self.hear() {
-                self.lament(format!("the kernel does not tell which machines are elsewhere: {cause}"));
+                self.lament(format!("cannot read the FDB of the VXLAN device: {cause}"));
                 // An error at once would be an error at once again.
                 std::thread::sleep(LOOK);
             }
@@ -199,8 +199,8 @@ impl FdbSync {
         if let Some(gone) = gone {
             let (name, segment) = (&self.names[gone], &self.uplink.segment.name);
             self.lament(format!(
-                "its device {name} was deleted by another program, and other hosts are cut off: take the uplink of segment {segment} out of the file, \
-                 memlane reload, put it in again, memlane reload"
+                "its device {name} was deleted by another program, and other hosts are unreachable: remove the uplink of segment {segment} from the file, \
+                 memlane reload, add it again, memlane reload"
             ));
         }
     }
@@ -329,14 +329,14 @@ impl FdbSync {
         if is_forbidden(cause) {
             self.may_tell = false;
             self.lament(
-                "other hosts are not told of machines here, since memlane lacks CAP_NET_ADMIN: run it with that capability".into(),
+                "local MAC addresses are not announced to other hosts, because memlane lacks CAP_NET_ADMIN: run it with this capability".into(),
             );
             return;
         }
         if let FdbChange::Here(address) = change {
             self.announced.retract(address);
         }
-        self.lament(format!("the bridge refuses to be told of a machine: {cause}"));
+        self.lament(format!("cannot add a local MAC address to the FDB of the bridge: {cause}"));
     }
 
     /// Updates the report.

@@ -130,7 +130,7 @@ impl Uplink {
     pub fn start(network: &Arc<Network>, name: &str, config: &UplinkConfig, members: usize) -> Result<Self, UplinkError> {
         let failed = |what: String| UplinkError { segment: config.segment.clone(), what };
         let own = Account::with_floor(&network.shared().descriptors.budget, OF_UPLINK).take(OF_UPLINK);
-        let own = own.ok_or_else(|| failed(format!("no descriptors are left for its uplink. {}", descriptors::REMEDY)))?;
+        let own = own.ok_or_else(|| failed(format!("no file descriptors are left for its uplink. {}", descriptors::REMEDY)))?;
         let mut devices = Devices::make(config, name).map_err(failed)?;
         let tap = Tap::attach(&config.tap, config.netns.as_deref()).map_err(|error| failed(error.to_string()))?;
         let may_tell = devices.take_tap().map_err(failed)?;

@@ -18,14 +18,14 @@ const SETTINGS: [(&str, &str); 2] =
 pub fn filtering(read: impl Fn(&str) -> String) -> Option<String> {
     let on: Vec<&str> = SETTINGS.iter().filter(|(path, _)| read(path).trim() == "1").map(|(_, program)| *program).collect();
     (!on.is_empty()).then(|| {
-        format!("br_netfilter has IP packets of bridges pass the FORWARD rules of {}: where those drop, as Docker's do, an uplink is cut off", on.join(" and "))
+        format!("br_netfilter passes bridged IP packets to the FORWARD rules of {}: if those drop, as Docker's do, an uplink is cut off", on.join(" and "))
     })
 }
 
 /// The rule that accepts packets of `bridge`.
 pub fn remedy(bridge: &str) -> String {
     format!(
-        "let them pass: iptables -I FORWARD -i {bridge} -o {bridge} -j ACCEPT, and the same with ip6tables; or, if nothing else needs it, sysctl -w \
+        "accept them: iptables -I FORWARD -i {bridge} -o {bridge} -j ACCEPT, and the same with ip6tables; or, if nothing else needs it, sysctl -w \
          net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0"
     )
 }

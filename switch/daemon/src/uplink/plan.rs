@@ -123,14 +123,14 @@ pub fn mtu(config: &UplinkConfig, present: &Present) -> Result<u32, String> {
     // An address of the loopback device is reached through other devices, by routes that are not known here.
     let known = link.filter(|link| !link.is_loopback);
     if let (Some(local), None) = (config.local, link) {
-        return Err(format!("no device here has the address {local}: let local be this host's address on the underlay"));
+        return Err(format!("no device of this host has the address {local}: set local to this host's address on the underlay"));
     }
     let left = known.map_or(USUAL_UNDERLAY, |link| link.mtu).saturating_sub(OVERHEAD);
     let wanted = config.mtu.map_or(left, u32::from);
     if let Some(link) = known.filter(|_| wanted > left) {
         let (name, mtu, needed) = (&link.name, link.mtu, wanted + OVERHEAD);
         return Err(format!(
-            "the underlay's {name} has an MTU of {mtu}, where frames of {wanted} bytes need {needed} with VXLAN's headers: raise it, or \
+            "the underlay's {name} has an MTU of {mtu}, but frames of {wanted} bytes need {needed} with VXLAN headers: raise it, or \
              set mtu = {left}"
         ));
     }
@@ -159,8 +159,12 @@ pub fn steps(config: &UplinkConfig, present: &Present, mtu: u32) -> Result<Vec<S
         Some(link) => check_vxlan(config, present, link)?,
         None => {
             check_rivals(config, present)?;
-            let none =
-                || format!("there is no device {}, and memlane can make it only if local says this host's address", config.vxlan);
+            let none = || {
+                format!(
+                    "device {} does not exist, and memlane can create it only with this host's address: set the key local",
+                    config.vxlan
+                )
+            };
             steps.push(Step::Vxlan {
                 name: config.vxlan.clone(),
                 vni: config.vni,
@@ -198,12 +202,10 @@ pub fn tap_steps(config: &UplinkConfig, present: &Present, mtu: u32) -> Result<V
 fn check_bridge(link: &NetworkDevice) -> Result<(), String> {
     let name = &link.name;
     if !link.is_bridge {
-        return Err(format!("{name} is there and is no bridge: remove it, or name another with bridge = \"...\""));
+        return Err(format!("{name} exists and is not a bridge: remove it, or name another with bridge = \"...\""));
     }
     if link.vlan_filtering {
-        return Err(format!(
-            "bridge {name} filters VLANs, of which memlane knows nothing: name a bridge of its own for the segment"
-        ));
+        return Err(format!("bridge {name} filters VLANs, which uplinks do not support: name another bridge for the segment"));
     }
     Ok(())
 }
@@ -211,11 +213,11 @@ fn check_bridge(link: &NetworkDevice) -> Result<(), String> {
 fn check_vxlan(config: &UplinkConfig, present: &Present, link: &NetworkDevice) -> Result<(), String> {
     let name = &link.name;
     let Some(vxlan) = &link.vxlan else {
-        return Err(format!("{name} is there and is no VXLAN device: remove it, or name another with vxlan = \"...\""));
+        return Err(format!("{name} exists and is not a VXLAN device: remove it, or name another with vxlan = \"...\""));
     };
     if vxlan.vni != config.vni {
         return Err(format!(
-            "VXLAN device {name} is there with VNI {}, not {}: remove it, or name another with vxlan = \"...\"",
+            "VXLAN device {name} exists with VNI {}, not {}: remove it, or name another with vxlan = \"...\"",
             vxlan.vni, config.vni
         ));
     }
@@ -229,17 +231,17 @@ fn check_vxlan(config: &UplinkConfig, present: &Present, link: &NetworkDevice) -
         && wanted != local
     {
         return Err(format!(
-            "VXLAN device {name} sends from {local}, where local says {wanted}: let both be this host's address on the underlay"
+            "VXLAN device {name} sends from {local}, but the key local is {wanted}: set both to this host's address on the underlay"
         ));
     }
     if vxlan.local.is_none() {
         return Err(format!(
-            "VXLAN device {name} has no local address, without which FRR tells nobody of its machines: ip link set dev {name} type vxlan local ADDRESS"
+            "VXLAN device {name} has no local address, so FRR announces none of its MAC addresses: ip link set dev {name} type vxlan local ADDRESS"
         ));
     }
     if vxlan.learning {
         return Err(format!(
-            "VXLAN device {name} learns from frames, against what FRR says: turn it off with ip link set dev {name} type vxlan nolearning"
+            "VXLAN device {name} learns from frames, which overrides FRR: disable learning with ip link set dev {name} type vxlan nolearning"
         ));
     }
     if let Some(controller) = link.controller {
@@ -248,7 +250,7 @@ fn check_vxlan(config: &UplinkConfig, present: &Present, link: &NetworkDevice) -
         }
         if link.learning {
             return Err(format!(
-                "bridge {} learns from frames at {name}, against what FRR says: turn it off with bridge link set dev {name} learning off",
+                "bridge {} learns from frames at {name}, which overrides FRR: disable learning with bridge link set dev {name} learning off",
                 config.bridge
             ));
         }
@@ -270,7 +272,7 @@ fn check_rivals(config: &UplinkConfig, present: &Present) -> Result<(), String> 
 }
 
 fn in_another_bridge(name: &str, other: &str, bridge: &str) -> String {
-    format!("{name} is in bridge {other}, not in {bridge}: name that one with bridge = \"{other}\", or take {name} out of it")
+    format!("{name} is in bridge {other}, not in {bridge}: name that bridge with bridge = \"{other}\", or take {name} out of it")
 }
 
 /// Sets the MTU, and disables addresses of the host. Bridges of the operator are left alone.
@@ -374,7 +376,7 @@ mod tests {
         assert_eq!(mtu(&with(Some(1250)), &bare(1300)), Ok(1250));
         let loopback = Present { links: vec![NetworkDevice { is_loopback: true, ..link(1, "lo", 65536) }], underlay: Some(1) };
         assert_eq!(mtu(&config(), &loopback), Ok(1450));
-        assert!(mtu(&config(), &Present::default()).unwrap_err().contains("no device here has the address 10.0.0.1"));
+        assert!(mtu(&config(), &Present::default()).unwrap_err().contains("no device of this host has the address 10.0.0.1"));
     }
 
     #[test]
@@ -419,15 +421,15 @@ mod tests {
     #[test]
     fn what_is_in_the_way_is_told_in_a_sentence() {
         let vxlan = |change: fn(&mut Vxlan)| told("ml-vx100", |link| change(link.vxlan.as_mut().unwrap()));
-        assert!(vxlan(|vxlan| vxlan.vni = 7).contains("is there with VNI 7, not 100"));
+        assert!(vxlan(|vxlan| vxlan.vni = 7).contains("exists with VNI 7, not 100"));
         assert!(vxlan(|vxlan| vxlan.udp_port = 8472).contains("set udp-port = 8472"));
         assert!(vxlan(|vxlan| vxlan.local = Some([10, 0, 0, 9].into())).contains("sends from 10.0.0.9"));
         assert!(vxlan(|vxlan| vxlan.local = None).contains("no local address"));
         assert!(vxlan(|vxlan| vxlan.learning = true).contains("nolearning"));
-        assert!(told("ml-vx100", |link| link.vxlan = None).contains("no VXLAN device"));
+        assert!(told("ml-vx100", |link| link.vxlan = None).contains("is not a VXLAN device"));
         assert!(told("ml-vx100", |link| link.learning = true).contains("bridge ml-br100 learns"));
         assert!(told("ml-vx100", |link| link.controller = Some(2)).contains("is in bridge eth0, not in ml-br100"));
-        assert!(told("ml-br100", |link| link.is_bridge = false).contains("is no bridge"));
+        assert!(told("ml-br100", |link| link.is_bridge = false).contains("is not a bridge"));
         assert!(told("ml-br100", |link| link.vlan_filtering = true).contains("filters VLANs"));
         assert!(told("ml-tap100", |link| link.controller = Some(2)).contains("is in bridge eth0"));
         assert!(told("ml-vx100", |link| link.name = "vx7".into()).contains("vxlan = \"vx7\""));
@@ -436,6 +438,6 @@ mod tests {
     #[test]
     fn without_an_address_no_device_can_be_made() {
         let config = UplinkConfig { local: None, ..config() };
-        assert!(steps(&config, &bare(1500), 1450).unwrap_err().contains("only if local says"));
+        assert!(steps(&config, &bare(1500), 1450).unwrap_err().contains("set the key local"));
     }
 }

@@ -74,11 +74,11 @@ fn another_front_end_is_turned_away_at_once_and_is_told_whose_the_port_is() {
         assert_ends(connect(&socket));
         let status = printed(folder, &["status", "net.toml"]).split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
-            status.contains(&format!("{name}: 2 other front ends were turned away, since the port is in use by {holder}")),
+            status.contains(&format!("{name}: refused 2 connections of other front ends, because {holder} uses the port")),
             "{status}"
         );
         let logged = log(folder);
-        let line = logged.lines().find(|line| line.contains("was turned away") && line.contains(&format!("port={name}")));
+        let line = logged.lines().find(|line| line.contains("was refused") && line.contains(&format!("port={name}")));
         assert!(line.is_some_and(|line| line.contains(&format!("the port is in use by {holder}"))), "{logged}");
         drop(first);
         wait_until(|| of_port(folder, index, "front-end") == Value::Null, "the port is free");

@@ -55,7 +55,7 @@ fn a_full_disk_is_told_in_one_sentence() {
         let output = memlane(folder.path(), arguments).stdout(full).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         let told = told(&output);
-        assert!(told.contains("cannot be written") && told.lines().count() == 1, "{arguments:?}: {told}");
+        assert!(told.contains("cannot write to standard output") && told.lines().count() == 1, "{arguments:?}: {told}");
     }
 }
 

@@ -45,7 +45,7 @@ fn signal(running: &Running, signal: Signal) {
 fn a_network_without_a_file_gets_its_ports_by_commands() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    assert!(fails(folder, &["ls"], 1).contains("Start it with `memlane up`"));
+    assert!(fails(folder, &["ls"], 1).contains("Start the network with `memlane up`"));
     let _running = up(folder, &[]);
     assert!(names(folder, &[]).is_empty());
 
@@ -133,7 +133,7 @@ fn a_fifo_in_place_of_a_namespace_is_refused_at_once() {
         assert!(Command::new("sh").args(["-c", shell]).status().unwrap().success());
         let _running = up(folder, &["net.toml"]);
         let refused = fails(folder, &["attach", "net.toml", "t", "--tap", "t0", "--netns", "fifo"], 1);
-        assert!(refused.contains("/run/netns/fifo is no namespace"), "{refused}");
+        assert!(refused.contains("/run/netns/fifo is not a network namespace"), "{refused}");
         assert!(fails(folder, &["attach", "net.toml", "t", "--tap", "t0", "--netns", "../../proc/1/ns/net"], 2).contains("netns"));
     });
 }
@@ -145,7 +145,7 @@ fn a_network_that_does_not_answer_is_told_after_a_moment() {
     let running = up(folder, &["net.toml"]);
     signal(&running, Signal::SIGSTOP);
     let told = fails(folder, &["status", "net.toml"], 1);
-    assert!(told.contains("gives no answer within 5 s"), "{told}");
+    assert!(told.contains("did not answer within 5 s"), "{told}");
     signal(&running, Signal::SIGCONT);
     assert_eq!(names(folder, &["net.toml"]), ["web"]);
 }
@@ -158,7 +158,7 @@ fn a_port_that_is_a_file_is_told() {
     for command in ["attach", "show", "detach", "drain", "set", "qemu", "uml", "libvirt"] {
         let more = if command == "set" { &["--weight", "3"][..] } else { &[] };
         let told = fails(folder, &[&[command, "net.toml"], more].concat(), 2);
-        assert!(told.contains("'net.toml' is a network's file, and no port is named"), "{command}: {told}");
+        assert!(told.contains("'net.toml' is the file of a network, and the name of the port is missing"), "{command}: {told}");
     }
     assert!(names(folder, &[]).is_empty());
 }
@@ -297,7 +297,7 @@ fn a_network_that_was_killed_is_not_listed() {
     std::fs::create_dir(folder.join("deep")).unwrap();
     drop(up(folder, &["net.toml"]));
     assert!(listed(folder).is_empty());
-    assert!(fails(folder, &["down", "net.toml"], 1).contains("Start it with `memlane up`"));
+    assert!(fails(folder, &["down", "net.toml"], 1).contains("Start the network with `memlane up`"));
     // A restart finds the link of the run that was killed: it is the network's own, and goes with it.
     let links = || std::fs::read_dir(folder.join("memlane")).unwrap().count();
     let again = up(folder, &["net.toml"]);
@@ -330,7 +330,7 @@ fn a_file_that_changed_is_taken_over() {
 
     let fewer = port("web.sock", "");
     write(folder, "net.toml", &format!("workers = 2\n{fewer}"));
-    assert!(fails(folder, &["reload", "net.toml"], 1).contains("only a restart changes workers"));
+    assert!(fails(folder, &["reload", "net.toml"], 1).contains("workers cannot change while the network runs"));
     write(folder, "net.toml", &format!("{fewer}colour = 1\n"));
     assert!(fails(folder, &["reload", "net.toml"], 2).contains("net.toml:4"));
     assert!(fails(folder, &["reload", "net"], 2).contains("net.toml:4"), "the network reads its own file");

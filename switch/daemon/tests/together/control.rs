@@ -210,7 +210,7 @@ fn what_is_wrong_is_told_all_at_once_and_changes_nothing() {
     assert_eq!((taken.status, keys(&taken)), (StatusCode::CONFLICT, vec!["mac", "name", "vhost-user"]));
     let fixed = net.patch("a", &json!({ "queues": 2, "colour": 1, "weight": 0 })).unwrap_err();
     assert_eq!((fixed.status, keys(&fixed)), (StatusCode::UNPROCESSABLE_ENTITY, vec!["colour", "queues", "weight"]));
-    assert!(fixed.problem.mistakes.iter().any(|mistake| mistake.text.contains("detach it")));
+    assert!(fixed.problem.mistakes.iter().any(|mistake| mistake.text.contains("detach the port")));
     let nobody = net.patch("nobody", &json!({ "weight": 2 })).unwrap_err();
     assert_eq!(nobody.status, StatusCode::NOT_FOUND);
     for (uri, status) in [("/v1/ports", StatusCode::UNPROCESSABLE_ENTITY), ("/v1/nothing", StatusCode::NOT_FOUND)] {
@@ -538,7 +538,11 @@ fn what_cannot_be_attached_is_told_and_the_port_is_as_it_was() {
     let text = ports(&[("a", ""), ("b", "weight = 7"), ("c", "")]).replace("/a.sock", "/taken.sock");
     let done = net.managed.reload(&net.config(&text), ReloadOptions::default()).unwrap();
     assert_eq!((done.failed.len(), done.failed[0].name.as_str()), (1, "a"));
-    assert!(done.failed[0].error.contains("taken.sock") && done.failed[0].error.contains("as it was"), "{:?}", done.failed);
+    assert!(
+        done.failed[0].error.contains("taken.sock") && done.failed[0].error.contains("former settings were restored"),
+        "{:?}",
+        done.failed
+    );
     assert_eq!((done.added, done.changed[0].name.as_str()), (vec!["c".to_owned()], "b"));
     assert_eq!(net.port("a").place, net.socket("a").display().to_string());
     net.guest("a", 0);

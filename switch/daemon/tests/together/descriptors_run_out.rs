@@ -117,7 +117,7 @@ fn a_network_with_more_ports_than_descriptors_is_told_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(up(folder.path(), "ulimit -n 40", &config(100, "vhost-user = \"p@.sock\"")).status().unwrap().code(), Some(1));
     let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
-    assert!(log.contains("no descriptors are left") && log.contains("LimitNOFILE="), "{log}");
+    assert!(log.contains("no file descriptors are left") && log.contains("LimitNOFILE="), "{log}");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn taps_that_would_take_the_reserve_are_told_with_port_and_remedy() {
         let mut running = Running(command.spawn().unwrap());
         wait_until(|| !running.lives(), "the network is refused");
         let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
-        assert!(log.contains(": no descriptors are left") && log.contains("LimitNOFILE="), "{log}");
+        assert!(log.contains(": no file descriptors are left") && log.contains("LimitNOFILE="), "{log}");
     });
 }
 
@@ -194,10 +194,10 @@ fn front_ends_beyond_the_limit_are_turned_away_with_a_word_and_come_back_when_ot
     assert!(status["ports"][count]["advice"].as_str().unwrap().contains("descriptors ran out"), "{status}");
     let table = printed(net.folder(), &["status", "net.toml"]);
     assert!(table.contains("of 100 descriptors are open") && table.contains("LimitNOFILE"), "{table}");
-    assert_eq!(net.log().matches("descriptors run out").count(), 1, "{}", net.log());
+    assert_eq!(net.log().matches("file descriptors ran out: ").count(), 1, "{}", net.log());
     let doctor = memlane(net.folder(), &["doctor"]).output().unwrap();
     let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
-    assert!(doctor.contains("network net: ") && doctor.contains("for want of descriptors"), "{doctor}");
+    assert!(doctor.contains("network net: ") && doctor.contains("because file descriptors ran out"), "{doctor}");
     // Those that are on go on.
     let hello = frame(mac(0), mac(1), 60, 7);
     guests[0].send(&hello).unwrap();
@@ -224,7 +224,7 @@ fn descriptors_that_are_lost_on_the_way_are_no_fault_of_the_front_end() {
         net.leave(100);
         wait_until(|| net.port(0)["state"] == "waiting", "the port waits again");
     }
-    assert!(net.log().contains("descriptors run out"), "{}", net.log());
+    assert!(net.log().contains("file descriptors ran out"), "{}", net.log());
     assert!(net.guest(0).is_some());
     assert_eq!(net.port(0)["quarantines"], 0, "{}", net.log());
 }

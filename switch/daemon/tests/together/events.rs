@@ -65,7 +65,7 @@ fn a_network_that_does_not_run_is_told_as_that() {
         let output = memlane(folder.path(), arguments).output().unwrap();
         let told = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{told}");
-        assert!(told.starts_with("memlane: no network answers at "), "{told}");
+        assert!(told.starts_with("memlane: cannot connect to the control socket "), "{told}");
     }
 }
 

@@ -39,5 +39,5 @@ fn who_waits_for_a_worker_that_fails_is_told() {
         bed.stop();
         tell.send(()).unwrap();
     });
-    over.recv_timeout(TIMEOUT).expect("the network ends");
+    over.recv_timeout(TIMEOUT).expect("the network is shutting down");
 }

@@ -230,7 +230,7 @@ fn a_guest_that_breaks_its_ring_does_not_cost_its_front_end_the_connection() {
         let start = a.memory().regions()[0].user();
         tell_addresses(&mut a, 0, if addresses == NOWHERE { NOWHERE } else { addresses.map(|offset| start + offset) });
         assert_eq!(kick(&mut a, 0), Some(1), "the error is the answer");
-        let broken = |bed: &Bed| matches!(bed.state(0), PortState::Quarantined(cause) if cause.contains("a ring"));
+        let broken = |bed: &Bed| matches!(bed.state(0), PortState::Quarantined(cause) if cause.contains("the ring "));
         bed.wait_for(broken, "the port is in quarantine");
         // Its other ring is good, and not started: a port in quarantine has none that runs.
         tell(&mut a, Request::SET_VRING_NUM, 1, 256);

@@ -186,7 +186,9 @@ fn a_mistaken_place_for_metrics_is_told_with_its_line() {
     };
     assert!(told("metrics = \"localhost\"\n").contains("net.toml:1: metrics is \"localhost\"; it must be a Unix socket, as"));
     assert!(told("metrics-access = { mode = \"0666\" }\n").contains("add one, as metrics ="));
-    assert!(told("metrics = \"127.0.0.1:9\"\nmetrics-access = { group = \"kvm\" }\n").contains("every user of the host reaches"));
+    assert!(
+        told("metrics = \"127.0.0.1:9\"\nmetrics-access = { group = \"kvm\" }\n").contains("metrics is a TCP address: remove it")
+    );
     assert!(
         told("control = \"here\"\nmetrics = \"unix:here\"\n[[port]]\nname = \"a\"\nvhost-user = \"here\"\n").contains("used twice")
     );

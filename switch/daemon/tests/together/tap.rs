@@ -213,7 +213,7 @@ fn a_device_that_is_deleted_is_made_anew_and_told_of() {
     in_a_namespace("tap::a_device_that_is_deleted_is_made_anew_and_told_of", || {
         let mut bed = Bed::new(features::LINUX);
         ip("link del memlane");
-        wait_until(|| advice(&bed).contains("deleted by another program, and made anew, once"), "it is made anew");
+        wait_until(|| advice(&bed).contains("deleted by another program and created again, once"), "it is made anew");
         ip("addr add 10.0.0.1/24 dev memlane");
         ip("neigh add 10.0.0.2 lladdr 02:00:00:00:00:02 dev memlane");
         let packet = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), payload(100));
@@ -234,7 +234,7 @@ fn a_device_that_cannot_be_made_anew_leaves_its_port_waiting() {
             Command::new("sh").args(["-c", "ip link del memlane && ip link add memlane type bridge"]).status().unwrap().success()
         };
         wait_until(taken, "the name is taken");
-        wait_until(|| state() == PortState::Waiting && advice(&bed).contains("cannot be made anew"), "it is told");
+        wait_until(|| state() == PortState::Waiting && advice(&bed).contains("cannot be created again"), "it is told");
         ip("link del memlane");
         wait_until(|| state() == PortState::Running, "it is made anew");
         bed.daemon.stop();

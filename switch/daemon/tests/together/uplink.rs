@@ -254,10 +254,10 @@ fn refusal(more: &str) -> String {
 fn what_is_in_the_way_is_told_in_a_sentence() {
     in_a_namespace("uplink::what_is_in_the_way_is_told_in_a_sentence", || {
         host();
-        assert!(refusal("mtu = 1500").contains("under has an MTU of 1500, where frames of 1500 bytes need 1550"));
+        assert!(refusal("mtu = 1500").contains("under has an MTU of 1500, but frames of 1500 bytes need 1550"));
         assert!(refusal("netns = \"nowhere\"").contains("ip netns add"));
         run("ip link add ml-vx100 type vxlan id 7 dstport 4789 local 10.9.0.1 nolearning");
-        assert!(refusal("").contains("ml-vx100 is there with VNI 7, not 100"));
+        assert!(refusal("").contains("ml-vx100 exists with VNI 7, not 100"));
         run("ip link del ml-vx100 && ip link add vx type vxlan id 100 dstport 4789 local 10.9.0.1 nolearning");
         assert!(refusal("").contains("VXLAN device vx has VNI 100 already: name it with vxlan = \"vx\""));
         run("ip link add name shared type bridge && ip link set vx master shared");
@@ -267,7 +267,7 @@ fn what_is_in_the_way_is_told_in_a_sentence() {
         run("bridge link set dev vx learning off");
         let text = format!("{SEGMENT}{named}\n[[port]]\nname = \"p\"\nnull = true\nmtu = 1451\n");
         let error = Daemon::start(&Config::parse(&text, "test").unwrap()).unwrap_err().to_string();
-        assert!(error.contains("an mtu of 1451 is more than the 1450 bytes that segment lan carries"), "{error}");
+        assert!(error.contains("mtu 1451 is more than the 1450 bytes of the uplink of segment lan"), "{error}");
         let daemon = Daemon::start(&Config::parse(&text.replace("1451", "1450"), "test").unwrap()).unwrap();
         assert!(run("ip link show ml-tap100").contains("master shared "));
         daemon.stop();
@@ -285,19 +285,19 @@ fn an_uplink_comes_and_goes_by_the_file_while_frames_flow() {
         let _running = Running::start(memlane(folder.path(), &["up", "net.toml"]));
         write(folder.path(), "net.toml", &format!("{SEGMENT}{ports}"));
         let told = printed(folder.path(), &["reload", "net.toml"]);
-        assert!(told.contains("leads on   segment lan") && told.contains("untouched  1 port"), "{told}");
+        assert!(told.contains("added      uplink of segment lan") && told.contains("untouched  1 port"), "{told}");
         wait_until(|| known_here() == ["02:00:00:00:00:07"], "the bridge is told of who was there before");
         let shown = printed(folder.path(), &["status", "net.toml"]);
         assert!(shown.contains("ml-tap100 ml-br100 ml-vx100"), "{shown}");
         write(folder.path(), "net.toml", &format!("{}{ports}", SEGMENT.replace("vni = 100", "vni = 101")));
         let told = printed(folder.path(), &["reload", "net.toml"]);
-        assert!(told.contains("leads on   segment lan") && !told.contains("ends here"), "{told}");
+        assert!(told.contains("added      uplink of segment lan") && !told.contains("removed"), "{told}");
         assert!(run("ip link").contains("ml-vx101") && !run("ip link").contains("ml-vx100"));
         write(folder.path(), "net.toml", &format!("{}{ports}", SEGMENT.replace("vni = 100", "vni = 102\nmtu = 9000")));
         let refused = memlane(folder.path(), &["reload", "net.toml"]).output().unwrap();
-        assert!(!refused.status.success() && run("ip link").contains("ml-vx101"), "it goes on as before");
+        assert!(!refused.status.success() && run("ip link").contains("ml-vx101"), "its former uplink was restored");
         write(folder.path(), "net.toml", ports);
-        assert!(printed(folder.path(), &["reload", "net.toml"]).contains("ends here  segment lan"));
+        assert!(printed(folder.path(), &["reload", "net.toml"]).contains("removed    uplink of segment lan"));
         assert!(!run("ip link").contains("ml-"), "{}", run("ip link"));
     });
 }
@@ -350,13 +350,13 @@ fn without_rights_the_commands_are_told_and_then_it_works() {
         write(folder.path(), "net.toml", SEGMENT);
         let output = without_rights(folder.path()).output().unwrap();
         let said = told(&output);
-        assert!(!output.status.success() && said.contains("cannot be made without CAP_NET_ADMIN"), "{said}");
+        assert!(!output.status.success() && said.contains("cannot be created without CAP_NET_ADMIN"), "{said}");
         let commands: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("  ")).collect();
         assert!(commands.len() > 10, "{said}");
         commands.into_iter().for_each(|command| drop(run(command)));
         let mut running = Running::start(without_rights(folder.path()));
         let status = printed(folder.path(), &["status", "net.toml"]);
-        assert!(status.contains("its bridge learns by itself"), "{status}");
+        assert!(status.contains("memlane lacks CAP_NET_ADMIN, so the bridge learns"), "{status}");
         run("bridge fdb add 02:00:00:00:09:09 dev ml-vx100 dst 10.9.0.2 self");
         wait_until(|| printed(folder.path(), &["status", "net.toml"]).contains("host 10.9.0.2: 02:00:00:00:09:09"), "it hears");
         run(&format!("kill {}", running.0.id()));

@@ -75,7 +75,7 @@ fn a_command_tells_the_steps_and_the_outcome() {
     assert_eq!(told_of(&["web", "--to", "02:00:00:00:00:01"]), dropped);
     let absent = told_of(&["db", "--to", "02:00:00:00:00:01"]);
     assert!(
-        absent.contains("  web has no receive ring that runs (waiting)\nwould be dropped: receiver-absent (counted at web)\n"),
+        absent.contains("  web has no running receive queue (waiting)\nwould be dropped: receiver-absent (counted at web)\n"),
         "{absent}"
     );
     let pinned = told_of(&["db", "--frame", "ff:ff:ff:ff:ff:ff 020000000001 0806"]);
@@ -96,9 +96,9 @@ fn a_port_tells_what_keeps_it_from_its_work() {
     let folder = folder.path();
     let _running = Running::start(memlane(folder, &["up", "net.toml"]));
     let why = || printed(folder, &["why", "net.toml", "web"]).split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(why().contains("web: no front end is connected: start the guest, which is to connect to "), "{}", why());
+    assert!(why().contains("web: no front end is connected: start the guest, which must connect to "), "{}", why());
     let stream = std::os::unix::net::UnixStream::connect(folder.join("web.sock")).unwrap();
-    let speaking = "is connected, and no ring runs";
+    let speaking = "is connected, but no virtqueue has started";
     wait_until(|| why().contains(speaking), "the front end is told");
     drop(stream);
     wait_until(|| why().contains("no front end is connected"), "its end is told");
@@ -106,7 +106,7 @@ fn a_port_tells_what_keeps_it_from_its_work() {
     let mut guest = builder.memory(memlane_rig::memory::MemoryPlan::new(64 << 20)).connect(folder.join("web.sock")).unwrap();
     wait_until(|| why().contains("its guest has transmitted nothing yet"), "it runs");
     guest.send(&frame(mac(0), BROADCAST, 60, 1)).unwrap();
-    wait_until(|| why().contains("nothing is wrong with it"), "it works");
+    wait_until(|| why().contains("the switch sees no problem"), "it works");
     guest.send(&frame(mac(0), mac(0), 60, 1)).unwrap();
     wait_until(|| why().contains("web dropped: same-port 1"), "drops are told");
     printed(folder, &["set", "net.toml", "web", "--enabled", "false"]);

@@ -576,9 +576,9 @@ fn front_ends_that_make_no_sense_are_refused_with_the_cause() {
     type Spoil = fn(&Front);
     let spoils: [(Spoil, &str); 6] = [
         (|front| front.write("request-rx-copy", 0), "request-rx-copy"),
-        (|front| front.write("multi-queue-num-queues", 5), "asks for 5 queues"),
-        (|front| front.write("multi-queue-num-queues", 0), "asks for 0 queues"),
-        (|front| front.write("tx-ring-ref", "-1"), "does not tell"),
+        (|front| front.write("multi-queue-num-queues", 5), "requests 5 queues"),
+        (|front| front.write("multi-queue-num-queues", 0), "requests 0 queues"),
+        (|front| front.write("tx-ring-ref", "-1"), "published no ring references"),
         (|front| front.write("rx-ring-ref", 4_000_000_000_u32), "receive ring"),
         (|front| front.write("event-channel-tx", 77), "event channel"),
     ];

@@ -11,7 +11,7 @@ use crate::time::Cycles;
 
 /// As many captures run as may.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error("{CAPTURES} captures run, and no more do at a time: end one")]
+#[error("{CAPTURES} captures run already, which is the limit: end one")]
 pub struct TooManyCaptures;
 
 /// A capture; it ends when this is dropped.

@@ -46,7 +46,7 @@ pub fn caught<R>(run: impl FnOnce() -> R) -> Result<R, String> {
 
 /// The quarantine cause of a port whose own thread panicked.
 pub fn defect(panic: &str) -> String {
-    format!("a defect of memlane, which is to be reported: {panic}")
+    format!("a defect of memlane, please report it: {panic}")
 }
 
 fn sentence(info: &PanicHookInfo<'_>) -> String {

@@ -343,7 +343,7 @@ const _: () = assert!(MAX_PORTS * MAX_PAIRS as usize <= 1 << 16);
 fn pin(cpu: usize) {
     let mut set = CpuSet::new();
     if let Err(cause) = set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set)) {
-        tracing::warn!(cpu, %cause, "a worker cannot be tied to this CPU, and runs on any: a cpuset or a container keeps memlane off it");
+        tracing::warn!(cpu, %cause, "a worker cannot be pinned to this CPU, so it runs on any: a cpuset or container does not allow the CPU");
     }
 }
 

@@ -130,7 +130,7 @@ impl Network {
     fn refuse_to_pay(&self, port: &Arc<Port>, paid: u64, share: u64) {
         let mib = |bytes: u64| bytes >> 20;
         let cause = format!(
-            "its guest had the switch pay for {} MiB of memory that its front end had not taken, where {} MiB are left: let the front end take guest \
+            "the switch touched {} MiB of guest memory first and is charged for it, more than the {} MiB left: let the front end allocate guest \
              memory first (QEMU: prealloc=on; libvirt: <allocation mode='immediate'/>), or raise the memory limit of the service (MemoryMax=)",
             mib(paid),
             mib(share)
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!([honest.paid(), busy.paid()], [0, 0]);
         assert!(hostile.paid() > LENGTH * 9 / 10, "{}", hostile.paid());
         let PortState::Quarantined(cause) = hostile.state() else { panic!("{:?}", hostile.state()) };
-        assert!(cause.contains("where 64 MiB are left") && cause.contains("prealloc=on"), "{cause}");
+        assert!(cause.contains("more than the 64 MiB left") && cause.contains("prealloc=on"), "{cause}");
         assert_eq!([honest.state(), busy.state()], [PortState::Running, PortState::Running]);
     }
 

@@ -41,10 +41,10 @@ pub struct AttachSettings<'t> {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum AddError {
     /// Another port has its name.
-    #[error("there is a port '{0}' already: choose another name, or detach that one first")]
+    #[error("port '{0}' exists already: choose another name, or detach that port first")]
     NameTaken(String),
     /// Another port has its address.
-    #[error("the address {address} is tied to port '{port}': choose another, or detach that port first")]
+    #[error("MAC address {address} is configured at port '{port}': choose another, or detach that port first")]
     AddressTaken {
         /// The address.
         address: MacAddress,
@@ -52,7 +52,7 @@ pub enum AddError {
         port: String,
     },
     /// The maximum number of ports is reached.
-    #[error("there are {MAX_PORTS} ports, and no network has more: detach some, or start another network")]
+    #[error("the network has {MAX_PORTS} ports, which is the limit: detach some, or start another network")]
     Full,
 }
 

@@ -41,7 +41,7 @@ impl Forecast {
     pub fn outcome(&self) -> String {
         let drops: Vec<String> = self.drops.iter().map(|drop| format!("{} (counted at {})", drop.reason, drop.port)).collect();
         match (&self.receivers[..], &drops[..]) {
-            ([], []) => "would reach nobody: there is no other port on the segment".into(),
+            ([], []) => "would reach no port: the segment has no other".into(),
             ([], _) => format!("would be dropped: {}", drops.join(", ")),
             (receivers, []) => format!("would be delivered to {}", receivers.join(", ")),
             (receivers, _) => {
@@ -64,7 +64,7 @@ impl Network {
     pub fn why(&self, port: &Port, frame: &[u8], now: u32) -> Forecast {
         let mut forecast = Forecast::default();
         if frame.len() < ETHERNET {
-            forecast.step(format!("the frame has {} bytes, and an Ethernet header {ETHERNET}", frame.len()));
+            forecast.step(format!("the frame has {} bytes, fewer than the {ETHERNET} of an Ethernet header", frame.len()));
             forecast.drop_at(port, DropReason::Runt);
             return forecast;
         }
@@ -93,7 +93,7 @@ impl Network {
     }
 
     fn name(&self, port: PortId) -> String {
-        self.port(port).map_or_else(|| "a port that has gone".into(), |port| port.name.clone())
+        self.port(port).map_or_else(|| "a detached port".into(), |port| port.name.clone())
     }
 
     fn tell_source(&self, forecast: &mut Forecast, port: &Port, foreseen: &Foreseen) {
@@ -102,16 +102,16 @@ impl Network {
         let name = &port.name;
         forecast.step(match (foreseen.learned, foreseen.verdict) {
             (None, Verdict::Drop(DropReason::SpoofedSource)) => {
-                format!("source {source} is not the mac of {name}, and anti-spoof lets {name} send from that only")
+                format!("source {source} is not the mac of {name}, and anti-spoof allows no other")
             }
-            (None, _) => format!("source {source} is no address of a station: all zeroes, or a group's"),
+            (None, _) => format!("source {source} is not a unicast address: all zeroes, or a group address"),
             (Some(Learned::Known), _) => format!("source {source}{vlan} is known behind {name}"),
             (Some(Learned::Changed), _) => match foreseen.behind {
                 Some(other) => format!("source {source}{vlan} moves from {} to {name}", self.name(other)),
                 None => format!("source {source}{vlan} is new, and is learned behind {name}"),
             },
             (Some(Learned::NoRoom), _) => {
-                format!("source {source}{vlan} is new, and is not learned: {name} has as many addresses as a port may")
+                format!("source {source}{vlan} is new, but is not learned: {name} has reached the limit of MAC addresses per port")
             }
             (Some(Learned::Pinned), _) => {
                 let owner = foreseen.behind.map_or_else(String::new, |owner| self.name(owner));
@@ -128,14 +128,14 @@ impl Network {
     }
 
     fn flood(&self, forecast: &mut Forecast, port: &Port, destination: MacAddress, length: usize, now: u32) {
-        let what = if destination.is_group() { "is a group's" } else { "is unknown" };
+        let what = if destination.is_group() { "is a group address" } else { "is unknown" };
         forecast.step(format!("destination {destination} {what}: the frame is flooded to segment {}", port.segment.name));
         let members = port.segment.members();
         let uplink = port.segment.uplink();
         let suspect = uplink != Some(port.id) && port.segment.table().is_suspect(port.id, now);
         let flood = Flood { reaches_one: members.len() <= 2 && uplink.is_none(), suspect, now: cycles() };
         if let Err(reason) = port.policy.may_flood(&flood) {
-            forecast.step(format!("{} may flood no more at this moment", port.name));
+            forecast.step(format!("{} has used up its limit of flooded frames (storm) at this moment", port.name));
             return forecast.drop_at(port, reason);
         }
         members.into_iter().filter(|&member| member != port.id).for_each(|member| self.receive(forecast, member, length, false));
@@ -146,7 +146,7 @@ impl Network {
         let Some(port) = self.port(to) else { return };
         let name = port.name.clone();
         if !port.is_enabled() || port.rings().entries().is_empty() {
-            let why = if port.is_enabled() { "has no receive ring that runs" } else { "is disabled" };
+            let why = if port.is_enabled() { "has no running receive queue" } else { "is disabled" };
             forecast.step(format!("{name} {why} ({})", port.state().name()));
             if alone {
                 forecast.drop_at(&port, DropReason::ReceiverAbsent);
@@ -162,15 +162,15 @@ impl Network {
         let name = &port.name;
         if let Some(link) = port.link() {
             let link = serde_json::to_string(&link).unwrap_or_default();
-            forecast.step(format!("on the way is the link of {name}: {link}; chance may lose the frame there"));
+            forecast.step(format!("the emulated link of {name} is on the path, and may lose the frame: {link}"));
         }
         if port.policy.receive.is_set() && !port.policy.receive.is_open(cycles()) {
-            forecast.step(format!("the receive limit of {name} holds frames back at this moment: it would wait"));
+            forecast.step(format!("the receive rate limit of {name} delays frames at this moment: the frame would wait"));
         }
         let waiting = port.totals().waiting;
         if waiting > 0 {
             forecast.step(format!(
-                "{waiting} frames wait for {name} at this moment: it would wait behind them, or be dropped as receiver-full"
+                "{waiting} frames wait for {name} at this moment: the frame would wait behind them, or be dropped as receiver-full"
             ));
         }
         if let Some(mtu) = port.offer().mtu.filter(|&mtu| length > usize::from(mtu) + 18) {

@@ -32,13 +32,13 @@ pub struct RegionTable {
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum RegionError {
     /// Length zero.
-    #[error("a memory region of length 0")]
+    #[error("a memory region has length 0")]
     Empty,
     /// An address range that wraps past 2^64, or is not addressable here.
-    #[error("a memory region whose address range overflows")]
+    #[error("the address range of a memory region overflows")]
     Overflow,
     /// The file ends before the region does.
-    #[error("a memory region of {wanted} bytes in a file of {length}")]
+    #[error("a memory region ends at byte {wanted} of a file of {length} bytes")]
     PastEnd {
         /// End of the region in the file.
         wanted: u64,
@@ -46,16 +46,16 @@ pub enum RegionError {
         length: u64,
     },
     /// Two regions share a guest address.
-    #[error("overlapping memory regions")]
+    #[error("memory regions overlap")]
     Overlap,
     /// More regions than slots.
     #[error("more than {} memory regions", super::MemoryMap::MAX_REGIONS)]
     TooMany,
     /// The port's or all ports' limit of mappings is reached.
-    #[error("too many memory regions: this port may map {0} more, and all ports together no more than are left to each other")]
+    #[error("too many memory regions: this port may map {0} more; use fewer memory devices in the guest")]
     NoSlot(u64),
     /// The port may hold no more descriptors.
-    #[error("no descriptor is left for another memory file")]
+    #[error("no file descriptor is left for another memory file")]
     Descriptors,
     /// Pages of the file may be slow or impossible to get, so a guest could stop the worker.
     #[error(
@@ -64,7 +64,7 @@ pub enum RegionError {
     NotMemory,
     /// The port's limit of mapped memory is reached.
     #[error(
-        "{} GiB of guest memory, where one port may map {} GiB: raise port-memory-gib",
+        "{} GiB of guest memory are more than the {} GiB that one port may map: raise port-memory-gib",
         gibibytes(*wanted, f64::ceil),
         gibibytes(*most, f64::floor)
     )]
@@ -76,7 +76,7 @@ pub enum RegionError {
     },
     /// All ports' limit of mapped memory is reached, of which a port's quota is no more than is left to the others.
     #[error(
-        "a memory region of {} GiB, where {} GiB of all ports' limit are left to this port: raise guest-memory-gib",
+        "a memory region of {} GiB is more than the {} GiB left to this port of the limit of all ports: raise guest-memory-gib",
         gibibytes(*wanted, f64::ceil),
         gibibytes(*most, f64::floor)
     )]
@@ -390,11 +390,11 @@ mod tests {
     #[test]
     fn limits_on_memory_are_told_in_gib_with_the_key_that_raises_them() {
         let told = RegionError::TooMuchForPort { wanted: (1 << 30) + 1, most: 1 << 30 }.to_string();
-        assert_eq!(told, "1.01 GiB of guest memory, where one port may map 1 GiB: raise port-memory-gib");
+        assert_eq!(told, "1.01 GiB of guest memory are more than the 1 GiB that one port may map: raise port-memory-gib");
         let told = RegionError::TooMuch { wanted: 3 << 29, most: (1 << 30) - 1 }.to_string();
         assert_eq!(
             told,
-            "a memory region of 1.5 GiB, where 0.99 GiB of all ports' limit are left to this port: raise guest-memory-gib"
+            "a memory region of 1.5 GiB is more than the 0.99 GiB left to this port of the limit of all ports: raise guest-memory-gib"
         );
     }
 

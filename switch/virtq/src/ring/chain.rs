@@ -17,7 +17,7 @@ const LIMIT: u32 = 1024;
 pub enum ChainFault {
     /// More descriptors than the ring or the indirect table has, which is a loop, or than any frame needs.
     Loop,
-    /// A `next` outside the indirect table.
+    /// A `next` field of a descriptor points outside the indirect table.
     NextOutside,
     /// An indirect descriptor that was not negotiated, stands inside an indirect table, or also has a `next`.
     IndirectMisplaced,
