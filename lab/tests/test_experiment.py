@@ -103,7 +103,7 @@ def test_a_key_that_is_no_setting_goes_to_the_traffic_that_has_it(tmp_path: Path
         (("[setting]", '[setting]\nreceive_rates = { s1 = 0 }'), "receive_rates.s1: must be at least 1, not 0"),
         (
             ("[vary]", '[[expect]]\nmeasure = "cpu"\nalone = true\nversus = { path = "bridge" }\n[vary]'),
-            "stands alone is versus nothing",
+            "an expectation with `alone` has no `versus`",
         ),
         (("[vary]", f"{_EXPECT}[vary]"), "an expectation needs a bound"),
         (("[vary]", f"{_EXPECT}at_least = 2\nat_most = 1\n[vary]"), "nothing is at least so much"),

@@ -30,7 +30,7 @@ def _setting(path: str, clients: int, servers: int, network: int) -> Setting:
 
 def test_machines_are_placed_in_one_way_only() -> None:
     stated = {"path": "bridge", "traffic": TRAFFIC, "place": {"clients": 0, "servers": 0, "network": 0}}
-    with pytest.raises(ValidationError, match="leave out one of the two"):
+    with pytest.raises(ValidationError, match="remove one of the two"):
         Setting.model_validate(stated | {"pinning": "apart"})
 
 

@@ -158,7 +158,7 @@ topology:
         ("topology: { nodes: { 1: *none } }", "no valid YAML at column"),
         ("topology: {}", "a topology needs a node"),
         ("3", "a topology needs a node"),
-        ("[" * 3000, "stand too deep in each other"),
+        ("[" * 3000, "are nested too deeply"),
     ],
 )
 def test_what_is_no_containerlab_file_is_one_sentence(tmp_path: Path, text: str, told: str) -> None:

@@ -102,10 +102,13 @@ _LISTED = [
     ("[[node]]\nnmae = 'a'", "1: name: must be stated"),
     ("[[node]]\nnmae = 'a'", "2: nmae: no such key; did you mean 'name'?"),
     ("[[node]]\nname = 'a b'", "2: name: 'a b' is not a name: use up to 31 letters, digits, '-' and '_'"),
-    ("[[node]]\nname = 'host'", "2: name: a node cannot be called 'host': that end of a link is this machine"),
+    (
+        "[[node]]\nname = 'host'",
+        "2: name: a node cannot be called 'host', which names this machine as the end of a link: choose another name",
+    ),
     (
         "[[node]]\nname = '10'",
-        "2: name: '10' would be read as an address by every program: give it a letter, as n10",
+        "2: name: '10' looks like an address to programs: add a letter, as n10",
     ),
     (
         f"{_A}kind = 'netnss'",
@@ -116,16 +119,16 @@ _LISTED = [
     (f"{_A}routing = 'ospf'", "3: routing: must be a list, not 'ospf'"),
     (f"{_A}commands = 'ls'", "3: commands: must be a list, not 'ls'"),
     (f"{_A}addresses = ['10.0.0']", "3: addresses: '10.0.0' is not an address with a prefix, as 10.0.0.1/31"),
-    (f"{_A}files = {{ 'etc' = 'x' }}", "3: files: 'etc' is no path of a file in the node, as /etc/motd"),
+    (f"{_A}files = {{ 'etc' = 'x' }}", "3: files: 'etc' is not an absolute path of a file in the node, as /etc/motd"),
     (
         f"{_A}files = {{ '/etc/x' = 'x' }}",
         "3: the file x for /etc/x of a cannot be read: No such file or directory",
     ),
     (f"{_A}daemons = ['ospf']", "3: daemons: nodes have no daemon 'ospf'; did you mean 'ospfd'?"),
-    (f"{_A}sysctls = {{ x = 1 }}", "3: sysctls: 'x' is no setting of a kernel, as net.ipv4.ip_forward"),
+    (f"{_A}sysctls = {{ x = 1 }}", "3: sysctls: 'x' is not a sysctl of the kernel, as net.ipv4.ip_forward"),
     (
         f"{_A}kind = 'netns'\nsysctls = {{ 'vm.swappiness' = 1 }}",
-        "1: sysctls: 'vm.swappiness' of a netns node would be this machine's: only net. is its own",
+        "1: sysctls: 'vm.swappiness' would change this machine: a netns node has only the sysctls net.* of its own",
     ),
     ("[node]\nname = 'a'", "1: node: must be a list of tables: [[node]]"),
     (f"defaults = 3\n{_A}", "1: defaults: must be a table, [defaults], not 3"),

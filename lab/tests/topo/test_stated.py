@@ -100,7 +100,7 @@ def test_all_mistakes_of_a_file_are_told_at_once_each_with_its_line(tmp_path: Pa
     lines = [row.removeprefix(f"{file}:").partition(":") for row in str(caught.value).splitlines()]
     told = {(int(number), text.strip()) for number, _, text in lines}
     assert {number for number, _ in told} == {2, 5, 9, 11, 12, 13, 15, 17}
-    assert (9, "there are two nodes b") in told
+    assert (9, "two nodes are called b: rename one") in told
     assert (15, "both ends are b") in told
     assert (17, "there is no node elsewhere; there are: a, b") in told
     assert (2, "speed: no such key; there are: name, over, routing, defaults, node, link") in told
@@ -219,7 +219,7 @@ def test_names_that_programs_take_for_addresses_get_a_letter(tmp_path: Path) -> 
             socket.inet_aton(node.name)
     assert made.links[0].ends == ("n1", "n2")
     assert len(made.notes) == 1
-    with pytest.raises(LabError, match=r"own\.toml:2: name: '2' would be read as an address by every program"):
+    with pytest.raises(LabError, match=r"own\.toml:2: name: '2' looks like an address to programs"):
         _load(tmp_path / "own.toml", '[[node]]\nname = "2"\n')
 
 
@@ -347,7 +347,7 @@ def test_files_that_cannot_state_it_take_kinds_and_impairments_from_outside(tmp_
         topo.state(clab, settings=Settings(routing={"hello": 2}))
     own = tmp_path / "own.toml"
     own.write_text('[[node]]\nname = "a"\n')
-    with pytest.raises(LabError, match="options of link and node are for shapes and for files that cannot state them"):
+    with pytest.raises(LabError, match="write the options of link and node into this file"):
         topo.state(own, settings=Settings(node={"kind": "netns"}, link={"delay": "1ms"}))
 
 
