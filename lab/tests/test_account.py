@@ -137,3 +137,10 @@ def test_each_partys_own_account_is_kept() -> None:
     parties = _measured().parties
     assert parties["s1"]["user"] == pytest.approx(0.4)
     assert parties["switch"]["user"] == pytest.approx(0.3)
+
+
+def test_drops_are_told_by_reason_from_the_first_one_on() -> None:
+    before = Reading(10.0, {"drops": 5, "drops.same-port": 5, "drops.link-loss": 1})
+    after = Reading(12.0, {"drops": 16, "drops.same-port": 5, "drops.link-loss": 3, "drops.receiver-stalled": 8})
+    assert account._drops(before, after) == {"link-loss": 1.0, "receiver-stalled": 4.0}
+    assert account._network({"drops": 5.5, "drops.link-loss": 1.0}) == {"drops": 5.5}

@@ -260,3 +260,15 @@ def test_guests_of_two_hosts_reach_each_other_over_vxlan(session: Session, path:
         ["ping", "-c", "2", "-i", "0.1", "-W", "5", "-M", "do", "-s", "1472", ipv4(2)]
     ).check()  # 1500 bytes, whole
     assert len(both.helpers()) == 4
+
+
+def test_memlane_tells_its_drops_by_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = {"transmit-frames": 1, "kicks": 1, "interrupts": 1, "receive-bytes": 1}
+    ports = [port | {"drops": {"link-loss": 2}}, port | {"drops": {"link-loss": 1, "same-port": 4}}]
+    told = {"ports": ports, "workers": [], "cycles-per-second": 1}
+    monkeypatch.setattr(Memlane, "report", lambda _: told)
+    with Session() as session:
+        tallies = Memlane(session).tallies()
+    assert {name: count for name, count in tallies.items() if name.startswith("drops")} == {
+        "drops": 7, "drops.link-loss": 3, "drops.same-port": 4,
+    }  # fmt: skip

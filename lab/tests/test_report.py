@@ -209,6 +209,26 @@ def test_a_table_with_small_and_large_values_gives_each_row_its_unit() -> None:
     assert (wide.unit, [row[1][0].main for row in wide.rows]) == ("", ["2.00 Gbit/s", "5.00 Mbit/s"])
 
 
+def test_drops_are_shown_by_reason() -> None:
+    result = made_up.result()
+    assert tables.drops(result) is None
+    first = result.variants[0].name
+    samples = [
+        each.model_copy(update={"drops": {"link-loss": 20.0, "same-port": 1.0} if each.variant == first else {}})
+        for each in result.samples
+    ]
+    result = result.model_copy(update={"samples": samples})
+    told = tables.drops(result)
+    assert told is not None
+    assert told.header == ["variant", "link-loss", "same-port"]
+    assert told.rows[0][0] == first
+    assert [cell.split()[0] for cell in told.rows[0][1:]] == ["20.0", "1.00"]
+    assert all(cell.startswith("0") for cell in told.rows[1][1:])
+    text = page.render(made_up.record("made_up"), [result])
+    assert "dropped, by reason" in text
+    assert "link-loss" in text
+
+
 def test_the_page_says_all_that_is_known() -> None:
     text = page.render(made_up.record("made_up"), [made_up.result()])
     for word in (

@@ -98,6 +98,7 @@ class Sampler(AbstractContextManager["Sampler"]):
             placements=(before, after),
             values=told.values,
             parties=told.parties,
+            drops=told.drops,
             flows=flows,
             error=error,
         )

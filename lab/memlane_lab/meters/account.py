@@ -1,7 +1,7 @@
 """Readings and the flows' own figures, turned into measures."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from memlane_lab.bed.bed import Bed
 from memlane_lab.experiment.experiment import measure
@@ -11,6 +11,7 @@ from memlane_lab.host.procfs import CpuTime
 from memlane_lab.meters import host, inside, network, reading
 from memlane_lab.meters.inside import Asked
 from memlane_lab.meters.reading import Reading
+from memlane_lab.paths.path import DROPS
 from memlane_lab.statistics import stats
 from memlane_lab.statistics.measures import CPU_PARTIES, Across
 from memlane_lab.workloads import POINT, Flow, FlowResult
@@ -36,6 +37,8 @@ class Account:
     values: Values
     parties: dict[str, Values]
     """By party: a guest, the switch, its helpers, the lab itself."""
+    drops: Values = field(default_factory=dict)
+    """By reason, frames that the network dropped, a second."""
 
 
 def take(bed: Bed) -> Readings:
@@ -53,7 +56,19 @@ def measured(bed: Bed, before: Readings, after: Readings, flows: Sequence[tuple[
     values |= _cpu(bed, outside, told) | _ends(outside, [flow for flow, _ in flows])
     values |= _frames(told, [flow for flow, _ in flows])
     values |= _network(reading.rates(before.network, after.network))
-    return Account(values | _costs(values), _by_party(outside | host.memory(bed.guests, bed.path)))
+    parties = _by_party(outside | host.memory(bed.guests, bed.path))
+    return Account(values | _costs(values), parties, _drops(before.network, after.network))
+
+
+def _drops(before: Reading, after: Reading) -> Values:
+    """Drops a second by reason, where there were any. A reason may be told from its first drop on."""
+    elapsed = after.at - before.at
+    grown = {
+        name.removeprefix(DROPS): (count - before.counts.get(name, 0)) / elapsed
+        for name, count in after.counts.items()
+        if name.startswith(DROPS)
+    }
+    return {reason: rate for reason, rate in grown.items() if rate > 0}
 
 
 def _by_party(rates: Mapping[str, float]) -> dict[str, Values]:
@@ -218,7 +233,7 @@ def _told_by(told: Mapping[str, Mapping[str, float] | None], names: set[str]) ->
 
 def _network(rates: Mapping[str, float]) -> Values:
     renamed = {"frames": "path_frames"}
-    kept = {renamed.get(name, name): rate for name, rate in rates.items() if not name.startswith("worker_")}
+    kept = {renamed.get(name, name): rate for name, rate in rates.items() if not name.startswith(("worker_", DROPS))}
     if "worker_busy" in rates:
         kept["worker_busy"] = rates["worker_busy"]
         kept |= _ratio("cycles_per_frame", rates["worker_cycles"], rates["worker_frames"])

@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +18,7 @@ from memlane_lab.host import network, procfs, rust
 from memlane_lab.host.ports import Device, Endpoint, GuestKind, Port, Uplink, VhostUser
 from memlane_lab.host.process import HostProcess
 from memlane_lab.host.session import Session
-from memlane_lab.paths.path import NetworkPath
+from memlane_lab.paths.path import DROPS, NetworkPath
 
 
 def program() -> Path | None:
@@ -141,9 +142,13 @@ class Memlane(NetworkPath):
         told = self.report()
         ports, workers = told["ports"], told["workers"]
         cycles = sum(worker["busy-cycles"] for worker in workers)
+        by_reason = Counter[str]()
+        for port in ports:
+            by_reason.update(port["drops"])
         return {
+            **{f"{DROPS}{reason}": count for reason, count in by_reason.items()},
             "frames": sum(port["transmit-frames"] for port in ports),
-            "drops": sum(sum(port["drops"].values()) for port in ports),
+            "drops": by_reason.total(),
             "kicks": sum(port["kicks"] for port in ports),
             "path_interrupts": sum(port["interrupts"] for port in ports),
             "delivered": sum(port["receive-bytes"] for port in ports),

@@ -9,6 +9,9 @@ from memlane_lab.host.ports import Endpoint, GuestKind, Nic, Port, Uplink
 from memlane_lab.host.process import HostProcess
 from memlane_lab.host.session import Session
 
+DROPS = "drops."
+"""Before a drop reason, in the name of its tally."""
+
 
 class NetworkPath(ABC):
     """A path, from its description to its end."""
@@ -86,7 +89,7 @@ class NetworkPath(ABC):
         """The path's counters so far, all ports together, as far as it counts at all.
 
         Of these names: frames (taken from senders), drops, kicks, path_interrupts, delivered (bytes), worker_busy
-        (seconds), worker_cycles, worker_frames, sleeps.
+        (seconds), worker_cycles, worker_frames, sleeps, and drops.REASON for the drops of each reason.
         """
         return {}
 

@@ -147,6 +147,20 @@ def by_placement(result: ExperimentResult, name: str) -> Breakdown | None:
     return Breakdown(f"{measure(name).title}, by how far the CPUs were apart, {used.unit}", ["variant", *places], rows)
 
 
+def drops(result: ExperimentResult) -> Breakdown | None:
+    """The drops of each variant by reason; None where there are none."""
+    reasons = sorted({reason for sample in result.good for reason in sample.drops})
+    if not reasons:
+        return None
+    used = scale("1/s", [rate for sample in result.good for rate in sample.drops.values()])
+    rows = []
+    for variant in result.variants:
+        own = [sample for sample in result.good if sample.variant == variant.name]
+        cells = [_middle([sample.drops.get(reason, 0.0) for sample in own], used) for reason in reasons]
+        rows.append([variant.name, *cells])
+    return Breakdown(f"Frames that the network dropped, by reason, {used.unit}", ["variant", *reasons], rows)
+
+
 def _middle(values: list[float], used: Scale) -> str:
     return f"{used.number(statistics.median(values))} (n = {len(values)})" if values else "-"
 

@@ -68,6 +68,8 @@ class Sample(Strict):
     values: dict[str, float] = {}
     parties: dict[str, dict[str, float]] = {}
     """Rates and memory of each machine, the switch, its helpers, the lab and the whole host, counted by the host."""
+    drops: dict[str, float] = {}
+    """Frames that the network dropped, by reason, 1/s."""
     flows: list[FlowRecord] = []
     error: str | None = None
     """Why there are no values."""
