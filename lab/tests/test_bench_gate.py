@@ -93,9 +93,9 @@ def test_reads_criterion(tmp_path: Path) -> None:
 def test_reads_per_frame_and_blast() -> None:
     assert rows.nanoseconds("256 guests: 400000 frames, 21.5 ns each\n") == 21.5
     assert rows.per_frame(json.dumps({"total": {"mpps": 8.0}})) == 125
-    with pytest.raises(LabError, match="told no time"):
+    with pytest.raises(LabError, match="printed no time"):
         rows.nanoseconds("256 guests: 0 frames, 0.0 ns each\n")
-    with pytest.raises(LabError, match="no frame through"):
+    with pytest.raises(LabError, match="no delivered frame"):
         rows.per_frame(json.dumps({"total": {"mpps": 0.0}}))
 
 
@@ -153,7 +153,7 @@ def test_builds_as_the_user_and_runs_as_root(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_the_command_tells_what_it_cannot_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["no-such-commit"]) == 2
-    assert "git knows no commit 'no-such-commit'" in capsys.readouterr().err
+    assert "unknown git commit 'no-such-commit'" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         command.main(["HEAD", "--rounds", "5"])
     assert "fewer than 6 rounds have no interval" in capsys.readouterr().err

@@ -32,7 +32,7 @@ def test_a_flow_that_did_not_mind_was_not_out() -> None:
 
 
 def test_a_flow_that_does_not_come_back_fails_its_sample() -> None:
-    with pytest.raises(LabError, match=r"did not come back in the 0\.5 s"):
+    with pytest.raises(LabError, match=r"did not recover in the 0\.5 s"):
         events.told(1.0, [_series(8, 8, 8, 8, 0, 3)])
 
 

@@ -106,7 +106,7 @@ def test_a_key_that_is_no_setting_goes_to_the_traffic_that_has_it(tmp_path: Path
             "an expectation with `alone` has no `versus`",
         ),
         (("[vary]", f"{_EXPECT}[vary]"), "an expectation needs a bound"),
-        (("[vary]", f"{_EXPECT}at_least = 2\nat_most = 1\n[vary]"), "nothing is at least so much"),
+        (("[vary]", f"{_EXPECT}at_least = 2\nat_most = 1\n[vary]"), "at_least is greater than at_most"),
         (("[vary]", f'{_EXPECT}at_most = 1\nwhere = {{ path = "bridge" }}\n[vary]'), "there is no variant bridge"),
         (
             ("[vary]", f'{_EXPECT}at_most = 1\nwhere = {{ path = "memlane" }}\n[[skip]]\npath = "memlane"\n[vary]'),

@@ -163,7 +163,7 @@ def test_a_missing_switch_is_told_with_the_remedy(
     monkeypatch.setenv("CARGO_TARGET_DIR", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("MEMLANE", raising=False)
-    with pytest.raises(NotAvailable, match=r"path memlane cannot be laid: .*make build"):
+    with pytest.raises(NotAvailable, match=r"path memlane cannot be set up: .*make build"):
         Memlane(session).lay([_port("a")])
 
 

@@ -58,5 +58,5 @@ def test_hidden_addresses_are_told_with_the_remedy() -> None:
 def test_a_stripped_program_is_told(tmp_path: Path) -> None:
     program = tmp_path / "stripped"
     program.write_bytes(Path("/bin/true").read_bytes())
-    with pytest.raises(LabError, match="it is stripped"):
+    with pytest.raises(LabError, match="is stripped, so"):
         Symbols.of_program(program)

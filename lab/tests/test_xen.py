@@ -55,7 +55,7 @@ def test_what_is_held_is_what_is_less_free_than_before() -> None:
 
 def test_a_state_that_nobody_looked_at_is_an_error() -> None:
     seen = memory.looks("held before 1 0\nheld idle 1 0\nheld after 1 0")
-    with pytest.raises(LabError, match="nobody looked at memory in the state busy"):
+    with pytest.raises(LabError, match="memory was not measured in the state busy"):
         memory.held(seen, [seen])
 
 

@@ -60,7 +60,7 @@ def test_a_line_of_six_routes_end_to_end_and_a_failed_link_is_found_out() -> Non
         assert net["r1"].run("ping -c 1 -W 5 r6").status == 0
         net.kill("r2")
         assert not net["r2"].alive
-        with pytest.raises(LabError, match="r2 does not run"):
+        with pytest.raises(LabError, match="r2 is not running"):
             net["r2"].run("true")
         net.start("r2")
         net.wait_routes()

@@ -146,7 +146,7 @@ _LISTED = [
 ]
 _OF_LINKS = [
     ("delay = 'soon'", "delay: 'soon' is not a time: write a number and us, ms or s, as 10ms"),
-    ("delay = '61s'", "delay: '61s' is too long: a link holds a frame for 60 s at most"),
+    ("delay = '61s'", "delay: '61s' is too long: the maximum delay of a link is 60 s"),
     ("delay = 5", "delay: must be text, not 5"),
     ("rate = 'fast'", "rate: 'fast' is not a rate: write a number and bit, Kbit, Mbit or Gbit, as 100Mbit"),
     ("rate = '1bit'", "rate: '1bit' is out of range: 8Kbit to 1000Gbit"),
@@ -235,7 +235,7 @@ def test_check_says_whether_a_file_is_good_and_starts_nothing(tmp_path: Path, ow
     assert f"{file} is good: f; nodes: 2, links: 1" in _topo("check", str(file), status=0)
     file.write_text("[[node]]\nname = 'a'\nfiles = { '/etc/frr/daemons' = 'd' }\n")
     (tmp_path / "d").write_text("babeld=yes\n")
-    assert "asks for babeld" in _topo("check", str(file), status=2)
+    assert "enables babeld" in _topo("check", str(file), status=2)
     file.write_text("[[node]]\nname = [[1]]\n")
     assert f"{file}:2: name: must be text, not [[1]]" in _topo("check", str(file), status=2), (
         "nothing is taken for markup"

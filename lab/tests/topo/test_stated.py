@@ -311,7 +311,7 @@ def test_frr_is_told_what_the_topology_brings(tmp_path: Path) -> None:
     listed = _load(tmp_path / "listed.toml", text)
     assert _daemons(setup.script(listed, addresses.plan(listed), listed.nodes[0], {})) == ["zebra", "staticd", "bgpd"]
     (tmp_path / "daemons").write_text("babeld=yes\n")
-    with pytest.raises(LabError, match="/etc/frr/daemons of a asks for babeld, and nodes have only ospfd"):
+    with pytest.raises(LabError, match="/etc/frr/daemons of a enables babeld, but nodes have only ospfd"):
         setup.verify(listed)
 
 
@@ -343,7 +343,7 @@ def test_files_that_cannot_state_it_take_kinds_and_impairments_from_outside(tmp_
     clab = tmp_path / "a.clab.yml"
     clab.write_text("topology: { nodes: { a: {}, b: {} }, links: [{ endpoints: ['a:eth1', 'b:eth1'] }] }\n")
     assert {node.kind for node in topo.state(clab, settings=Settings(node={"kind": "netns"})).nodes} == {"netns"}
-    with pytest.raises(LabError, match="options of routing are for shapes"):
+    with pytest.raises(LabError, match="write the options of routing into this file"):
         topo.state(clab, settings=Settings(routing={"hello": 2}))
     own = tmp_path / "own.toml"
     own.write_text('[[node]]\nname = "a"\n')
