@@ -63,7 +63,7 @@ def variants(experiment: Experiment) -> list[Variant]:
 def narrowed(experiments: Sequence[Experiment], only: Sequence[str]) -> list[Experiment]:
     """The experiments with those variants only that have one of the labels in each dimension that `only` names.
 
-    A word of `only` is a label, or DIMENSION=LABEL; an experiment that has no such label stays whole. Expectations of
+    A word of `only` is a label, or DIMENSION=LABEL; an experiment that has no such label keeps all variants. Expectations of
     variants that are left out are left out, too.
     """
     for word in only:

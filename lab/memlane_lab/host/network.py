@@ -1,4 +1,4 @@
-"""The host's network devices: namespaces, TAPs, bridges, veth pairs. Names of namespaces and devices are whole ones.
+"""The host's network devices: namespaces, TAPs, bridges, veth pairs. Names of namespaces and devices are complete.
 
 All by `ip` of iproute2, which does as many changes in one call as it is given lines.
 """

@@ -1,6 +1,6 @@
 """The standard path: a TAP for each virtual machine, joined by the kernel's bridge, in a namespace of their own.
 
-Nothing is held back: TAPs carry virtio-net headers, so that large segments and undone checksums pass whole, and the
+Nothing is held back: TAPs carry virtio-net headers, so that GSO frames and partial checksums pass unchanged, and the
 bridge forwards at once. The namespace keeps the host's firewall and the host's own bridges out of it.
 """
 

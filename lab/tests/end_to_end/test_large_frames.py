@@ -27,7 +27,7 @@ def shared_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 
 @pytest.mark.parametrize("mtu", [8000, _MOST])
-def test_large_frames_pass_whole(pair: Lan, libraries: list[Library], mtu: int) -> None:
+def test_gso_frames_pass_unsegmented(pair: Lan, libraries: list[Library], mtu: int) -> None:
     for guest in pair.guests:
         guest.run(["ip", "link", "set", "net0", "mtu", str(mtu)]).check()
     _exchange_large_frames(pair, libraries, mtu)

@@ -172,7 +172,7 @@ def test_a_file_arrives_with_congestion_notified_at_a_machine(build: Builder) ->
 
 
 def _fetch_over_a_congested_link(lan: Lan, source: int, target: int) -> None:
-    """Marked packets, echoes and reduced windows (the CWR flag, hence GSO with ECN) pass, whole and cut."""
+    """Marked packets, echoes and reduced windows (the CWR flag, hence GSO with ECN) pass, unsegmented and segmented."""
     sender, receiver = lan.guests[source], lan.guests[target]
     marked = ((receiver, "IpExt.InCEPkts"), (receiver, "Ip6InCEPkts"), (sender, "TcpExt.TCPDeliveredCE"))
     before = [counter(guest, name) for guest, name in marked]

@@ -182,7 +182,7 @@ impl Bed {
         let segmented = self.must_be_segmented(plan, way.to);
         let parts = |length| match plan.carrier {
             Carrier::Tcp { mss } if segmented => Parts::segments(plan.carrier, length, mss),
-            _ => Parts::WHOLE,
+            _ => Parts::UNSEGMENTED,
         };
         let template =
             |&(size, _): &(u32, u32)| Template::new(plan.carrier, way.from, way.to, way.number, size).in_parts(parts(size));

@@ -115,7 +115,7 @@ pub struct Parts {
 
 impl Parts {
     /// As it was sent.
-    pub const WHOLE: Self = Self { count: 1, size: u32::MAX };
+    pub const UNSEGMENTED: Self = Self { count: 1, size: u32::MAX };
 
     /// In segments of `mss` payload bytes.
     pub fn segments(carrier: Carrier, length: u32, mss: u16) -> Self {
@@ -146,7 +146,7 @@ impl Template {
             frame[40..42].fill(0);
         }
         let head = [&header.bytes()[..], &frame[..carrier.stamp_at()]].concat();
-        Self { head, length, parts: Parts::WHOLE }
+        Self { head, length, parts: Parts::UNSEGMENTED }
     }
 
     /// The same for a receiver that wants it segmented.
@@ -204,7 +204,7 @@ mod tests {
         let carrier = Carrier::Tcp { mss: 1448 };
         let parts = Parts::segments(carrier, 3054, 1448);
         assert_eq!(parts.lengths(carrier, 3054).collect::<Vec<_>>(), [1502, 1502, 158]);
-        assert_eq!(Parts::WHOLE.lengths(carrier, 3054).collect::<Vec<_>>(), [3054]);
+        assert_eq!(Parts::UNSEGMENTED.lengths(carrier, 3054).collect::<Vec<_>>(), [3054]);
         assert_eq!(Parts::segments(carrier, 100, 1448).count, 1);
     }
 

@@ -61,7 +61,7 @@ pub(super) struct Arguments {
     #[arg(long, default_value_t = 256)]
     ring_size: u16,
     /// How a sent frame lies in descriptors.
-    #[arg(long, value_enum, default_value_t = ShapeName::Whole)]
+    #[arg(long, value_enum, default_value_t = ShapeName::Single)]
     shape: ShapeName,
     /// Bytes of a receive buffer without the header; default: 2048, or the longest frame without mergeable buffers.
     #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "BYTES")]
@@ -140,7 +140,7 @@ Examples:
 #[derive(Clone, Copy, ValueEnum)]
 enum ShapeName {
     /// Header and frame in one descriptor.
-    Whole,
+    Single,
     /// The header in one, the frame in another.
     Split,
     /// The same two in an indirect table.
@@ -249,7 +249,7 @@ impl Arguments {
             queues: self.queues,
             ring_size: self.ring_size,
             shape: match self.shape {
-                ShapeName::Whole => Shape::Whole,
+                ShapeName::Single => Shape::Single,
                 ShapeName::Split => Shape::Split,
                 ShapeName::Indirect => Shape::Indirect,
             },

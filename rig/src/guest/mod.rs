@@ -213,7 +213,7 @@ impl ToyGuest {
     /// # Errors
     /// [`GuestError::NoSendBuffer`], [`GuestError::TooLong`], [`GuestError::Ring`].
     pub fn send(&mut self, frame: &[u8]) -> Result<u16> {
-        self.send_with(&NetHeader::default(), &Layout::whole(), frame)
+        self.send_with(&NetHeader::default(), &Layout::single(), frame)
     }
 
     /// Sends one frame from the first queue pair with that header, laid out over descriptors like that. The head of its chain.

@@ -18,7 +18,7 @@ pub struct Layout {
 
 impl Layout {
     /// Header and frame in one buffer segment.
-    pub fn whole() -> Self {
+    pub fn single() -> Self {
         Self::default()
     }
 
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_last_iovec_takes_what_is_left() {
-        assert_eq!(Layout::whole().lengths(72), [72]);
+        assert_eq!(Layout::single().lengths(72), [72]);
         assert_eq!(Layout::iovecs([12]).lengths(72), [12, 60]);
         assert_eq!(Layout::iovecs([3, 9, 14]).lengths(72), [3, 9, 14, 46]);
         assert_eq!(Layout::iovecs([12, 60]).lengths(72), [12, 60]);

@@ -69,7 +69,7 @@ fn long_frames_fill_many_small_buffers_or_one_big_chain() {
     {
         let hub = Hub::new(2, features);
         let mut guests = pair(&hub, &ToyGuest::builder().receive_buffers(buffers));
-        for layout in [Layout::whole(), Layout::iovecs([12, 54, 4000]), Layout::iovecs([5, 7, 1, 13]).indirect()] {
+        for layout in [Layout::single(), Layout::iovecs([12, 54, 4000]), Layout::iovecs([5, 7, 1, 13]).indirect()] {
             guests[0].send_with(&header, &layout, &frame).unwrap();
             let seen = guests[1].receive(TIMEOUT).unwrap();
             assert_eq!((seen.header.gso_size, seen.buffers), (1448, filled));
@@ -160,7 +160,7 @@ fn two_queue_pairs_carry_frames() {
     let hub = Hub::new(2, OFFERED);
     let mut guests = pair(&hub, &ToyGuest::builder().queue_pairs(2));
     for pair in [0, 1, 1, 0] {
-        guests[0].send_from(pair, &NetHeader::default(), &Layout::whole(), &pattern(64)).unwrap();
+        guests[0].send_from(pair, &NetHeader::default(), &Layout::single(), &pattern(64)).unwrap();
         assert_eq!(guests[1].receive(TIMEOUT).unwrap().bytes, pattern(64));
     }
 }

@@ -95,7 +95,7 @@ struct LoopbackReceive {
 impl ReceiveEnd for LoopbackReceive {
     fn place(&mut self, packet: &mut Packet) -> PlaceOutcome {
         if Head::of(&packet.start).destination() != self.address {
-            return PlaceOutcome::Whole(1);
+            return PlaceOutcome::Complete(1);
         }
         let mut store = locked(&self.store);
         store.make_room(1);
@@ -108,7 +108,7 @@ impl ReceiveEnd for LoopbackReceive {
         store.bytes(index)[..self.bytes.len()].copy_from_slice(&self.bytes);
         store.fill(index, self.bytes.len() as u32);
         self.came = true;
-        PlaceOutcome::Whole(1)
+        PlaceOutcome::Complete(1)
     }
 
     fn publish(&mut self) {

@@ -52,7 +52,7 @@ impl TransmitEnd for Null {
 
 impl ReceiveEnd for Null {
     fn place(&mut self, _packet: &mut Packet) -> PlaceOutcome {
-        PlaceOutcome::Whole(1)
+        PlaceOutcome::Complete(1)
     }
 
     fn publish(&mut self) {}

@@ -36,7 +36,7 @@ impl Rings {
         let count = self.transmit.look(BATCH).unwrap();
         for _ in 0..count {
             assert_eq!(self.transmit.open(&mut self.packet).unwrap(), OpenOutcome::Packet);
-            assert_eq!(self.receive.place(&mut self.packet).unwrap(), PlaceOutcome::Whole(1));
+            assert_eq!(self.receive.place(&mut self.packet).unwrap(), PlaceOutcome::Complete(1));
             self.transmit.finish(&self.packet);
         }
         self.receive.ring().publish();

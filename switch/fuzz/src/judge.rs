@@ -54,7 +54,7 @@ impl Sent<'_> {
         self.checksum_start() + usize::from(self.word(8))
     }
 
-    fn receiver_takes_it_whole(&self, version: u8) -> bool {
+    fn receiver_takes_it_unsegmented(&self, version: u8) -> bool {
         let kind = match (self.segmentation(), version) {
             (1, _) => self.receiver.tcp4,
             (4, _) => self.receiver.tcp6,
@@ -87,7 +87,7 @@ pub fn judge_refusal(sent: &Sent) {
     let start = payload_start(sent.frame, said);
     let count = (sent.frame.len() - start).div_ceil(sent.word(4).into()).max(1);
     let too_long = start > REPEATED || start * count > ALL_REPEATED;
-    assert!(!sent.receiver_takes_it_whole(said.0), "nothing was to be cut");
+    assert!(!sent.receiver_takes_it_unsegmented(said.0), "nothing was to be cut");
     assert!(start > LOOKED_AT && (too_long || parser::find(&sent.frame[..start]) != Some(said)), "headers of {start} bytes");
 }
 
@@ -98,7 +98,7 @@ pub fn judge(sent: &Sent, arrived: &[Arrived]) {
         return judge_single(sent, only);
     }
     let found = sent.said();
-    if sent.receiver_takes_it_whole(found.0) {
+    if sent.receiver_takes_it_unsegmented(found.0) {
         let [only] = arrived else { panic!("one frame became {}", arrived.len()) };
         assert!(only.bytes == sent.frame);
         assert_eq!((only.header[0], only.header[1]), (1, sent.header[1]));
@@ -147,41 +147,41 @@ fn judge_segments(sent: &Sent, found: Found, arrived: &[Arrived]) {
     }
 }
 
-/// Lengths, identification and header checksum; all else as in the whole frame.
-fn judge_network(whole: &[u8], (version, network, transport, _): Found, index: usize, segment: &[u8]) {
-    assert_eq!(segment[..network], whole[..network]);
+/// Lengths, identification and header checksum; all else as in the GSO frame.
+fn judge_network(original: &[u8], (version, network, transport, _): Found, index: usize, segment: &[u8]) {
+    assert_eq!(segment[..network], original[..network]);
     let word = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[network + at], bytes[network + at + 1]]);
     if version == 6 {
         assert_eq!(usize::from(word(segment, 4)), segment.len() - network - 40);
-        assert_eq!(segment[network..network + 4], whole[network..network + 4]);
-        assert_eq!(segment[network + 6..transport], whole[network + 6..transport]);
+        assert_eq!(segment[network..network + 4], original[network..network + 4]);
+        assert_eq!(segment[network + 6..transport], original[network + 6..transport]);
         return;
     }
     assert_eq!(usize::from(word(segment, 2)), segment.len() - network);
-    assert_eq!(word(segment, 4), word(whole, 4).wrapping_add(index as u16));
+    assert_eq!(word(segment, 4), word(original, 4).wrapping_add(index as u16));
     assert_eq!(parser::sum(&[&segment[network..transport]]), 0xffff, "IPv4 header checksum");
-    assert_eq!(segment[network..network + 2], whole[network..network + 2]);
-    assert_eq!(segment[network + 6..network + 10], whole[network + 6..network + 10]);
-    assert_eq!(segment[network + 12..transport], whole[network + 12..transport]);
+    assert_eq!(segment[network..network + 2], original[network..network + 2]);
+    assert_eq!(segment[network + 6..network + 10], original[network + 6..network + 10]);
+    assert_eq!(segment[network + 12..transport], original[network + 12..transport]);
 }
 
-/// Sequence number and flags, or the length of UDP; all else as in the whole frame.
-fn judge_transport(whole: &[u8], found: Found, (index, count, size): (usize, usize, usize), segment: &[u8]) {
+/// Sequence number and flags, or the length of UDP; all else as in the GSO frame.
+fn judge_transport(original: &[u8], found: Found, (index, count, size): (usize, usize, usize), segment: &[u8]) {
     let (_, _, at, protocol) = found;
-    assert_eq!(segment[at..at + 4], whole[at..at + 4], "ports");
+    assert_eq!(segment[at..at + 4], original[at..at + 4], "ports");
     if protocol != 6 {
         assert_eq!(usize::from(u16::from_be_bytes([segment[at + 4], segment[at + 5]])), segment.len() - at);
         return;
     }
     let long = |bytes: &[u8]| u32::from_be_bytes([bytes[at + 4], bytes[at + 5], bytes[at + 6], bytes[at + 7]]);
-    assert_eq!(long(segment), long(whole).wrapping_add((index * size) as u32));
+    assert_eq!(long(segment), long(original).wrapping_add((index * size) as u32));
     // FIN and PSH belong to the last segment; AE, CWR and ECE to all (RFC 9768, section 3.3).
     let last = if index + 1 == count { 0 } else { 0x09 };
-    assert_eq!(segment[at + 13], whole[at + 13] & !last);
-    assert_eq!(segment[at + 8..at + 13], whole[at + 8..at + 13]);
-    assert_eq!(segment[at + 14..at + 16], whole[at + 14..at + 16]);
-    let start = payload_start(whole, found);
-    assert_eq!(segment[at + 18..start], whole[at + 18..start], "urgent pointer and options");
+    assert_eq!(segment[at + 13], original[at + 13] & !last);
+    assert_eq!(segment[at + 8..at + 13], original[at + 8..at + 13]);
+    assert_eq!(segment[at + 14..at + 16], original[at + 14..at + 16]);
+    let start = payload_start(original, found);
+    assert_eq!(segment[at + 18..start], original[at + 18..start], "urgent pointer and options");
 }
 
 /// The transport checksum is right if the sender's partial sum was, or is a partial sum again and the receiver is told to complete it.
@@ -189,7 +189,7 @@ fn judge_checksum(sent: &Sent, found: Found, segment: &Arrived) {
     let (_, _, at, protocol) = found;
     let field = if protocol == 6 { 16 } else { 6 };
     let transport = &segment.bytes[at..];
-    // The sender's partial sum, but for the length: that was the whole frame's.
+    // The sender's partial sum, but for the length: that was the GSO frame's.
     let without_length = !(sent.frame.len() as u32 - at as u32);
     let pseudo = [&sent.frame[at + field..][..2], &without_length.to_be_bytes(), &(transport.len() as u32).to_be_bytes()].concat();
     let stored = &transport[field..field + 2];

@@ -93,7 +93,7 @@ fn deliver(packet: &mut Packet, offloads: Offloads, mergeable: bool) -> Result<V
         receiver.receive.ring().publish();
         receiver.collect(&mut arrived);
         match placed {
-            PlaceOutcome::Whole(frames) => {
+            PlaceOutcome::Complete(frames) => {
                 assert!(arrived.len() == frames as usize);
                 return Ok(arrived);
             }

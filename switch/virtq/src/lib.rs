@@ -66,7 +66,7 @@
 //! let mut packet = Packet::default();
 //! assert_eq!(transmit.look(32)?, 1);
 //! assert_eq!(transmit.open(&mut packet)?, OpenOutcome::Packet);
-//! assert_eq!(receive.place(&mut packet)?, PlaceOutcome::Whole(1));
+//! assert_eq!(receive.place(&mut packet)?, PlaceOutcome::Complete(1));
 //! transmit.finish(&packet);
 //! receive.ring().publish();
 //! transmit.ring().publish();

@@ -24,7 +24,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// Header and frame in one descriptor.
-    Whole,
+    Single,
     /// The header in one, the frame in another.
     Split,
     /// The same two in an indirect table.
@@ -87,7 +87,7 @@ impl VuSource {
         let free = Heads::new(heads, size);
         // Transmit interrupts are off: completed chains are reclaimed when room is needed, and no thread waits for them.
         queue.ring.set_interrupts(Interrupts::Off);
-        let header_in_frame = shape == Shape::Whole;
+        let header_in_frame = shape == Shape::Single;
         Ok(Self { port, queue, slots, free, header_in_frame, in_order })
     }
 
@@ -273,7 +273,7 @@ fn prepare(queue: &mut Queue, shape: Shape, frame: u64, longest: u32) -> Result<
     let header = frame - HEADER as u64;
     let two = [Iovec::readable(header, HEADER as u32), Iovec::readable(frame, longest)];
     match shape {
-        Shape::Whole => queue.ring.prepare(&[Iovec::readable(header, HEADER as u32 + longest)]),
+        Shape::Single => queue.ring.prepare(&[Iovec::readable(header, HEADER as u32 + longest)]),
         Shape::Split => queue.ring.prepare(&two),
         Shape::Indirect => queue.ring.prepare_indirect(&two),
     }
@@ -285,7 +285,7 @@ fn length_field(queue: &Queue, memory: &GuestMemory, shape: Shape, head: u16) ->
     let first = shared.descriptor(head);
     let table = shared.addresses().descriptors;
     let descriptor = match shape {
-        Shape::Whole => table + 16 * u64::from(head),
+        Shape::Single => table + 16 * u64::from(head),
         Shape::Split => table + 16 * u64::from(first.next),
         Shape::Indirect => {
             debug_assert_eq!(first.flags, DESC_INDIRECT);

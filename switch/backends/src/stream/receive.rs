@@ -76,7 +76,7 @@ impl StreamReceive {
         (self.sent, self.frames, self.full) = (0, 0, false);
     }
 
-    fn place_whole(&mut self, packet: &Packet, checksum: bool) -> PlaceOutcome {
+    fn place_unsegmented(&mut self, packet: &Packet, checksum: bool) -> PlaceOutcome {
         if !self.begin(packet.length) {
             return PlaceOutcome::NoRoom;
         }
@@ -86,7 +86,7 @@ impl StreamReceive {
             let start = usize::from(packet.header.csum_start());
             complete_checksum(&mut self.bytes[begin..], start, start + usize::from(packet.header.csum_offset()));
         }
-        PlaceOutcome::Whole(1)
+        PlaceOutcome::Complete(1)
     }
 
     /// Segments the frame (TSO in software) and buffers as many segments as there is room for.
@@ -98,7 +98,7 @@ impl StreamReceive {
             }
             packet.segments_done += 1;
         }
-        PlaceOutcome::Whole(cutter.count())
+        PlaceOutcome::Complete(cutter.count())
     }
 
     fn place_segment(&mut self, packet: &Packet, segment: &Segment<'_>) -> bool {
@@ -119,8 +119,8 @@ impl StreamReceive {
 impl ReceiveEnd for StreamReceive {
     fn place(&mut self, packet: &mut Packet) -> PlaceOutcome {
         match plan(packet, &Offloads::default()) {
-            Plan::AsIs => self.place_whole(packet, false),
-            Plan::Checksum => self.place_whole(packet, true),
+            Plan::AsIs => self.place_unsegmented(packet, false),
+            Plan::Checksum => self.place_unsegmented(packet, true),
             Plan::Segment { .. } => self.place_segments(packet),
         }
     }

@@ -32,9 +32,13 @@ impl TapReceive {
         Self { tap, batch: Batch::new(), gathered: Gathered::new(), refused: 0, absent: 0 }
     }
 
-    fn place_whole(&mut self, packet: &Packet) -> PlaceOutcome {
+    fn place_unsegmented(&mut self, packet: &Packet) -> PlaceOutcome {
         let from = packet.start().len() as u32;
-        if self.add(packet.header, packet.start(), packet, from, packet.rest_length()) { PlaceOutcome::Whole(1) } else { TOO_LONG }
+        if self.add(packet.header, packet.start(), packet, from, packet.rest_length()) {
+            PlaceOutcome::Complete(1)
+        } else {
+            TOO_LONG
+        }
     }
 
     fn place_segments(&mut self, packet: &mut Packet, partial: bool) -> PlaceOutcome {
@@ -45,7 +49,7 @@ impl TapReceive {
             }
         }
         packet.segments_done = cutter.count() as u16;
-        PlaceOutcome::Whole(cutter.count())
+        PlaceOutcome::Complete(cutter.count())
     }
 
     fn add_segment(&mut self, packet: &Packet, segment: &Segment<'_>) -> bool {
@@ -81,7 +85,7 @@ impl ReceiveEnd for TapReceive {
         match plan(packet, &self.tap.offloads) {
             Plan::Segment { partial } => self.place_segments(packet, partial),
             // The kernel always accepts partial checksums.
-            Plan::AsIs | Plan::Checksum => self.place_whole(packet),
+            Plan::AsIs | Plan::Checksum => self.place_unsegmented(packet),
         }
     }
 

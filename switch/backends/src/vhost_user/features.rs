@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_without_receive_offloads_gets_whole_frames_only() {
+    fn a_guest_without_receive_offloads_gets_no_gso_frames_and_full_checksums() {
         let circumstances =
             Circumstances { pairs: 1, has_mtu: false, receive_offloads: false, in_order: false, protocol: PROTOCOL.bits() };
         let agreed = Agreed(offer(circumstances));

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_arrive_whole_with_their_descriptors() {
+    fn messages_arrive_complete_with_their_descriptors() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         for (request, length, files) in [(1, 0, 0), (5, 264, 8), (5, 1032, 32), (24, MAX_PAYLOAD, 0)] {
             let payload: Vec<u8> = (0..length).map(|n| n as u8).collect();

@@ -67,7 +67,7 @@ fn bell() -> EventFd {
     EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC).expect("the kernel has event descriptors")
 }
 
-fn whole(path: &str) -> String {
+fn absolute(path: &str) -> String {
     if path.starts_with('/') { path.into() } else { format!("/local/domain/{BACK}/{path}") }
 }
 
@@ -153,7 +153,7 @@ impl Hypervisor {
 
     /// Writes to xenstore as another domain.
     pub fn write(&self, path: &str, text: &str) {
-        let path = whole(path);
+        let path = absolute(path);
         let mut state = self.state();
         state.tree.insert(path.clone(), text.into());
         state.tell(&path);
@@ -161,7 +161,7 @@ impl Hypervisor {
 
     /// Removes `path` and all below it.
     pub fn remove(&self, path: &str) {
-        let path = whole(path);
+        let path = absolute(path);
         let mut state = self.state();
         state.tree.retain(|other, _| !is_at_or_below(other, &path));
         state.tell(&path);
@@ -169,7 +169,7 @@ impl Hypervisor {
 
     /// The text at `path` in xenstore.
     pub fn read(&self, path: &str) -> Option<String> {
-        self.state().tree.get(&whole(path)).cloned()
+        self.state().tree.get(&absolute(path)).cloned()
     }
 
     /// dom0's connection to xenstore.
@@ -182,7 +182,7 @@ impl Hypervisor {
 impl HypervisorState {
     fn tell(&self, path: &str) {
         for watcher in &self.watchers {
-            if is_at_or_below(path, &whole(&watcher.path)) || is_at_or_below(&whole(&watcher.path), path) {
+            if is_at_or_below(path, &absolute(&watcher.path)) || is_at_or_below(&absolute(&watcher.path), path) {
                 watcher.tell(path);
             }
         }
@@ -191,7 +191,7 @@ impl HypervisorState {
 
 impl Watcher {
     fn tell(&self, path: &str) {
-        let relative = path.strip_prefix(&whole("")).filter(|_| !self.path.starts_with('/')).unwrap_or(path);
+        let relative = path.strip_prefix(&absolute("")).filter(|_| !self.path.starts_with('/')).unwrap_or(path);
         let event = Event { path: relative.into(), token: self.token.clone() };
         self.inbox.events.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
         let _ = self.inbox.bell.write(1);
@@ -289,7 +289,7 @@ impl Store for Connection {
     }
 
     fn list(&mut self, path: &str) -> io::Result<Vec<String>> {
-        let top = whole(path) + "/";
+        let top = absolute(path) + "/";
         self.asked();
         let state = self.hypervisor.state();
         let names = state.tree.keys().filter_map(|path| path.strip_prefix(&top)).map(|rest| rest.split('/').next().unwrap_or(rest));

@@ -93,7 +93,7 @@ impl Stage {
     }
 
     /// Allocates `length` bytes, at most a page, within one page.
-    pub(super) fn take_whole(&mut self, length: u32) -> Option<(Granted, Iovec)> {
+    pub(super) fn take_contiguous(&mut self, length: u32) -> Option<(Granted, Iovec)> {
         self.keep_together(length);
         self.take(length)
     }
@@ -164,7 +164,7 @@ impl Fetch for Fetcher {
             stage.empty();
             let (mut copies, mut places) = (Vec::new(), Vec::new());
             while let Some((name, rest)) = names.split_first()
-                && let Some((place, iovec)) = stage.take_whole(name.length)
+                && let Some((place, iovec)) = stage.take_contiguous(name.length)
             {
                 copies.push(GrantCopy::new(name.place, place, name.length));
                 places.push(iovec);

@@ -3,7 +3,7 @@
 //!
 //! Frames from memory of ours, or of a guest of another kind, are copied through the **stage**, granted pages of ours. Frames of
 //! another Xen guest are copied straight from its pages, except for their headers: the switch has decided by its own copy of
-//! these, so that copy is delivered. A frame that was copied as a whole on transmit is delivered from there. Responses are
+//! these, so that copy is delivered. A frame that was copied entirely on transmit is delivered from there. Responses are
 //! written in the order of the requests.
 
 use std::sync::Arc;
@@ -131,7 +131,7 @@ impl XenReceive {
         placed
     }
 
-    fn place_whole(&mut self, packet: &Packet, checksum: bool) -> PlaceOutcome {
+    fn place_unsegmented(&mut self, packet: &Packet, checksum: bool) -> PlaceOutcome {
         if !self.takes.scattered && packet.length > PAGE {
             return PlaceOutcome::Refused(DropReason::TooLongForReceiver);
         }
@@ -151,7 +151,7 @@ impl XenReceive {
             })
         };
         match put {
-            Ok(()) => PlaceOutcome::Whole(1),
+            Ok(()) => PlaceOutcome::Complete(1),
             Err(NoRoom) => PlaceOutcome::NoRoom,
         }
     }
@@ -165,7 +165,7 @@ impl XenReceive {
             }
             packet.segments_done += 1;
         }
-        PlaceOutcome::Whole(cutter.count())
+        PlaceOutcome::Complete(cutter.count())
     }
 
     fn put_segment(&mut self, packet: &Packet, segment: &Segment<'_>) -> Result<(), NoRoom> {
@@ -238,7 +238,7 @@ impl XenReceive {
     fn stage_bytes(&mut self, bytes: &[u8]) {
         let mut left = bytes;
         if left.len() as u32 <= PAGE
-            && let Some((place, iovec)) = self.stage.take_whole(left.len() as u32)
+            && let Some((place, iovec)) = self.stage.take_contiguous(left.len() as u32)
         {
             iovec.write(left);
             return self.runs.push(Foreign { place, length: iovec.length() });
@@ -285,7 +285,7 @@ impl XenReceive {
         }
     }
 
-    /// Divides the runs among the receiver's pages, `room` of them at most: runs stay whole if the frame fits that way, for each
+    /// Divides the runs among the receiver's pages, `room` of them at most: runs are not divided if the frame fits that way, for each
     /// part of one is a copy.
     fn divide(&mut self, room: u32) {
         let slots = &mut self.slots;
@@ -422,10 +422,10 @@ impl ReceiveEnd for XenReceive {
             return PlaceOutcome::Refused(DropReason::ReceiverAbsent);
         }
         match plan(packet, &self.offloads(packet)) {
-            Plan::AsIs => self.place_whole(packet, false),
+            Plan::AsIs => self.place_unsegmented(packet, false),
             Plan::Segment { partial: true } => self.place_segments(packet, true),
             // A checksum is summed up over bytes that must have an address here.
-            Plan::Checksum => self.with_bytes(packet, |end, packet| end.place_whole(packet, true)),
+            Plan::Checksum => self.with_bytes(packet, |end, packet| end.place_unsegmented(packet, true)),
             Plan::Segment { partial: false } => self.with_bytes(packet, |end, packet| end.place_segments(packet, false)),
         }
     }

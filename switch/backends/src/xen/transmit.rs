@@ -1,7 +1,7 @@
 //! The transmit end (TX) of a Xen port: reads requests from the transmit ring and has the hypervisor copy the headers of each
 //! frame into pages of ours, a batch by one grant copy request; the payload is only named by its grants.
 //!
-//! A frame of one request and of the usual MTU is copied as a whole. The cost of grant copies depends on their number, hardly on
+//! A frame of one request and of the usual MTU is copied entirely. The cost of grant copies depends on their number, hardly on
 //! their bytes: a frame of which only the headers were copied takes three copies on the way to a Xen receiver, a frame copied as
 //! a whole two. It can be delivered from the copy, since no guest can write there.
 //!
@@ -25,7 +25,7 @@ use crate::stats::DropReason;
 
 /// Pages for the headers of a batch.
 const STAGE: u16 = 2;
-/// Pages for frames copied as a whole, a batch of them ([`BATCH`]); when all are in use, only headers of the next ones are
+/// Pages for frames copied entirely, a batch of them ([`BATCH`]); when all are in use, only headers of the next ones are
 /// copied.
 const SHELF: u16 = BATCH as u16 / 2;
 /// Bytes that suffice to decide on most frames: Ethernet, IPv4, TCP. If the first request holds them, the others are not copied
@@ -36,12 +36,12 @@ const ENOUGH: u32 = 54;
 #[derive(Debug)]
 struct Record {
     frame: TxFrame,
-    /// Its headers, if it was not copied as a whole.
+    /// Its headers, if it was not copied entirely.
     start: [u8; START],
     start_length: u32,
     /// The headers could be copied.
     readable: bool,
-    /// Place of the whole frame, if it was copied.
+    /// Place of the entire frame, if it was copied.
     whole: Option<u16>,
     /// References to the frame.
     holders: u16,
@@ -138,7 +138,7 @@ impl XenTransmit {
             self.order.push_back(index);
             self.read.push_back(index);
             let wanted = first_bytes(&record.frame);
-            if !self.plan_whole(index) {
+            if !self.plan_entire(index) {
                 self.plan_start(index, wanted);
             }
         }
@@ -146,7 +146,7 @@ impl XenTransmit {
     }
 
     /// Plans the copy of a whole frame, if it is short, in one request, and a place is free.
-    fn plan_whole(&mut self, index: u16) -> bool {
+    fn plan_entire(&mut self, index: u16) -> bool {
         let record = &mut self.records[usize::from(index)];
         let &[part] = record.frame.parts.as_slice() else { return false };
         if !(START as u32 + 1..=Shelf::PLACE).contains(&part.length) {
@@ -171,7 +171,7 @@ impl XenTransmit {
             if length == 0 {
                 continue;
             }
-            let Some((place, iovec)) = self.stage.take_whole(length) else { return };
+            let Some((place, iovec)) = self.stage.take_contiguous(length) else { return };
             self.copies.push(GrantCopy::new(part.place.after(within), place, length));
             self.starts.push((index, iovec));
             left -= length;

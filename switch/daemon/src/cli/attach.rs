@@ -145,8 +145,8 @@ impl Attach {
         let other = named || which.null || which.loopback;
         let usual = || beside(control, &port.port);
         let socket = which.vhost_user.clone().or_else(|| (!other).then(usual));
-        state("vhost-user", json!(socket.as_deref().map(whole).transpose()?));
-        state("stream", json!(which.stream.as_deref().map(whole).transpose()?));
+        state("vhost-user", json!(socket.as_deref().map(absolute).transpose()?));
+        state("stream", json!(which.stream.as_deref().map(absolute).transpose()?));
         state("checksums", json!(complete_checksums.then_some(Checksums::Complete)));
         state("tap", json!(which.tap));
         state("netns", json!(netns));
@@ -173,7 +173,7 @@ fn beside(control: &Path, port: &str) -> PathBuf {
 }
 
 /// Relative paths are relative to the working directory, not to the network's file.
-fn whole(path: &Path) -> Result<PathBuf, Failure> {
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path).map_err(|error| Failure::Configuration(format!("{}: {error}", path.display())))
 }
 

@@ -196,7 +196,7 @@ impl World {
 
     fn layout(&mut self) -> Layout {
         let iovecs = (0..self.dice.below(6)).map(|_| self.dice.below(90) as u32).collect::<Vec<_>>();
-        let layout = if iovecs.is_empty() { Layout::whole() } else { Layout::iovecs(iovecs) };
+        let layout = if iovecs.is_empty() { Layout::single() } else { Layout::iovecs(iovecs) };
         if self.dice.once_in(3) { layout.indirect() } else { layout }
     }
 }

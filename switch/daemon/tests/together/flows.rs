@@ -58,7 +58,7 @@ fn frames_of_one_flow_wait_in_order_whatever_their_layout() {
         b.send(&answer).unwrap();
         assert_eq!(a.receive(TIMEOUT).unwrap().bytes, answer);
         for (header, frame) in &frames {
-            a.send_with(header, &Layout::whole(), frame).unwrap();
+            a.send_with(header, &Layout::single(), frame).unwrap();
         }
         bed.wait_for(|bed| bed.totals(1).waiting > 20, "frames wait for the receiver");
         for (number, (_, frame)) in frames.iter().enumerate() {
@@ -84,7 +84,7 @@ fn frames_of_one_flow_keep_to_one_queue_whatever_their_layout() {
     for (name, frames) in flows() {
         let mut pairs: Vec<usize> = Vec::new();
         for (header, frame) in &frames {
-            a.send_with(header, &Layout::whole(), frame).unwrap();
+            a.send_with(header, &Layout::single(), frame).unwrap();
             pairs.push(b.receive(TIMEOUT).unwrap().pair);
         }
         pairs.dedup();

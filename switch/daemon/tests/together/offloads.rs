@@ -120,7 +120,7 @@ fn large_frames_pass_where_the_receiver_takes_them_and_are_cut_where_it_does_not
         let (_bed, mut a, mut b) = pair(receiver, ReceiveBuffers::SMALL, 256);
         for packet in packets(60_000) {
             let (header, bytes) = packet.gso(1448);
-            a.send_with(&header, &Layout::whole(), &bytes).unwrap();
+            a.send_with(&header, &Layout::single(), &bytes).unwrap();
             if takes(receiver, &packet) {
                 let got = b.receive(TIMEOUT).unwrap();
                 assert_eq!((got.header.gso, got.header.gso_size, got.header.ecn), (header.gso, 1448, header.ecn));
@@ -137,7 +137,7 @@ fn large_frames_pass_where_the_receiver_takes_them_and_are_cut_where_it_does_not
 fn headers_of_any_length_pass_and_are_cut() {
     for receiver in [ALL_RECEIVE, features::GUEST_CSUM, 0] {
         let (_bed, mut a, mut b) = pair(receiver, ReceiveBuffers::SMALL, 256);
-        for layout in [Layout::whole(), Layout::iovecs([12, 30, 60, 1, 999])] {
+        for layout in [Layout::single(), Layout::iovecs([12, 30, 60, 1, 999])] {
             for packet in long_packets(30_000) {
                 let (header, bytes) = packet.gso(1200);
                 assert!(packet.header_bytes() > 144);
@@ -170,7 +170,7 @@ fn headers_that_are_too_long_to_be_repeated_cost_the_frame_and_no_more() {
     ] {
         let (bed, mut a, mut b) = pair(receiver, ReceiveBuffers::SMALL, 256);
         let (header, bytes) = packet.gso(size);
-        a.send_with(&header, &Layout::whole(), &bytes).unwrap();
+        a.send_with(&header, &Layout::single(), &bytes).unwrap();
         if receiver == ALL_RECEIVE {
             assert!(b.receive(TIMEOUT).unwrap().bytes == bytes);
         } else {
@@ -192,7 +192,7 @@ fn every_segment_has_the_ecn_flags_as_sent() {
             let packet = packet.with_tcp(|tcp| [tcp.ns, tcp.cwr, tcp.ece] = flags);
             let (header, bytes) = packet.gso(1400);
             let at = packet.transport_offset() + 12;
-            a.send_with(&header, &Layout::whole(), &bytes).unwrap();
+            a.send_with(&header, &Layout::single(), &bytes).unwrap();
             for _ in 0..if takes(receiver, &packet) { 1 } else { 3 } {
                 let got = b.receive(TIMEOUT).unwrap().bytes;
                 let ace_field = (got[at] & 1) << 2 | got[at + 1] >> 6;
@@ -205,7 +205,7 @@ fn every_segment_has_the_ecn_flags_as_sent() {
 #[test]
 fn segments_are_right_for_every_size_and_layout() {
     let (_bed, mut a, mut b) = pair(0, ReceiveBuffers::SMALL, 256);
-    let layouts = [Layout::whole(), Layout::iovecs([12, 30, 60, 1, 999]), Layout::iovecs(vec![61; 20]).indirect()];
+    let layouts = [Layout::single(), Layout::iovecs([12, 30, 60, 1, 999]), Layout::iovecs(vec![61; 20]).indirect()];
     for (number, (length, size)) in
         [(1, 1), (100, 100), (101, 100), (1448, 1448), (1449, 1448), (9999, 777), (65_000, 48), (4096, 4095)]
             .into_iter()
@@ -229,7 +229,7 @@ fn segments_fit_receivers_without_mergeable_buffers() {
     announce(&mut [&mut a, &mut b]);
     for packet in packets(20_000) {
         let (header, bytes) = packet.gso(1400);
-        a.send_with(&header, &Layout::whole(), &bytes).unwrap();
+        a.send_with(&header, &Layout::single(), &bytes).unwrap();
         assert_segments(&mut b, &packet, 1400, false);
     }
 }
@@ -239,7 +239,7 @@ fn a_frame_of_more_segments_than_the_ring_holds_is_delivered_in_parts() {
     let (_bed, mut a, mut b) = pair(0, ReceiveBuffers { count: Some(8), ..ReceiveBuffers::SMALL }, 8);
     for packet in packets(60_000) {
         let (header, bytes) = packet.gso(1448);
-        a.send_with(&header, &Layout::whole(), &bytes).unwrap();
+        a.send_with(&header, &Layout::single(), &bytes).unwrap();
         assert_segments(&mut b, &packet, 1448, false);
     }
     a.wait_sent(TIMEOUT).unwrap();
@@ -280,7 +280,7 @@ fn a_link_loses_segments_of_large_frames_one_by_one() {
     let (header, bytes) = Packet::tcp(host(0, 4), host(1, 4), 1, payload(40_000)).gso(1000);
     let (mut arrived, frames) = (0, 100);
     for number in 1..=frames {
-        a.send_with(&header, &Layout::whole(), &bytes).unwrap();
+        a.send_with(&header, &Layout::single(), &bytes).unwrap();
         let met = |bed: &Bed| bed.totals(1).receive_frames + bed.drops(1, DropReason::LinkLoss);
         bed.wait_for(|bed| met(bed) == 40 * number, "each segment arrives or is lost");
         let before = arrived;
@@ -300,7 +300,7 @@ fn a_link_loses_segments_of_large_frames_one_by_one() {
 fn segments_of_a_large_frame_wait_for_a_links_transmitter_one_by_one() {
     let (bed, mut a, mut b) = behind_a_link("{ rate = \"10Mbit\", queue = 8 }");
     let (header, bytes) = Packet::tcp(host(0, 4), host(1, 4), 1, payload(40_000)).gso(1000);
-    a.send_with(&header, &Layout::whole(), &bytes).unwrap();
+    a.send_with(&header, &Layout::single(), &bytes).unwrap();
     // One is being sent, eight wait.
     bed.wait_for(|bed| bed.drops(1, DropReason::LinkFull) == 31, "the others find no room");
     (0..9).for_each(|_| drop(b.receive(TIMEOUT).unwrap()));
@@ -317,7 +317,7 @@ fn each_receiver_of_a_flooded_frame_gets_what_it_can_take() {
     to.mac = BROADCAST;
     let packet = Packet::udp(host(0, 4), to, payload(8000));
     let (header, bytes) = packet.gso(1000);
-    a.send_with(&header, &Layout::whole(), &bytes).unwrap();
+    a.send_with(&header, &Layout::single(), &bytes).unwrap();
     assert!(b.receive(TIMEOUT).unwrap().bytes == bytes);
     assert_segments(&mut c, &packet, 1000, false);
 }
@@ -332,7 +332,7 @@ fn offloads_that_were_not_agreed_or_make_no_sense_are_dropped_and_counted() {
     let tcp6 = Packet::tcp(host(0, 6), host(1, 6), 1, payload(4000));
     let (good, bytes) = tcp4.gso(1000);
     let mut send = |header: NetHeader, bytes: &[u8]| {
-        a.send_with(&header, &Layout::whole(), bytes).unwrap();
+        a.send_with(&header, &Layout::single(), bytes).unwrap();
         a.wait_sent(TIMEOUT).unwrap();
     };
     send(tcp6.gso(1000).0, &tcp6.gso(1000).1);

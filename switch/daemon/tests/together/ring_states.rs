@@ -48,7 +48,7 @@ fn a_ring_starts_with_its_kick_and_not_before() {
     let header = NetHeader::default().bytes();
     let header = &header[..a.header_bytes()];
     let transmit = &mut a.pair(0).transmit;
-    transmit.add(&memory, header, &Layout::whole(), &sent).unwrap();
+    transmit.add(&memory, header, &Layout::single(), &sent).unwrap();
     transmit.queue.ring.publish();
     assert_silent(&mut b);
     transmit.queue.kick();

@@ -173,7 +173,7 @@ fn a_chain_ends_after_1024_descriptors_of_whatever_length() {
 
         describe(DESC_WRITE);
         let mut receive_queue = driver.receive_queue();
-        let placed = if too_long { PlaceOutcome::NoRoom } else { PlaceOutcome::Whole(1) };
+        let placed = if too_long { PlaceOutcome::NoRoom } else { PlaceOutcome::Complete(1) };
         assert_eq!(receive_queue.place(&mut frame()), Ok(placed), "{empty} empty descriptors");
         assert_eq!((receive_queue.take_bad_chains(), receive_queue.take_walked()), (too_long.into(), 1024));
     }
@@ -242,7 +242,7 @@ fn a_jump_that_was_seen_once_stays_a_fault() {
     (0..64).for_each(|index| driver.describe(index, 2000, DESC_WRITE, 0));
     driver.offer(0, 1);
     let mut receive_queue = driver.receive_queue();
-    assert_eq!(receive_queue.place(&mut frame()), Ok(PlaceOutcome::Whole(1)));
+    assert_eq!(receive_queue.place(&mut frame()), Ok(PlaceOutcome::Complete(1)));
     driver.shared().set_available_index(0);
     assert_eq!(receive_queue.read_ahead(32), Err(RingFault::IndexJump));
     // As if nothing had been.

@@ -54,7 +54,7 @@ impl Bed {
 
     /// The kernel receives the guest's frame as datagrams of these lengths.
     fn guest_speaks(&mut self, header: &NetHeader, frame: &[u8], payload: &[u8], lengths: &[usize]) {
-        self.guest.send_with(header, &Layout::whole(), frame).unwrap();
+        self.guest.send_with(header, &Layout::single(), frame).unwrap();
         let mut heard = Vec::new();
         for &length in lengths {
             let mut datagram = vec![0; 65_536];
@@ -104,7 +104,7 @@ fn frames_pass_between_kernel_and_guest() {
         let mut bed = Bed::new(features::LINUX);
         for length in [1, 100, 1400] {
             let packet = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), payload(length));
-            // Whole, and with its checksum left to the kernel.
+            // Unsegmented, and with its checksum left to the kernel.
             bed.guest_speaks(&NetHeader::default(), &packet.frame(), &packet.payload, &[length]);
             let (header, frame) = packet.partial();
             bed.guest_speaks(&header, &frame, &packet.payload, &[length]);
@@ -154,8 +154,8 @@ fn many_frames_keep_their_order() {
 }
 
 #[test]
-fn large_frames_pass_whole_to_guests_that_take_them() {
-    in_a_namespace("tap::large_frames_pass_whole_to_guests_that_take_them", || {
+fn gso_frames_pass_unsegmented_to_guests_that_negotiated_them() {
+    in_a_namespace("tap::gso_frames_pass_unsegmented_to_guests_that_negotiated_them", || {
         let mut bed = Bed::new(features::LINUX);
         segment(&bed.socket, 1000);
         bed.socket.send(&payload(30_500)).unwrap();

@@ -239,7 +239,7 @@ fn large(host: fn(u16) -> Host, payload: usize) -> Packet {
 }
 
 #[test]
-fn who_takes_large_frames_gets_them_whole() {
+fn a_front_end_with_gso_gets_frames_unsegmented() {
     let xen = Xen::new(2);
     let (mut one, mut two) = pair(&xen, Kind::LINUX);
     for (host, kind) in [(Host::v4 as fn(u16) -> Host, 1), (Host::v6, 2)] {
@@ -413,7 +413,7 @@ fn what_waits_for_a_receiver_arrives_when_it_posts() {
     let mut one = xen.front(1, Kind::LINUX);
     let mut two = xen.front(2, Kind { posts: 2, ..Kind::LINUX });
     greet(&mut one, mac(1), &mut two, mac(2));
-    // In two requests each, and in one: more than there are places for frames that are copied whole.
+    // In two requests each, and in one: more than there are places for frames that are copied entirely.
     for parts in [&[66][..], &[]] {
         for number in 0..40 {
             one.send(&frame(mac(1), mac(2), 1514, number), parts, PLAIN);
@@ -480,7 +480,7 @@ fn pages_that_cannot_be_reached_cost_the_frame_only() {
         one.queues[0].put(Queue::request(first, 0, tx_flag::MORE_DATA, 1, 160));
         one.queues[0].put(Queue::request(second, 0, 0, 2, 100));
     }
-    // More frames of one request than are copied whole at a time, none of which can be.
+    // More frames of one request than are copied entirely at a time, none of which can be.
     for id in 3..43 {
         one.queues[0].put(Queue::request(0xdead, 0, 0, id, 1000));
     }

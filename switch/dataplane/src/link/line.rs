@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_stays_whole_where_all_its_segments_meet_the_same() {
+    fn a_gso_frame_stays_unsegmented_where_all_its_segments_meet_the_same() {
         let mut line = line(Impairment { delay: Some("1ms".into()), ..Impairment::default() });
         assert_eq!(line.take(&large(40), 0).frames, 1);
         let mut packet = Packet::default();

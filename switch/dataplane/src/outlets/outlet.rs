@@ -416,7 +416,7 @@ impl Outlet {
             self.burden(walked, now, work);
         }
         match placed {
-            Ok(PlaceOutcome::Whole(frames)) => {
+            Ok(PlaceOutcome::Complete(frames)) => {
                 work.work_units += u64::from(packet.length);
                 self.frames += u64::from(frames);
                 self.bytes += u64::from(packet.length);

@@ -76,7 +76,7 @@ use crate::stats::DropReason;
 ///
 /// impl ReceiveEnd for Sink {
 ///     fn place(&mut self, _: &mut Packet) -> PlaceOutcome {
-///         PlaceOutcome::Whole(1)
+///         PlaceOutcome::Complete(1)
 ///     }
 ///     fn publish(&mut self) {}
 /// }

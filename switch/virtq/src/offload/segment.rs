@@ -1,5 +1,5 @@
 //! Segments a GSO frame (TSO, USO) into the frames that its sender would have sent without offload (as RFC 9293 and Linux do): each
-//! segment has the headers of the whole, with lengths, sequence number, IPv4 id, flags and checksums of its own.
+//! segment has the headers of the GSO frame, with lengths, sequence number, IPv4 id, flags and checksums of its own.
 //!
 //! All ECN flags stay as they were sent: CWR is part of a counter where Accurate ECN was negotiated (RFC 9768, section 3.3), and a
 //! frame does not show whether it was. See `docs/adr/0005-offloads-per-receiver.md`.
@@ -12,7 +12,7 @@ use crate::packet::Packet;
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 
-/// The headers of a whole frame, which become those of one segment after the other.
+/// The headers of a GSO frame, which become those of one segment after the other.
 #[derive(Clone, Debug)]
 enum Headers {
     /// At most as many as the transmit side copies.
@@ -49,9 +49,9 @@ impl Headers {
     }
 }
 
-/// Fields of the whole frame that differ in each segment.
+/// Fields of the GSO frame that differ in each segment.
 #[derive(Clone, Copy, Debug)]
-struct Whole {
+struct Original {
     /// IPv4 identification.
     id: u16,
     /// TCP sequence number.
@@ -62,7 +62,7 @@ struct Whole {
     pseudo: Sum,
 }
 
-impl Whole {
+impl Original {
     /// The fields of a frame with these headers, and `length` bytes of transport header and payload. The sender has made the sum of
     /// the pseudo header for this length, with a destination that may stand elsewhere than in the IP header (RFC 8200, section
     /// 8.1).
@@ -84,7 +84,7 @@ impl Whole {
 #[derive(Clone, Debug)]
 pub struct Cutter {
     headers: Headers,
-    whole: Whole,
+    original: Original,
     layers: Layers,
     /// Offset of the checksum in the transport header.
     field: usize,
@@ -100,7 +100,7 @@ pub struct Segment<'a> {
     pub header: NetHeader,
     /// All headers; the transport checksum is partial.
     pub headers: &'a [u8],
-    /// Offset of its payload in the payload of the whole.
+    /// Offset of its payload in the payload of the GSO frame.
     pub payload_offset: u32,
     /// Bytes of payload.
     pub payload_length: u32,
@@ -125,8 +125,8 @@ impl Cutter {
         if matches!(headers, Headers::Long(_)) && Layers::find(headers.bytes()) != Some(layers) {
             return None;
         }
-        let whole = Whole::of(headers.bytes(), &layers, field.into(), transport_length as u32 + payload)?;
-        Some(Self { headers, whole, layers, field: field.into(), payload, size, partial })
+        let original = Original::of(headers.bytes(), &layers, field.into(), transport_length as u32 + payload)?;
+        Some(Self { headers, original, layers, field: field.into(), payload, size, partial })
     }
 
     /// Number of segments, at least 1.
@@ -156,7 +156,7 @@ impl Cutter {
         let ip = &mut headers[network..transport];
         if self.layers.version == 4 {
             ip[2..4].copy_from_slice(&(length as u16).to_be_bytes());
-            ip[4..6].copy_from_slice(&self.whole.id.wrapping_add(index as u16).to_be_bytes());
+            ip[4..6].copy_from_slice(&self.original.id.wrapping_add(index as u16).to_be_bytes());
             ip[10..12].fill(0);
             let mut sum = Sum::default();
             sum.add(ip);
@@ -168,17 +168,17 @@ impl Cutter {
 
     fn set_transport(&mut self, index: u32, payload_length: u32) {
         let is_last = index + 1 == self.count();
-        let Self { headers, whole, layers, field, size, .. } = self;
+        let Self { headers, original, layers, field, size, .. } = self;
         let transport = &mut headers.bytes_mut()[layers.transport..];
         let length = transport.len() as u32 + payload_length;
         if layers.protocol == TCP {
-            let sequence = whole.sequence.wrapping_add(index * *size);
+            let sequence = original.sequence.wrapping_add(index * *size);
             transport[4..8].copy_from_slice(&sequence.to_be_bytes());
-            transport[13] = if is_last { whole.flags } else { whole.flags & !(FIN | PSH) };
+            transport[13] = if is_last { original.flags } else { original.flags & !(FIN | PSH) };
         } else {
             transport[4..6].copy_from_slice(&(length as u16).to_be_bytes());
         }
-        let mut pseudo = whole.pseudo;
+        let mut pseudo = original.pseudo;
         pseudo.add(&length.to_be_bytes());
         transport[*field..][..2].copy_from_slice(&pseudo.partial());
     }

@@ -30,7 +30,7 @@ pub const BURDEN: u64 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaceOutcome {
     /// Delivered completely, as this many frames.
-    Whole(u32),
+    Complete(u32),
     /// The receiver has too few buffers now. Delivered segments are recorded in the packet.
     NoRoom,
     /// It can never be delivered, for this reason.
@@ -117,7 +117,7 @@ impl ReceiveQueue {
     /// A [`RingFault`] of the receiver, after which the ring must not be used.
     pub fn place(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
         if packet.header.is_plain() && self.place_in_one(packet)? {
-            Ok(PlaceOutcome::Whole(1))
+            Ok(PlaceOutcome::Complete(1))
         } else {
             self.place_otherwise(packet)
         }
@@ -130,7 +130,7 @@ impl ReceiveQueue {
             Plan::Segment { partial } => self.place_segments(packet, partial),
         };
         match result {
-            Ok(frames) => Ok(PlaceOutcome::Whole(frames)),
+            Ok(frames) => Ok(PlaceOutcome::Complete(frames)),
             Err(Refusal::NoRoom) => Ok(PlaceOutcome::NoRoom),
             Err(Refusal::Drop(reason)) => Ok(PlaceOutcome::Refused(reason)),
             Err(Refusal::Fault(fault)) => Err(fault),
