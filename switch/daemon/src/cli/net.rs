@@ -90,7 +90,7 @@ impl Net {
             Named::File(path) => NetFile::at(path).ok(),
             Named::Socket(_) | Named::Name(_) => None,
         };
-        Ok(Client::new(&socket).telling(tell).about(file))
+        Ok(Client::new(&socket).telling(tell).about(file).hinting(running::hint))
     }
 
     /// Its file, if the argument names one.

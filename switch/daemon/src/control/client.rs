@@ -17,7 +17,6 @@ use super::api::{FILE, UNSAVED};
 use super::error::ControlError;
 use super::identity::NetFile;
 use super::problem::{Problem, Refusal};
-use super::running;
 
 /// Most bytes of a response: a network with the most ports sends fewer.
 const MOST_BYTES: usize = 64 << 20;
@@ -35,6 +34,7 @@ pub struct Client {
     /// Timeout of a response, if it is not the usual one.
     timeout: Option<Duration>,
     tell: fn(&str),
+    hint: fn(&NetFile) -> String,
     file: Option<NetFile>,
     most_bytes: usize,
     user: Option<u32>,
@@ -52,7 +52,15 @@ pub struct Peer {
 impl Client {
     /// A client of the socket `path`; each request opens a new connection.
     pub fn new(path: &Path) -> Self {
-        Self { path: path.into(), timeout: None, tell: |_| {}, file: None, most_bytes: MOST_BYTES, user: None }
+        Self {
+            path: path.into(),
+            timeout: None,
+            tell: |_| {},
+            hint: |_| String::new(),
+            file: None,
+            most_bytes: MOST_BYTES,
+            user: None,
+        }
     }
 
     /// Sets the timeout of responses.
@@ -78,6 +86,11 @@ impl Client {
     /// Calls `tell` with a warning for a change that is applied but not saved.
     pub fn telling(self, tell: fn(&str)) -> Self {
         Self { tell, ..self }
+    }
+
+    /// Adds the sentence that `hint` returns to the error of a network of this file that cannot be reached.
+    pub fn hinting(self, hint: fn(&NetFile) -> String) -> Self {
+        Self { hint, ..self }
     }
 
     /// The socket.
@@ -110,15 +123,10 @@ impl Client {
         serde_json::from_slice(&answer).map_err(nonsense)
     }
 
-    /// `error`, with a hint to running networks of the same name if this one does not run.
+    /// `error`, with a hint if the network cannot be reached.
     fn hinted(&self, mut error: ControlError) -> ControlError {
         if let (ControlError::Unreachable { hint, .. }, Some(file)) = (&mut error, &self.file) {
-            let name = file.path.file_stem().unwrap_or_default().to_string_lossy();
-            let others = running::identify(running::called(&name));
-            *hint = others
-                .iter()
-                .map(|other| format!("What runs is {}, not {}. ", other.identity.told(), file.path.display()))
-                .collect();
+            *hint = (self.hint)(file);
         }
         error
     }

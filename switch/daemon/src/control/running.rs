@@ -144,6 +144,13 @@ async fn ask(control: PathBuf, user: Option<u32>) -> Option<Running> {
     Some(Running { identity, user, control })
 }
 
+/// A sentence for each running network that has the name of `file` but another file.
+pub fn hint(file: &NetFile) -> String {
+    let name = file.path.file_stem().unwrap_or_default().to_string_lossy();
+    let others = identify(called(&name));
+    others.iter().map(|other| format!("The running network is {}, not {}. ", other.identity.told(), file.path.display())).collect()
+}
+
 /// The network at the control socket `path`, for a sentence; another program, if it has no identity.
 pub fn told(path: &Path) -> Option<String> {
     if !listens(path) {
