@@ -22,7 +22,8 @@ use crate::frame::MacAddress;
 use crate::memory::Fetch;
 use crate::network::Network;
 use crate::offload::Offloads;
-use crate::port::end::Ends;
+use crate::pool::Pool;
+use crate::port::end::{Backend, Ends};
 use crate::port::{Port, PortState};
 
 /// The states of either side (`enum xenbus_state`).
@@ -195,8 +196,8 @@ impl Vif {
                 fault: Arc::clone(&fault),
                 bell: Arc::clone(&host.bell),
             };
-            let ends = ends(Arc::new(link), queue, asks.takes, &host.fetch)?;
-            host.network.start_queue(port, pair as u16, ends).map_err(|error| error.to_string())?;
+            let queue = GrantedQueue { link: Arc::new(link), queue, takes: asks.takes, fetch: &host.fetch };
+            host.network.serve_queue(port, pair as u16, queue).map_err(|error| error.to_string())?;
         }
         Ok(fault)
     }
@@ -229,40 +230,60 @@ impl Vif {
     }
 }
 
-/// The ends of one queue, which map the rings that its front end granted.
-fn ends(link: Arc<QueueContext>, queue: &Queue, takes: Takes, fetch: &Arc<dyn Fetch>) -> Result<Ends, String> {
-    let map = |what: &str, reference: u32| {
-        let page = link.layer.map(link.domain, reference);
-        page.map_err(|error| format!("the {what} ring that the front end granted cannot be mapped: {error}"))
-    };
-    let bind = |port: u32| -> Result<SharedChannel, String> {
-        let channel = link.layer.bind(link.domain, port);
-        channel.map(Arc::new).map_err(|error| format!("the front end's event channel cannot be bound: {error}"))
-    };
-    let transmit_ring = BackRing::new(map("transmit", queue.transmit_ring)?, TX_REQUEST);
-    let receive_ring = BackRing::new(map("receive", queue.receive_ring)?, RX_SLOT);
-    let transmit_channel = bind(queue.transmit_channel)?;
-    let receive_channel =
-        if queue.receive_channel == queue.transmit_channel { Arc::clone(&transmit_channel) } else { bind(queue.receive_channel)? };
-    // Responses that an earlier process wrote may lack their notification, so notify now.
-    transmit_channel.notify();
-    let shared = Arc::ptr_eq(&transmit_channel, &receive_channel);
-    if !shared {
-        receive_channel.notify();
+/// One queue of a front end, with rings that it granted.
+struct GrantedQueue<'h> {
+    link: Arc<QueueContext>,
+    queue: &'h Queue,
+    takes: Takes,
+    fetch: &'h Arc<dyn Fetch>,
+}
+
+impl Backend for GrantedQueue<'_> {
+    /// Maps the rings and binds the event channels.
+    fn into_ends(self, _: &Arc<Pool>) -> io::Result<Ends> {
+        self.ends().map_err(io::Error::other)
     }
-    let text = |error: io::Error| {
-        format!(
-            "grant pages or file descriptors ran out: {error}. Raise /sys/module/xen_gntalloc/parameters/limit (36 for each queue, 18 for \
-             each interface), or memlane's limit of open files"
-        )
-    };
-    let readable = transmit_channel.readable().map_err(text)?;
-    // If both directions share one event channel, only the transmit end watches it, and the poll iteration that follows serves
-    // the receive ring too: clearing the channel removes the event, and a second watcher would miss it.
-    let room = if shared { None } else { Some(receive_channel.readable().map_err(text)?) };
-    let transmit = XenTransmit::new(Arc::clone(&link), transmit_channel, transmit_ring).map_err(text)?;
-    let receive = XenReceive::new(link, receive_channel, receive_ring, takes, Arc::clone(fetch)).map_err(text)?;
-    Ok(Ends { transmit: Box::new(transmit), receive: Box::new(receive), readable: Some(readable), writable: None, room })
+}
+
+impl GrantedQueue<'_> {
+    fn ends(self) -> Result<Ends, String> {
+        let Self { link, queue, takes, fetch } = self;
+        let map = |what: &str, reference: u32| {
+            let page = link.layer.map(link.domain, reference);
+            page.map_err(|error| format!("the {what} ring that the front end granted cannot be mapped: {error}"))
+        };
+        let bind = |port: u32| -> Result<SharedChannel, String> {
+            let channel = link.layer.bind(link.domain, port);
+            channel.map(Arc::new).map_err(|error| format!("the front end's event channel cannot be bound: {error}"))
+        };
+        let transmit_ring = BackRing::new(map("transmit", queue.transmit_ring)?, TX_REQUEST);
+        let receive_ring = BackRing::new(map("receive", queue.receive_ring)?, RX_SLOT);
+        let transmit_channel = bind(queue.transmit_channel)?;
+        let receive_channel = if queue.receive_channel == queue.transmit_channel {
+            Arc::clone(&transmit_channel)
+        } else {
+            bind(queue.receive_channel)?
+        };
+        // Responses that an earlier process wrote may lack their notification, so notify now.
+        transmit_channel.notify();
+        let shared = Arc::ptr_eq(&transmit_channel, &receive_channel);
+        if !shared {
+            receive_channel.notify();
+        }
+        let text = |error: io::Error| {
+            format!(
+                "grant pages or file descriptors ran out: {error}. Raise /sys/module/xen_gntalloc/parameters/limit (36 for each queue, 18 for \
+                 each interface), or memlane's limit of open files"
+            )
+        };
+        let readable = transmit_channel.readable().map_err(text)?;
+        // If both directions share one event channel, only the transmit end watches it, and the poll iteration that follows serves
+        // the receive ring too: clearing the channel removes the event, and a second watcher would miss it.
+        let room = if shared { None } else { Some(receive_channel.readable().map_err(text)?) };
+        let transmit = XenTransmit::new(Arc::clone(&link), transmit_channel, transmit_ring).map_err(text)?;
+        let receive = XenReceive::new(link, receive_channel, receive_ring, takes, Arc::clone(fetch)).map_err(text)?;
+        Ok(Ends { transmit: Box::new(transmit), receive: Box::new(receive), readable: Some(readable), writable: None, room })
+    }
 }
 
 /// One queue's grant references and event channels, from the front end's keys.

@@ -8,7 +8,7 @@ use crate::id::{Direction, MAX_PAIRS, RingKey, RouteEntry, Slot};
 use crate::journal::NetworkEvent;
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
-use crate::port::end::{Backend, Ends};
+use crate::port::end::Backend;
 use crate::port::rings::{Rings, Running};
 use crate::port::{Port, PortState};
 use crate::ring::{Call, ReceiveQueue, Ring, RingOptions, SplitRing, TransmitQueue};
@@ -77,17 +77,18 @@ impl Network {
     /// # Errors
     /// The kernel refuses a descriptor or to watch it, or the port was removed.
     pub fn serve(&self, port: &Arc<Port>, backend: impl Backend) -> std::io::Result<()> {
-        self.start_queue(port, 0, backend.into_ends(&self.shared.pool)?)?;
+        self.serve_queue(port, 0, backend)?;
         port.set_state(PortState::Running);
         Ok(())
     }
 
-    /// Starts queue `pair` of a port that has no rings. The caller sets the port's state to running once all its queues are
-    /// started.
+    /// Starts queue `pair` of a port with several queues and no rings. The caller sets the port's state to running once all its
+    /// queues are started.
     ///
     /// # Errors
     /// As [`Self::serve`].
-    pub fn start_queue(&self, port: &Arc<Port>, pair: u16, ends: Ends) -> std::io::Result<()> {
+    pub fn serve_queue(&self, port: &Arc<Port>, pair: u16, backend: impl Backend) -> std::io::Result<()> {
+        let ends = backend.into_ends(&self.shared.pool)?;
         let gone = || std::io::Error::other("the port or its worker is gone");
         let present = port.presence();
         if !*present {
