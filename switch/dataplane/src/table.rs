@@ -1,5 +1,5 @@
-//! The forwarding table (FDB) of one broadcast domain: MAC learning maps each source address to the port of its frames, and FDB
-//! aging removes silent addresses (IEEE 802.1Q, section 8.7).
+//! The forwarding table (FDB) of one broadcast domain: MAC learning maps each source address to the port of its frames, and
+//! FDB aging removes silent addresses (IEEE 802.1Q, section 8.7).
 //!
 //! VLANs learn independently (section 8.8): an address may be behind one port in one VLAN and behind another in the next. An FDB
 //! entry holds in one VLAN if it was **learned**, and in all of them if it is **pinned** by the operator or **told** by the routing
