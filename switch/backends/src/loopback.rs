@@ -50,24 +50,12 @@ impl TransmitEnd for LoopbackTransmit {
         locked(&self.0).open(packet, true)
     }
 
-    fn finish(&mut self, _packet: &Packet) {
-        locked(&self.0).dispose();
+    fn keep(&mut self, _packet: &Packet) {
+        locked(&self.0).keep();
     }
 
-    fn keep_in_flight(&mut self, packet: &Packet, holders: u16) {
-        locked(&self.0).keep_in_flight(packet, holders);
-    }
-
-    fn hold(&mut self, head: u16, more: u16) {
-        locked(&self.0).hold(head, more);
-    }
-
-    fn come_back(&mut self, head: u16) {
-        locked(&self.0).come_back(head);
-    }
-
-    fn in_flight(&self) -> u16 {
-        locked(&self.0).in_flight()
+    fn release(&mut self, head: u16) {
+        locked(&self.0).release(head);
     }
 
     fn size(&self) -> u16 {
@@ -119,7 +107,6 @@ impl ReceiveEnd for LoopbackReceive {
     }
 
     fn has_room(&mut self) -> bool {
-        let store = locked(&self.store);
-        store.size() > store.in_flight() + store.filled() as u16
+        locked(&self.store).has_room()
     }
 }

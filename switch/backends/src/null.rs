@@ -27,17 +27,9 @@ impl TransmitEnd for Null {
         OpenOutcome::Nothing
     }
 
-    fn finish(&mut self, _packet: &Packet) {}
+    fn keep(&mut self, _packet: &Packet) {}
 
-    fn keep_in_flight(&mut self, _packet: &Packet, _holders: u16) {}
-
-    fn hold(&mut self, _head: u16, _more: u16) {}
-
-    fn come_back(&mut self, _head: u16) {}
-
-    fn in_flight(&self) -> u16 {
-        0
-    }
+    fn release(&mut self, _head: u16) {}
 
     fn size(&self) -> u16 {
         0

@@ -3,6 +3,8 @@
 //! 1. A transmit end [allocates buffers](Store::make_room), reads frames into free ones, and marks each as [filled](Store::fill).
 //! 2. The worker [opens](Store::open) the oldest frame as a packet and disposes of it.
 //! 3. When no more frames arrive, free buffers [return](Store::give_back_spare) to the shared [`Pool`].
+//!
+//! [`Buffered`] is the transmit end of a port whose [`Reader`] fills such buffers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,6 +12,7 @@ use std::sync::Arc;
 use crate::frame::{ETHERNET, NetHeader};
 use crate::packet::Packet;
 use crate::pool::{Pool, Room, Share};
+use crate::port::end::TransmitEnd;
 use crate::ring::OpenOutcome;
 use crate::stats::DropReason;
 
@@ -23,8 +26,6 @@ pub(super) const KEPT: usize = 16;
 struct Buffer {
     room: Option<Room>,
     length: u32,
-    /// References to the frame; 0 when the buffer is free, or filled and not yet opened.
-    holders: u16,
 }
 
 /// See the module.
@@ -39,7 +40,6 @@ pub(super) struct Store {
     bare: Vec<u16>,
     /// Filled and not yet opened, the oldest first.
     filled: VecDeque<u16>,
-    in_flight: u16,
 }
 
 impl Store {
@@ -48,25 +48,17 @@ impl Store {
         let share = Share::new(pool);
         let mut buffers: Box<[Buffer]> = (0..FRAMES).map(|_| Buffer::default()).collect();
         buffers[0].room = Some(share.own());
-        Self {
-            share,
-            buffers,
-            free: vec![0],
-            bare: (1..FRAMES).collect(),
-            filled: VecDeque::with_capacity(FRAMES.into()),
-            in_flight: 0,
-        }
+        Self { share, buffers, free: vec![0], bare: (1..FRAMES).collect(), filled: VecDeque::with_capacity(FRAMES.into()) }
     }
 
     /// Most frames that may be in flight, given the memory that is left.
     pub(super) fn size(&self) -> u16 {
-        let more = self.share.quota().min(self.bare.len());
-        self.in_flight + (self.filled.len() + self.free.len() + more) as u16
+        FRAMES - (self.bare.len() - self.share.quota().min(self.bare.len())) as u16
     }
 
-    /// Frames in flight.
-    pub(super) fn in_flight(&self) -> u16 {
-        self.in_flight
+    /// True if a buffer is free or can be allocated.
+    pub(super) fn has_room(&self) -> bool {
+        !self.free.is_empty() || (!self.bare.is_empty() && self.share.quota() > 0)
     }
 
     /// Frames that can be opened.
@@ -147,7 +139,8 @@ impl Store {
         let skip = if headed { NetHeader::SIZE } else { 0 };
         let bytes = self.bytes(index).get_mut(..length);
         let Some(bytes) = bytes.filter(|bytes| bytes.len() >= skip + ETHERNET) else {
-            self.dispose();
+            self.keep();
+            self.release(index);
             return OpenOutcome::Dropped(DropReason::Runt);
         };
         let mut header = [0; NetHeader::SIZE];
@@ -157,32 +150,78 @@ impl Store {
         OpenOutcome::Packet
     }
 
-    /// Frees the oldest frame.
-    pub(super) fn dispose(&mut self) {
-        self.free.extend(self.filled.pop_front());
-    }
-
-    /// Moves on from the opened frame, which stays in flight with `holders` references.
-    pub(super) fn keep_in_flight(&mut self, packet: &Packet, holders: u16) {
+    /// Moves on from the oldest frame, which stays in its buffer until it is released.
+    pub(super) fn keep(&mut self) {
         self.filled.pop_front();
-        self.buffers[usize::from(packet.head)].holders = holders;
-        self.in_flight += 1;
     }
 
-    /// Adds `more` references to the frame `index`.
-    pub(super) fn hold(&mut self, index: u16, more: u16) {
-        if let Some(buffer) = self.buffers.get_mut(usize::from(index)).filter(|buffer| buffer.holders > 0) {
-            buffer.holders += more;
+    /// Frees buffer `index`, whose frame was kept.
+    pub(super) fn release(&mut self, index: u16) {
+        self.free.push(index);
+    }
+}
+
+/// Reads frames from a port's other side into packet buffers.
+pub(super) trait Reader: std::fmt::Debug + Send {
+    /// A virtio-net header stands before each frame.
+    const HEADED: bool;
+
+    /// Fills free buffers of `store`, at most until `most` frames can be opened. `drained` if the last read found nothing more, and no
+    /// notification came since; returns whether this one did.
+    fn read(&mut self, store: &mut Store, most: usize, drained: bool) -> bool;
+
+    /// True if a frame was read that is in no buffer yet.
+    fn has_staged(&self) -> bool {
+        false
+    }
+}
+
+/// The transmit end of a port without shared memory: a reader, and the buffers that it fills.
+#[derive(Debug)]
+pub(super) struct Buffered<R> {
+    store: Store,
+    reader: R,
+    /// The last read found nothing more.
+    drained: bool,
+}
+
+impl<R: Reader> Buffered<R> {
+    /// The frames of `reader`, in buffers of `pool`.
+    pub(super) fn new(reader: R, pool: Arc<Pool>) -> Self {
+        Self { store: Store::new(pool), reader, drained: false }
+    }
+}
+
+impl<R: Reader> TransmitEnd for Buffered<R> {
+    fn look(&mut self, most: u16) -> u16 {
+        if self.drained {
+            self.store.give_back_spare();
         }
+        self.drained = self.reader.read(&mut self.store, most.into(), self.drained);
+        self.store.filled().min(most.into()) as u16
     }
 
-    /// Drops one reference to the frame `index`.
-    pub(super) fn come_back(&mut self, index: u16) {
-        let Some(buffer) = self.buffers.get_mut(usize::from(index)).filter(|buffer| buffer.holders > 0) else { return };
-        buffer.holders -= 1;
-        if buffer.holders == 0 {
-            self.in_flight -= 1;
-            self.free.push(index);
-        }
+    fn open(&mut self, packet: &mut Packet) -> OpenOutcome {
+        self.store.open(packet, R::HEADED)
+    }
+
+    fn keep(&mut self, _packet: &Packet) {
+        self.store.keep();
+    }
+
+    fn release(&mut self, head: u16) {
+        self.store.release(head);
+    }
+
+    fn size(&self) -> u16 {
+        self.store.size()
+    }
+
+    fn has_news(&self) -> bool {
+        self.store.filled() > 0 || ((!self.drained || self.reader.has_staged()) && self.store.has_room())
+    }
+
+    fn wake(&mut self) {
+        self.drained = false;
     }
 }

@@ -6,9 +6,10 @@
 //! 2. [`ring`]: a transmit queue yields packets, a receive queue takes them. Each descriptor is read once, then checked.
 //! 3. [`packet`]: a packet in the memory of its sender; [`frame`]: its headers, copied once; [`offload`]: segmentation and checksums for a
 //!    receiver without these offloads.
-//! 4. [`copy`]: the only copy of the payload, from guest memory to guest memory.
-//! 5. [`notification`], [`watchdog`]: lost notifications, and interrupts that block.
-//! 6. [`budget`], [`time`]: quotas, and the cycle counter.
+//! 4. [`in_flight`]: the frames of a transmit queue that are in flight, with their holders.
+//! 5. [`copy`]: the only copy of the payload, from guest memory to guest memory.
+//! 6. [`notification`], [`watchdog`]: lost notifications, and interrupts that block.
+//! 7. [`budget`], [`time`]: quotas, and the cycle counter.
 //!
 //! An example carries one packet from the transmit ring of a guest to its receive ring:
 //!
@@ -86,6 +87,7 @@ pub mod copy;
 pub mod drop_reason;
 pub mod frame;
 pub mod id;
+pub mod in_flight;
 pub mod memory;
 pub mod notification;
 pub mod offload;

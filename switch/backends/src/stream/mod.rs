@@ -2,7 +2,7 @@
 //!
 //! 1. [`session`]: connects to, or accepts, the other side, or starts [`passt`], again and again.
 //! 2. [`wire`]: the length prefix, and where a frame ends.
-//! 3. [`StreamTransmit`](transmit) (TX): frames read from the socket into packet buffers; [`checksums`] completes checksums that
+//! 3. [`StreamReader`](transmit) (TX): frames read from the socket into packet buffers; [`checksums`] completes checksums that
 //!    the sender left to offload.
 //! 4. [`StreamReceive`](receive) (RX): packets written as plain frames. The protocol has no virtio-net header, so checksums are
 //!    completed and GSO frames are segmented here.
@@ -22,9 +22,10 @@ pub use session::{Other, run};
 
 use crate::pool::Pool;
 use crate::port::end::{Backend, Ends};
+use crate::store::Buffered;
 use checksums::ChecksumTracker;
 use receive::StreamReceive;
-use transmit::StreamTransmit;
+use transmit::StreamReader;
 
 /// A connection, shared by its ends and its session thread.
 #[derive(Debug)]
@@ -51,7 +52,7 @@ impl Backend for Stream {
         let file =
             || Ok::<_, std::io::Error>(Some(std::fs::File::from(std::os::fd::OwnedFd::from(connection.socket.try_clone()?))));
         Ok(Ends {
-            transmit: Box::new(StreamTransmit::new(Arc::clone(&connection), Arc::clone(pool), tracker)),
+            transmit: Box::new(Buffered::new(StreamReader::new(Arc::clone(&connection), tracker), Arc::clone(pool))),
             receive: Box::new(StreamReceive::new(Arc::clone(&connection))),
             readable: file()?,
             writable: file()?,

@@ -3,7 +3,7 @@
 //! - [`device`]: creates the device or attaches to it, and negotiates offloads.
 //! - [`batch`]: many reads or writes in one system call (io_uring).
 //! - [`session`]: watches the device, and creates it again if another program deletes it.
-//! - [`TapTransmit`]: TX, frames read from the kernel into packet buffers.
+//! - [`TapReader`]: TX, frames read from the kernel into packet buffers.
 //! - [`TapReceive`]: RX, packets written to the kernel straight from guests' memory, one batch for each poll iteration.
 
 mod batch;
@@ -19,15 +19,16 @@ pub use session::run;
 
 use crate::pool::Pool;
 use crate::port::end::{Backend, Ends};
+use crate::store::Buffered;
 use receive::TapReceive;
-use transmit::TapTransmit;
+use transmit::TapReader;
 
 impl Backend for Tap {
     fn into_ends(self, pool: &Arc<Pool>) -> std::io::Result<Ends> {
         let readable = Some(self.file.try_clone()?);
         let tap = Arc::new(self);
         Ok(Ends {
-            transmit: Box::new(TapTransmit::new(Arc::clone(&tap), Arc::clone(pool))),
+            transmit: Box::new(Buffered::new(TapReader::new(Arc::clone(&tap)), Arc::clone(pool))),
             receive: Box::new(TapReceive::new(tap)),
             readable,
             writable: None,

@@ -43,8 +43,6 @@ struct Record {
     readable: bool,
     /// Place of the entire frame, if it was copied.
     whole: Option<u16>,
-    /// References to the frame.
-    holders: u16,
     loan: Loan,
     /// Status of the response, once the frame is no longer in flight.
     answer: Option<i16>,
@@ -71,7 +69,6 @@ pub(super) struct XenTransmit {
     /// Destinations of the copies: a record, and the place of its headers or of the whole frame.
     starts: Vec<(u16, Iovec)>,
     iovecs: Vec<Iovec>,
-    in_flight: u16,
 }
 
 impl XenTransmit {
@@ -84,7 +81,6 @@ impl XenTransmit {
             start_length: 0,
             readable: false,
             whole: None,
-            holders: 0,
             loan: Loan::NONE,
             answer: None,
         };
@@ -104,7 +100,6 @@ impl XenTransmit {
             copies: Vec::new(),
             starts: Vec::new(),
             iovecs: Vec::with_capacity(MOST_SLOTS),
-            in_flight: 0,
         })
     }
 
@@ -134,7 +129,7 @@ impl XenTransmit {
                 return self.link.fail(fault);
             }
             record.start_length = 0;
-            (record.readable, record.answer, record.holders, record.loan) = (true, None, 0, Loan::NONE);
+            (record.readable, record.answer, record.loan) = (true, None, Loan::NONE);
             self.order.push_back(index);
             self.read.push_back(index);
             let wanted = first_bytes(&record.frame);
@@ -237,13 +232,6 @@ impl XenTransmit {
         self.settled.push(index);
     }
 
-    /// Releases the opened frame and moves on to the next.
-    fn dispose(&mut self, answer: i16, loan: Loan) {
-        if let Some(index) = self.read.pop_front() {
-            self.settle(index, answer, loan);
-        }
-    }
-
     /// Writes the responses that are next in the ring's order.
     fn answer(&mut self) {
         while let Some(&index) = self.order.front()
@@ -342,45 +330,28 @@ impl TransmitEnd for XenTransmit {
         match self.fill(index, packet) {
             Ok(()) => OpenOutcome::Packet,
             Err(reason) => {
-                self.dispose(status::ERROR, Loan::NONE);
+                self.read.pop_front();
+                self.settle(index, status::ERROR, Loan::NONE);
                 OpenOutcome::Dropped(reason)
             }
         }
-    }
-
-    fn finish(&mut self, packet: &Packet) {
-        self.dispose(status::OKAY, packet.loan);
     }
 
     fn backpressure(&mut self, packet: &Packet) {
         self.chunks.give_back(packet.loan);
     }
 
-    fn keep_in_flight(&mut self, packet: &Packet, holders: u16) {
-        let Some(index) = self.read.pop_front() else { return };
-        let record = &mut self.records[usize::from(index)];
-        (record.holders, record.loan) = (holders, packet.loan);
-        self.in_flight += 1;
-    }
-
-    fn hold(&mut self, head: u16, more: u16) {
-        if let Some(record) = self.records.get_mut(usize::from(head)).filter(|record| record.holders > 0) {
-            record.holders += more;
+    fn keep(&mut self, packet: &Packet) {
+        self.read.pop_front();
+        if let Some(record) = self.records.get_mut(usize::from(packet.head)) {
+            record.loan = packet.loan;
         }
     }
 
-    fn come_back(&mut self, head: u16) {
-        let Some(record) = self.records.get_mut(usize::from(head)).filter(|record| record.holders > 0) else { return };
-        record.holders -= 1;
-        if record.holders == 0 {
-            let loan = std::mem::replace(&mut record.loan, Loan::NONE);
-            self.in_flight -= 1;
-            self.settle(head, status::OKAY, loan);
-        }
-    }
-
-    fn in_flight(&self) -> u16 {
-        self.in_flight
+    fn release(&mut self, head: u16) {
+        let Some(record) = self.records.get_mut(usize::from(head)) else { return };
+        let loan = std::mem::replace(&mut record.loan, Loan::NONE);
+        self.settle(head, status::OKAY, loan);
     }
 
     /// As many frames as the ring holds if all have as many slots as the last one.

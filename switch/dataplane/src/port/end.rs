@@ -58,13 +58,8 @@ use crate::stats::DropReason;
 ///     fn open(&mut self, _: &mut Packet) -> OpenOutcome {
 ///         OpenOutcome::Nothing
 ///     }
-///     fn finish(&mut self, _: &Packet) {}
-///     fn keep_in_flight(&mut self, _: &Packet, _holders: u16) {}
-///     fn hold(&mut self, _head: u16, _more: u16) {}
-///     fn come_back(&mut self, _head: u16) {}
-///     fn in_flight(&self) -> u16 {
-///         0
-///     }
+///     fn keep(&mut self, _: &Packet) {}
+///     fn release(&mut self, _head: u16) {}
 ///     fn size(&self) -> u16 {
 ///         0
 ///     }
@@ -100,9 +95,8 @@ pub trait Backend {
     fn into_ends(self, pool: &Arc<Pool>) -> io::Result<Ends>;
 }
 
-/// The transmit side: frames enter the switch. A frame stays in place from [`Self::open`] until it is completed: by
-/// [`Self::finish`], or by [`Self::keep_in_flight`] and as many [`Self::come_back`] as it has holders; [`Self::backpressure`] leaves it for a
-/// later attempt (backpressure).
+/// The transmit side: frames enter the switch. A frame stays in place from [`Self::open`] until [`Self::release`]. The worker counts
+/// its holders ([`InFlight`](crate::in_flight::InFlight)), or leaves it for a later attempt ([`Self::backpressure`]).
 pub trait TransmitEnd: Debug + Send {
     /// Frames that can be opened now, at most `most`.
     fn look(&mut self, most: u16) -> u16;
@@ -110,23 +104,20 @@ pub trait TransmitEnd: Debug + Send {
     /// Opens the next frame into `packet`: all fields but `transmit`, `source` and `segments_done`.
     fn open(&mut self, packet: &mut Packet) -> OpenOutcome;
 
-    /// Completes the opened frame.
-    fn finish(&mut self, packet: &Packet);
-
     /// Backpressure: leaves the opened frame in place, to be opened again. An end that lends a buffer for it takes that back.
     fn backpressure(&mut self, _: &Packet) {}
 
-    /// Moves on without the opened frame, which is in flight with `holders` holders.
-    fn keep_in_flight(&mut self, packet: &Packet, holders: u16);
+    /// Moves on to the next frame. The opened one stays in place, under the number `packet.head`, until it is released.
+    fn keep(&mut self, packet: &Packet);
 
-    /// The frame `head` has so many `more` holders.
-    fn hold(&mut self, head: u16, more: u16);
+    /// Completes the frame `head`, which was kept; called once for each.
+    fn release(&mut self, head: u16);
 
-    /// One holder releases the frame `head`.
-    fn come_back(&mut self, head: u16);
-
-    /// Frames in flight.
-    fn in_flight(&self) -> u16;
+    /// Completes the opened frame.
+    fn finish(&mut self, packet: &Packet) {
+        self.keep(packet);
+        self.release(packet.head);
+    }
 
     /// Maximum of frames in flight at present.
     fn size(&self) -> u16;

@@ -1,6 +1,7 @@
 //! A feed: the queue from which a source takes frames, a transmit queue or the transmit end of another kind of port
 //! ([`crate::port::end`]).
 
+use crate::in_flight::InFlight;
 use crate::notification::Missed;
 use crate::packet::Packet;
 use crate::port::end::TransmitEnd;
@@ -10,16 +11,21 @@ use crate::ring::{OpenOutcome, Ring, RingFault, TransmitQueue};
 #[derive(Debug)]
 pub(crate) enum Feed {
     Ring(Box<TransmitQueue>),
-    Other(Box<dyn TransmitEnd>),
+    Other(Box<dyn TransmitEnd>, InFlight<()>),
 }
 
 impl Feed {
+    /// The transmit end of another kind of port, with no frame in flight.
+    pub(crate) fn other(end: Box<dyn TransmitEnd>) -> Self {
+        Self::Other(end, InFlight::new(0, ()))
+    }
+
     /// The ring, if it is one.
     #[inline]
     pub(crate) fn ring(&mut self) -> Option<&mut Ring> {
         match self {
             Self::Ring(transmit) => Some(transmit.ring()),
-            Self::Other(_) => None,
+            Self::Other(..) => None,
         }
     }
 
@@ -27,14 +33,14 @@ impl Feed {
     pub(crate) fn look(&mut self, most: u16) -> Result<u16, RingFault> {
         match self {
             Self::Ring(transmit) => transmit.look(most),
-            Self::Other(end) => Ok(end.look(most)),
+            Self::Other(end, _) => Ok(end.look(most)),
         }
     }
 
     pub(crate) fn open(&mut self, packet: &mut Packet) -> Result<OpenOutcome, RingFault> {
         match self {
             Self::Ring(transmit) => transmit.open(packet),
-            Self::Other(end) => Ok(end.open(packet)),
+            Self::Other(end, _) => Ok(end.open(packet)),
         }
     }
 
@@ -43,7 +49,7 @@ impl Feed {
     pub(crate) fn take_walked(&mut self) -> u64 {
         match self {
             Self::Ring(transmit) => transmit.take_walked(),
-            Self::Other(_) => 0,
+            Self::Other(..) => 0,
         }
     }
 
@@ -51,7 +57,7 @@ impl Feed {
     pub(crate) fn has_more(&mut self) -> bool {
         match self {
             Self::Ring(transmit) => transmit.ring().has_untaken() || transmit.ring().has_news(),
-            Self::Other(end) => end.has_news(),
+            Self::Other(end, _) => end.has_news(),
         }
     }
 
@@ -62,56 +68,59 @@ impl Feed {
                 let ring = transmit.ring();
                 if asleep && ring.has_news() { Some(Missed::Kick) } else { ring.awaits_call().then_some(Missed::Call) }
             }
-            Self::Other(end) => (asleep && end.has_news()).then_some(Missed::Kick),
+            Self::Other(end, _) => (asleep && end.has_news()).then_some(Missed::Kick),
         }
     }
 
     pub(crate) fn discard(&mut self) -> Result<bool, RingFault> {
         match self {
             Self::Ring(transmit) => transmit.discard(),
-            Self::Other(_) => Ok(false),
+            Self::Other(..) => Ok(false),
         }
     }
 
     pub(crate) fn finish(&mut self, packet: &Packet) {
         match self {
             Self::Ring(transmit) => transmit.finish(packet),
-            Self::Other(end) => end.finish(packet),
+            Self::Other(end, _) => end.finish(packet),
         }
     }
 
     pub(crate) fn backpressure(&mut self, packet: &Packet) {
         match self {
             Self::Ring(transmit) => transmit.backpressure(packet),
-            Self::Other(end) => end.backpressure(packet),
+            Self::Other(end, _) => end.backpressure(packet),
         }
     }
 
     pub(crate) fn keep_in_flight(&mut self, packet: &Packet, holders: u16) {
         match self {
             Self::Ring(transmit) => transmit.keep_in_flight(packet, holders),
-            Self::Other(end) => end.keep_in_flight(packet, holders),
+            Self::Other(end, in_flight) => {
+                end.keep(packet);
+                in_flight.keep(packet.head, holders, ());
+            }
         }
     }
 
     pub(crate) fn hold(&mut self, head: u16, more: u16) {
         match self {
             Self::Ring(transmit) => transmit.hold(head, more),
-            Self::Other(end) => end.hold(head, more),
+            Self::Other(_, in_flight) => in_flight.hold(head, more),
         }
     }
 
     pub(crate) fn come_back(&mut self, head: u16) {
         match self {
             Self::Ring(transmit) => transmit.come_back(head),
-            Self::Other(end) => end.come_back(head),
+            Self::Other(end, in_flight) => in_flight.release(head).into_iter().for_each(|()| end.release(head)),
         }
     }
 
     pub(crate) fn in_flight(&self) -> u16 {
         match self {
             Self::Ring(transmit) => transmit.in_flight(),
-            Self::Other(end) => end.in_flight(),
+            Self::Other(_, in_flight) => in_flight.count(),
         }
     }
 
@@ -119,7 +128,7 @@ impl Feed {
     pub(crate) fn size(&mut self) -> u16 {
         match self {
             Self::Ring(transmit) => transmit.ring().size(),
-            Self::Other(end) => end.size(),
+            Self::Other(end, _) => end.size(),
         }
     }
 
@@ -127,7 +136,7 @@ impl Feed {
     pub(crate) fn arm(&mut self) -> bool {
         match self {
             Self::Ring(transmit) => transmit.ring().arm(),
-            Self::Other(end) => end.arm(),
+            Self::Other(end, _) => end.arm(),
         }
     }
 
@@ -135,7 +144,7 @@ impl Feed {
     pub(crate) fn publish(&mut self) {
         match self {
             Self::Ring(transmit) => transmit.ring().publish(),
-            Self::Other(end) => end.publish(),
+            Self::Other(end, _) => end.publish(),
         }
     }
 }

@@ -300,7 +300,7 @@ impl Worker {
         if token & 1 == 0 {
             let Some(source) = self.sources.get(slot) else { return };
             let port = source.port();
-            if let Feed::Other(end) = &mut source.feed {
+            if let Feed::Other(end, _) = &mut source.feed {
                 end.wake();
             }
             self.sources.kicked(slot);

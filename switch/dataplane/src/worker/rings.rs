@@ -106,7 +106,7 @@ impl Worker {
         self.port_table.note_session(port, session);
         let port = self.port_table.port(port).ok_or_else(|| std::io::Error::other("the port is gone"))?;
         // Frames of a TAP or stream end request only offloads that the switch negotiated with it, so all are allowed.
-        let mut source = Source::new((port, pair), Feed::Other(ends.transmit), Offloads::ALL, &self.shared.settings);
+        let mut source = Source::new((port, pair), Feed::other(ends.transmit), Offloads::ALL, &self.shared.settings);
         source.enabled = true;
         let outlet = Outlet::new((port, pair), Sink::Other(ends.receive), true, true);
         let slot = self.sources.add(source);

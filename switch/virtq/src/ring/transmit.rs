@@ -16,14 +16,13 @@ use super::shared::Descriptor;
 use super::{Ring, RingFault};
 use crate::drop_reason::DropReason;
 use crate::frame::{ETHERNET, MAX_FRAME, NetHeader, SHORT_START, START};
+use crate::in_flight::InFlight;
 use crate::memory::Iovec;
 use crate::packet::{ChunkPool, Loan, MAX_IOVECS, Packet};
 
-/// A head with its packet in flight.
+/// What is kept of a packet in flight.
 #[derive(Clone, Copy, Debug)]
-struct InFlight {
-    /// Holders of the packet; 0 when it is not in flight.
-    holders: u16,
+struct Kept {
     loan: Loan,
     /// With IN_ORDER, its place in the order, counted since the ring began.
     number: u32,
@@ -44,8 +43,7 @@ pub enum OpenOutcome {
 #[derive(Debug)]
 pub struct TransmitQueue {
     pub(super) ring: Ring,
-    out: Box<[InFlight]>,
-    in_flight: u16,
+    in_flight: InFlight<Kept>,
     /// With IN_ORDER, and chains in flight: heads in the order in which they came, and whether each is done.
     order: VecDeque<(u16, bool)>,
     /// Number of heads that left `order` before its first.
@@ -61,8 +59,7 @@ impl TransmitQueue {
         let size = ring.size();
         Self {
             ring,
-            out: vec![InFlight { holders: 0, loan: Loan::NONE, number: 0 }; usize::from(size)].into_boxed_slice(),
-            in_flight: 0,
+            in_flight: InFlight::new(size, Kept { loan: Loan::NONE, number: 0 }),
             order: VecDeque::new(),
             gone: 0,
             chunks: ChunkPool::new(size),
@@ -79,7 +76,7 @@ impl TransmitQueue {
     /// Chains that cannot be completed yet: their packets are in flight, or, with IN_ORDER, those of chains before them.
     /// [`Self::check_room`] bounds them by the size of the ring.
     pub fn in_flight(&self) -> u16 {
-        if self.is_orderly() { self.in_flight } else { self.order.len() as u16 }
+        if self.is_orderly() { self.in_flight.count() } else { self.order.len() as u16 }
     }
 
     /// Chains that can be taken now, at most `most`, which are read ahead.
@@ -129,13 +126,13 @@ impl TransmitQueue {
     /// flight beyond any bound.
     #[inline]
     fn check_room(&mut self) -> Result<(), RingFault> {
-        if usize::from(self.in_flight()) < self.out.len() { Ok(()) } else { Err(self.ring.break_off(RingFault::TooManyInFlight)) }
+        if self.in_flight() < self.ring.size() { Ok(()) } else { Err(self.ring.break_off(RingFault::TooManyInFlight)) }
     }
 
     /// True if the packet of `head` is in flight.
     #[inline(always)]
     pub(super) fn is_in_flight(&self, head: u16) -> bool {
-        self.out[usize::from(head)].holders != 0
+        self.in_flight.contains(head)
     }
 
     /// Completes the next chain, with head `head`.
@@ -262,8 +259,7 @@ impl TransmitQueue {
     pub fn keep_in_flight(&mut self, packet: &Packet, holders: u16) {
         self.ring.advance(1);
         let number = self.gone.wrapping_add(self.order.len() as u32);
-        self.out[usize::from(packet.head)] = InFlight { holders, loan: packet.loan, number };
-        self.in_flight += 1;
+        self.in_flight.keep(packet.head, holders, Kept { loan: packet.loan, number });
         if self.ring.options.in_order {
             self.order.push_back((packet.head, false));
         }
@@ -271,22 +267,14 @@ impl TransmitQueue {
 
     /// The packet of `head`, which is in flight, has so many `more` holders.
     pub fn hold(&mut self, head: u16, more: u16) {
-        if let Some(out) = self.out.get_mut(usize::from(head)).filter(|out| out.holders > 0) {
-            out.holders += more;
-        }
+        self.in_flight.hold(head, more);
     }
 
     /// One holder releases the packet of `head`; after the last one its chain is completed.
     pub fn come_back(&mut self, head: u16) {
-        let Some(out) = self.out.get_mut(usize::from(head)).filter(|out| out.holders > 0) else { return };
-        out.holders -= 1;
-        if out.holders > 0 {
-            return;
-        }
-        self.chunks.give_back(out.loan);
-        self.in_flight -= 1;
+        let Some(Kept { loan, number }) = self.in_flight.release(head) else { return };
+        self.chunks.give_back(loan);
         if self.ring.options.in_order {
-            let number = out.number;
             self.come_back_in_order(number);
         } else {
             self.ring.complete_unwritten(head);
