@@ -16,7 +16,7 @@
 
 #![deny(unsafe_code)]
 
-pub(crate) use memlane_virtq::{budget, frame, in_flight, memory, notification, offload, packet, ring, time, watchdog};
+pub(crate) use memlane_virtq::{budget, frame, in_flight, memory, notification, offload, packet, ring, threshold, time, watchdog};
 
 pub mod cpu_time;
 pub mod descriptors;

@@ -5,12 +5,12 @@
 //! 2. [`Account`]: the part of one user, a TAP or an emulated link.
 //! 3. [`Permit`]: some bytes of it, until it is dropped.
 //!
-//! The quota of an account is as much as is left for all others: the dynamic threshold of Choudhury and Hahne ("Dynamic queue
-//! length thresholds for shared-memory packet switches", 1998) with a factor of 1. A single user gets half, n busy ones an n+1st
-//! each, and as much stays free for the next user.
+//! The quota of an account is as much as is left for all others: a [`DynamicThreshold`] with a factor of 1.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::threshold::DynamicThreshold;
 
 /// See the module.
 #[derive(Debug)]
@@ -69,14 +69,15 @@ impl Account {
 
     /// Bytes that could be taken now.
     pub fn quota(&self) -> u64 {
-        // x more are allowed while held + x <= left - x.
-        self.budget.left().saturating_sub(self.held.load(Ordering::Relaxed)) / 2
+        DynamicThreshold::ONE.room(self.held(), self.budget.left())
     }
 
     /// Takes `bytes` until the permit is dropped; none if that exceeds the account's quota.
     pub fn take(self: &Arc<Self>, bytes: u64) -> Option<Permit> {
-        let held = self.held.load(Ordering::Relaxed);
-        let fits = |left: u64| left.checked_sub(bytes).filter(|&left| held + bytes <= left.max(self.floor));
+        let held = self.held();
+        let within_floor = held.saturating_add(bytes) <= self.floor;
+        let may = |left| within_floor || DynamicThreshold::ONE.admits_many(held, bytes, left);
+        let fits = |left: u64| left.checked_sub(bytes).filter(|_| may(left));
         self.budget.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
         self.held.fetch_add(bytes, Ordering::Relaxed);
         Some(Permit { account: Arc::clone(self), bytes })
@@ -123,7 +124,7 @@ mod tests {
         let budget = Budget::new(25);
         let accounts: Vec<_> = (0..3).map(|_| Account::with_floor(&budget, 10)).collect();
         let taken: Vec<_> = accounts.iter().map(take_all).collect();
-        assert_eq!(taken.iter().map(Vec::len).collect::<Vec<_>>(), [12, 10, 3]);
+        assert_eq!(taken.iter().map(Vec::len).collect::<Vec<_>>(), [13, 10, 2]);
     }
 
     #[test]
@@ -135,10 +136,10 @@ mod tests {
         assert_eq!((of_old.len(), of_new.len()), (450, 225));
         // As frames leave and others come, both approach a third.
         for _ in 0..100 {
-            of_old.truncate(of_old.len() - of_old.len() / 10);
-            of_new.truncate(of_new.len() - of_new.len() / 10);
-            of_old.extend(take_all(&old));
-            of_new.extend(take_all(&new));
+            for (of, account) in [(&mut of_old, &old), (&mut of_new, &new)] {
+                of.truncate(of.len() - of.len() / 10);
+                of.extend(take_all(account));
+            }
         }
         assert!(of_old.len().abs_diff(300) < 20 && of_new.len().abs_diff(300) < 20, "{} {}", of_old.len(), of_new.len());
         assert_eq!(budget.left(), 900 - (of_old.len() + of_new.len()) as u64);

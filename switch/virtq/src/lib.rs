@@ -9,7 +9,7 @@
 //! 4. [`in_flight`]: the frames of a transmit queue that are in flight, with their holders.
 //! 5. [`copy`]: the only copy of the payload, from guest memory to guest memory.
 //! 6. [`notification`], [`watchdog`]: lost notifications, and interrupts that block.
-//! 7. [`budget`], [`time`]: quotas, and the cycle counter.
+//! 7. [`threshold`], [`budget`]: quotas; [`time`]: the cycle counter.
 //!
 //! An example carries one packet from the transmit ring of a guest to its receive ring:
 //!
@@ -96,5 +96,6 @@ pub mod packet;
 pub mod probe;
 pub mod ring;
 pub mod system;
+pub mod threshold;
 pub mod time;
 pub mod watchdog;

@@ -1,13 +1,13 @@
 //! The wait queue: storage of the packets that are enqueued at one worker for receivers without buffers (backpressure: each packet
 //! stays in its sender's memory, its descriptor chain in flight).
 //!
-//! Quota: a sender holds no more places than are free, the dynamic threshold of Choudhury and Hahne with a factor of 1, as in
-//! [`crate::budget`]. A single sender gets half, n busy ones an n+1st each, and the next sender finds room, however large the
-//! transmit ring of another is.
+//! Quota: a sender holds no more places than are free, a [`DynamicThreshold`] with a factor of 1. So the next sender finds room,
+//! however large the transmit ring of another is.
 
 use crate::frame::SHORTEST;
 use crate::id::PortId;
 use crate::packet::Packet;
+use crate::threshold::DynamicThreshold;
 
 /// Place of an enqueued packet in the [`WaitQueue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,8 @@ impl WaitQueue {
 
     /// True if another packet of `sender` can be enqueued.
     pub fn has_room(&self, sender: PortId) -> bool {
-        self.held.get(sender.index()).is_some_and(|&held| (held as usize) < self.most.saturating_sub(self.used))
+        let free = self.most.saturating_sub(self.used) as u64;
+        self.held.get(sender.index()).is_some_and(|&held| DynamicThreshold::ONE.admits(held.into(), free))
     }
 
     /// Enqueues a packet; `None` if its sender has as many places as are free, or there is no such port.

@@ -18,6 +18,7 @@ use crate::ring::{Ring, RingFault, SplitRing};
 use crate::settings::{Poll, Settings};
 use crate::slots::Slots;
 use crate::stats::PortCounters;
+use crate::threshold::DynamicThreshold;
 use crate::time::{Cycles, in_cycles};
 use crate::timers::Timers;
 use crate::verdict::FlowCache;
@@ -75,24 +76,24 @@ pub(crate) struct Source {
     pub stream: Stream,
 }
 
-/// Quota of a receiver in a transmit ring, as factors of dynamic thresholds in sixteenths (Choudhury and Hahne, "Dynamic Queue
-/// Length Thresholds for Shared-Memory Packet Switches", 1998): with factor a, frames in flight to one receiver take at most a / (1
-/// + a) of the ring.
+/// Quota of a receiver in a transmit ring: with a dynamic threshold of factor a, frames in flight to one receiver take at most
+/// a / (1 + a) of the ring.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     /// The configured quota.
-    usual: u32,
+    usual: DynamicThreshold,
     /// For a receiver that takes frames, and is the sender's only one: a reserve is left for others.
-    sole: u32,
+    sole: DynamicThreshold,
     /// For a receiver that took nothing for longer than the stall timeout: it blocks little of the ring, and finds frames when it
     /// recovers.
-    stalled: u32,
+    stalled: DynamicThreshold,
 }
 
 impl Share {
     fn new(share: f32) -> Self {
         let usual = (16.0 * share / (1.0 - share)).max(1.0) as u32;
-        Self { usual, sole: usual.max(7 * 16), stalled: usual.div_ceil(16) }
+        let [usual, sole, stalled] = [usual, usual.max(7 * 16), usual.div_ceil(16)].map(DynamicThreshold::sixteenths);
+        Self { usual, sole, stalled }
     }
 }
 
@@ -187,13 +188,23 @@ impl Source {
 
     /// Whether another packet for `port` may be in flight: a quota of the ring's free entries, see [`Share`].
     pub(crate) fn may_keep_in_flight(&mut self, port: PortId, health: Health) -> bool {
-        let left = u32::from(self.feed.size().saturating_sub(self.feed.in_flight()));
-        let factor = match health {
+        let threshold = match health {
             Health::Stalled => self.share.stalled,
             Health::Moving if self.has_one_receiver() => self.share.sole,
             Health::Moving | Health::Stuck => self.share.usual,
         };
-        16 * u32::from(self.in_flight_for.get(port.index()).copied().unwrap_or(0)) < left * factor
+        let held = self.in_flight_for.get(port.index()).copied().unwrap_or(0);
+        threshold.admits(held.into(), self.free().into())
+    }
+
+    /// Frames that may still be in flight.
+    fn free(&mut self) -> u16 {
+        self.feed.size().saturating_sub(self.feed.in_flight())
+    }
+
+    /// Whether a flooded packet may be in flight: half of the ring is kept for other frames.
+    pub(crate) fn may_keep_flooded(&mut self) -> bool {
+        DynamicThreshold::ONE.admits(self.feed.in_flight().into(), self.free().into())
     }
 
     /// Keeps a packet for `port` in flight.

@@ -3,9 +3,8 @@
 //! Packets go to the worker that owns the receiver's virtqueue. Their **returns** come back to the sender's worker, which completes
 //! the descriptor chains, so that only the owner of a virtqueue ever writes its used ring.
 //!
-//! Quota: a sender has no more packets in a queue than there is room left, the dynamic threshold of Choudhury and Hahne with a
-//! factor of 1, as in [`crate::budget`]. So no sender keeps the way to a slow worker from others, whose frames wait for room in
-//! their rings (backpressure).
+//! Quota: a sender has no more packets in a queue than there is room left, a [`DynamicThreshold`] with a factor of 1. So no sender
+//! keeps the way to a slow worker from others, whose frames wait for room in their rings (backpressure).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use super::Mailbox;
 use crate::handover::{Consumer, Producer, queue};
 use crate::id::{PortId, Slot};
 use crate::packet::Packet;
+use crate::threshold::DynamicThreshold;
 
 /// Packets in flight between two workers, one way.
 const PACKETS: usize = 512;
@@ -120,7 +120,8 @@ impl PeerQueues {
     }
 
     fn seems_to_have_room(&self, sender: PortId) -> bool {
-        self.held.get(sender.index()).is_some_and(|&held| usize::from(held) < PACKETS.saturating_sub(self.senders.len()))
+        let free = PACKETS.saturating_sub(self.senders.len()) as u64;
+        self.held.get(sender.index()).is_some_and(|&held| DynamicThreshold::ONE.admits(held.into(), free))
     }
 
     /// Releases the quota of the packets that the other worker has taken.

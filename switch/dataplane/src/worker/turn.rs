@@ -304,9 +304,8 @@ impl Turn<'_> {
         }
         self.counters(sender).flooded.add(1);
         let before = self.outlets.work.work_units;
-        // An enqueued frame is a head-of-line blocker where chains are completed in order; and half of the ring is kept for other
-        // frames.
-        let may_wait = !self.source.in_order && 2 * self.source.feed.in_flight() < self.source.feed.size();
+        // An enqueued frame is a head-of-line blocker where chains are completed in order.
+        let may_wait = !self.source.in_order && self.source.may_keep_flooded();
         packet.reach = if may_wait { Reach::Many } else { Reach::ManyNow };
         let others = self.peers.others.len();
         self.source.feed.keep_in_flight(packet, 1 + others as u16);
