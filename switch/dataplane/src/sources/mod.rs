@@ -1,6 +1,7 @@
 //! Sources: transmit queues and TAPs, and a worker's state of each. Backpressure ([`Backpressured`]), the quota of a receiver in a
 //! transmit ring ([`Source::may_keep_in_flight`]), and interrupt coalescing of TX completions ([`Sources::call`]) are handled here.
 
+mod blocked;
 mod feed;
 mod timer_poll;
 
@@ -22,6 +23,7 @@ use crate::threshold::DynamicThreshold;
 use crate::time::{Cycles, in_cycles};
 use crate::timers::Timers;
 use crate::verdict::FlowCache;
+pub(crate) use blocked::{BlockReason, Blocked};
 pub(crate) use feed::Feed;
 use timer_poll::Stream;
 

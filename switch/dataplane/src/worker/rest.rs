@@ -22,7 +22,7 @@ use vmm_sys_util::timerfd::TimerFd;
 use super::{Event, Mailbox, Worker};
 use crate::id::{Direction, Slot};
 use crate::settings::{Poll, Settings};
-use crate::sources::{Feed, PollState};
+use crate::sources::{BlockReason, Blocked, Feed, PollState};
 use crate::time::{Cycles, cycles, cycles_after, duration, frequency, in_cycles};
 use adaptive_poll::AdaptivePoll;
 use affinity::CpuAffinity;
@@ -175,19 +175,20 @@ impl Worker {
                 continue;
             }
             let Some(source) = self.sources.get(slot) else { return true };
-            let (backpressured, port) = (source.backpressured, source.port());
-            let has_news = match backpressured {
+            let (blocked, port, polled) = (source.blocked(), source.port(), source.polled);
+            let has_news = match blocked.map(|blocked| blocked.reason) {
                 // A transmit queue at its rate limit has no work before the limit opens.
-                _ if source.held_until.is_some() => false,
+                Some(BlockReason::RateLimit) => false,
                 // A frame under backpressure blocks those behind it until its receiver has buffers.
-                Some(backpressured) if backpressured.entry.worker == self.index => self.outlets.arm(backpressured.entry.slot),
+                Some(BlockReason::NoRoom(entry)) if entry.worker == self.index => self.outlets.arm(entry.slot),
                 // The other worker wakes this one when it has taken packets.
-                Some(backpressured) => self.peers.has_room(backpressured.entry.worker, port),
+                Some(BlockReason::NoRoom(entry)) => self.peers.has_room(entry.worker, port),
                 // Chains that were seen and not taken are work too.
-                None => source.feed.arm() || source.feed.ring().is_some_and(|ring| ring.has_untaken()),
+                Some(BlockReason::TimerPoll) | None => {
+                    source.feed.arm() || source.feed.ring().is_some_and(|ring| ring.has_untaken())
+                }
             };
-            let polled = self.sources.get(slot).is_some_and(|source| source.polled || source.held_until.is_some());
-            if has_news || polled || backpressured.is_some() {
+            if has_news || polled || blocked.is_some() {
                 news |= has_news;
                 index += 1;
             } else {
@@ -201,11 +202,8 @@ impl Worker {
     /// Whether the source is left to timer polling, see [`timer_poll`].
     fn defers_to_timer(&mut self, slot: Slot) -> bool {
         let Some(source) = self.sources.get(slot) else { return false };
-        if self.rest.poll != Poll::Adaptive
-            || source.held_until.is_some()
-            || source.backpressured.is_some()
-            || source.feed.ring().is_none()
-        {
+        let is_blocked = source.blocked().is_some_and(|blocked| blocked.reason != BlockReason::TimerPoll);
+        if self.rest.poll != Poll::Adaptive || is_blocked || source.feed.ring().is_none() {
             source.stream.until = None;
             return false;
         }
@@ -259,10 +257,14 @@ impl Worker {
         for index in 0..self.sources.awake.len() {
             let slot = self.sources.awake[index];
             let Some(source) = self.sources.get(slot) else { continue };
-            let backpressured = source.backpressured;
-            let here = backpressured.filter(|backpressured| backpressured.entry.worker == self.index);
-            let opens = || here.and_then(|backpressured| self.outlets.opens_at(backpressured.entry.slot, self.now));
-            let due = source.held_until.or(source.stream.until).or_else(opens).unwrap_or(polled);
+            let due = match source.blocked() {
+                Some(Blocked { reason: BlockReason::NoRoom(entry), .. }) if entry.worker == self.index => {
+                    self.outlets.opens_at(entry.slot, self.now)
+                }
+                Some(blocked) => blocked.until,
+                None => None,
+            };
+            let due = due.unwrap_or(polled);
             if due == Cycles::MAX {
                 // The change that lifts the limit wakes all its sources.
                 continue;
