@@ -7,8 +7,6 @@
 //!   and neither notifies the other, for ever. Such drivers exist: QEMU 7.2, where it translates instructions (TCG), leaves out the
 //!   fences of guests with one processor. A notification can be lost only while a ring falls quiet: so the ring is checked a few
 //!   times, and then no more, and an idle network has no periodic wake-ups.
-//! - **Lost interrupts at sleep**: a guest of User Mode Linux (7.2) may lose an interrupt as it goes to sleep, and then sleeps
-//!   until its next timer. Its receive queues are checked soon, and the interrupt is repeated.
 //! - **Interrupt coalescing** of TX completions: a driver has no use for a completed transmit buffer at once, and reaps it without
 //!   an interrupt when a received frame comes before, because Linux cleans its transmit queue then. So the interrupt is delayed,
 //!   and a guest that exchanges requests and answers gets half as many.
@@ -27,8 +25,6 @@ const DOUBLINGS: u32 = 10;
 pub struct Spans {
     /// Between two lost-notification checks of a ring that fell quiet.
     pub look: Cycles,
-    /// The same, where its driver may lose the interrupt that it waits for.
-    pub look_soon: Cycles,
     /// Interrupt coalescing: maximum delay of an interrupt.
     pub put_off: Cycles,
     /// Time after which a stalled driver is interrupted again for the first time.
@@ -41,7 +37,6 @@ impl Default for Spans {
     fn default() -> Self {
         Self {
             look: in_cycles(Duration::from_millis(50)),
-            look_soon: in_cycles(Duration::from_micros(200)),
             put_off: in_cycles(Duration::from_micros(125)),
             call_again: in_cycles(Duration::from_millis(1)),
         }
@@ -89,8 +84,7 @@ pub enum NotificationState {
 }
 
 impl NotificationState {
-    /// Entries were published or taken. True if no check was pending: the ring is to be checked after [`Spans::look`] or
-    /// [`Spans::look_soon`].
+    /// Entries were published or taken. True if no check was pending: the ring is to be checked after [`Spans::look`], or sooner.
     #[inline]
     pub fn happened(&mut self) -> bool {
         let was = *self;
@@ -194,7 +188,7 @@ impl NotificationState {
 mod tests {
     use super::*;
 
-    const SPANS: Spans = Spans { look: 1000, look_soon: 50, put_off: 10, call_again: 100 };
+    const SPANS: Spans = Spans { look: 1000, put_off: 10, call_again: 100 };
 
     #[test]
     fn what_is_missed_for_two_looks_is_told_once() {

@@ -187,8 +187,8 @@ impl Outlet {
     /// The deadline of its notification state. While frames are enqueued, that is when a rate limit opens, the interrupt is to be
     /// repeated, or the stall timeout ends.
     pub(super) fn due(&mut self, now: Cycles, times: &Times) -> Option<Cycles> {
-        let loses = self.sink.ring().is_some_and(|ring| ring.loses_interrupts());
-        let due = self.notification.due(now, if loses { times.spans.look_soon } else { times.spans.look })?;
+        let look = self.sink.ring().and_then(|ring| ring.look_soon()).unwrap_or(times.spans.look);
+        let due = self.notification.due(now, look)?;
         let Some(since) = self.notification.stuck_since() else { return Some(due) };
         let limiter = &self.port.policy.receive;
         Some(if limiter.is_open(now) { due.min(since.saturating_add(times.stall_timeout)) } else { limiter.opens_at() })

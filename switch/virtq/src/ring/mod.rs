@@ -23,6 +23,7 @@ mod receive;
 mod rooms;
 pub mod shared;
 mod transmit;
+mod uml;
 
 use std::sync::Arc;
 
@@ -321,12 +322,6 @@ impl Ring {
     /// True while an interrupt is kept back.
     pub fn keeps_call(&self) -> bool {
         self.kept
-    }
-
-    /// True if the driver may lose an interrupt that comes just as it goes to sleep, as on User Mode Linux (7.2), and has been sent
-    /// one.
-    pub fn loses_interrupts(&self) -> bool {
-        !self.kept && self.call.as_ref().is_some_and(Call::is_socket)
     }
 
     /// Publishes everything, and interrupts the driver if it requested that: for a ring that ends, so that a fault does not matter
