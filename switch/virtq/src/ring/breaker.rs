@@ -12,9 +12,9 @@
 //! hardware interrupts and the hypervisor's time). To read that time costs as much as an interrupt, so it is read only for a while
 //! after a long one: the port is **suspected** for so long that the unread part of the time is as small as the budget of a port.
 //!
-//! The charge is no entry on the port's account of CPU time: fairness gives a port its share among those that have work, half of the
-//! time beside one other and all of it while the others rest, and throttles only what the port transmits. Interrupts of a port that
-//! only receives, and those of session threads, would be bounded by nothing.
+//! The charge is no entry on the port's account of CPU time, because fairness would give it half of the time beside one other port,
+//! not an eighth, and throttles only what a port transmits. Interrupts of a port that only receives, and those that session threads
+//! send, would be bounded by nothing.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
