@@ -1,14 +1,19 @@
-//! Notifications to the service manager (sd_notify(3)): readiness, reloads and the end, for units with `Type=notify` or `Type=notify-reload`.
+//! Notifications to the service manager (sd_notify(3)): readiness, reloads and the end, for units with `Type=notify` or `Type=notify-reload`;
+//! keep-alive messages, for units with `WatchdogSec=`.
 
 use std::ffi::OsStr;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::{Weak, mpsc};
+use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
+use tokio::runtime::Handle;
 
 use crate::control::Managed;
+use crate::control::health::stuck;
 
 /// The service manager that has started this process, if any has.
 #[derive(Clone, Debug)]
@@ -38,6 +43,36 @@ impl ServiceManager {
         self.tell("STOPPING=1");
     }
 
+    /// Sends keep-alive messages from now on, if the service manager expects them (`WATCHDOG_USEC`): twice in its interval, and only if
+    /// each worker and the control thread, which runs `control`, have answered within half of it. Ends with `managed`.
+    pub(super) fn keep_alive(&self, managed: Weak<Managed>, control: Handle) -> io::Result<()> {
+        let (Some(interval), Some(_)) = (interval(|name| std::env::var(name).ok()), &self.0) else { return Ok(()) };
+        let (manager, half) = (self.clone(), interval / 2);
+        let watch = move || {
+            let mut due = Instant::now();
+            while let Some(managed) = managed.upgrade() {
+                manager.check(&managed, &control, half);
+                drop(managed);
+                // After a check that took longer, its time is not made up for.
+                due = (due + half).max(Instant::now());
+                std::thread::sleep(due - Instant::now());
+            }
+        };
+        std::thread::Builder::new().name("health".into()).stack_size(256 * 1024).spawn(watch).map(drop)
+    }
+
+    fn check(&self, managed: &Managed, control: &Handle, timeout: Duration) {
+        let (tell, answer) = mpsc::channel();
+        control.spawn(async move { tell.send(()) });
+        // A network that ends sends no keep-alive messages; the manager expects none then.
+        let Ok(silent) = managed.silent_workers(timeout) else { return };
+        if !silent.is_empty() {
+            tracing::error!("no keep-alive message to the service manager: {}", stuck(&silent, timeout));
+        } else if answer.recv_timeout(timeout).is_ok() {
+            self.tell("WATCHDOG=1");
+        }
+    }
+
     fn tell(&self, text: &str) {
         let Some(address) = &self.0 else { return };
         let send = || {
@@ -59,9 +94,37 @@ fn address(name: &OsStr) -> io::Result<SocketAddr> {
     }
 }
 
+/// The interval of the service manager's watchdog, from the environment `of` this process (sd_watchdog_enabled(3)).
+fn interval(of: impl Fn(&str) -> Option<String>) -> Option<Duration> {
+    if of("WATCHDOG_PID").is_some_and(|pid| pid != std::process::id().to_string()) {
+        return None;
+    }
+    let microseconds: u64 = of("WATCHDOG_USEC")?.parse().ok()?;
+    (microseconds > 0).then(|| Duration::from_micros(microseconds))
+}
+
 /// The ports by their states, in one line.
 fn status(managed: &Managed) -> String {
     let ports = managed.ports().unwrap_or_default();
     let count = |state: &str| ports.iter().filter(|port| port.state == state).count();
     format!("{} ports, {} running, {} quarantined", ports.len(), count("running"), count("quarantined"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_watchdog_is_that_of_this_process() {
+        let own = std::process::id().to_string();
+        let asked = |pid: Option<&str>, usec: Option<&str>| {
+            interval(|name| if name == "WATCHDOG_PID" { pid } else { usec }.map(str::to_owned))
+        };
+        let second = Some(Duration::from_secs(1));
+        assert_eq!([asked(None, Some("1000000")), asked(Some(&own), Some("1000000"))], [second, second]);
+        assert_eq!(
+            [asked(Some("1"), Some("1000000")), asked(None, None), asked(None, Some("0")), asked(None, Some("x"))],
+            [None; 4]
+        );
+    }
 }

@@ -5,6 +5,7 @@ use clap::Args;
 use super::net::Net;
 use super::output::{Table, bytes, count, wrapped};
 use super::{Failure, output};
+use crate::control::health::Ready;
 use crate::control::{PortReport, Report};
 use crate::descriptors;
 use crate::stats::DropReason;
@@ -18,13 +19,23 @@ pub(super) struct Status {
     /// Everything, as JSON.
     #[arg(long)]
     json: bool,
+    /// Only whether every worker answers, in one line; exit code 1 if not, or if the network does not run.
+    #[arg(long, conflicts_with = "json")]
+    check: bool,
 }
 
 impl Status {
     pub(super) fn run(&self) -> Result<(), Failure> {
+        if self.check {
+            return output::print(&ready(&self.net.client()?.get("/readyz")?));
+        }
         let report = self.net.report()?;
         if self.json { output::print_json(&report) } else { output::print(&table(&report)) }
     }
+}
+
+fn ready(Ready { name, workers, ports, running, quarantined }: &Ready) -> String {
+    format!("network {name} is ready: {ports} ports, {running} running, {quarantined} quarantined; {workers} workers answer\n")
 }
 
 fn table(report: &Report) -> String {

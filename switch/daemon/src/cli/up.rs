@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use tokio::net::UnixListener;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
@@ -107,6 +108,7 @@ async fn serve(config: Config, origin: Origin, started: impl FnOnce(&Arc<Managed
     let mut serving = std::pin::pin!(answer(listener, scrapes.as_ref(), &managed));
     let manager = ServiceManager::of_this_process();
     manager.ready(&managed);
+    manager.keep_alive(Arc::downgrade(&managed), Handle::current()).map_err(Failure::running)?;
     let over = fatal_bell(&managed);
     started(&managed);
     let result = loop {
@@ -194,9 +196,17 @@ fn log_to_stderr() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixDatagram;
+    use std::path::Path;
     use std::process::Command;
+    use std::time::Instant;
+
+    use crate::control::health::{Alive, Ready};
+    use crate::control::{Client, ControlError};
 
     const INSIDE: &str = "MEMLANE_TEST_FATAL";
+    const HELD: &str = "MEMLANE_TEST_HELD";
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     /// Runs the network of `file`; one of its workers panics once it is up.
     fn run_and_panic(file: PathBuf) -> ! {
@@ -230,5 +240,83 @@ mod tests {
         assert_eq!(output.status.code(), Some(1), "{told}");
         assert!(told.starts_with("memlane: worker 1 failed: on purpose at ") && told.lines().count() == 1, "{told}");
         assert!(!socket.exists() && !control.exists(), "it ended in order");
+    }
+
+    fn wait_for(file: &Path) {
+        while !file.exists() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Runs the network of `folder`; worker 1 is held while there is a file "hold" and none called "release".
+    fn run_and_hold(folder: PathBuf) -> ! {
+        let up = Up { net: Some(folder.join("held.toml")), name: None, state: None };
+        let result = up.run_and(|managed| {
+            let managed = Arc::clone(managed);
+            std::thread::spawn(move || {
+                wait_for(&folder.join("hold"));
+                let held = managed.ask(|daemon| daemon.network().order(1, move |_| wait_for(&folder.join("release"))));
+                held.unwrap().recv().unwrap();
+            });
+        });
+        std::process::exit(result.map_or_else(super::super::tell, |()| 0).into());
+    }
+
+    #[test]
+    fn a_worker_that_is_held_ends_keep_alive_messages_and_readiness_and_is_named() {
+        if let Some(folder) = std::env::var_os(HELD) {
+            run_and_hold(folder.into());
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let text = "workers = 2\ncontrol = \"control\"\n[[port]]\nname = \"a\"\nnull = true\n";
+        std::fs::write(folder.join("held.toml"), text).unwrap();
+        let manager = UnixDatagram::bind(folder.join("notify")).unwrap();
+        manager.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let name = "cli::up::tests::a_worker_that_is_held_ends_keep_alive_messages_and_readiness_and_is_named";
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", name, "--nocapture"]).env(HELD, folder).env("XDG_RUNTIME_DIR", folder);
+        command.env("NOTIFY_SOCKET", folder.join("notify")).env("WATCHDOG_USEC", "200000").env_remove("WATCHDOG_PID");
+        let mut child = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
+        let next = || {
+            let mut text = [0; 256];
+            let length = manager.recv(&mut text).expect("a message");
+            String::from_utf8_lossy(&text[..length]).into_owned()
+        };
+        assert!(next().starts_with("READY=1\n"));
+        for _ in 0..3 {
+            assert_eq!(next(), "WATCHDOG=1");
+        }
+        let client = Client::new(&folder.join("control")).within(TIMEOUT);
+        let ready = || client.get::<Ready>("/readyz");
+        let deadline = Instant::now() + TIMEOUT;
+        let until = |condition: &dyn Fn(Result<Ready, ControlError>) -> bool| {
+            while !condition(ready()) {
+                assert!(Instant::now() < deadline, "waited in vain");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        until(&|ready| ready.is_ok());
+        std::fs::write(folder.join("hold"), "").unwrap();
+        let is_refused = |ready| match ready {
+            Err(ControlError::Refused(refusal)) if refusal.status.as_u16() == 503 => {
+                let text = refusal.to_string();
+                text.starts_with("worker-1 gave no answer within 2 s") && !text.contains("worker-0")
+            }
+            _ => false,
+        };
+        until(&is_refused);
+        assert!(client.get::<Alive>("/livez").is_ok_and(|Alive { alive }| alive), "the process answers all the same");
+        // Messages that were sent before; then, for the two seconds of a refusal, ten would be due.
+        manager.set_nonblocking(true).unwrap();
+        while manager.recv(&mut [0; 256]).is_ok() {}
+        assert!(ready().unwrap_err().to_string().contains("worker-1 gave no answer"));
+        assert_eq!(manager.recv(&mut [0; 256]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        manager.set_nonblocking(false).unwrap();
+        std::fs::write(folder.join("release"), "").unwrap();
+        assert_eq!(next(), "WATCHDOG=1");
+        until(&|ready| ready.is_ok());
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

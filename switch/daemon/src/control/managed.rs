@@ -1,7 +1,7 @@
 //! A network with changes at run time: they are serialised, and stored for the next start if there is a state file.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
@@ -10,6 +10,7 @@ use memlane_observe::metrics::Format;
 use serde_json::{Map, Value};
 
 use super::daemon_handle::DaemonHandle;
+use super::health::Health;
 use super::identity::{Identity, NetFile};
 use super::metrics::{self, LastReload, ProcessUsage};
 use super::problem::Refusal;
@@ -52,6 +53,7 @@ pub struct Managed {
     state: Option<StateFile>,
     started: Instant,
     last_reload: LastReload,
+    health: Health,
 }
 
 impl Managed {
@@ -69,6 +71,7 @@ impl Managed {
             file.begin(&state, &SavedNetwork::between(&base, &config)).map_err(unkept)?;
             kept = Some(file);
         }
+        let health = Health::new(config.workers);
         let daemon = DaemonHandle::new(Daemon::start(&config)?);
         let file = origin.file.as_deref().and_then(|file| NetFile::at(file).ok());
         Ok(Self {
@@ -79,6 +82,7 @@ impl Managed {
             state: kept,
             started: Instant::now(),
             last_reload: LastReload::at_start(),
+            health,
         })
     }
 
@@ -147,6 +151,16 @@ impl Managed {
     pub fn metrics(&self, format: Format) -> Result<String, Refusal> {
         let usage = ProcessUsage::now().unwrap_or_default();
         Ok(metrics::text(&self.report()?, &self.last_reload, usage, format))
+    }
+
+    /// The workers that do not answer within `timeout`.
+    ///
+    /// # Errors
+    /// The network ends.
+    pub fn silent_workers(&self, timeout: Duration) -> Result<Vec<usize>, Refusal> {
+        // The end of the network does not wait for this.
+        let network = self.ask(|daemon| Arc::clone(daemon.network()))?;
+        Ok(self.health.silent_workers(&network, timeout))
     }
 
     /// A reader of the network's events.

@@ -5,7 +5,7 @@
 //!    vifs.
 //! 2. [`routes`]: the requests. [`api`]: their handlers, and the OpenAPI document. [`report`], [`identity`], [`why`], [`problem`]: the
 //!    responses.
-//! 3. [`metrics`]: the same numbers for Prometheus, also at a socket of their own ([`scrape`]).
+//! 3. [`metrics`]: the same numbers for Prometheus, also at a socket of their own ([`scrape`]). [`health`]: whether workers answer.
 //! 4. [`stream`]: streaming responses: events, and frames ([`capture`]).
 //! 5. [`server`]: limits of connections and requests. [`client`]: the client of the commands; [`reach`], [`error`]: why it cannot
 //!    connect. [`running`]: discovery of running networks.
@@ -17,6 +17,7 @@ pub mod capture;
 pub mod client;
 mod daemon_handle;
 pub mod error;
+pub mod health;
 pub mod identity;
 pub mod managed;
 pub mod metrics;

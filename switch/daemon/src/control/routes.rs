@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 
 use super::api::{About, Api, Sent};
 use super::capture::{self, CaptureRequest};
+use super::health::{Alive, Ready};
 use super::identity::Identity;
 use super::managed::Managed;
 use super::problem::Refusal;
@@ -130,7 +131,15 @@ fn about(id: &'static str, summary: &'static str, problems: &'static [u16]) -> A
 /// The read-only routes, for programs that must not change the network.
 pub fn read_only() -> Api {
     let forms = [Format::OpenMetrics.content_type(), Format::Prometheus.content_type()];
-    Api::default().text("/metrics", about("metrics", "Metrics for Prometheus.", &[503]), &forms, metrics)
+    Api::default()
+        .text("/metrics", about("metrics", "Metrics for Prometheus.", &[503]), &forms, metrics)
+        .route(Method::GET, "/livez", about("livez", "Whether the process answers.", &[503]), livez)
+        .route(
+            Method::GET,
+            "/readyz",
+            about("readyz", "Whether every worker answers, so that frames are forwarded.", &[503]),
+            readyz,
+        )
 }
 
 /// All routes.
@@ -227,6 +236,14 @@ fn gzip(text: &str) -> std::io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(text.as_bytes())?;
     encoder.finish()
+}
+
+fn livez(_: &Managed, _: &str, (): ()) -> Result<Alive, Refusal> {
+    Ok(Alive { alive: true })
+}
+
+fn readyz(managed: &Managed, _: &str, (): ()) -> Result<Ready, Refusal> {
+    Ready::check(managed)
 }
 
 fn network(managed: &Managed, _: &str, (): ()) -> Result<Report, Refusal> {

@@ -53,7 +53,7 @@ pub enum Lane {
     Change,
     /// Waits until a port is drained.
     Drain,
-    /// Reads all counters, for clients that need not be trusted.
+    /// Reads all counters, or waits for the workers' answers, for clients that need not be trusted.
     Scrape,
 }
 
@@ -94,6 +94,7 @@ impl Lane {
     /// The lane of requests with `method` at `path`.
     pub fn of(method: &Method, path: &str) -> Self {
         match method {
+            &Method::GET if path == "/readyz" => Self::Scrape,
             &Method::GET => Self::Look,
             _ if path.ends_with("/drain") => Self::Drain,
             _ => Self::Change,

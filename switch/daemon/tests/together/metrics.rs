@@ -92,6 +92,19 @@ fn metrics_pass_promtool_and_move_with_frames() {
 }
 
 #[test]
+fn the_sockets_of_metrics_and_control_tell_health() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let _running = up(folder, NETWORK);
+    for socket in ["control", "metrics"] {
+        let get = |path: &str| asked(UnixStream::connect(folder.join(socket)).unwrap(), &format!("GET {path} HTTP/1.1"));
+        let (head, body) = get("/livez");
+        assert!(head.starts_with("HTTP/1.1 200 OK") && body == "{\"alive\":true}", "{head} {body}");
+        wait_until(|| get("/readyz").0.starts_with("HTTP/1.1 200 OK"), "the worker answers in time");
+    }
+}
+
+#[test]
 fn the_alerts_work_and_name_metrics_that_are_there() {
     let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/prometheus");
     let output = Command::new("promtool").args(["test", "rules", "alerts_test.yml"]).current_dir(&rules).output().unwrap();

@@ -3,7 +3,7 @@
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-use crate::command::{Running, memlane, network, write};
+use crate::command::{Running, memlane, network, printed, told, wait_until, write};
 use crate::common::TIMEOUT;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -46,4 +46,56 @@ fn a_service_manager_in_the_abstract_namespace_is_notified() {
     command.env("NOTIFY_SOCKET", format!("@{name}"));
     let _running = Running::start(command);
     assert!(next(&manager).starts_with("READY=1\n"));
+}
+
+/// Times that the worker of the network in `folder` went to sleep.
+fn sleeps(folder: &std::path::Path) -> u64 {
+    let report: serde_json::Value = serde_json::from_str(&printed(folder, &["status", "net.toml", "--json"])).unwrap();
+    report["workers"][0]["sleeps"].as_u64().unwrap()
+}
+
+#[test]
+fn a_keep_alive_message_costs_an_idle_worker_one_wake_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let ports: String = (0..100).map(|n| format!("[[port]]\nname = \"p{n}\"\nnull = true\n")).collect();
+    write(folder, "net.toml", &ports);
+    let socket = folder.join("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let mut command = memlane(folder, &["up", "net.toml"]);
+    command.env("NOTIFY_SOCKET", &socket).env("WATCHDOG_USEC", "1000000").env_remove("WATCHDOG_PID");
+    let _running = Running::start(command);
+    assert_eq!(next(&manager), "READY=1\nSTATUS=100 ports, 100 running, 0 quarantined");
+    // Read at once, so that none is lost while the counters are read.
+    let (tell, messages) = std::sync::mpsc::channel();
+    std::thread::spawn(move || while tell.send(next(&manager)).is_ok() {});
+    let keep_alive = || assert_eq!(messages.recv_timeout(TIMEOUT).unwrap(), "WATCHDOG=1");
+    keep_alive();
+    let before = sleeps(folder);
+    let mut count = messages.try_iter().count();
+    (0..6).for_each(|_| keep_alive());
+    let wakes = sleeps(folder) - before;
+    count += 6 + messages.try_iter().count();
+    // One check may have begun before each look at the counters, with its message after it.
+    assert!((5..=count as u64 + 1).contains(&wakes), "{count} messages, and {wakes} wake-ups");
+}
+
+#[test]
+fn a_check_is_one_line_and_an_exit_code() {
+    let folder = network("web.sock");
+    let folder = folder.path();
+    let check = |arguments: &[&str]| memlane(folder, arguments).output().unwrap();
+    let output = check(&["status", "net.toml", "--check"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(told(&output).starts_with("memlane: no network answers at "), "{}", told(&output));
+    let _running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let mut output = output;
+    let mut answers = || {
+        output = check(&["status", "net.toml", "--check"]);
+        output.status.success()
+    };
+    wait_until(&mut answers, "the worker answers in time");
+    let text = "network net is ready: 1 ports, 0 running, 0 quarantined; 1 workers answer\n";
+    assert_eq!(String::from_utf8_lossy(&output.stdout), text);
 }
