@@ -1,7 +1,7 @@
 //! `memlane up`: the daemon, from its start to a signal.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +14,13 @@ use tokio::sync::Notify;
 use super::net::DEFAULT_NAME;
 use super::service::ServiceManager;
 use super::{Failure, output};
+use crate::config::web::WebListener;
 use crate::config::{Config, Mistakes, runtime_folder};
 use crate::control::reload::ReloadOptions;
 use crate::control::running::Record;
 use crate::control::scrape::{self, Scrapes};
 use crate::control::server::THREADS;
+use crate::control::web::{self, Web};
 use crate::control::{self, Managed, Origin};
 use crate::descriptors;
 
@@ -28,7 +30,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 const LATEST_END: Duration = Duration::from_secs(6);
 
 /// Arguments of `memlane up`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(super) struct Up {
     /// Path of the network's file; without one, the network has no ports until some are attached.
     net: Option<PathBuf>,
@@ -38,6 +40,12 @@ pub(super) struct Up {
     /// State file: keeps ports attached, detached and changed at run time, and restores them at the next start.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// Address of the web page, as 127.0.0.1:9892; the key web of the file else.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    web: Option<String>,
+    /// File with the token that the web page asks for; without one, the page is read-only.
+    #[arg(long, value_name = "FILE", requires = "web")]
+    web_token: Option<PathBuf>,
 }
 
 impl Up {
@@ -48,6 +56,7 @@ impl Up {
     /// As [`Self::run`]; `started` is called once the network is up.
     fn run_and(self, started: impl FnOnce(&Arc<Managed>)) -> Result<(), Failure> {
         let config = self.config()?;
+        let web = self.web(&config)?;
         let absolute = |path: PathBuf| std::path::absolute(&path).map_err(Failure::running);
         let file = self.net.map(absolute).transpose()?;
         let folder = file.as_deref().and_then(std::path::Path::parent).map_or_else(runtime_folder, PathBuf::from);
@@ -60,9 +69,15 @@ impl Up {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(THREADS).build();
         let runtime = runtime.map_err(Failure::running)?;
-        let result = runtime.block_on(serve(config, origin, started));
+        let result = runtime.block_on(serve(config, origin, web, started));
         runtime.shutdown_timeout(FAREWELL);
         result
+    }
+
+    /// The endpoint of the web page: as the options say, or else as in the file.
+    fn web(&self, config: &Config) -> Result<Option<WebListener>, Failure> {
+        let Some(text) = &self.web else { return Ok(config.web.clone()) };
+        WebListener::parse(text, self.web_token.as_deref(), Path::new("")).map(Some).map_err(Failure::Configuration)
     }
 
     fn config(&self) -> Result<Config, Mistakes> {
@@ -73,7 +88,12 @@ impl Up {
     }
 }
 
-async fn serve(config: Config, origin: Origin, started: impl FnOnce(&Arc<Managed>)) -> Result<(), Failure> {
+async fn serve(
+    config: Config,
+    origin: Origin,
+    web: Option<WebListener>,
+    started: impl FnOnce(&Arc<Managed>),
+) -> Result<(), Failure> {
     // Signal handlers are installed before sockets and devices are created, which the default action of a signal would leave
     // behind.
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::running)?;
@@ -86,8 +106,15 @@ async fn serve(config: Config, origin: Origin, started: impl FnOnce(&Arc<Managed
         managed.stop();
         return Err(Failure::running(refusal));
     }
-    let listening = control::listen(&socket).and_then(|control| Ok((control, metrics.as_ref().map(scrape::listen).transpose()?)));
-    let ((listener, socket_file), scrapes) = match listening {
+    let listening = || {
+        let control = control::listen(&socket)?;
+        Ok::<_, control::ControlError>((
+            control,
+            metrics.as_ref().map(scrape::listen).transpose()?,
+            web.as_ref().map(web::listen).transpose()?,
+        ))
+    };
+    let ((listener, socket_file), scrapes, web) = match listening() {
         Ok(listening) => listening,
         Err(error) => {
             managed.stop();
@@ -101,11 +128,12 @@ async fn serve(config: Config, origin: Origin, started: impl FnOnce(&Arc<Managed
         None
     });
     let ports = managed.config().map_err(Failure::running)?.ports.len();
-    let up = format!("memlane: network {name} is up, {ports} ports, control at {}\n", socket.display());
+    let page = web.as_ref().map_or_else(String::new, |web| format!(", page at http://{}/", web.address));
+    let up = format!("memlane: network {name} is up, {ports} ports, control at {}{page}\n", socket.display());
     if let Err(Failure::Running(cause)) = output::print(&up) {
         tracing::warn!(%cause, "the network is up");
     }
-    let mut serving = std::pin::pin!(answer(listener, scrapes.as_ref(), &managed));
+    let mut serving = std::pin::pin!(answer(listener, scrapes.as_ref(), web.as_ref(), &managed));
     let manager = ServiceManager::of_this_process();
     manager.ready(&managed);
     manager.keep_alive(Arc::downgrade(&managed), Handle::current()).map_err(Failure::running)?;
@@ -133,12 +161,26 @@ async fn serve(config: Config, origin: Origin, started: impl FnOnce(&Arc<Managed
     result
 }
 
-/// Serves the control socket, and that of the metrics if there is one, until cancelled.
-async fn answer(control: UnixListener, scrapes: Option<&Scrapes>, managed: &Arc<Managed>) -> std::io::Result<()> {
-    match scrapes {
-        Some(scrapes) => tokio::try_join!(control::serve(control, managed), scrape::serve(scrapes, managed)).map(|((), ())| ()),
-        None => control::serve(control, managed).await,
-    }
+/// Serves the control socket, and that of the metrics and the web page if there are any, until cancelled.
+async fn answer(
+    control: UnixListener,
+    scrapes: Option<&Scrapes>,
+    web: Option<&Web>,
+    managed: &Arc<Managed>,
+) -> std::io::Result<()> {
+    let scrapes = async {
+        match scrapes {
+            Some(scrapes) => scrape::serve(scrapes, managed).await,
+            None => std::future::pending().await,
+        }
+    };
+    let web = async {
+        match web {
+            Some(web) => web::serve(web, managed).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::try_join!(control::serve(control, managed), scrapes, web).map(|((), (), ())| ())
 }
 
 /// Notified on a fatal error of the network.
@@ -197,7 +239,6 @@ fn log_to_stderr() {
 mod tests {
     use super::*;
     use std::os::unix::net::UnixDatagram;
-    use std::path::Path;
     use std::process::Command;
     use std::time::Instant;
 
@@ -210,7 +251,7 @@ mod tests {
 
     /// Runs the network of `file`; one of its workers panics once it is up.
     fn run_and_panic(file: PathBuf) -> ! {
-        let up = Up { net: Some(file), name: None, state: None };
+        let up = Up { net: Some(file), ..Up::default() };
         let result = up.run_and(|managed| {
             let managed = Arc::clone(managed);
             std::thread::spawn(move || {
@@ -250,7 +291,7 @@ mod tests {
 
     /// Runs the network of `folder`; worker 1 is held while there is a file "hold" and none called "release".
     fn run_and_hold(folder: PathBuf) -> ! {
-        let up = Up { net: Some(folder.join("held.toml")), name: None, state: None };
+        let up = Up { net: Some(folder.join("held.toml")), ..Up::default() };
         let result = up.run_and(|managed| {
             let managed = Arc::clone(managed);
             std::thread::spawn(move || {

@@ -21,6 +21,7 @@ use super::metrics;
 use super::shape::{self, Written};
 use super::syntax;
 use super::uplink::UplinkConfig;
+use super::web::WebListener;
 use super::words::{either, printable};
 use crate::cpus::Cpus;
 use crate::frame::MacAddress;
@@ -298,6 +299,7 @@ impl<'t> Checker<'t> {
             self.check_socket(&top, "control", path);
         }
         self.check_metrics(&top, document);
+        self.check_web(&top, document);
         self.check_access(&top, "access", &document.access);
         if document.port.len() > MAX_PORTS {
             self.note(
@@ -519,6 +521,20 @@ impl<'t> Checker<'t> {
                 );
                 self.note(place, "metrics", told);
             }
+        }
+    }
+
+    fn check_web(&mut self, place: &Place, document: &Document) {
+        match (&document.web, &document.web_token) {
+            (Some(text), token) => {
+                if let Err(told) = WebListener::parse(text, token.as_deref(), self.folder) {
+                    self.note(place, "web", told);
+                }
+            }
+            (None, Some(_)) => {
+                self.note(place, "web-token", "web-token is for the page of the key web: add one, as web = \"127.0.0.1:9892\"")
+            }
+            (None, None) => {}
         }
     }
 

@@ -116,6 +116,7 @@ fn settings(before: &Config, after: &Config) -> Vec<&'static str> {
         ("cpus", before.cpus != after.cpus),
         ("control", before.control != after.control),
         ("metrics", before.metrics != after.metrics),
+        ("web", before.web != after.web),
         // A default that depends on the ports keeps its value from the start.
         ("poll", old.poll != new.poll && before.poll != after.poll),
         ("in-order", old.in_order != new.in_order),

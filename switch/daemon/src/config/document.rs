@@ -40,6 +40,11 @@ pub struct Document {
     pub metrics: Option<String>,
     /// Access rights of the metrics' Unix socket, as { group = "prometheus" }; by default only the user that runs memlane.
     pub metrics_access: Access,
+    /// Address of the web page, as "127.0.0.1:9892"; by default none. Without `web-token`, only this host's own addresses (127.0.0.1,
+    /// ::1), the page is read-only, and every user of the host can read it.
+    pub web: Option<String>,
+    /// File with a token, relative to the file's folder: the web page then asks for it, and can enable, disable and capture ports.
+    pub web_token: Option<PathBuf>,
     /// Access rights of the ports' sockets, as { group = "libvirt-qemu" }; by default only the user that runs memlane.
     pub access: Access,
     /// Stall timeout in milliseconds: frames are dropped if their receiver has taken none for so long.
@@ -108,6 +113,8 @@ impl Default for Document {
             control: None,
             metrics: None,
             metrics_access: Access::default(),
+            web: None,
+            web_token: None,
             access: Access::default(),
             stall_timeout_ms: settings.stall_timeout.as_millis() as u64,
             waiting_frames: settings.wait_queue,

@@ -20,6 +20,7 @@ mod renamed;
 mod shape;
 mod syntax;
 pub mod uplink;
+pub mod web;
 mod words;
 
 use std::collections::{HashMap, HashSet};
@@ -33,6 +34,7 @@ pub use document::{Document, PasstEntry, PortEntry, SegmentEntry};
 use metrics::MetricsListener;
 pub(crate) use renamed::renamed;
 pub use uplink::UplinkConfig;
+use web::WebListener;
 pub(crate) use words::{either, inline_table, nearest, printable};
 
 pub use crate::folder::runtime as runtime_folder;
@@ -61,6 +63,8 @@ pub struct Config {
     pub control: Option<PathBuf>,
     /// Endpoint for metrics beside the control socket, if configured.
     pub metrics: Option<MetricsListener>,
+    /// Endpoint of the web page, if configured.
+    pub web: Option<WebListener>,
     /// Whether vifs of Xen guests get ports as they are created.
     pub xen_vifs: bool,
     /// Uplinks of segments to other hosts, in the order of the file.
@@ -246,6 +250,8 @@ impl Config {
         Self {
             control: document.control.as_ref().map(|path| folder.join(path)),
             metrics: document.metrics.as_ref().and_then(|text| MetricsListener::parse(text, &document.metrics_access, folder)),
+            // A text that is no endpoint was refused by the check.
+            web: document.web.as_ref().and_then(|text| WebListener::parse(text, document.web_token.as_deref(), folder).ok()),
             name,
             workers: document.workers,
             cpus: document.cpus.clone(),
@@ -327,7 +333,7 @@ impl Document {
         }
         let mut document = check(text, folder).map_err(|mistakes| mistakes.in_file(path))?;
         let sockets = document.port.iter_mut().flat_map(|port| [&mut port.vhost_user, &mut port.stream]);
-        for socket in sockets.chain([&mut document.control]).flatten() {
+        for socket in sockets.chain([&mut document.control, &mut document.web_token]).flatten() {
             *socket = folder.join(&*socket);
         }
         document.metrics = document.metrics.map(|text| metrics::in_folder(&text, folder));

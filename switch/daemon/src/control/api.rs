@@ -105,6 +105,11 @@ impl Default for Api {
 }
 
 impl Api {
+    /// An API without routes, whose requests have so many bytes at most.
+    pub fn taking(most_bytes: usize) -> Self {
+        Self { bounds: Arc::new(Bounds::taking(most_bytes)), ..Self::default() }
+    }
+
     /// Adds a route: `run` handles `method` at `path`, in which `{name}` stands for a name.
     pub fn route<I: Input, A: Serialize + JsonSchema + 'static>(
         mut self,

@@ -42,6 +42,24 @@ pub enum ControlError {
         /// The error of the kernel.
         cause: io::Error,
     },
+    /// The address of the web page cannot be bound.
+    #[error(
+        "cannot listen for browsers at {place}: {cause}. End the process that listens there, or set another address with web = \"...\""
+    )]
+    Web {
+        /// The address.
+        place: String,
+        /// The error of the kernel.
+        cause: io::Error,
+    },
+    /// The token of the web page cannot be read.
+    #[error("the file {path} of web-token is no token: {cause}")]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// The error of the kernel, or what is wrong with the file.
+        cause: io::Error,
+    },
     /// No process listens there, or access is denied.
     #[error("cannot connect to the control socket {path}: {cause}. {hint}{}", reach::remedy(path, cause))]
     Unreachable {

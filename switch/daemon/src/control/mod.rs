@@ -7,7 +7,8 @@
 //!    responses.
 //! 3. [`metrics`]: the same numbers for Prometheus, also at a socket of their own ([`scrape`]). [`health`]: whether workers answer.
 //! 4. [`stream`]: streaming responses: events, and frames ([`capture`]).
-//! 5. [`server`]: limits of connections and requests. [`client`]: the client of the commands; [`reach`], [`error`]: why it cannot
+//! 5. [`web`]: the web page, at an address of its own.
+//! 6. [`server`]: limits of connections and requests. [`client`]: the client of the commands; [`reach`], [`error`]: why it cannot
 //!    connect. [`running`]: discovery of running networks.
 //!
 //! Imports go one way: routes import the network, which imports no route. Only client and discovery import each other.
@@ -33,6 +34,7 @@ pub mod state;
 pub mod state_file;
 pub mod stream;
 pub mod vifs;
+pub mod web;
 pub mod why;
 
 use std::io;

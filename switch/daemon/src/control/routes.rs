@@ -31,6 +31,9 @@ use crate::quantity;
 /// Longest timeout of draining a port.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 
+/// Most bytes of a request of the web page.
+const PAGE_BYTES: usize = 64 << 10;
+
 /// A port to attach, with the keys of a `[[port]]` in the file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
@@ -140,6 +143,34 @@ pub fn read_only() -> Api {
             about("readyz", "Whether every worker answers, so that frames are forwarded.", &[503]),
             readyz,
         )
+}
+
+/// Whether a port forwards frames.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Switch {
+    /// As in the file.
+    enabled: bool,
+}
+
+/// The routes of the web page: they only read, except that with `may_change` ports are enabled, disabled and captured.
+pub fn page(may_change: bool) -> Api {
+    let reading = Api::taking(PAGE_BYTES)
+        .route(Method::GET, "/v1/network", about("network", "The network, its ports and its workers.", &[503]), network)
+        .route(Method::GET, "/v1/ports/{name}", about("port", "A port.", &[404, 503]), port)
+        .route(Method::GET, "/v1/segments/{name}", about("segment", "A segment and its MAC addresses.", &[404, 503]), segment)
+        .stream(Method::GET, "/v1/events", about("events", "Events.", &[503]), &Form::TYPES, events);
+    if !may_change {
+        return reading;
+    }
+    let problems = &[400, 404, 413, 422, 500, 503];
+    reading.route(Method::PATCH, "/v1/ports/{name}", about("switch", "Enables or disables a port.", problems), switch).stream(
+        Method::POST,
+        "/v1/capture",
+        about("capture", "Captures frames.", problems),
+        &[capture::CONTENT_TYPE],
+        begin_capture,
+    )
 }
 
 /// All routes.
@@ -268,6 +299,10 @@ fn port(managed: &Managed, name: &str, (): ()) -> Result<PortView, Refusal> {
 
 fn change(managed: &Managed, name: &str, Sent(Patch(patch)): Sent<Patch>) -> Result<PortEntry, Refusal> {
     managed.change(name, &patch)
+}
+
+fn switch(managed: &Managed, name: &str, Sent(Switch { enabled }): Sent<Switch>) -> Result<PortEntry, Refusal> {
+    managed.change(name, &Map::from_iter([("enabled".to_owned(), enabled.into())]))
 }
 
 fn detach(managed: &Managed, name: &str, (): ()) -> Result<PortEntry, Refusal> {

@@ -55,7 +55,8 @@ pub fn listen(place: &MetricsListener) -> Result<Scrapes, ControlError> {
 /// # Errors
 /// The kernel refuses the socket.
 pub async fn serve(scrapes: &Scrapes, managed: &Arc<Managed>) -> io::Result<()> {
-    let router = routes::read_only().router(Arc::clone(managed), "there is no such path: only /metrics, /livez and /readyz are served here");
+    let router =
+        routes::read_only().router(Arc::clone(managed), "there is no such path: only /metrics, /livez and /readyz are served here");
     match scrapes {
         Scrapes::Unix(listener, _) => server::serve(listener, router, CONNECTIONS).await,
         Scrapes::Tcp(listener) => server::serve(listener, router, CONNECTIONS).await,

@@ -35,8 +35,6 @@ const HEAD: Duration = Duration::from_secs(5);
 const BODY: Duration = Duration::from_secs(10);
 /// Most bytes of one body: a network of the most ports, each with all its keys, has fewer.
 pub const MOST_BYTES: usize = 16 << 20;
-/// Most bytes of all bodies together.
-const ALL_BYTES: usize = 2 * MOST_BYTES;
 /// Most bytes of a request's head.
 const HEAD_BYTES: usize = 64 << 10;
 /// Unit in which bytes of bodies are counted.
@@ -68,6 +66,8 @@ pub const THREADS: usize = CHANGES + DRAINS + 16;
 /// Limits shared by all connections.
 #[derive(Debug)]
 pub struct Bounds {
+    /// Most bytes of one body.
+    most_bytes: usize,
     bodies: Arc<Semaphore>,
     changes: Arc<Semaphore>,
     drains: Arc<Semaphore>,
@@ -77,8 +77,7 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        let of = |count| Arc::new(Semaphore::new(count));
-        Self { bodies: of(ALL_BYTES / UNIT), changes: of(CHANGES), drains: of(DRAINS), scrapes: of(SCRAPES), streams: of(STREAMS) }
+        Self::taking(MOST_BYTES)
     }
 }
 
@@ -93,9 +92,9 @@ pub struct Brought {
 impl Lane {
     /// The lane of requests with `method` at `path`.
     pub fn of(method: &Method, path: &str) -> Self {
-        match method {
-            &Method::GET if path == "/readyz" => Self::Scrape,
-            &Method::GET => Self::Look,
+        match *method {
+            Method::GET if path == "/readyz" => Self::Scrape,
+            Method::GET => Self::Look,
             _ if path.ends_with("/drain") => Self::Drain,
             _ => Self::Change,
         }
@@ -103,6 +102,13 @@ impl Lane {
 }
 
 impl Bounds {
+    /// Limits with so many bytes at most of one body, and twice as many of all.
+    pub fn taking(most_bytes: usize) -> Self {
+        let of = |count| Arc::new(Semaphore::new(count));
+        let (changes, drains, scrapes, streams) = (of(CHANGES), of(DRAINS), of(SCRAPES), of(STREAMS));
+        Self { most_bytes, bodies: of(2 * most_bytes / UNIT), changes, drains, scrapes, streams }
+    }
+
     /// Waits for a slot in `lane`.
     ///
     /// # Errors
@@ -144,13 +150,12 @@ impl Bounds {
     }
 
     async fn read_all(&self, mut body: Body) -> Result<Brought, Refusal> {
+        let most = self.most_bytes;
         let too_much = || {
-            Refusal::new(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                format!("the request body is longer than the limit of {MOST_BYTES} bytes: send a smaller document"),
-            )
+            let text = format!("the request body is longer than the limit of {most} bytes: send a smaller document");
+            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, text)
         };
-        if body.size_hint().lower() > MOST_BYTES as u64 {
+        if body.size_hint().lower() > most as u64 {
             return Err(too_much());
         }
         let mut brought = Brought::default();
@@ -158,7 +163,7 @@ impl Bounds {
             let broken =
                 |error| Refusal::new(StatusCode::BAD_REQUEST, format!("the connection ended within the request body: {error}"));
             let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
-            if brought.bytes.len() + data.len() > MOST_BYTES {
+            if brought.bytes.len() + data.len() > most {
                 return Err(too_much());
             }
             let units = data.len().div_ceil(UNIT) as u32;

@@ -53,6 +53,7 @@ mod stream;
 mod tap;
 mod turns_are_bounded;
 mod uplink;
+mod web;
 mod why;
 mod worker_panics;
 mod xen;

@@ -105,18 +105,21 @@ fn the_sockets_of_metrics_and_control_tell_health() {
 }
 
 #[test]
-fn the_alerts_work_and_name_metrics_that_are_there() {
-    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/prometheus");
-    let output = Command::new("promtool").args(["test", "rules", "alerts_test.yml"]).current_dir(&rules).output().unwrap();
+fn alerts_and_dashboard_name_metrics_that_are_there_and_the_alerts_work() {
+    let contrib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib");
+    let rules = contrib.join("prometheus");
+    let output = Command::new("promtool").args(["test", "rules", "alerts_test.yml"]).current_dir(rules).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let folder = tempfile::tempdir().unwrap();
     let _running = up(folder.path(), NETWORK);
     let text = scrape(&folder.path().join("metrics"));
-    let rules = std::fs::read_to_string(rules.join("alerts.yml")).unwrap();
-    let words = rules.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    let names: std::collections::BTreeSet<_> = words.filter(|word| word.starts_with("memlane_")).collect();
-    assert!(names.len() >= 8, "{names:?}");
-    names.into_iter().for_each(|name| assert!(text.contains(&format!("\n{name}{{")), "{name} is no metric"));
+    for (file, fewest) in [("prometheus/alerts.yml", 8), ("grafana/memlane.json", 18)] {
+        let page = std::fs::read_to_string(contrib.join(file)).unwrap();
+        let words = page.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let names: std::collections::BTreeSet<_> = words.filter(|word| word.starts_with("memlane_")).collect();
+        assert!(names.len() >= fewest, "{file}: {names:?}");
+        names.into_iter().for_each(|name| assert!(text.contains(&format!("\n{name}{{")), "{file}: {name} is no metric"));
+    }
 }
 
 #[test]

