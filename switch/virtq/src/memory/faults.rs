@@ -2,8 +2,9 @@
 //! not in memory: the worker waits for each page fault, and so do all ports that it serves.
 //!
 //! While a copy goes from run to run of memory, the clock is read once in some dozens of them. Only where they take far too long
-//! are the thread's page faults counted; if those are the cause, the frame is dropped. Frames of few runs, as well-behaved guests
-//! have them, cost almost nothing here.
+//! are the thread's page faults and its CPU time read; if page faults are the cause, the frame is dropped. A worker that was
+//! preempted in the middle of a copy has used no CPU time, which is no fault of the guest. Page faults that wait for a disk (major
+//! faults) use none either, so one of them is enough. Frames of few runs, as well-behaved guests have them, cost almost nothing here.
 //!
 //! A page fault on a huge page takes as long as some hundred on small ones: if a few runs took longer than a slice ([`SLICE`]), one
 //! is enough.
@@ -13,7 +14,7 @@ use std::time::Duration;
 use nix::sys::resource::{UsageWho, getrusage};
 
 use super::Iovec;
-use crate::time::{Cycles, SLICE, cycles, in_cycles};
+use crate::time::{Cycles, SLICE, cycles, in_cycles, thread_time};
 
 /// Runs of memory between two checks.
 const RUNS: u32 = 32;
@@ -32,8 +33,27 @@ pub struct Faults {
     /// Runs between the last check and the next.
     window: u32,
     looked_at: Option<Cycles>,
-    /// The thread's page faults at the last check that found it late.
-    counted: Option<i64>,
+    /// What the thread had used at the last check that found it late.
+    counted: Option<Usage>,
+}
+
+/// Resource usage of a thread.
+#[derive(Clone, Copy, Debug, Default)]
+struct Usage {
+    /// Page faults without and with input from a disk.
+    minor: i64,
+    major: i64,
+    /// CPU time.
+    own: Cycles,
+}
+
+impl Usage {
+    /// Of the calling thread so far. Two system calls.
+    fn now() -> Self {
+        let faults =
+            getrusage(UsageWho::RUSAGE_THREAD).map_or((0, 0), |usage| (usage.minor_page_faults(), usage.major_page_faults()));
+        Self { minor: faults.0, major: faults.1, own: thread_time() }
+    }
 }
 
 impl Default for Faults {
@@ -52,11 +72,11 @@ impl Faults {
 
     #[cold]
     fn look(&mut self) -> bool {
-        self.look_in(cycles(), faults)
+        self.look_in(cycles(), Usage::now)
     }
 
-    /// Checks in moment `now`, with `all` page faults of the thread so far.
-    fn look_in(&mut self, now: Cycles, all: impl FnOnce() -> i64) -> bool {
+    /// Checks in moment `now`, with the thread's usage `all` so far.
+    fn look_in(&mut self, now: Cycles, all: impl FnOnce() -> Usage) -> bool {
         let window = std::mem::replace(&mut self.window, RUNS);
         let before = self.looked_at.replace(now);
         let took = before.map_or(0, |before| now.saturating_sub(before));
@@ -67,18 +87,24 @@ impl Faults {
         self.left = self.window;
         // A few runs show nothing about small pages. And another process may have had the CPU meanwhile.
         let late = slow || (window == RUNS && took > in_cycles(USUAL));
-        !late || !self.many(all(), if slow { 1 } else { MOST })
+        let (most, usual) = if slow { (1, SLICE) } else { (MOST, USUAL) };
+        !late || !self.many(all(), most, in_cycles(usual))
     }
 
-    /// Whether there were at least `most` page faults since this was last asked, with `all` now.
-    fn many(&mut self, all: i64, most: i64) -> bool {
-        self.counted.replace(all).is_some_and(|before| all - before >= most)
+    /// Whether at least `most` page faults took more than `usual` since this was last asked, with `all` used now.
+    fn many(&mut self, all: Usage, most: i64, usual: Cycles) -> bool {
+        self.counted.replace(all).is_some_and(|before| {
+            let (minor, major) = (all.minor - before.minor, all.major - before.major);
+            minor + major >= most && (major > 0 || all.own.saturating_sub(before.own) > usual)
+        })
     }
 }
 
 /// Page faults of the calling thread so far.
+#[cfg(test)]
 pub(crate) fn faults() -> i64 {
-    getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.minor_page_faults() + usage.major_page_faults())
+    let Usage { minor, major, .. } = Usage::now();
+    minor + major
 }
 
 /// Brings all `iovecs` into memory before a copy that has no [`Faults`] of its own; false if that was given up.
@@ -131,15 +157,26 @@ mod tests {
     #[test]
     fn only_page_faults_are_a_reason() {
         let mut faults = Faults::default();
-        assert!(!faults.many(1000, MOST) && !faults.many(1000 + MOST - 1, MOST) && faults.many(1000 + 2 * MOST, MOST));
+        let mut many = |minor| faults.many(Usage { minor, major: 0, own: minor as u64 * 1000 }, MOST, 1000);
+        assert!(!many(1000) && !many(1000 + MOST - 1) && many(1000 + 2 * MOST));
     }
 
-    /// Number of runs of duration `span` until the copy is given up, with or without page faults.
-    fn runs_of(span: Duration, with_faults: bool) -> usize {
-        let (mut faults, mut now, mut all) = (Faults::default(), 1, 7);
+    /// Time and page faults of one run of memory.
+    struct Run {
+        span: Duration,
+        own: Duration,
+        minor: i64,
+        major: i64,
+    }
+
+    /// Number of such runs until the copy is given up.
+    fn runs_of(run: &Run) -> usize {
+        let (mut faults, mut now, mut all) = (Faults::default(), 1, Usage { minor: 7, major: 7, own: 0 });
         let mut goes_on = || {
-            now += in_cycles(span);
-            all += i64::from(with_faults);
+            now += in_cycles(run.span);
+            all.own += in_cycles(run.own);
+            all.minor += run.minor;
+            all.major += run.major;
             faults.left -= 1;
             faults.left > 0 || faults.look_in(now, || all)
         };
@@ -150,11 +187,21 @@ mod tests {
     fn a_few_page_faults_on_huge_pages_are_enough() {
         // Zeroes of 2 MiB at 10 GB a second.
         let span = Duration::from_micros(200);
-        let runs = runs_of(span, true);
+        let of = |own, minor, major| runs_of(&Run { span, own, minor, major });
+        let runs = of(span, 1, 0);
         assert!(span * (runs as u32) < Duration::from_millis(5), "{runs}");
-        assert_eq!(runs_of(span, false), 1000, "another thread had the CPU");
+        assert_eq!(of(span, 0, 0), 1000, "another thread had the CPU");
         // The frames of well-behaved guests are not affected: 64 KiB in buffer segments of 4 KiB, in buffers of 1.5 KB, on fresh
         // memory.
-        assert!(runs_of(Duration::from_micros(2), true) > 17 + 46);
+        let (span, own) = (Duration::from_micros(2), Duration::from_micros(2));
+        assert!(runs_of(&Run { span, own, minor: 1, major: 0 }) > 17 + 46);
+    }
+
+    #[test]
+    fn a_worker_that_is_stopped_in_the_middle_of_a_copy_drops_nothing() {
+        // Fresh memory, on a machine that stops the worker again and again.
+        let (span, own) = (Duration::from_millis(3), Duration::from_nanos(300));
+        assert_eq!(runs_of(&Run { span, own, minor: 1, major: 0 }), 1000);
+        assert!(runs_of(&Run { span, own, minor: 0, major: 1 }) < 32, "it waits for the disk");
     }
 }
