@@ -4,9 +4,8 @@ use clap::Args;
 use hyper::Method;
 
 use super::net::PortOfNet;
-use super::status::explanation;
 use super::{Failure, output};
-use crate::control::PortReport;
+use crate::control::causes::{Cause, PortCauses};
 use crate::control::why::{Why, WhyFrame};
 
 /// Arguments of `memlane why`.
@@ -41,59 +40,13 @@ impl WhyCommand {
 
     /// Prints the causes that keep the port from its work.
     fn port(&self) -> Result<(), Failure> {
-        let report = self.port.view()?.report;
-        let causes = causes(&report);
+        let causes: PortCauses = self.port.net()?.client()?.get(&self.port.uri("/why"))?;
         if self.json {
             return output::print_json(&causes);
         }
-        output::print(&causes.iter().map(|cause| output::wrapped(&format!("  {}: {cause}", report.name))).collect::<String>())?;
-        output::print(&explanation(&report))
+        let fine = format!("the switch sees no problem ({})", causes.state);
+        let lines = causes.causes.iter().map(Cause::line);
+        let lines: Vec<String> = if causes.causes.is_empty() { vec![fine] } else { lines.collect() };
+        output::print(&lines.iter().map(|line| output::wrapped(&format!("  {}: {line}", causes.port))).collect::<String>())
     }
-}
-
-/// Causes that keep the port from its work, the nearest first, beside those of its report.
-fn causes(report: &PortReport) -> Vec<String> {
-    let totals = &report.totals;
-    let mut causes = Vec::new();
-    let mut cause = |holds: bool, text: String| {
-        if holds {
-            causes.push(text);
-        }
-    };
-    cause(!report.enabled, "it is disabled: enable it with memlane set ... --enabled true".into());
-    let place = if report.place.is_empty() { "its guest".to_owned() } else { report.place.clone() };
-    cause(
-        report.state == "waiting",
-        format!(
-            "no front end is connected: start the guest, which must connect to {place}; if it reports `permission denied`, check the key access and the folders"
-        ),
-    );
-    let front_end = report.front_end.as_ref().map_or_else(|| "the front end".to_owned(), ToString::to_string);
-    cause(
-        report.state == "speaking",
-        format!(
-            "{front_end} is connected, but no virtqueue has started: the guest's driver is not loaded yet, or its interface is down"
-        ),
-    );
-    cause(
-        report.state == "quarantined",
-        "it is in quarantine until its front end reconnects or the guest resets the device".into(),
-    );
-    let running = report.state == "running";
-    cause(running && totals.transmit_frames == 0, "its guest has transmitted nothing yet: is its interface up?".into());
-    let given_up: u64 = ["receiver-stalled", "receiver-full"].iter().filter_map(|reason| totals.drops.get(*reason)).sum();
-    cause(
-        running && totals.receive_frames == 0 && given_up > 0,
-        format!(
-            "its guest has received nothing, and {given_up} frames for it were dropped: it posts no receive buffers. Is its interface up?"
-        ),
-    );
-    cause(running && causes_nothing(report), "the switch sees no problem".into());
-    causes
-}
-
-fn causes_nothing(report: &PortReport) -> bool {
-    let totals = &report.totals;
-    let fine = totals.transmit_frames > 0 && totals.waiting == 0 && totals.drops.is_empty() && totals.missed_kicks == 0;
-    fine && report.enabled && report.advice.is_none() && report.turned_away == 0
 }

@@ -9,6 +9,7 @@ use memlane_observe::events::{From, Reader};
 use memlane_observe::metrics::Format;
 use serde_json::{Map, Value};
 
+use super::causes::PortCauses;
 use super::daemon_handle::DaemonHandle;
 use super::health::Health;
 use super::identity::{Identity, NetFile};
@@ -255,6 +256,16 @@ impl Managed {
             let network = daemon.network();
             network.find(name).map(|port| network.why(&port, &frame, second)).ok_or_else(|| NoSuchPort(name.into()).into())
         })?
+    }
+
+    /// The causes that keep a port from its work.
+    ///
+    /// # Errors
+    /// There is no port of this name.
+    pub fn causes(&self, name: &str) -> Result<PortCauses, Refusal> {
+        let (port, config) = (self.port(name)?, self.config()?);
+        let causes = self.ask(|daemon| PortCauses::of(&config, &port, daemon.network(), self.started.elapsed()))?;
+        causes.ok_or_else(|| NoSuchPort(name.into()).into())
     }
 
     /// The segments.

@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 
 use super::api::{About, Api, Sent};
 use super::capture::{self, CaptureRequest};
+use super::causes::PortCauses;
 use super::health::{Alive, Ready};
 use super::identity::Identity;
 use super::managed::Managed;
@@ -210,6 +211,12 @@ pub fn api() -> Api {
             drain,
         )
         .route(
+            Method::GET,
+            "/v1/ports/{name}/why",
+            about("causes", "Tells the causes that keep a port from its work, each with its remedy.", &[404, 503]),
+            causes,
+        )
+        .route(
             Method::POST,
             "/v1/ports/{name}/why",
             about("why", "Predicts the outcome of a frame from the port's guest, without sending it.", &[400, 404, 413, 422, 503]),
@@ -317,6 +324,10 @@ fn drain(managed: &Managed, name: &str, Sent(order): Sent<DrainOrder>) -> Result
 fn why(managed: &Managed, name: &str, Sent(question): Sent<WhyFrame>) -> Result<Why, Refusal> {
     let forecast = managed.why(name, &question)?;
     Ok(Why { outcome: forecast.outcome(), forecast })
+}
+
+fn causes(managed: &Managed, name: &str, (): ()) -> Result<PortCauses, Refusal> {
+    managed.causes(name)
 }
 
 fn segments(managed: &Managed, _: &str, (): ()) -> Result<Vec<SegmentReport>, Refusal> {

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use memlane::config::Config;
+use memlane::control::causes::{Cause, CauseKind, PortCauses};
 use memlane::daemon::Daemon;
 use memlane::id::PortId;
 use memlane::port::PortState;
@@ -101,6 +102,26 @@ impl Bed {
 
     pub fn totals(&self, index: usize) -> PortTotals {
         self.daemon().network().port(PortId(index as u16)).unwrap().totals()
+    }
+
+    /// The causes that keep port `index` from its work.
+    pub fn causes(&self, index: usize) -> Vec<Cause> {
+        let config = self.daemon().config();
+        PortCauses::of(&config, &config.ports[index], self.daemon().network(), Duration::ZERO).unwrap().causes
+    }
+
+    /// Waits until a cause of this kind keeps port `index` from its work; returns it with its remedy, in one line.
+    pub fn wait_for_cause(&self, index: usize, kind: CauseKind) -> String {
+        let mut line = None;
+        let find = |cause: Cause| (cause.cause == kind).then(|| cause.line());
+        wait_until(
+            || {
+                line = self.causes(index).into_iter().find_map(find);
+                line.is_some()
+            },
+            &format!("{kind:?} is a cause: {:?}", self.causes(index)),
+        );
+        line.unwrap_or_default()
     }
 
     pub fn drops(&self, index: usize, reason: DropReason) -> u64 {

@@ -376,6 +376,8 @@ fn answers_are_what_the_document_says() {
         ("get", "/v1/ports/{name}", "/v1/ports/z", 404, json!({})),
         ("patch", "/v1/ports/{name}", "/v1/ports/a", 200, json!({ "mac": null, "mtu": 1400, "enabled": false })),
         ("patch", "/v1/ports/{name}", "/v1/ports/a", 422, json!({ "mtu": 1 })),
+        ("get", "/v1/ports/{name}/why", "/v1/ports/a/why", 200, json!({})),
+        ("get", "/v1/ports/{name}/why", "/v1/ports/z/why", 404, json!({})),
         ("get", "/v1/segments", "/v1/segments", 200, json!({})),
         ("get", "/v1/segments/{name}", "/v1/segments/lan", 200, json!({})),
         ("post", "/v1/ports/{name}/drain", "/v1/ports/a/drain", 200, json!({ "timeout-ms": 10 })),

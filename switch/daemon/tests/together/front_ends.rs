@@ -3,6 +3,7 @@
 use std::os::fd::AsRawFd;
 
 use crate::common::*;
+use memlane::control::causes::CauseKind;
 use memlane::id::PortId;
 use memlane::port::PortState;
 use memlane::stats::DropReason;
@@ -300,6 +301,7 @@ fn who_shares_no_memory_is_told_what_to_do() {
     bed.wait_for(|bed| advice(bed).contains("share=on") && advice(bed).contains("access mode='shared'"), "the remedy is told");
     // Newer QEMU passes on no memory that is a private copy of its file either.
     assert!(advice(&bed).contains("share=off"), "{}", advice(&bed));
+    assert!(bed.wait_for_cause(0, CauseKind::Advice).contains("its front end passed no guest memory"), "why tells it too");
     assert_eq!(bed.state(0), PortState::Speaking);
     drop(guest);
     bed.wait_for(|bed| advice(bed).is_empty(), "the next front end is not to blame");

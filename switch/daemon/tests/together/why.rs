@@ -5,7 +5,14 @@ use std::collections::BTreeMap;
 use crate::command::{Running, memlane, network, printed, told};
 use crate::common::*;
 use crate::dice::Dice;
+use memlane::control::causes::remedies::remedy;
+use memlane::control::causes::{CauseKind, PortCauses};
 use memlane::network::Forecast;
+use memlane::port::PortState;
+use memlane::stats::DropReason;
+use memlane_rig::frontend::notify::CallKind;
+use memlane_rig::guest::{ReceiveBuffers, ToyGuest};
+use memlane_rig::ring::Iovec;
 
 /// Frames received by each port, and frames dropped at each port by reason.
 type Counts = (Vec<u64>, Vec<BTreeMap<String, u64>>);
@@ -94,21 +101,181 @@ fn a_command_tells_the_steps_and_the_outcome() {
 fn a_port_tells_what_keeps_it_from_its_work() {
     let folder = network("web.sock");
     let folder = folder.path();
+    crate::command::write(folder, "net.toml", &crate::command::port("web.sock", "[[port]]\nname = \"sink\"\nnull = true\n"));
     let _running = Running::start(memlane(folder, &["up", "net.toml"]));
     let why = || printed(folder, &["why", "net.toml", "web"]).split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(why().contains("web: no front end is connected: start the guest, which must connect to "), "{}", why());
+    assert!(why().contains("web: no front end is connected. Start the guest, which must connect to "), "{}", why());
     let stream = std::os::unix::net::UnixStream::connect(folder.join("web.sock")).unwrap();
-    let speaking = "is connected, but no virtqueue has started";
+    let speaking = "is connected, but no virtqueue has started. Wait until";
     wait_until(|| why().contains(speaking), "the front end is told");
     drop(stream);
     wait_until(|| why().contains("no front end is connected"), "its end is told");
-    let builder = memlane_rig::guest::ToyGuest::builder().mac(mac(0)).timeout(TIMEOUT);
+    let builder = ToyGuest::builder().mac(mac(0)).timeout(TIMEOUT);
     let mut guest = builder.memory(memlane_rig::memory::MemoryPlan::new(64 << 20)).connect(folder.join("web.sock")).unwrap();
-    wait_until(|| why().contains("its guest has transmitted nothing yet"), "it runs");
+    wait_until(|| why().contains("its guest has transmitted nothing yet. Bring"), "it runs");
     guest.send(&frame(mac(0), BROADCAST, 60, 1)).unwrap();
     wait_until(|| why().contains("the switch sees no problem"), "it works");
     guest.send(&frame(mac(0), mac(0), 60, 1)).unwrap();
-    wait_until(|| why().contains("web dropped: same-port 1"), "drops are told");
+    wait_until(|| why().contains("1 frames of its guest were dropped as same-port: the destination is"), "drops are told");
     printed(folder, &["set", "net.toml", "web", "--enabled", "false"]);
-    assert!(why().contains("web: it is disabled"), "{}", why());
+    assert!(why().contains("web: it is disabled. Enable it: memlane set net web --enabled true"), "{}", why());
+    let json: PortCauses = serde_json::from_str(&printed(folder, &["why", "net.toml", "web", "--json"])).unwrap();
+    assert_eq!((json.causes[0].cause, &*json.state), (CauseKind::Disabled, "disabled"));
+    // The remedy helps.
+    printed(folder, &["set", "net", "web", "--enabled", "true"]);
+    assert!(!why().contains("disabled"), "{}", why());
+}
+
+/// Sends `count` frames from guest `from` to the address of guest `to`.
+fn send(from: &mut ToyGuest, to: usize, count: u64) {
+    (0..count).for_each(|number| {
+        from.send(&frame(from.mac(), mac(to), 60, number)).unwrap();
+    });
+}
+
+#[test]
+fn a_front_end_that_holds_the_port_is_named() {
+    let bed = Bed::new(2);
+    let _holder = bed.guest(0);
+    let _refused = std::os::unix::net::UnixStream::connect(bed.socket(0)).unwrap();
+    let line = bed.wait_for_cause(0, CauseKind::PortInUse);
+    assert!(
+        line.contains("because together")
+            && line.contains(" uses the port. Give each guest")
+            && line.contains(&format!("(pid {}, uid ", std::process::id())),
+        "{line}"
+    );
+}
+
+#[test]
+fn missing_receive_buffers_are_told() {
+    let bed = Bed::with("", &["", "mac = \"02:00:00:00:00:01\"", "mac = \"02:00:00:00:00:02\""]);
+    let mut sender = bed.guest(0);
+    let none = ReceiveBuffers { count: Some(0), ..ReceiveBuffers::SMALL };
+    let (_down, _few) = (bed.guest_like(1, bed.builder(1).receive_buffers(none)), bed.guest_with_four_buffers(2));
+    let line = bed.wait_for_cause(1, CauseKind::InterfaceDown);
+    assert!(line.contains("no receive buffers yet: its interface is down. Bring it up"), "{line}");
+    assert!(!bed.causes(2).iter().any(|cause| cause.cause == CauseKind::InterfaceDown));
+    [1, 2].into_iter().for_each(|to| send(&mut sender, to, 20));
+    let line = bed.wait_for_cause(2, CauseKind::NoReceiveBuffers);
+    assert!(line.contains("its guest has posted no receive buffers for ") && line.contains("paused"), "{line}");
+    let line = bed.wait_for_cause(1, CauseKind::Dropped);
+    assert!(line.contains("all frames for it were dropped, ") && line.contains(" as receiver-"), "{line}");
+    let line = bed.wait_for_cause(2, CauseKind::Dropped);
+    assert!(!line.contains("all frames"), "it received four: {line}");
+    // Once it takes frames, that is no cause any more, even between two frames.
+    let mut few = _few;
+    few.pair(0).receive.post(4).unwrap();
+    send(&mut sender, 2, 1);
+    wait_until(|| !bed.causes(2).iter().any(|cause| cause.cause == CauseKind::NoReceiveBuffers), "it has buffers");
+}
+
+#[test]
+fn a_guest_that_does_not_look_or_cannot_be_interrupted_is_told() {
+    let addresses = ["", "mac = \"02:00:00:00:00:01\"", "mac = \"02:00:00:00:00:02\"", "mac = \"02:00:00:00:00:03\""];
+    let bed = Bed::with("", &addresses);
+    let mut sender = bed.guest(0);
+    let (_paused, mut awake) = (bed.guest(1), bed.guest(3));
+    let _deaf = bed.guest_like(2, bed.builder(2).call(CallKind::None));
+    [1, 2, 3].into_iter().for_each(|to| send(&mut sender, to, 5));
+    (0..5).for_each(|_| drop(awake.receive(TIMEOUT).unwrap()));
+    let line = bed.wait_for_cause(1, CauseKind::NotLooking);
+    assert!(line.contains("was interrupted, and has not looked at 5 received frames"), "{line}");
+    let line = bed.wait_for_cause(2, CauseKind::NotInterrupted);
+    assert!(line.contains("waits for an interrupt for 5 received frames") && line.contains("SET_VRING_CALL"), "{line}");
+    let wrong = [CauseKind::NotLooking, CauseKind::NotInterrupted, CauseKind::NotKicked];
+    assert!(!bed.causes(3).iter().any(|cause| wrong.contains(&cause.cause)), "{:?}", bed.causes(3));
+}
+
+#[test]
+fn a_guest_that_has_not_kicked_is_told() {
+    let bed = Bed::new(2);
+    let mut guest = bed.builder(0).kicked(false).connect(bed.socket(0)).unwrap();
+    bed.wait_for(|bed| bed.state(0) == PortState::Running, "the port runs");
+    let at = guest.memory().allocate(100, 64).unwrap();
+    let ring = &mut guest.pair(0).transmit.queue.ring;
+    ring.add(&[Iovec::readable(at, 72)]).unwrap();
+    ring.publish();
+    let line = bed.wait_for_cause(0, CauseKind::NotKicked);
+    assert!(line.contains(" available, and has not kicked. See that its VMM passes kicks on"), "{line}");
+}
+
+#[test]
+fn a_quarantine_is_told_with_its_rule() {
+    let bed = Bed::new(2);
+    let mut guest = bed.guest(0);
+    let queue = &mut guest.pair(0).transmit.queue;
+    queue.ring.shared().set_available_index(1000);
+    queue.kick();
+    let line = bed.wait_for_cause(0, CauseKind::Quarantined);
+    assert!(line.contains("the available index jumped by more than the ring size. It works again when"), "{line}");
+}
+
+#[test]
+fn settings_that_do_not_fit_the_segment_are_told() {
+    let limited = "transmit = { packets = 1 }";
+    let bed = Bed::with("", &["mtu = 9000", limited, "segment = \"apart\""]);
+    let line = bed.wait_for_cause(0, CauseKind::Mtu);
+    assert!(line.contains("its mtu is 9000, and that of p1 is 1500") && line.contains("Give all ports of segment lan"), "{line}");
+    let line = bed.wait_for_cause(2, CauseKind::Alone);
+    assert!(line.contains("the only port of segment apart. Give the ports"), "{line}");
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    a.send(&frame(mac(0), BROADCAST, 60, 1)).unwrap();
+    let mut tagged = frame(mac(1), BROADCAST, 60, 1);
+    tagged[12..16].copy_from_slice(&[0x81, 0, 0, 30]);
+    (0..100).for_each(|_| {
+        b.send(&tagged).unwrap();
+    });
+    let line = bed.wait_for_cause(1, CauseKind::Vlan);
+    assert!(line.contains("its guest transmits in VLAN 30, and all others of the segment without a VLAN tag. Use"), "{line}");
+    let line = bed.wait_for_cause(1, CauseKind::Limited);
+    assert!(line.contains("its transmit limit of 1pps has held frames back") && line.contains("--transmit none"), "{line}");
+}
+
+#[test]
+fn addresses_of_others_are_told() {
+    let bed = Bed::with(
+        "address-moves = 2\n",
+        &["mac = \"02:00:00:00:00:00\"", "anti-spoof = \"mac\"\nmac = \"02:00:00:00:00:01\"", "", ""],
+    );
+    let mut guests: Vec<_> = (0..4).map(|index| bed.guest(index)).collect();
+    guests[2].send(&frame(mac(0), BROADCAST, 60, 1)).unwrap();
+    let line = bed.wait_for_cause(2, CauseKind::Dropped);
+    assert!(line.contains("as bad-source: ") && line.contains("Give the guest an address of its own"), "{line}");
+    guests[1].send(&frame(mac(9), BROADCAST, 60, 1)).unwrap();
+    let line = bed.wait_for_cause(1, CauseKind::Dropped);
+    assert!(line.contains("as spoofed-source: ") && line.contains("key mac"), "{line}");
+    for number in 0..12 {
+        guests[2 + number % 2].send(&frame(mac(8), BROADCAST, 60, 1)).unwrap();
+        let received = 1 + number as u64;
+        bed.wait_for(
+            |bed| bed.totals(0).receive_frames + bed.drops(2, DropReason::Loop) + bed.drops(3, DropReason::Loop) >= received,
+            "it is sent",
+        );
+    }
+    let line = bed.wait_for_cause(3, CauseKind::Loop);
+    assert!(line.contains("address 02:00:00:00:00:08 moves between ports p") && line.contains("a loop?"), "{line}");
+}
+
+#[test]
+fn a_tap_whose_link_is_down_is_told() {
+    in_a_namespace("why::a_tap_whose_link_is_down_is_told", || {
+        let bed = Bed::of(
+            "[[port]]\nname = \"p0\"\nvhost-user = \"FOLDER/p0.sock\"\n[[port]]\nname = \"p1\"\ntap = \"why0\"\nmac = \"02:00:00:00:00:01\"\n",
+        );
+        let mut guest = bed.guest(0);
+        let down = std::process::Command::new("ip").args(["link", "set", "why0", "down"]).status().unwrap();
+        assert!(down.success());
+        send(&mut guest, 1, 3);
+        let line = bed.wait_for_cause(1, CauseKind::InterfaceDown);
+        assert!(line.contains("its TAP device why0 was down when ") && line.contains("Set it up: ip link set why0 up"), "{line}");
+    });
+}
+
+#[test]
+fn all_remedies_are_sentences() {
+    for &reason in DropReason::ALL {
+        let remedy = remedy(reason);
+        assert!(remedy.starts_with(char::is_uppercase) && !remedy.ends_with('.') && remedy.len() > 20, "{remedy}");
+    }
 }

@@ -9,6 +9,7 @@ use crate::journal::NetworkEvent;
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::port::end::Backend;
+use crate::port::queue_view::QueueView;
 use crate::port::rings::{Rings, Running};
 use crate::port::{Port, PortState};
 use crate::ring::{Call, ReceiveQueue, Ring, RingOptions, SplitRing, TransmitQueue};
@@ -220,6 +221,15 @@ impl Network {
         self.have_all_look();
         let told = self.update_route(port, &port.rings());
         told.wait();
+    }
+
+    /// The virtqueues of `port` that run, by number: receive queues after transmit queues.
+    pub fn queue_views(&self, port: &Port) -> Vec<QueueView> {
+        let id = port.id;
+        let asked: Vec<_> = self.workers.iter().map(|worker| worker.order(move |worker| worker.queue_views(id))).collect();
+        let mut views: Vec<QueueView> = asked.into_iter().filter_map(|answer| answer.recv().ok()).flatten().collect();
+        views.sort_by_key(|view| (view.is_receive(), view.key.pair));
+        views
     }
 
     /// Waits until no frame of `port` is in flight, for at most the given timeout; true if so. It should be disabled before.

@@ -11,9 +11,12 @@ use crate::id::PortId;
 use crate::policy::Flood;
 use crate::port::Port;
 use crate::stats::DropReason;
-use crate::table::{Learned, LearnedAddress};
+use crate::table::{Kind, Learned, LearnedAddress, Table};
 use crate::time::cycles;
 use crate::verdict::{Foreseen, Sender, Verdict, foresee};
+
+/// VLANs that are named, at most.
+const MOST_VLANS: usize = 4;
 
 /// The expected outcome of a frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -87,7 +90,10 @@ impl Network {
                 forecast.step(format!("destination {} is behind {}{age}", head.destination(), self.name(to)));
                 self.receive(&mut forecast, to, frame.len(), true);
             }
-            Verdict::Flood => self.flood(&mut forecast, port, head.destination(), frame.len(), now),
+            Verdict::Flood => {
+                self.tell_other_vlans(&mut forecast, &table, LearnedAddress { address: head.destination(), vlan: head.vlan().0 });
+                self.flood(&mut forecast, port, head.destination(), frame.len(), now);
+            }
         }
         forecast
     }
@@ -124,6 +130,23 @@ impl Network {
         });
         if foreseen.verdict == Verdict::Drop(DropReason::SamePort) {
             forecast.step(format!("the destination is behind {name} too: the guest's own bridge delivers such frames"));
+        }
+    }
+
+    /// An unknown destination that is known in other VLANs: guests with different VLAN tags do not reach each other.
+    fn tell_other_vlans(&self, forecast: &mut Forecast, table: &Table, destination: LearnedAddress) {
+        let records = table.records().into_iter();
+        let elsewhere =
+            records.filter(|record| record.kind == Kind::Learned && record.learned_address.address == destination.address);
+        let within = |vlan: u16| if vlan == 0 { "without a VLAN tag".into() } else { format!("in VLAN {vlan}") };
+        for record in elsewhere.take(MOST_VLANS) {
+            forecast.step(format!(
+                "destination {} is behind {} {}, and not {}: the guests use different VLAN tags",
+                destination.address,
+                self.name(record.port),
+                within(record.learned_address.vlan),
+                within(destination.vlan)
+            ));
         }
     }
 

@@ -17,6 +17,7 @@ use crate::link::{Impairment, Path};
 use crate::notification::Spans;
 use crate::outcome::Outcome;
 use crate::packet::{Packet, Reach};
+use crate::port::queue_view::QueueView;
 use crate::ring::{Ring, RingFault, TransmitQueue, fast_path};
 use crate::schedule::fair_queue::FairQueue;
 use crate::schedule::{QUANTUM, WaitQueue, Weight};
@@ -180,6 +181,11 @@ impl Outlets {
     pub(crate) fn has_under_way(&mut self, port: PortId) -> bool {
         let has = |outlet: &Outlet| outlet.turns.waiting() > 0 || outlet.line.as_ref().is_some_and(|line| !line.is_empty());
         self.slots.iter_mut().any(|(_, outlet)| outlet.key.port == port && has(outlet))
+    }
+
+    /// Views of the receive queues of `port`, for the operator.
+    pub(crate) fn views(&mut self, port: PortId, now: Cycles) -> Vec<QueueView> {
+        self.slots.iter_mut().filter(|(_, outlet)| outlet.key.port == port).filter_map(|(_, outlet)| outlet.view(now)).collect()
     }
 
     pub(crate) fn set_route(&mut self, port: PortId, entries: Vec<RouteEntry>) {
@@ -386,8 +392,9 @@ impl Outlets {
 
     /// The receiver at `slot` has exceeded the stall timeout.
     pub(crate) fn stall(&mut self, slot: Slot) {
+        let now = self.now;
         if let Some(outlet) = self.get(slot) {
-            outlet.stalled = true;
+            outlet.stall(now);
         }
     }
 

@@ -12,12 +12,13 @@ use crate::link::Line;
 use crate::notification::{Missed, NotificationState, Spans};
 use crate::packet::Packet;
 use crate::port::Port;
+use crate::port::queue_view::QueueView;
 use crate::ring::{BURDEN, PlaceOutcome, Ring, RingFault};
 use crate::schedule::fair_queue::FairQueue;
 use crate::schedule::{Turns, WaitQueue};
 use crate::stats::{DropReason, PortCounters};
 use crate::tap::Taps;
-use crate::time::{Cycles, in_cycles};
+use crate::time::{Cycles, duration, in_cycles};
 
 /// Enqueued frames that one receiver is served in a poll iteration: no more than a sender may add in one, so that no sender's queue
 /// runs short of its quantum.
@@ -51,6 +52,8 @@ pub(crate) struct Outlet {
     pub(super) notification: NotificationState,
     /// It took nothing for longer than the stall timeout, and nothing since.
     pub(super) stalled: bool,
+    /// Since when, as of the last time that it began.
+    stalled_since: Cycles,
     pub(super) touched: bool,
     /// Buffers that its driver had posted when there was no room.
     posted: Posted,
@@ -156,6 +159,7 @@ impl Outlet {
             turns: Turns::default(),
             notification: NotificationState::default(),
             stalled: false,
+            stalled_since: 0,
             touched: false,
             posted: Posted::default(),
             backpressured_last: None,
@@ -233,7 +237,7 @@ impl Outlet {
             );
             self.notification.begin_to_stand(now, &times.spans);
         } else {
-            self.stalled = true;
+            self.stall(now);
             self.turns.remove_if(wait_queue, |_| true, |packet| dropped(packet, DropReason::ReceiverStalled));
         }
     }
@@ -372,6 +376,27 @@ impl Outlet {
     /// Whether it has taken nothing for longer `than` that, though frames are enqueued for it.
     pub(super) fn is_stuck_for(&self, than: Cycles, now: Cycles) -> bool {
         self.notification.stuck_since().is_some_and(|since| now.wrapping_sub(since) > than)
+    }
+
+    /// It has exceeded the stall timeout.
+    pub(super) fn stall(&mut self, now: Cycles) {
+        if !std::mem::replace(&mut self.stalled, true) {
+            self.stalled_since = self.notification.stuck_since().unwrap_or(now);
+        }
+    }
+
+    /// View of it for the operator; `None` unless it is a ring.
+    pub(super) fn view(&mut self, now: Cycles) -> Option<QueueView> {
+        let stuck = if self.stalled { Some(self.stalled_since) } else { self.notification.stuck_since() };
+        Some(QueueView {
+            key: self.key,
+            ring: self.sink.ring()?.view(),
+            enabled: self.enabled,
+            started: self.started,
+            unfilled: self.unfilled,
+            awaits_kick: !self.started,
+            stuck: stuck.map(|since| duration(now.saturating_sub(since))),
+        })
     }
 
     /// Admits `sender` to the room there is; false if other blocked senders must catch up first (fair queueing).

@@ -8,6 +8,7 @@
 pub mod end;
 pub mod events;
 pub mod peer;
+pub mod queue_view;
 pub mod rings;
 
 use std::borrow::Cow;

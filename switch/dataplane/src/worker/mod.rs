@@ -21,6 +21,7 @@ mod port_table;
 mod rest;
 mod rings;
 mod turn;
+mod view;
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;

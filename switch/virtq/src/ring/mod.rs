@@ -24,6 +24,7 @@ mod rooms;
 pub mod shared;
 mod transmit;
 mod uml;
+mod view;
 
 use std::sync::Arc;
 
@@ -34,6 +35,7 @@ pub use notify::{Call, Called, NotNotifier, Notifier};
 pub use receive::{BURDEN, PlaceOutcome, ReceiveQueue, Refusal};
 pub use shared::{Areas, SplitRing, full_fence};
 pub use transmit::{OpenOutcome, TransmitQueue};
+pub use view::RingView;
 
 use crate::memory::{Hint, MemoryMap};
 use ahead::Ahead;

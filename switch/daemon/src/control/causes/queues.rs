@@ -1,0 +1,117 @@
+//! Causes that the rings of a port tell: receive buffers, interrupts and kicks that are missing.
+//!
+//! A notification that is late for a moment is no cause: the rings are looked at twice, and only a queue that stands still counts.
+
+use std::time::Duration;
+
+use super::cause::{Cause, CauseKind};
+use crate::config::PortKind;
+use crate::port::queue_view::QueueView;
+
+/// Pause between two looks: longer than the switch and most guests take to find a notification that was lost.
+#[derive(Clone, Copy, Debug)]
+pub struct Pause(Duration);
+
+impl Default for Pause {
+    fn default() -> Self {
+        Self(Duration::from_millis(200))
+    }
+}
+
+/// How long a driver may take nothing before that is told.
+const STUCK: Duration = Duration::from_millis(100);
+
+/// Causes at the queues of a port of this `kind`; `look` asks for their views.
+pub fn of(kind: &PortKind, look: impl Fn() -> Vec<QueueView>, pause: Pause) -> Vec<Cause> {
+    let before = look();
+    if before.is_empty() || !matches!(kind, PortKind::VhostUser { .. }) {
+        return Vec::new();
+    }
+    let still: Vec<QueueView> = if before.iter().any(is_suspect) {
+        std::thread::sleep(pause.0);
+        look().into_iter().filter(|after| before.iter().any(|before| stands_still(before, after))).collect()
+    } else {
+        Vec::new()
+    };
+    let mut causes: Vec<Cause> = of_all(&before).into_iter().collect();
+    if causes.is_empty() {
+        causes.extend(without_buffers(&before));
+    }
+    causes.extend(still.iter().filter(|view| is_suspect(view)).map(stands));
+    // A port has up to 256 queue pairs; one of each kind tells enough.
+    let mut kinds = Vec::new();
+    causes.retain(|cause| {
+        !kinds.contains(&cause.cause) && {
+            kinds.push(cause.cause);
+            true
+        }
+    });
+    causes
+}
+
+/// Entries that a notification seems to be missing for.
+fn is_suspect(view: &QueueView) -> bool {
+    view.enabled && (awaits_kick(view) || (view.is_receive() && view.ring.unread > 0))
+}
+
+fn awaits_kick(view: &QueueView) -> bool {
+    view.awaits_kick && view.ring.available > 0
+}
+
+fn stands_still(before: &QueueView, after: &QueueView) -> bool {
+    let same = |view: &QueueView| (view.key, view.ring.available, view.ring.used, view.ring.unread, view.awaits_kick);
+    same(before) == same(after)
+}
+
+/// A cause that concerns all queues together.
+fn of_all(views: &[QueueView]) -> Option<Cause> {
+    if views.iter().all(|view| !view.enabled) {
+        let text = "its front end has disabled all queues (SET_VRING_ENABLE)";
+        let remedy = "Wait until the guest has started; if it has, set its link up in the VMM, or restart the guest";
+        return Some(Cause::new(CauseKind::QueuesDisabled, text, remedy));
+    }
+    let mut receive = views.iter().filter(|view| view.is_receive()).peekable();
+    let unfilled = receive.peek().is_some() && receive.all(|view| view.unfilled && view.ring.available == 0);
+    unfilled.then(|| {
+        let text = "its driver has posted no receive buffers yet: its interface is down";
+        Cause::new(CauseKind::InterfaceDown, text, "Bring it up in the guest: ip link set DEVICE up")
+    })
+}
+
+/// A receive queue without buffers, for which frames come.
+fn without_buffers(views: &[QueueView]) -> Option<Cause> {
+    let stuck = |view: &&QueueView| view.is_receive() && view.ring.available == 0 && view.stuck.is_some_and(|stuck| stuck > STUCK);
+    let view = views.iter().find(stuck)?;
+    let text =
+        format!("its guest has posted no receive buffers for {}, and frames for it come", told(view.stuck.unwrap_or_default()));
+    let remedy = "See that the guest runs (it may be paused, or have crashed), has CPU time, and that its interface is up";
+    Some(Cause::new(CauseKind::NoReceiveBuffers, text, remedy))
+}
+
+/// The cause of a queue that stands still.
+fn stands(view: &QueueView) -> Cause {
+    let ring = &view.ring;
+    if awaits_kick(view) {
+        let what = if view.is_receive() { "receive buffers" } else { "frames" };
+        let text = format!("its guest has made {} {what} available, and has not kicked", ring.available);
+        let remedy = "See that its VMM passes kicks on (ioeventfd); reset the device, or update the guest's driver";
+        return Cause::new(CauseKind::NotKicked, text, remedy);
+    }
+    let unread = ring.unread;
+    if ring.keeps_call || !ring.has_call {
+        let why = if ring.has_call {
+            "the last one blocked or took long"
+        } else {
+            "its front end gave no descriptor for them (SET_VRING_CALL)"
+        };
+        let text = format!("its guest waits for an interrupt for {unread} received frames, and is sent none: {why}");
+        return Cause::new(CauseKind::NotInterrupted, text, "Restart or update the front end");
+    }
+    let text = format!("its guest was interrupted, and has not looked at {unread} received frames");
+    let remedy = "See that the guest runs (it may be paused, or have crashed), and that its VMM passes interrupts on (irqfd)";
+    Cause::new(CauseKind::NotLooking, text, remedy)
+}
+
+fn told(span: Duration) -> String {
+    if span < Duration::from_secs(10) { format!("{:.1} s", span.as_secs_f64()) } else { format!("{} s", span.as_secs()) }
+}

@@ -1,0 +1,56 @@
+//! Remedies of drops, by reason.
+
+use crate::stats::DropReason;
+
+/// The remedy where frames are dropped for `reason`.
+pub fn remedy(reason: DropReason) -> &'static str {
+    use DropReason as R;
+    match reason {
+        R::ChainLoop
+        | R::ChainNext
+        | R::ChainIndirect
+        | R::ChainIndirectLength
+        | R::ChainAddress
+        | R::ChainDirection
+        | R::ChainTooLong
+        | R::HeadTwice
+        | R::Runt => "The guest's driver breaks the rules of virtio: update it",
+        R::BadChecksumOffload | R::BadSegmentation | R::OffloadNotAgreed => {
+            "Update the guest's driver, or turn its offloads off: ethtool -K DEVICE tx off"
+        }
+        R::BadSource => {
+            "Give the guest an address of its own, or take the key mac from the port that has it; memlane capture --drops -c 1 shows the frame"
+        }
+        R::SamePort => "The guest's own bridge delivers such frames: no fault, unless an address was taken over by another port",
+        R::Storm => {
+            "Raise the key storm, its limit a second, or set it to 0 for no limit (memlane set --storm); or find the source of the broadcasts"
+        }
+        R::SpoofedSource => {
+            "Have the guest use the address of the port's key mac, or set anti-spoof = \"off\" where it is a router or bridges others"
+        }
+        R::Loop => {
+            "Find the guest that bridges two ports of the segment, or two guests with one MAC address; address-moves = 0 turns the check off"
+        }
+        R::TransmitDisabled => "The front end has disabled the transmit queue: no fault while the guest boots or stops",
+        R::SenderStopped => "No fault where the guest was stopped or reset",
+        R::SenderMemory | R::ReceiverMemory => {
+            "Have the front end take the guest's memory first: prealloc=on for QEMU's memory back end"
+        }
+        R::ReceiverAbsent => "Start the guest, or bring its interface up; if it is disabled, enable it",
+        R::ReceiverFull | R::FloodNoRoom => {
+            "The guest is slower than its senders: give it more CPU time or longer rings (rx_queue_size=1024 for QEMU), or limit the senders by the \
+             key transmit"
+        }
+        R::ReceiverStalled => {
+            "The guest took nothing for stall-timeout-ms: see that it runs (it may be paused, or have crashed) and that its interface is up"
+        }
+        R::TooLongForReceiver => {
+            "Use the same MTU in all guests of the segment (the key mtu offers it; ip link set DEVICE mtu 1500), or mergeable receive buffers"
+        }
+        R::BadReceiveChains => "The guest's driver posts invalid receive buffers: update it",
+        R::LinkLoss => "As link emulation is configured; memlane set --link none ends it",
+        R::LinkFull => "Raise the queue of the link, or memory-mib",
+        R::TapRefused => "See that the TAP device is up and takes frames of this length: ip link set DEVICE up mtu 1500",
+        R::GrantRefused => "See that both domains of Xen run: a page of one could not be reached",
+    }
+}
