@@ -1,0 +1,299 @@
+//! A forecast of a frame comes true when the frame is sent, for random tables, settings and frames, and changes nothing.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::common::wait_until;
+use crate::dice::Dice;
+use memlane::frame::MacAddress;
+use memlane::id::PortId;
+use memlane::network::{AttachSettings, Forecast, Network};
+use memlane::packet::Packet;
+use memlane::policy::{AntiSpoof, Flood, PortLimits};
+use memlane::port::end::{Backend, Ends, ReceiveEnd, TransmitEnd};
+use memlane::port::{Offer, Port};
+use memlane::ring::{OpenOutcome, PlaceOutcome};
+use memlane::settings::Settings;
+use memlane::shared::Shared;
+use memlane::stats::PortTotals;
+use memlane::table::{LearnedAddress, Table};
+use memlane::time::cycles;
+use memlane::worker::Worker;
+use memlane_dataplane::pool::Pool;
+
+/// Frames, and those of one network.
+const CASES: usize = 10_000;
+const CASES_OF_ONE: usize = 100;
+const PORTS: usize = 6;
+/// A network that is older is not used any more: MAC addresses that are held may be released.
+const OLDEST: Duration = Duration::from_secs(4);
+
+/// Frames that a port is to transmit.
+type Queue = Arc<Mutex<VecDeque<Vec<u8>>>>;
+
+/// A port that transmits the frames in its queue, and takes every frame.
+#[derive(Debug)]
+struct Wire(Queue);
+
+impl Backend for Wire {
+    fn into_ends(self, _: &Arc<Pool>) -> std::io::Result<Ends> {
+        Ok(Ends {
+            transmit: Box::new(WireTransmit(self.0)),
+            receive: Box::new(WireReceive),
+            readable: None,
+            writable: None,
+            room: None,
+        })
+    }
+}
+
+/// One frame is in flight at a time, with the number 0.
+#[derive(Debug)]
+struct WireTransmit(Queue);
+
+impl TransmitEnd for WireTransmit {
+    fn look(&mut self, most: u16) -> u16 {
+        most.min(self.0.lock().unwrap().len() as u16)
+    }
+
+    fn open(&mut self, packet: &mut Packet) -> OpenOutcome {
+        let queue = self.0.lock().unwrap();
+        let Some(frame) = queue.front() else { return OpenOutcome::Nothing };
+        let transmit = packet.transmit;
+        *packet = Packet::from_bytes(packet.source, frame);
+        packet.transmit = transmit;
+        OpenOutcome::Packet
+    }
+
+    fn keep(&mut self, _: &Packet) {
+        self.0.lock().unwrap().pop_front();
+    }
+
+    fn release(&mut self, _: u16) {}
+
+    fn size(&self) -> u16 {
+        64
+    }
+
+    fn has_news(&self) -> bool {
+        !self.0.lock().unwrap().is_empty()
+    }
+
+    fn wake(&mut self) {}
+}
+
+#[derive(Debug)]
+struct WireReceive;
+
+impl ReceiveEnd for WireReceive {
+    fn place(&mut self, _: &mut Packet) -> PlaceOutcome {
+        PlaceOutcome::Complete(1)
+    }
+
+    fn publish(&mut self) {}
+}
+
+/// A port of a random network.
+struct Station {
+    port: Arc<Port>,
+    queue: Queue,
+    /// It is served and enabled.
+    receives: bool,
+    /// It is served.
+    runs: bool,
+}
+
+/// A random network; this thread drives its worker.
+struct World {
+    network: Arc<Network>,
+    worker: Worker,
+    stations: Vec<Station>,
+    made: Instant,
+}
+
+/// State that a forecast must not change.
+type Snapshot = (Vec<(LearnedAddress, PortId, u32)>, u32, Vec<PortTotals>);
+
+fn address(number: usize) -> MacAddress {
+    MacAddress::new([2, 0, 0, 0, 0, number as u8])
+}
+
+impl World {
+    fn new(dice: &mut Dice) -> Self {
+        let settings = Settings { moves: dice.pick(&[0, 2, 2, 8]), ..Settings::default() };
+        let (network, mut workers, _) = Network::unstarted(Shared::new(1, dice.number(), settings)).unwrap();
+        let mut worker = workers.remove(0);
+        let mut stations = Vec::new();
+        for number in 0..PORTS {
+            let limits = PortLimits {
+                storm: dice.pick(&[0, 1, 1, 200_000]),
+                anti_spoof: if dice.once_in(4) { AntiSpoof::Mac } else { AntiSpoof::Off },
+                ..PortLimits::default()
+            };
+            let pinned = dice.once_in(2);
+            let (runs, enabled) = (number == 0 || !dice.once_in(6), number == 0 || !dice.once_in(6));
+            let segment = if dice.once_in(8) { "other" } else { "lan" };
+            let queue = Queue::default();
+            let port = while_it_steps(&mut worker, || {
+                let settings = AttachSettings {
+                    name: &format!("p{number}"),
+                    segment,
+                    limits: &limits,
+                    link: &None,
+                    mac: pinned.then(|| address(number)),
+                    offer: Offer::default(),
+                    enabled,
+                };
+                let port = network.add_port(&settings, PORTS).unwrap();
+                if runs {
+                    network.serve(&port, Wire(Arc::clone(&queue))).unwrap();
+                }
+                port
+            });
+            stations.push(Station { port, queue, runs, receives: runs && enabled });
+        }
+        let world = Self { network, worker, stations, made: Instant::now() };
+        world.fill(dice);
+        world
+    }
+
+    /// Fills tables and storm limits by chance.
+    fn fill(&self, dice: &mut Dice) {
+        for station in &self.stations {
+            let table = station.port.segment.table();
+            for number in 0..if dice.once_in(10) { 1100 } else { dice.below(20) } {
+                let learned = MacAddress::new([2, 0, 0, dice.below(3) as u8, (number >> 8) as u8, number as u8]);
+                table.learn(learned, station.port.id, 0);
+            }
+            if dice.once_in(2) {
+                let flood = Flood { reaches_one: false, suspect: false, now: cycles() };
+                let _ = (0..2000).filter(|_| station.port.policy.take_flood(flood).is_ok()).count();
+            }
+            if dice.once_in(8) {
+                station.port.segment.set_uplink(Some(station.port.id));
+            }
+        }
+    }
+
+    fn frame(dice: &mut Dice) -> Vec<u8> {
+        let any = |dice: &mut Dice| match dice.below(12) {
+            10 => [0; 6],
+            11 => dice.pick(&[[0xff; 6], [1, 0, 0x5e, 0, 0, 1]]),
+            number => address(number).bytes(),
+        };
+        let mut frame = [any(dice), any(dice)].concat();
+        if dice.once_in(3) {
+            let tag = dice.pick(&[0_u16, 1, 2, 0xe002, 0xfff]);
+            frame.extend(dice.pick(&[[0x81, 0x00], [0x88, 0xa8]]));
+            frame.extend(tag.to_be_bytes());
+        }
+        frame.extend([0x88, 0xb5]);
+        frame.resize(60, dice.number() as u8);
+        frame
+    }
+
+    fn totals(&self) -> Vec<PortTotals> {
+        // Cycles are charged for looking too.
+        self.stations.iter().map(|station| PortTotals { cycles: 0, ..station.port.totals() }).collect()
+    }
+
+    fn snapshot(&self, table: &Table) -> Snapshot {
+        let records = table.records().into_iter().map(|record| (record.learned_address, record.port, record.confirmed));
+        (records.collect(), table.generation(), self.totals())
+    }
+
+    fn forecast(&self, from: &Station, frame: &[u8]) -> Forecast {
+        self.network.why(&from.port, frame, self.made.elapsed().as_secs() as u32)
+    }
+
+    fn index(&self, name: &str) -> usize {
+        self.stations.iter().position(|station| station.port.name == name).unwrap()
+    }
+
+    /// Receives and drops of each port after `before` if the forecast comes true.
+    fn expected(&self, before: &[PortTotals], forecast: &Forecast) -> Outcomes {
+        let mut outcomes = outcomes(before);
+        forecast.receivers.iter().for_each(|name| outcomes[self.index(name)].0 += 1);
+        for drop in &forecast.drops {
+            *outcomes[self.index(&drop.port)].1.entry(drop.reason.clone()).or_default() += 1;
+        }
+        outcomes
+    }
+}
+
+/// Frames received and dropped, by port.
+type Outcomes = Vec<(u64, BTreeMap<String, u64>)>;
+
+fn outcomes(totals: &[PortTotals]) -> Outcomes {
+    totals.iter().map(|totals| (totals.receive_frames, totals.drops.clone())).collect()
+}
+
+/// Runs `work`, which waits for the worker, on another thread while the worker makes poll iterations.
+fn while_it_steps<R: Send>(worker: &mut Worker, work: impl FnOnce() -> R + Send) -> R {
+    std::thread::scope(|scope| {
+        let operator = scope.spawn(work);
+        while !operator.is_finished() {
+            worker.step();
+            std::thread::yield_now();
+        }
+        operator.join().unwrap()
+    })
+}
+
+#[test]
+fn what_is_foreseen_happens_for_random_tables_and_settings() {
+    let mut dice = Dice::new();
+    let (mut cases, mut limited, mut overtaken) = (0, 0_u32, 0_u32);
+    let (mut reasons, mut delivered, mut flooded) = (BTreeSet::new(), 0, 0);
+    while cases < CASES {
+        let mut world = World::new(&mut dice);
+        for _ in 0..CASES_OF_ONE {
+            if world.made.elapsed() > OLDEST {
+                break;
+            }
+            let from = dice.below(PORTS);
+            let frame = World::frame(&mut dice);
+            let station = &world.stations[from];
+            if !station.runs || !station.receives {
+                continue;
+            }
+            let table = station.port.segment.table();
+            let before = world.snapshot(&table);
+            let forecast = world.forecast(station, &frame);
+            let again = world.forecast(station, &frame);
+            assert_eq!(world.snapshot(&table), before, "asking changes nothing: {forecast:?}");
+            station.queue.lock().unwrap().push_back(frame.clone());
+            let queue = Arc::clone(&station.queue);
+            let is_taken = || {
+                world.worker.step();
+                queue.lock().unwrap().is_empty()
+            };
+            wait_until(is_taken, "the worker takes the frame");
+            let happened = outcomes(&world.totals());
+            let wanted = world.expected(&before.2, &forecast);
+            // A limiter that was shut may open before the frame is sent.
+            let is_limited = forecast.steps.iter().any(|step| step.contains("has used up its limit of flooded frames"));
+            limited += u32::from(is_limited);
+            if happened != wanted && is_limited {
+                let receivers = world.stations.iter().enumerate().filter(|(index, other)| {
+                    *index != from && other.receives && other.port.segment.id == world.stations[from].port.segment.id
+                });
+                let receivers = receivers.map(|(_, other)| other.port.name.clone()).collect();
+                assert_eq!(happened, world.expected(&before.2, &Forecast { receivers, ..Forecast::default() }));
+                overtaken += 1;
+            } else {
+                assert_eq!(happened, wanted, "{frame:02x?} from p{from}: {forecast:?}");
+                assert_eq!(again.outcome(), forecast.outcome());
+            }
+            reasons.extend(forecast.drops.iter().map(|drop| drop.reason.clone()));
+            delivered += forecast.receivers.len().min(1);
+            flooded += usize::from(forecast.receivers.len() > 1);
+            cases += 1;
+        }
+    }
+    let reached: Vec<_> = reasons.iter().map(String::as_str).collect();
+    assert_eq!(reached, ["bad-source", "loop", "receiver-absent", "same-port", "spoofed-source", "storm"], "all of a verdict");
+    assert!(delivered > CASES / 10 && flooded > CASES / 20 && limited > 100, "{delivered} {flooded} {limited}");
+    assert!(overtaken < 20 + limited / 4, "{overtaken} of {limited}");
+}
