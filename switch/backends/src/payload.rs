@@ -1,7 +1,6 @@
 //! A packet's bytes, for receive ends that write frames to a file or socket instead of a guest's receive queue.
 
 use crate::memory::Iovec;
-use crate::offload::checksum::Sum;
 use crate::packet::{Iovecs, Packet};
 
 /// The buffer segments that hold bytes `from..from + length` of `iovecs`.
@@ -24,18 +23,6 @@ pub(super) fn append(packet: &Packet, from: u32, length: u32, to: &mut Vec<u8>) 
     for iovec in range(packet.rest(), after, length - own.len() as u32) {
         iovec.append_to(to);
     }
-}
-
-/// Sums `frame` from `start` on, the partial sum in `field` included, and stores the checksum there (RFC 1071).
-pub(super) fn complete_checksum(frame: &mut [u8], start: usize, field: usize) {
-    let mut sum = Sum::default();
-    sum.add(&frame[start..]);
-    let checksum = match sum.finish() {
-        // Zero means "no checksum" in UDP (RFC 768); to TCP both zeroes are alike.
-        [0, 0] => [0xff, 0xff],
-        other => other,
-    };
-    frame[field..field + 2].copy_from_slice(&checksum);
 }
 
 #[cfg(test)]

@@ -10,7 +10,9 @@ use memlane_observe::bpf;
 use rtrb::chunks::ChunkError;
 use rtrb::{Consumer, Producer, RingBuffer};
 
+use crate::frame::NetHeader;
 use crate::id::{MAX_PORTS, PortId};
+use crate::offload::checksum;
 use crate::packet::Packet;
 use crate::stats::DropReason;
 use crate::time::{Cycles, cycles};
@@ -67,6 +69,30 @@ pub struct Seen {
     pub length: u32,
     /// Bytes that were copied.
     pub captured: u32,
+    /// The checksum that its sender left to the device, in the copied bytes too.
+    pub checksum: Option<PartialChecksum>,
+}
+
+/// Place of a partial checksum, as the sender's virtio-net header states it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartialChecksum {
+    /// Start of the checksummed bytes.
+    pub start: u16,
+    /// Offset of the checksum from `start`.
+    pub offset: u16,
+}
+
+impl PartialChecksum {
+    fn of(header: NetHeader) -> Option<Self> {
+        let (start, offset) = (header.csum_start(), header.csum_offset());
+        (header.flags() & NetHeader::NEEDS_CSUM != 0).then_some(Self { start, offset })
+    }
+
+    /// Completes the checksum in the copy of the whole frame. A GSO frame then has one checksum for its whole length, as its sender's pseudo
+    /// header has. False if the frame has no such field.
+    pub fn complete(self, frame: &mut [u8]) -> bool {
+        checksum::complete(frame, self.start.into(), usize::from(self.start) + usize::from(self.offset))
+    }
 }
 
 const HEAD: usize = 32;
@@ -84,11 +110,15 @@ impl Seen {
         let mut head = [0; HEAD];
         head[..8].copy_from_slice(&self.at.to_ne_bytes());
         head[8..12].copy_from_slice(&self.id.to_ne_bytes());
+        let checksum = self.checksum.unwrap_or(PartialChecksum { start: 0, offset: 0 });
+        head[12..14].copy_from_slice(&checksum.start.to_ne_bytes());
+        head[14..16].copy_from_slice(&checksum.offset.to_ne_bytes());
         head[16..20].copy_from_slice(&self.length.to_ne_bytes());
         head[20..24].copy_from_slice(&self.captured.to_ne_bytes());
         head[24..26].copy_from_slice(&self.port.0.to_ne_bytes());
         head[26..28].copy_from_slice(&self.source.0.to_ne_bytes());
         head[28..30].copy_from_slice(&[kind, reason]);
+        head[30] = self.checksum.is_some().into();
         head
     }
 
@@ -102,7 +132,8 @@ impl Seen {
             _ => Sight::Dropped(DropReason::ALL[usize::from(head[29])]),
         };
         let (port, source) = (PortId(two(24)), PortId(two(26)));
-        Self { at: eight(0), id: four(8), port, source, sight, length: four(16), captured: four(20) }
+        let checksum = (head[30] != 0).then_some(PartialChecksum { start: two(12), offset: two(14) });
+        Self { at: eight(0), id: four(8), port, source, sight, length: four(16), captured: four(20), checksum }
     }
 }
 
@@ -324,7 +355,16 @@ impl Taps {
     pub(crate) fn unread(&mut self, port: PortId, reason: DropReason) {
         if self.are_on() {
             let id = self.next_id();
-            let seen = Seen { at: cycles(), id, port, source: port, sight: Sight::Dropped(reason), length: 0, captured: 0 };
+            let seen = Seen {
+                at: cycles(),
+                id,
+                port,
+                source: port,
+                sight: Sight::Dropped(reason),
+                length: 0,
+                captured: 0,
+                checksum: None,
+            };
             self.taps.iter_mut().for_each(|tap| tap.see_nothing(seen));
         }
     }
@@ -343,7 +383,8 @@ impl Taps {
     #[inline(never)]
     fn see(&mut self, packet: &Packet, port: PortId, sight: Sight) {
         let (id, source, length) = (packet.capture_id, packet.source, packet.length);
-        let seen = Seen { at: cycles(), id, port, source, sight, length, captured: 0 };
+        let checksum = PartialChecksum::of(packet.header);
+        let seen = Seen { at: cycles(), id, port, source, sight, length, captured: 0, checksum };
         self.taps.iter_mut().for_each(|tap| tap.see(packet, seen));
     }
 }

@@ -8,8 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::frame::{Layers, TCP, UDP};
-use crate::offload::checksum::Sum;
-use crate::payload::complete_checksum;
+use crate::offload::checksum::{self, Sum};
 use crate::port::Port;
 
 /// Incomplete checksums in a row that are no coincidence: a correct checksum equals the pseudo-header's sum once in 65536 frames.
@@ -113,7 +112,7 @@ impl Transport {
 
     fn complete(&self, frame: &mut [u8]) {
         frame[self.field..self.field + 2].copy_from_slice(&self.pseudo);
-        complete_checksum(&mut frame[..self.end], self.start, self.field);
+        checksum::complete(&mut frame[..self.end], self.start, self.field);
     }
 }
 

@@ -9,10 +9,11 @@ use socket2::SockRef;
 use super::Connection;
 use super::wire::{PREFIX, prefix};
 use crate::frame::MAX_FRAME;
+use crate::offload::checksum;
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Offloads, Plan, plan};
 use crate::packet::Packet;
-use crate::payload::{append, complete_checksum};
+use crate::payload::append;
 use crate::port::end::ReceiveEnd;
 use crate::ring::PlaceOutcome;
 use crate::stats::DropReason;
@@ -84,7 +85,7 @@ impl StreamReceive {
         append(packet, 0, packet.length, &mut self.bytes);
         if checksum {
             let start = usize::from(packet.header.csum_start());
-            complete_checksum(&mut self.bytes[begin..], start, start + usize::from(packet.header.csum_offset()));
+            checksum::complete(&mut self.bytes[begin..], start, start + usize::from(packet.header.csum_offset()));
         }
         PlaceOutcome::Complete(1)
     }
@@ -110,7 +111,7 @@ impl StreamReceive {
         self.bytes.extend_from_slice(headers);
         append(packet, headers.len() as u32 + segment.payload_offset, segment.payload_length, &mut self.bytes);
         if let Some((start, field)) = segment.complete {
-            complete_checksum(&mut self.bytes[begin..], start as usize, field as usize);
+            checksum::complete(&mut self.bytes[begin..], start as usize, field as usize);
         }
         true
     }

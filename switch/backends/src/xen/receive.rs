@@ -14,10 +14,11 @@ use super::netif::{Gso, GsoKind, MOST_SLOTS, RX_SLOT, rx_flag, rx_request, rx_re
 use super::ring::BackRing;
 use crate::frame::{MAX_FRAME, NetHeader, Segmentation, ip_version};
 use crate::memory::{Fetch, Foreign, Granted, Iovec};
+use crate::offload::checksum;
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Offloads, Plan, plan};
 use crate::packet::Packet;
-use crate::payload::{append, complete_checksum, range};
+use crate::payload::{append, range};
 use crate::port::end::ReceiveEnd;
 use crate::ring::PlaceOutcome;
 use crate::stats::DropReason;
@@ -229,7 +230,7 @@ impl XenReceive {
         bytes.clear();
         bytes.extend_from_slice(headers);
         append(packet, from, length, &mut bytes);
-        complete_checksum(&mut bytes, start, field);
+        checksum::complete(&mut bytes, start, field);
         self.stage_bytes(&bytes);
         self.bytes = bytes;
     }

@@ -40,6 +40,8 @@ const PAUSE: Duration = Duration::from_millis(2);
 const STATISTICS: Duration = Duration::from_secs(1);
 /// Longest time without data, so that a disconnected client is noticed.
 const ALIVE: Duration = Duration::from_secs(5);
+/// Comment of a frame whose checksum was left to the device and cannot be completed in the file.
+const PARTIAL_CHECKSUM: &str = "partial checksum: left to the device, and the frame is cut";
 /// Longest filter, in bytes.
 const LONGEST_FILTER: usize = 64 << 10;
 
@@ -239,7 +241,7 @@ impl Pump {
         let until = cycles().saturating_sub(in_cycles(SETTLED));
         capture.read(most, until, |what, bytes| seen.push((what, bytes.to_vec())));
         let mut looked_up = HashSet::new();
-        for (what, bytes) in seen {
+        for (what, mut bytes) in seen {
             if file.frames == wanted {
                 break;
             }
@@ -250,7 +252,7 @@ impl Pump {
                     Owner::Unwanted => continue,
                 }
             }
-            file.write(what, &bytes, capture.missed(what.port))?;
+            file.write(what, &mut bytes, capture.missed(what.port))?;
         }
         Ok(file.frames == wanted)
     }
@@ -284,9 +286,10 @@ impl File {
         Ok(if found.is_some() { Owner::Present } else { Owner::Gone })
     }
 
-    fn write(&mut self, seen: Seen, bytes: &[u8], missed: u64) -> io::Result<()> {
+    /// Writes a frame, with the checksum that its sender left to the device.
+    fn write(&mut self, seen: Seen, bytes: &mut [u8], missed: u64) -> io::Result<()> {
         let Some(port) = self.ports.get_mut(&seen.port) else { return Ok(()) };
-        let (direction, comment) = match seen.sight {
+        let (direction, mut comment) = match seen.sight {
             Sight::Transmit => (Direction::Outbound, String::new()),
             Sight::Receive => (Direction::Inbound, String::new()),
             Sight::Dropped(reason) => {
@@ -294,6 +297,10 @@ impl File {
                 (direction, format!("dropped: {}", reason.name()))
             }
         };
+        if !complete_checksum(seen, bytes) {
+            let separator = if comment.is_empty() { "" } else { "; " };
+            comment = format!("{comment}{separator}{PARTIAL_CHECKSUM}");
+        }
         self.frames += 1;
         port.statistics.received += 1;
         self.writer.packet(&Packet {
@@ -320,6 +327,11 @@ impl File {
         }
         Ok(())
     }
+}
+
+/// Completes the checksum that the sender of the frame left to the device; false if the copy is cut.
+fn complete_checksum(seen: Seen, bytes: &mut [u8]) -> bool {
+    seen.checksum.is_none_or(|checksum| bytes.len() == seen.length as usize && checksum.complete(bytes))
 }
 
 #[cfg(test)]

@@ -6,7 +6,9 @@ use std::process::{Child, Command, Stdio};
 
 use crate::command::{Running, memlane, told, wait_until, write};
 use crate::common::{POLL_INTERVAL, TIMEOUT, frame, mac};
-use memlane_rig::guest::{ReceiveBuffers, ToyGuest};
+use memlane_rig::frames::{Host, Packet};
+use memlane_rig::frontend::features;
+use memlane_rig::guest::{Layout, ReceiveBuffers, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -79,8 +81,13 @@ impl Drop for Capture {
 
 /// These fields of each frame of the file, as tshark reads them.
 fn tshark(folder: &Path, fields: &[&str]) -> Vec<Vec<String>> {
+    tshark_that(folder, &[], fields)
+}
+
+/// The same with further options of tshark.
+fn tshark_that(folder: &Path, options: &[&str], fields: &[&str]) -> Vec<Vec<String>> {
     let mut command = Command::new("tshark");
-    command.args(["-r", "c", "-T", "fields"]).current_dir(folder).env("HOME", folder);
+    command.args(["-r", "c", "-T", "fields"]).args(options).current_dir(folder).env("HOME", folder);
     command.args(fields.iter().flat_map(|field| ["-e", field]));
     let output = command.output().unwrap_or_else(|error| panic!("tshark (Debian package; lab/install-packages test): {error}"));
     assert!(output.status.success(), "{}", told(&output));
@@ -194,6 +201,67 @@ fn a_filter_and_ports_select_frames_and_the_snaplen_cuts_them() {
     capture.wait();
     let seen = tshark(folder, &["frame.interface_name", "frame.len", "frame.cap_len"]);
     assert_eq!(seen, [["db", "90", "40"]]);
+}
+
+/// Frames of each kind whose checksum is left to the device, from guest 0 to guest 1.
+fn partial_frames() -> Vec<(memlane_rig::frames::NetHeader, Vec<u8>)> {
+    let mut frames = Vec::new();
+    for version in [4, 6] {
+        let host = |index: usize| {
+            let number = index as u16 + 1;
+            Host { mac: mac(index), ..if version == 4 { Host::v4(number) } else { Host::v6(number) } }
+        };
+        let (from, to, large) = (host(0), host(1), vec![7; 20_001]);
+        frames.push(Packet::tcp(from, to, 1, [1, 2, 3]).partial());
+        frames.push(Packet::udp(from, to, [1; 50]).partial());
+        frames.push(Packet::tcp(from, to, 1, large.clone()).gso(1448));
+        frames.push(Packet::udp(from, to, large).gso(1400));
+    }
+    frames
+}
+
+const CHECKSUMS: [&str; 6] = ["-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"];
+
+#[test]
+fn checksums_that_are_left_to_the_device_are_complete_in_the_file() {
+    const STATUS: [&str; 5] = ["frame.len", "ip.checksum.status", "tcp.checksum.status", "udp.checksum.status", "frame.comment"];
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let _running = up(folder, &format!("{}{}", port("web", ""), port("db", "")));
+    let offloads = features::CSUM | features::HOST_TSO4 | features::HOST_TSO6 | features::HOST_USO;
+    let mut web = builder(0).features(features::LINUX | offloads).connect(folder.join("web.sock")).unwrap();
+    // This guest has none of the receive offloads, so that it receives segments: the file has the frame as it was transmitted.
+    let receive = features::GUEST_CSUM | features::GUEST_TSO4 | features::GUEST_TSO6 | features::GUEST_USO4 | features::GUEST_USO6;
+    let mut db = builder(1).features(features::LINUX & !receive).connect(folder.join("db.sock")).unwrap();
+    db.send(&frame(mac(1), [0xff; 6], 60, 0)).unwrap();
+    web.receive(TIMEOUT).unwrap();
+    let frames = partial_frames();
+    let all = (2 * frames.len()).to_string();
+    let mut send = |web: &mut ToyGuest| {
+        for (header, bytes) in &frames {
+            web.send_with(header, &Layout::whole(), bytes).unwrap();
+            db.receive(TIMEOUT).unwrap();
+            while db.receive(POLL_INTERVAL).is_ok() {}
+        }
+    };
+    let capture = Capture::start(folder, &["-c", &all]);
+    send(&mut web);
+    capture.wait();
+    let seen = tshark_that(folder, &CHECKSUMS, &STATUS);
+    assert_eq!(seen.len(), 2 * frames.len());
+    for (seen, (_, bytes)) in seen.iter().zip(frames.iter().flat_map(|frame| [frame, frame])) {
+        assert_eq!(seen[0], bytes.len().to_string(), "each as it was transmitted");
+        // 1 is good, 0 bad, 2 not verified.
+        let verified: Vec<_> = seen[1..4].iter().filter(|status| !status.is_empty()).collect();
+        assert!(!verified.is_empty() && verified.iter().all(|status| *status == "1") && seen[4].is_empty(), "{seen:?}");
+    }
+    let capture = Capture::start(folder, &["--snaplen", "52", "-c", &all]);
+    send(&mut web);
+    capture.wait();
+    let seen = tshark_that(folder, &CHECKSUMS, &STATUS);
+    assert_eq!(seen.len(), 2 * frames.len());
+    let is_marked = |seen: &Vec<String>| seen[2] != "0" && seen[3] != "0" && seen[4].starts_with("partial checksum");
+    assert!(seen.iter().all(is_marked), "{seen:?}");
 }
 
 #[test]

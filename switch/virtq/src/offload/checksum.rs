@@ -41,6 +41,23 @@ impl Sum {
     }
 }
 
+/// Sums `frame` from `start` on, the partial sum at `field` included, and stores the checksum there (RFC 1071). False, and nothing is changed, if
+/// the frame has no such field.
+pub fn complete(frame: &mut [u8], start: usize, field: usize) -> bool {
+    let mut sum = Sum::default();
+    if start > field || frame.get(field..field + 2).is_none() {
+        return false;
+    }
+    sum.add(&frame[start..]);
+    let checksum = match sum.finish() {
+        // Zero means "no checksum" in UDP (RFC 768); to TCP both zeroes are alike.
+        [0, 0] => [0xff, 0xff],
+        other => other,
+    };
+    frame[field..field + 2].copy_from_slice(&checksum);
+    true
+}
+
 fn fold(sum: u64) -> u16 {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
     let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
@@ -66,6 +83,21 @@ mod tests {
         let mut sum = Sum::default();
         sum.add(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
         assert_eq!(sum.partial(), [0xdd, 0xf2]);
+    }
+
+    #[test]
+    fn a_checksum_is_completed_in_the_frame_or_not_at_all() {
+        let mut frame = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+        for (start, field) in [(0, 7), (8, 8), (4, 2), (usize::MAX - 2, usize::MAX - 2)] {
+            assert!(!complete(&mut frame, start, field));
+        }
+        assert!(complete(&mut frame, 2, 6));
+        assert_eq!(frame[..6], [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5]);
+        assert_eq!(frame[6..], slow(&[0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]));
+        // A sum of all ones is a checksum of zero.
+        let mut frame = [0xff, 0xff, 0, 0];
+        assert!(complete(&mut frame, 0, 2));
+        assert_eq!(frame, [0xff; 4]);
     }
 
     proptest::proptest! {
