@@ -41,6 +41,9 @@ pub(super) struct Capture {
     ring: Option<Ring>,
     #[command(flatten)]
     socket: Socket,
+    /// Write nothing to standard error unless the capture fails.
+    #[arg(skip)]
+    quiet: bool,
 }
 
 /// Files that a capture goes round in.
@@ -63,8 +66,22 @@ impl FromStr for Ring {
 }
 
 impl Capture {
+    /// A capture of the network at the socket `control`, or of its port `port`, for the reader of the named pipe `fifo`.
+    pub(super) fn into_fifo(
+        control: PathBuf,
+        port: Option<String>,
+        drops: bool,
+        filter: &str,
+        snaplen: u32,
+        fifo: PathBuf,
+    ) -> Self {
+        let (net, socket) = (control.clone(), Socket { control: Some(control) });
+        let (ports, write, filter) = (port.into_iter().collect(), Some(fifo), filter.to_owned());
+        Self { net, ports, drops, filter, write, count: None, snaplen, ring: None, socket, quiet: true }
+    }
+
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let program = if self.filter.is_empty() { Vec::new() } else { self.compile()? };
+        let program = if self.filter.is_empty() { Vec::new() } else { compiled(&self.filter, self.snaplen)? };
         let request = CaptureRequest {
             ports: self.ports.clone(),
             drops: self.drops,
@@ -79,18 +96,19 @@ impl Capture {
         let client = Net { net: Some(self.net.clone()), socket: self.socket.clone() }.client()?;
         client.follow("/v1/capture", CONTENT_TYPE, Some(&body), |part| {
             if blocks.rest.is_empty() && blocks.frames == 0 && !std::mem::replace(&mut blocks.begun, true) {
-                output::note("the capture has begun; Ctrl-C ends it");
+                self.note("the capture has begun; Ctrl-C ends it");
             }
             blocks.take(part, |block| file.write(block))
         })?;
         let missed = if blocks.missed > 0 { format!(", {} missed", count(blocks.missed)) } else { String::new() };
-        output::note(&format!("{} frames captured{missed}", count(blocks.frames)));
+        self.note(&format!("{} frames captured{missed}", count(blocks.frames)));
         Ok(())
     }
 
-    fn compile(&self) -> Result<Vec<(u16, u8, u8, u32)>, Failure> {
-        let program = compile(&self.filter, self.snaplen).map_err(|error| Failure::Configuration(error.to_string()))?;
-        Ok(program.into_iter().map(Into::into).collect())
+    fn note(&self, text: &str) {
+        if !self.quiet {
+            output::note(text);
+        }
     }
 
     fn file(&self) -> Result<Output, Failure> {
@@ -106,6 +124,12 @@ impl Capture {
             _ => Ok(Output::Stdout),
         }
     }
+}
+
+/// The program of `filter`, as a request has it.
+pub(super) fn compiled(filter: &str, snaplen: u32) -> Result<Vec<(u16, u8, u8, u32)>, Failure> {
+    let program = compile(filter, snaplen).map_err(|error| Failure::Configuration(error.to_string()))?;
+    Ok(program.into_iter().map(Into::into).collect())
 }
 
 fn create(path: &Path) -> Result<File, Failure> {

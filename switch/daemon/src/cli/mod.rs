@@ -8,6 +8,7 @@ mod capture;
 mod doctor;
 mod events;
 mod evpn;
+mod extcap;
 mod guest;
 mod keys;
 mod libvirt;
@@ -127,6 +128,11 @@ enum Command {
                             memlane capture net.toml web -f 'udp port 53' -w - | tcpdump -nr -\n  \
                             memlane capture net.toml --drops -w drops.pcapng")]
     Capture(capture::Capture),
+    /// Show networks and ports to Wireshark and tshark as interfaces (extcap).
+    ///
+    /// Wireshark runs this command under the name memlane-extcap, by a link in its folder for extcap programs.
+    #[command(after_help = "Example:\n  ln -s $(command -v memlane) ~/.config/wireshark/extcap/memlane-extcap")]
+    Extcap(extcap::Extcap),
     /// Attach a port to a running network, and print the arguments of its guest.
     ///
     /// Options are the keys of a [[port]] in the file. The port exists until it is detached, the network ends (unless `memlane
@@ -244,8 +250,9 @@ pub fn command() -> clap::Command {
 
 /// Runs the command that the arguments of this process name.
 pub fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect();
-    let result = match Arguments::try_parse() {
+    let given = extcap::arguments(std::env::args_os().collect());
+    let arguments: Vec<String> = given.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let result = match Arguments::try_parse_from(&given) {
         Ok(arguments) => run(arguments.command),
         Err(error) => match usage::told(&error, &arguments) {
             Some(text) => Err(Failure::Configuration(text)),
@@ -287,6 +294,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Events(events) => events.run(),
         Command::Why(why) => why.run(),
         Command::Capture(capture) => capture.run(),
+        Command::Extcap(extcap) => extcap.run(),
         Command::Ls(list) => list.run(),
         Command::Show(show) => show.run(),
         Command::Attach(attach) => attach.run(),

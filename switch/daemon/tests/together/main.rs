@@ -31,6 +31,7 @@ mod control_queue;
 mod descriptors_run_out;
 mod docs;
 mod events;
+mod extcap;
 mod fatal;
 mod flows;
 mod forecasts;
