@@ -1,5 +1,6 @@
 //! `memlane capture`: frames of a running network as a pcapng file.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use super::Failure;
 use super::net::{Net, Socket};
 use super::output::{self, count};
 use crate::control::capture::{CONTENT_TYPE, CaptureRequest};
+use crate::id::MAX_PORTS;
 use crate::tap::MOST_SNAPLEN;
 
 /// Arguments of `memlane capture`.
@@ -163,28 +165,52 @@ fn ended(path: &Path, error: &io::Error) -> Failure {
     Failure::Running(format!("cannot write {}: {error}. The capture has ended; the network goes on", path.display()))
 }
 
-/// Files that a capture goes round in: each has the capture's head, so that each can be read by itself.
+/// Files that a capture goes round in. Each can be read by itself: it begins with the capture's section, and describes the interfaces
+/// that occur in it, with numbers of its own.
 struct Files {
     path: PathBuf,
     ring: Ring,
     number: u64,
     file: File,
     written: u64,
-    head: Vec<u8>,
+    section: Vec<u8>,
+    interfaces: Interfaces,
 }
 
 impl Files {
     fn new(path: &Path, ring: Ring) -> Result<Self, Failure> {
-        Ok(Self { path: path.into(), ring, number: 1, file: create(&numbered(path, 1))?, written: 0, head: Vec::new() })
+        let (file, interfaces) = (create(&numbered(path, 1))?, Interfaces::default());
+        Ok(Self { path: path.into(), ring, number: 1, file, written: 0, section: Vec::new(), interfaces })
     }
 
     fn write(&mut self, block: &[u8]) -> Result<(), Failure> {
-        if self.written > self.head.len() as u64 && self.written + block.len() as u64 > self.ring.bytes {
+        match kind(block) {
+            SECTION => self.section = block.to_vec(),
+            INTERFACE => {
+                self.interfaces.add(block);
+                return Ok(());
+            }
+            PACKET | STATISTICS => return self.write_at_interface(block),
+            _ => {}
+        }
+        self.append(block)
+    }
+
+    /// Writes a block that begins with the number of its interface, and the interface before it if this file does not have it.
+    fn write_at_interface(&mut self, block: &[u8]) -> Result<(), Failure> {
+        let number = four(block, HEAD);
+        let needed = (block.len() + self.interfaces.missing(number).map_or(0, <[u8]>::len)) as u64;
+        if self.written > self.section.len() as u64 && self.written + needed > self.ring.bytes {
             self.turn()?;
         }
-        if matches!(kind(block), SECTION | INTERFACE) {
-            self.head.extend_from_slice(block);
-        }
+        let interface = self.interfaces.missing(number).map(<[u8]>::to_vec).unwrap_or_default();
+        self.append(&interface)?;
+        let mut block = block.to_vec();
+        block[HEAD..][..4].copy_from_slice(&self.interfaces.enter(number).to_le_bytes());
+        self.append(&block)
+    }
+
+    fn append(&mut self, block: &[u8]) -> Result<(), Failure> {
         self.written += block.len() as u64;
         self.file.write_all(block).map_err(|error| ended(&numbered(&self.path, self.number), &error))
     }
@@ -194,13 +220,54 @@ impl Files {
         self.number += 1;
         let path = numbered(&self.path, self.number);
         self.file = create(&path)?;
-        self.file.write_all(&self.head).map_err(|error| ended(&path, &error))?;
-        self.written = self.head.len() as u64;
+        self.file.write_all(&self.section).map_err(|error| ended(&path, &error))?;
+        self.written = self.section.len() as u64;
+        self.interfaces.places.clear();
         if let Some(oldest) = self.number.checked_sub(self.ring.files) {
             // It may have been moved away.
             let _ = std::fs::remove_file(numbered(&self.path, oldest));
         }
         Ok(())
+    }
+}
+
+/// Interfaces of a capture that goes round in files.
+#[derive(Debug, Default)]
+struct Interfaces {
+    /// Blocks of those used last, by their numbers in the capture, and when each was used.
+    known: HashMap<u32, (u64, Vec<u8>)>,
+    added: u32,
+    uses: u64,
+    /// Numbers in the present file.
+    places: HashMap<u32, u32>,
+}
+
+impl Interfaces {
+    /// Adds the next interface of the capture. Ports come and go: the one that was unused for longest is forgotten.
+    fn add(&mut self, block: &[u8]) {
+        if self.known.len() >= MOST_INTERFACES {
+            let oldest = self.known.iter().min_by_key(|(_, (used, _))| *used).map(|(number, _)| *number);
+            oldest.and_then(|oldest| self.known.remove(&oldest));
+        }
+        self.uses += 1;
+        self.known.insert(self.added, (self.uses, block.to_vec()));
+        self.added += 1;
+    }
+
+    /// The block of interface `number`, if the present file does not have it; one without a name if it was forgotten.
+    fn missing(&self, number: u32) -> Option<&[u8]> {
+        let block = || self.known.get(&number).map_or(&NAMELESS[..], |(_, block)| block);
+        (!self.places.contains_key(&number)).then(block)
+    }
+
+    /// Its number in the present file, where it is a new one if it has none.
+    fn enter(&mut self, number: u32) -> u32 {
+        self.uses += 1;
+        if let Some((used, _)) = self.known.get_mut(&number) {
+            *used = self.uses;
+        }
+        let next = self.places.len() as u32;
+        *self.places.entry(number).or_insert(next)
     }
 }
 
@@ -214,6 +281,10 @@ const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
 const STATISTICS: u32 = 5;
 const PACKET: u32 = 6;
+/// Most interfaces whose descriptions are kept for further files: more than there are ports at a time.
+const MOST_INTERFACES: usize = 2 * MAX_PORTS;
+/// An interface description block for Ethernet, with stamps in nanoseconds and without a name.
+const NAMELESS: [u8; 32] = [1, 0, 0, 0, 32, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 1, 0, 9, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0];
 /// Bytes of a block before its length is known.
 const HEAD: usize = 8;
 
@@ -337,6 +408,74 @@ mod tests {
             blocks.take(&file, |_| Ok(true)).unwrap();
             assert!(blocks.rest.is_empty() && blocks.dropped.len() == 1 && blocks.frames > 0);
         }
+    }
+
+    /// Names of the interfaces of a file, and of that of each packet.
+    fn names(file: &[u8]) -> (Vec<String>, Vec<String>) {
+        let (mut interfaces, mut packets) = (Vec::new(), Vec::new());
+        let each = |block: &[u8]| {
+            match kind(block) {
+                // The first option, behind link type and snaplen, is the name.
+                INTERFACE if block[16] == 2 => {
+                    interfaces.push(String::from_utf8(block[20..][..usize::from(block[18])].to_vec()).unwrap());
+                }
+                INTERFACE => interfaces.push(String::new()),
+                PACKET => packets.push(interfaces[four(block, HEAD) as usize].clone()),
+                _ => {}
+            }
+            Ok(true)
+        };
+        Blocks::default().take(file, each).unwrap();
+        (interfaces, packets)
+    }
+
+    #[test]
+    fn a_ring_of_files_describes_only_the_interfaces_that_occur() {
+        const LATER: u32 = MOST_INTERFACES as u32 + 1000;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("c");
+        let mut files = Files::new(&path, Ring { files: 3, bytes: 100_000 }).unwrap();
+        let mut writer = Writer::new(Vec::new(), "test").unwrap();
+        let mut packet = Packet {
+            interface: InterfaceId(0),
+            time: 0,
+            direction: Direction::Inbound,
+            id: 1,
+            bytes: &[7; 60],
+            length: 60,
+            missed: 0,
+            comment: "",
+        };
+        let mut blocks = Blocks::default();
+        writer.interface(Interface { name: "stays", ..Interface::default() }).unwrap();
+        writer.interface(Interface { name: "idle", ..Interface::default() }).unwrap();
+        for number in 2..LATER {
+            packet.interface = writer.interface(Interface { name: &format!("port{number}"), ..Interface::default() }).unwrap();
+            writer.packet(&packet).unwrap();
+            packet.interface = InterfaceId(0);
+            writer.packet(&packet).unwrap();
+            let part = std::mem::take(writer.get_mut());
+            blocks.take(&part, |block| files.write(block).map(|()| true)).unwrap();
+            assert!(files.interfaces.known.len() <= MOST_INTERFACES);
+        }
+        // Not seen for so long that its name is forgotten.
+        packet.interface = InterfaceId(1);
+        writer.packet(&packet).unwrap();
+        blocks.take(writer.get_mut(), |block| files.write(block).map(|()| true)).unwrap();
+        let number = files.number;
+        drop(files);
+        let mut seen = Vec::new();
+        for number in number - 2..=number {
+            let file = std::fs::read(numbered(&path, number)).unwrap();
+            assert!(file.len() <= 100_000);
+            let (interfaces, packets) = names(&file);
+            assert!(interfaces.len() <= packets.len());
+            seen.extend(packets);
+        }
+        let pairs = (LATER - seen.len() as u32 / 2..LATER).flat_map(|number| [format!("port{number}"), "stays".into()]);
+        let expected: Vec<String> = pairs.chain([String::new()]).collect();
+        let later = expected.len().min(seen.len());
+        assert!(later > 500 && expected[expected.len() - later..] == seen[seen.len() - later..]);
     }
 
     #[test]
