@@ -1,4 +1,4 @@
-"""Samples of an experiment whose bed is counted: all flows of a path in one boot of the counted host, once a round.
+"""Samples of an experiment with the counted bed: all flows of a path in one boot of the counted host, once a round.
 
 Where guests are Xen's (`guest = "xen"`), that host is Xen with its dom0 (`xen/`): its path `bridge` is xen-netback's
 with the bridge, `none` two namespaces of dom0. A boot measures instructions (the workload `path-length`), or

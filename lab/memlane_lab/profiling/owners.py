@@ -72,7 +72,7 @@ class Maps:
         self._files = mapped(Path(f"/proc/{process}/maps").read_text())
 
     def insist(self, prefix: str) -> None:
-        """Raises unless some mapped program has functions whose names begin so."""
+        """Raises unless some mapped program has functions with names that begin so."""
         tables = [(path, exported(path)) for path in {path for _, _, _, path in self._files}]
         if not any(table and any(name.startswith(prefix) for name in table.names) for _, table in tables):
             program = self._files[0][3] if self._files else "the switch"

@@ -30,7 +30,7 @@ pub struct Shared {
     pub pool: Arc<Pool>,
     /// Fetches the pages that Xen guests granted, once there are any.
     pub foreign: Arc<OnceLock<Arc<dyn Fetch>>>,
-    /// What has happened.
+    /// Recent events.
     pub journal: Arc<Journal>,
     /// Makes hash tables and random numbers unpredictable to guests.
     pub key: u64,

@@ -63,7 +63,7 @@ pub struct Seen {
     pub port: PortId,
     /// The guest of this port transmitted it.
     pub source: PortId,
-    /// What happened there.
+    /// The event there.
     pub sight: Sight,
     /// Bytes of the frame.
     pub length: u32,
@@ -137,7 +137,7 @@ impl Seen {
     }
 }
 
-/// What all workers of one capture share.
+/// State that all workers of one capture share.
 #[derive(Debug)]
 struct Shared {
     order: CaptureOrder,
@@ -268,7 +268,7 @@ impl TapReader {
         self.shared.missed[port.index()].load(Ordering::Relaxed)
     }
 
-    /// What was ordered.
+    /// The capture's order.
     pub fn order(&self) -> &CaptureOrder {
         &self.shared.order
     }
@@ -369,7 +369,7 @@ impl Taps {
         }
     }
 
-    /// A frame that nobody transmitted has no number yet.
+    /// A frame that no guest transmitted has no number yet.
     #[cold]
     #[inline(never)]
     fn see_numbered(&mut self, packet: &mut Packet, port: PortId, sight: Sight) {

@@ -19,7 +19,7 @@ macro_rules! drop_reasons {
                 match self { $(Self::$name => $text),* }
             }
 
-            /// What it means, in a sentence.
+            /// Its meaning, in a sentence.
             pub fn meaning(self) -> &'static str {
                 match self { $(Self::$name => concat!($($doc),*).trim_ascii()),* }
             }

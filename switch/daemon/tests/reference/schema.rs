@@ -37,7 +37,7 @@ pub fn api(document: &Value) -> String {
     page + &definitions(&document["components"]["schemas"])
 }
 
-/// What a route is sent and answers.
+/// Request and response of a route.
 fn exchange(operation: &Value) -> String {
     let content = |part: &Value| value(&part["content"]["application/json"]["schema"]);
     let mut rows = Vec::new();
@@ -90,7 +90,7 @@ fn keys(schema: &Value) -> String {
     table(&["key", "value", "meaning"], &members(&schema["properties"]).map(row).collect::<Vec<_>>())
 }
 
-/// What a key may be set to.
+/// Permitted values of a key.
 fn value(schema: &Value) -> String {
     if let Some(name) = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
         return format!("[{name}](#{})", name.to_lowercase());

@@ -14,7 +14,7 @@ const TYPES: [&str; 3] = ["struct", "enum", "trait"];
 /// The project's source files, by their paths from its top folder.
 pub struct Sources(BTreeMap<PathBuf, Source>);
 
-/// What a file defines.
+/// Names that a file defines.
 struct Source {
     text: String,
     items: BTreeSet<String>,

@@ -23,7 +23,7 @@ pub struct Capture {
 }
 
 impl Network {
-    /// Begins a capture. What is transmitted after this returns is in it.
+    /// Begins a capture. Frames that are transmitted after this returns are in it.
     ///
     /// # Errors
     /// [`TooManyCaptures`].
@@ -55,7 +55,7 @@ impl Capture {
         self.reader.missed(port)
     }
 
-    /// What was ordered.
+    /// The capture's order.
     pub fn order(&self) -> &CaptureOrder {
         self.reader.order()
     }

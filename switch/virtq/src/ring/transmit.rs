@@ -20,7 +20,7 @@ use crate::in_flight::InFlight;
 use crate::memory::Iovec;
 use crate::packet::{ChunkPool, Loan, MAX_IOVECS, Packet};
 
-/// What is kept of a packet in flight.
+/// State of a packet in flight.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     loan: Loan,
