@@ -98,7 +98,7 @@ def _amounts(asked: Configuration) -> tuple[float, float]:
 
 
 def _counted_with(party: Party) -> Party:
-    """The party with the context switches that stand for wake-ups: the host counts a guest's own and its kernel's as one."""
+    """The party with the context switches of wake-ups: the host counts a guest's own and its kernel's as one."""
     if party in SENDERS:
         return Party.SENDER
     return Party.RECEIVER if party in RECEIVERS else Party.SWITCH
