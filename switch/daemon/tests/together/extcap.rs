@@ -2,8 +2,9 @@
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::command::{Running, memlane, printed, told, wait_until, write};
+use crate::command::{Running, memlane, printed, told, write};
 use crate::common::{TIMEOUT, frame, mac};
 use memlane_rig::guest::ToyGuest;
 
@@ -55,14 +56,19 @@ fn tshark_lists_networks_and_ports_and_captures_at_them() {
     let fields = ["-l", "-T", "fields", "-e", "frame.interface_name", "-e", "frame.len", "-e", "eth.src"];
     let arguments = [&["-i", "memlane-net-web", "-f", "greater 70", "-c", "5"], &fields[..]].concat();
     let mut child = tshark(folder, &arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let has_ended = || {
+    let mut has_ended = || {
         for length in [60, 80] {
             web.send(&frame(mac(0), mac(1), length, 1)).unwrap();
             db.receive(TIMEOUT).unwrap();
         }
         child.try_wait().unwrap().is_some()
     };
-    wait_until(has_ended, "five frames are captured");
+    // On a busy machine tshark alone, which asks each of its extcap programs, takes seconds to start.
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !has_ended() {
+        assert!(Instant::now() < deadline, "waited in vain for five frames");
+        std::thread::sleep(Duration::from_millis(2));
+    }
     let output = child.wait_with_output().unwrap();
     let seen = text(&output);
     let lines: Vec<&str> = seen.lines().collect();
