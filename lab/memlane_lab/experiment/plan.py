@@ -63,8 +63,8 @@ def variants(experiment: Experiment) -> list[Variant]:
 def narrowed(experiments: Sequence[Experiment], only: Sequence[str]) -> list[Experiment]:
     """The experiments with those variants only that have one of the labels in each dimension that `only` names.
 
-    A word of `only` is a label, or DIMENSION=LABEL; an experiment that has no such label keeps all variants. Expectations of
-    variants that are left out are left out, too.
+    A word of `only` is a label, or DIMENSION=LABEL; an experiment that has no such label keeps all variants.
+    Expectations of variants that are left out are left out, too.
     """
     for word in only:
         if not any(_named(experiment, word) for experiment in experiments):

@@ -29,8 +29,8 @@ HARMLESS_DROPS = {
 """Drops that well-behaved guests meet: others come and go, and are slow. Any other reason is a fault."""
 
 RARE_DROPS = {"sender-memory": 2, "too-long-for-receiver": 32}
-"""Drops that an honest guest meets where the hypervisor stops this machine in the middle of a copy, which counts as CPU time, or
-this machine stops the guest while it posts buffers for a large frame, and their limits."""
+"""Drops that an honest guest meets where the hypervisor stops this machine in the middle of a copy, which counts as CPU
+time, or this machine stops the guest while it posts buffers for a large frame, and their limits."""
 _SLOW_BOOT = "its guest kicks, but its rings stay empty: if its interface is up"
 """A warning about guests that take more than 5 s from their driver's start until their interface is up."""
 
