@@ -239,7 +239,7 @@ fn checksums_that_are_left_to_the_device_are_complete_in_the_file() {
     let all = (2 * frames.len()).to_string();
     let mut send = |web: &mut ToyGuest| {
         for (header, bytes) in &frames {
-            web.send_with(header, &Layout::whole(), bytes).unwrap();
+            web.send_with(header, &Layout::single(), bytes).unwrap();
             db.receive(TIMEOUT).unwrap();
             while db.receive(POLL_INTERVAL).is_ok() {}
         }

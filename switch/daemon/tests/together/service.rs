@@ -93,7 +93,7 @@ fn a_check_is_one_line_and_an_exit_code() {
     let check = |arguments: &[&str]| memlane(folder, arguments).output().unwrap();
     let output = check(&["status", "net.toml", "--check"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(told(&output).starts_with("memlane: no network answers at "), "{}", told(&output));
+    assert!(told(&output).starts_with("memlane: cannot connect to the control socket "), "{}", told(&output));
     let _running = Running::start(memlane(folder, &["up", "net.toml"]));
     let mut output = output;
     let mut answers = || {
