@@ -123,7 +123,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 10, "{text}");
         assert_eq!(lines[1], "changed    c: mtu, queues, detached and attached again");
-        assert_eq!(lines[3..5], ["ends here  segment back", "leads on   segment lan"]);
+        assert_eq!(lines[3..5], ["removed    uplink of segment back", "added      uplink of segment lan"]);
         assert!(lines[5].contains("e: it is taken") && lines[6].ends_with("1 port") && lines[7].ends_with("workers"));
         assert_eq!(lines[8], "refused    no port stays");
     }
