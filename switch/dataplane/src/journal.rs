@@ -98,6 +98,26 @@ pub enum NetworkEvent {
         /// The port that it moves to.
         moves_to: String,
     },
+    /// A MAC address was learned at another port than before: told once a minute for each address.
+    AddressMoved {
+        /// The segment.
+        segment: String,
+        /// The address.
+        address: String,
+        /// The port where it was.
+        from: String,
+        /// The port of its last frame.
+        to: String,
+    },
+    /// A rate limit held frames back: told once a minute for each port and direction.
+    LimitReached {
+        /// The port.
+        port: String,
+        /// `transmit` or `receive`, seen from the guest.
+        direction: String,
+        /// How often since the last event.
+        times: u64,
+    },
     /// Events of a port that came too fast were left out.
     LeftOut {
         /// The port.
@@ -175,6 +195,8 @@ impl NetworkEvent {
             Self::PortQuarantined { .. } => "port-quarantined",
             Self::FirstDrop { .. } => "first-drop",
             Self::AddressFlaps { .. } => "address-flaps",
+            Self::AddressMoved { .. } => "address-moved",
+            Self::LimitReached { .. } => "limit-reached",
             Self::LeftOut { .. } => "left-out",
             Self::Reloaded { .. } => "reloaded",
             Self::ReloadRefused { .. } => "reload-refused",

@@ -25,6 +25,7 @@ pub mod host_memory;
 pub mod id;
 pub mod journal;
 pub mod link;
+pub mod moves;
 pub mod network;
 mod outcome;
 mod outlets;

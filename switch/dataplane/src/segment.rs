@@ -9,10 +9,14 @@ use std::time::{Duration, Instant};
 
 use crate::frame::MacAddress;
 use crate::id::{MAX_PORTS, PortId, SegmentId};
-use crate::table::Table;
+use crate::moves::{Move, MoveLog};
+use crate::table::{LearnedAddress, Table};
 
 /// Minimum interval between two log lines that MAC addresses move back and forth.
 const WARN_PAUSE: Duration = Duration::from_secs(60);
+/// Minimum interval between two events that the same MAC address moved, and most addresses in events of that time.
+const MOVE_PAUSE: Duration = Duration::from_secs(60);
+const MOST_TOLD: usize = 64;
 /// Quota of FDB entries of a port.
 pub const ADDRESSES: u32 = 1024;
 
@@ -32,6 +36,8 @@ pub struct Segment {
     moves: u16,
     /// The number of the port that leads to other hosts, or [`NO_UPLINK`].
     uplink: AtomicU32,
+    /// Moves of MAC addresses, in all its tables.
+    move_log: Arc<MoveLog>,
     inner: Mutex<Inner>,
 }
 
@@ -43,14 +49,18 @@ struct Inner {
     members: Vec<PortId>,
     /// When it was last logged that MAC addresses move back and forth.
     warned: Option<Instant>,
+    /// MAC addresses of which events told lately that they moved, and when.
+    told_moves: Vec<(LearnedAddress, Instant)>,
 }
 
 impl Segment {
     /// A segment without members, with a table for so many, which holds MAC addresses after so many moves in ten seconds.
     pub fn new(id: SegmentId, name: &str, room: usize, key: u64, moves: u16) -> Arc<Self> {
-        let table = Table::for_members(MAX_PORTS, room, ADDRESSES, key).holding_after(moves);
-        let inner = Inner { table: Arc::new(table), room, members: Vec::new(), warned: None };
-        Arc::new(Self { id, name: name.into(), key, moves, uplink: AtomicU32::new(NO_UPLINK), inner: Mutex::new(inner) })
+        let move_log = Arc::default();
+        let table = Table::for_members(MAX_PORTS, room, ADDRESSES, key).holding_after(moves).noting_in(&move_log);
+        let inner = Inner { table: Arc::new(table), room, members: Vec::new(), warned: None, told_moves: Vec::new() };
+        let uplink = AtomicU32::new(NO_UPLINK);
+        Arc::new(Self { id, name: name.into(), key, moves, uplink, move_log, inner: Mutex::new(inner) })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -77,6 +87,27 @@ impl Segment {
         may
     }
 
+    /// Moves of MAC addresses between its ports so far.
+    pub fn moves(&self) -> u64 {
+        self.move_log.count()
+    }
+
+    /// Moves of which an event is due at `now`: of each address once in [`MOVE_PAUSE`], and of [`MOST_TOLD`] addresses in that time.
+    pub fn moves_to_tell(&self, now: Instant) -> Vec<Move> {
+        if !self.move_log.has_moved() {
+            return Vec::new();
+        }
+        let told = &mut self.inner().told_moves;
+        told.retain(|&(_, at)| now.saturating_duration_since(at) < MOVE_PAUSE);
+        let is_due = |moved: &Move| {
+            let is_news = moved.from != moved.to && told.iter().all(|&(address, _)| address != moved.learned_address);
+            let is_due = is_news && told.len() < MOST_TOLD;
+            told.extend(is_due.then_some((moved.learned_address, now)));
+            is_due
+        };
+        self.move_log.take().into_iter().filter(is_due).collect()
+    }
+
     /// Its forwarding table (FDB).
     pub fn table(&self) -> Arc<Table> {
         Arc::clone(&self.inner().table)
@@ -94,6 +125,7 @@ impl Segment {
         if inner.members.len() > inner.room {
             inner.room = (2 * inner.room).max(inner.members.len());
             let table = Table::for_members(MAX_PORTS, inner.room, ADDRESSES, self.key).holding_after(self.moves);
+            let table = table.noting_in(&self.move_log);
             table.take_over(&inner.table);
             inner.table = Arc::new(table);
         }
@@ -187,5 +219,40 @@ mod tests {
         assert!(segment.table().records().is_empty());
         assert_eq!(segment.pin(address(1), PortId(1)), Ok(()));
         assert!(segment.leave(PortId(1)));
+    }
+
+    #[test]
+    fn moves_are_counted_whichever_table_is_used_and_told_once_a_minute() {
+        let segment = Segment::new(SegmentId(0), "lan", 1, 7, 0);
+        let [a, b] = [0, 1].map(PortId);
+        segment.join(a);
+        let (before, start) = (segment.table(), Instant::now());
+        before.learn(address(1), a, 0);
+        assert_eq!((segment.moves(), segment.moves_to_tell(start)), (0, Vec::new()), "a new address has not moved");
+        segment.join(b);
+        before.learn(address(1), b, 0);
+        let told = Move { learned_address: address(1).into(), from: a, to: b };
+        assert_eq!((segment.moves(), segment.moves_to_tell(start)), (1, vec![told]));
+        for n in 1..=40 {
+            segment.table().learn(address(1), [a, b][n % 2], 0);
+        }
+        // The larger table has it at `a`.
+        assert_eq!((segment.moves(), segment.moves_to_tell(start)), (41, Vec::new()));
+        segment.table().learn(address(1), b, 0);
+        assert_eq!(segment.moves_to_tell(start + MOVE_PAUSE), [told]);
+    }
+
+    #[test]
+    fn a_guest_that_moves_many_addresses_causes_few_events() {
+        let segment = Segment::new(SegmentId(0), "lan", 2, 7, 0);
+        let (table, start) = (segment.table(), Instant::now());
+        let told = (0..200).map(|n| {
+            for port in [0, 1] {
+                table.learn(address(n), PortId(port), 0);
+            }
+            segment.moves_to_tell(start).len()
+        });
+        assert_eq!(told.sum::<usize>(), MOST_TOLD);
+        assert_eq!(segment.moves(), 200);
     }
 }

@@ -24,10 +24,11 @@ use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::frame::MacAddress;
 use crate::id::PortId;
+use crate::moves::{Move, MoveLog};
 
 /// Entries of a bucket.
 const WAYS: usize = 8;
@@ -127,6 +128,8 @@ pub struct Table {
     has_vlans: AtomicBool,
     /// Any address ever moved between ports.
     has_moves: AtomicBool,
+    /// Moves of all addresses, for the operator.
+    log: Arc<MoveLog>,
     /// Moves of each entry, in the order of the entries: see [`Moves`].
     moves: Box<[AtomicU64]>,
     /// Moves in a window after which an address is held; 0 for any number.
@@ -268,6 +271,7 @@ impl Table {
             generation: AtomicU32::new(0),
             has_vlans: AtomicBool::new(false),
             has_moves: AtomicBool::new(false),
+            log: Arc::default(),
             moves: zeroed(wanted),
             most_moves: DEFAULT_MOVES,
             suspects: zeroed(ports.max(1)),
@@ -280,6 +284,12 @@ impl Table {
     #[must_use]
     pub fn holding_after(self, moves: u16) -> Self {
         Self { most_moves: moves, ..self }
+    }
+
+    /// The same, and moves of addresses are noted in `log`.
+    #[must_use]
+    pub fn noting_in(self, log: &Arc<MoveLog>) -> Self {
+        Self { log: Arc::clone(log), ..self }
     }
 
     /// Changes whenever an address moves or goes, which invalidates flow caches. A new address changes nothing for flows to other
@@ -584,7 +594,11 @@ impl Table {
     /// Moves the learned entry `old` to `port`.
     fn put(&self, place: Place, way: usize, old: FdbEntry, port: PortId, now: u32) -> Learned {
         let (slot, confirmed) = (&self.buckets[place.bucket].0[way], &self.confirmed[place.bucket * WAYS + way]);
-        self.replace(slot, confirmed, old, FdbEntry::new(place, port, FdbEntry::LEARNED), now)
+        let learned = self.replace(slot, confirmed, old, FdbEntry::new(place, port, FdbEntry::LEARNED), now);
+        if learned == Learned::Changed {
+            self.log.note(Move { learned_address: self.learned_address(place), from: old.port(), to: port });
+        }
+        learned
     }
 
     fn suspect(&self, port: PortId, now: u32) {

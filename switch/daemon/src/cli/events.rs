@@ -74,6 +74,13 @@ fn told(event: &NetworkEvent) -> String {
         E::AddressFlaps { segment, address, held_at, moves_to } => {
             format!("{segment}: address {address} moves between ports {held_at} and {moves_to}: a loop? It is held at {held_at}")
         }
+        E::AddressMoved { segment, address, from, to } => {
+            format!("{segment}: address {address} moved from port {from} to port {to}")
+        }
+        E::LimitReached { port, direction, times } => {
+            let frames = if direction == "receive" { "frames to it" } else { "its frames" };
+            format!("{port}: the {direction} limit held {frames} back, {times} times since it was last told")
+        }
         E::LeftOut { port, events } => format!("{port}: {events} events were left out because they came too fast"),
         E::Reloaded { added, removed, changed, failed, left_out } => format!(
             "network: reloaded: {} ports attached, {} detached, {} changed, {} failed{}",

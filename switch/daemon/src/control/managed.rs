@@ -169,24 +169,24 @@ impl Managed {
     /// # Errors
     /// The network ends.
     pub fn events(&self, from: From) -> Result<Reader<NetworkEvent>, Refusal> {
-        self.tell_first_drops()?;
+        self.tell_notices()?;
         self.ask(|daemon| daemon.network().shared().journal.reader(from))
     }
 
-    /// As [`Self::tell_first_drops`], but not more often than [`crate::network::Network::look_for_first_drops`] lets it.
+    /// As [`Self::tell_notices`], but not more often than [`crate::network::Network::look_for_notices`] lets it.
     ///
     /// # Errors
     /// The network ends.
-    pub fn look_for_first_drops(&self) -> Result<(), Refusal> {
-        self.ask(|daemon| daemon.network().look_for_first_drops(cycles()))
+    pub fn look_for_notices(&self) -> Result<(), Refusal> {
+        self.ask(|daemon| daemon.network().look_for_notices(cycles()))
     }
 
-    /// Adds events for first drops at ports of sleeping workers.
+    /// Adds events for first drops, moved addresses and reached limits of sleeping workers.
     ///
     /// # Errors
     /// The network ends.
-    pub fn tell_first_drops(&self) -> Result<(), Refusal> {
-        self.ask(|daemon| daemon.network().tell_first_drops())
+    pub fn tell_notices(&self) -> Result<(), Refusal> {
+        self.ask(|daemon| daemon.network().tell_notices())
     }
 
     /// The network's identity.

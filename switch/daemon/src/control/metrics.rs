@@ -240,6 +240,10 @@ impl Text<'_> {
         family("memlane_segment_stations", "MAC addresses learned on the segment.", |counts| counts.1);
         let help = "MAC addresses that moved between two ports too often in the last minute, as in a loop.";
         family("memlane_segment_flapping_stations", help, |counts| counts.2);
+        let help =
+            "Moves of MAC addresses from one port of the segment to another: many are a loop, or two guests with one address.";
+        let mut moves = text.family("memlane_segment_station_moves", Kind::Counter, help);
+        report.moves.iter().for_each(|(segment, &count)| moves.sample(&[network, ("segment", segment)], count));
     }
 
     fn workers(&mut self) {

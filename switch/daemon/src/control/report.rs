@@ -1,6 +1,6 @@
 //! Reports of a running network, its ports and its segments.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -51,6 +51,9 @@ pub struct Report {
     /// Uplinks of segments to other hosts.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub uplinks: Vec<UplinkReport>,
+    /// Moves of MAC addresses between ports so far, by segment.
+    #[serde(default)]
+    pub moves: BTreeMap<String, u64>,
     /// MAC addresses that move between two ports too often, as in a loop.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub loops: Vec<LoopReport>,
@@ -232,6 +235,7 @@ impl Report {
             unsaved: None,
             ports: config.ports.iter().filter_map(|port| PortReport::of(config, port, network)).collect(),
             uplinks: Vec::new(),
+            moves: network.segments().iter().map(|segment| (segment.name.clone(), segment.moves())).collect(),
             loops: network.segments().iter().flat_map(|segment| network.loops(segment, uptime.as_secs())).collect(),
             workers: workers.collect(),
         }

@@ -170,7 +170,7 @@ impl Feed {
             }
             if tokio::time::timeout(LOOK, self.reader.added()).await.is_err() {
                 silent += LOOK;
-                self.managed.look_for_first_drops().map_err(|_| Gone)?;
+                self.managed.look_for_notices().map_err(|_| Gone)?;
             }
             if silent >= ALIVE {
                 silent = Duration::ZERO;

@@ -57,6 +57,40 @@ fn a_front_end_that_comes_and_goes_and_the_first_drop_are_told() {
     assert!(told.contains(" web: first drops for same-port: 1 frames\n"), "{told}");
 }
 
+/// The events with this name.
+fn told_of(folder: &Path, name: &str) -> Vec<Value> {
+    events(folder).into_iter().filter(|event| event["event"] == name).collect()
+}
+
+#[test]
+fn an_address_that_moves_and_a_limit_that_is_reached_are_told_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write(folder, "net.toml", &NETWORK.replace("web.sock\"\n", "web.sock\"\ntransmit = { packets = 1 }\n"));
+    let _running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let (mut web, mut db) = (guest(folder, "web", 0), guest(folder, "db", 1));
+    // Both have the address of the first; each round waits until the frame has passed.
+    let hello = |number| frame(mac(0), mac(9), 100, number);
+    web.send(&hello(0)).unwrap();
+    assert_eq!(db.receive(TIMEOUT).unwrap().bytes, hello(0));
+    db.send(&hello(1)).unwrap();
+    assert_eq!(web.receive(TIMEOUT).unwrap().bytes, hello(1));
+    wait_until(|| !told_of(folder, "address-moved").is_empty(), "the move is told");
+    db.send(&frame(mac(1), mac(9), 100, 2)).unwrap();
+    assert_eq!(web.receive(TIMEOUT).unwrap().bytes, frame(mac(1), mac(9), 100, 2));
+    let moved = &told_of(folder, "address-moved")[..];
+    let fields = ["segment", "address", "from", "to"].map(|field| moved[0][field].as_str().unwrap());
+    assert_eq!((moved.len(), fields), (1, ["lan", "02:00:00:00:00:00", "web", "db"]));
+    // A burst of one second's worth, and more.
+    for number in 0..40 {
+        web.send(&frame(mac(2), mac(9), 100, number)).unwrap();
+    }
+    wait_until(|| !told_of(folder, "limit-reached").is_empty(), "the limit is told");
+    let limit = &told_of(folder, "limit-reached")[..];
+    assert_eq!((limit.len(), limit[0]["port"].as_str(), limit[0]["direction"].as_str()), (1, Some("web"), Some("transmit")));
+    assert!(limit[0]["times"].as_u64().unwrap() > 0);
+}
+
 #[test]
 fn a_network_that_does_not_run_is_told_as_that() {
     let folder = network("web.sock");

@@ -87,6 +87,7 @@ fn metrics_pass_promtool_and_move_with_frames() {
     assert_eq!(after["memlane_port_transmit_frames_total{network=\"net\",port=\"web\"}"], 1.0);
     assert_eq!(after["memlane_port_state{network=\"net\",port=\"web\",state=\"running\"}"], 1.0);
     assert_eq!(after["memlane_segment_stations{network=\"net\",segment=\"lan\"}"], 1.0);
+    assert_eq!(after["memlane_segment_station_moves_total{network=\"net\",segment=\"lan\"}"], 0.0);
     let fallen = |name: &&&str| name.contains("_total") && before[**name] > after[**name];
     assert_eq!(before.keys().filter(fallen).collect::<Vec<_>>(), [&""; 0], "no counter falls");
 }

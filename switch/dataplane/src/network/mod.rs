@@ -14,12 +14,13 @@
 mod captures;
 pub mod fatal;
 mod loops;
+mod notices;
 mod payer;
 mod registry;
 mod rings;
 mod why;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
@@ -45,7 +46,7 @@ use crate::link::Impairment;
 use crate::policy::PortLimits;
 use crate::port::{Port, PortState};
 use crate::shared::Shared;
-use crate::time::{Cycles, cycles, in_cycles};
+use crate::time::cycles;
 use crate::watchdog;
 use crate::worker::{Event, Mailbox, Quit, Worker, WorkerHandle, links};
 
@@ -189,7 +190,7 @@ impl Network {
             Event::Filled(..) => {}
             Event::Second => {
                 self.payer.ring();
-                self.look_for_first_drops(cycles());
+                self.look_for_notices(cycles());
             }
             Event::Tick(second) => {
                 let tables = self.segments().into_iter().map(|segment| segment.table());
@@ -216,21 +217,6 @@ impl Network {
     pub fn note_shortage(&self, port: &Port) {
         self.shared.descriptors.note_shortage(&port.name);
         port.set_advice(Some(descriptors::ADVICE));
-    }
-
-    /// As [`Self::tell_first_drops`], unless that was [`LOOK`] ago or less: each worker causes it once a second, and so does each reader of
-    /// events, and the counters of all workers are read for each port and reason.
-    pub fn look_for_first_drops(&self, now: Cycles) {
-        let last = self.looked.load(Ordering::Relaxed);
-        let is_due = last == 0 || now.saturating_sub(last) > in_cycles(LOOK);
-        if is_due && self.looked.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            self.tell_first_drops();
-        }
-    }
-
-    /// Tells of the first drops of each port that were not told yet.
-    pub fn tell_first_drops(&self) {
-        self.ports().iter().for_each(|port| port.tell_first_drops());
     }
 
     /// State that workers and ports share.
@@ -353,6 +339,7 @@ mod tests {
     use crate::port::{Offer, default_address};
     use crate::settings::Settings;
     use crate::stats::DropReason;
+    use crate::time::in_cycles;
     use std::sync::mpsc::RecvTimeoutError;
     use std::time::Instant;
 
@@ -374,12 +361,12 @@ mod tests {
         let drop_for = |reason| port.counters(0).drop_frames(reason, 1);
         let (begin, half) = (cycles(), in_cycles(LOOK));
         drop_for(DropReason::Storm);
-        network.look_for_first_drops(begin);
+        network.look_for_notices(begin);
         assert_eq!(reader.take(9).records.len(), 1);
         drop_for(DropReason::Loop);
-        network.look_for_first_drops(begin + half / 2);
+        network.look_for_notices(begin + half / 2);
         assert_eq!(reader.take(9).records.len(), 0);
-        network.look_for_first_drops(begin + half + 1);
+        network.look_for_notices(begin + half + 1);
         assert_eq!(reader.take(9).records.len(), 1);
         network.shut_down();
     }

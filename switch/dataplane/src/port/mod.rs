@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::budget::Account;
 use crate::descriptors::USUAL;
@@ -31,7 +31,7 @@ use crate::segment::Segment;
 use crate::shared::Shared;
 use crate::stats::{DropReason, PortCounters, PortTotals};
 use crate::time::{Cycles, cycles, duration};
-use events::EventLog;
+use events::{EventLog, ToldCount};
 use peer::Peer;
 use rings::Rings;
 
@@ -109,6 +109,8 @@ pub struct Port {
     journal: Arc<Journal>,
     /// Reasons for which the first drop was told, by their numbers.
     told_drops: AtomicU64,
+    /// Its limits, as they were last told of.
+    told_limits: Mutex<[ToldCount; 2]>,
     /// Log lines and events about its front ends.
     events: EventLog,
     /// Events of its states.
@@ -206,6 +208,7 @@ impl Port {
             control_rate,
             journal: Arc::clone(&shared.journal),
             told_drops: AtomicU64::new(0),
+            told_limits: Mutex::default(),
             events: EventLog::new(EVENTS),
             states: EventLog::new(EVENTS),
             conversation: EventLog::new(MESSAGES),
@@ -410,6 +413,11 @@ impl Port {
             PortState::Quarantined(cause) => NetworkEvent::PortQuarantined { port, cause: cause.clone() },
             PortState::Waiting | PortState::Speaking | PortState::Gone => return,
         };
+        self.tell_caused(event);
+    }
+
+    /// Adds an event that its guest can cause to the journal, unless there were too many.
+    pub(crate) fn tell_caused(&self, event: NetworkEvent) {
         if let Some(left_out) = self.states.admit() {
             self.tell(event, left_out);
         }
@@ -435,6 +443,19 @@ impl Port {
             {
                 let (port, reason) = (self.name.clone(), reason.name().into());
                 self.journal.add(NetworkEvent::FirstDrop { port, reason, frames: frames() });
+            }
+        }
+    }
+
+    /// Tells of limits that held frames back since they were last told of, once a minute each.
+    pub fn tell_limits(&self, now: Instant) {
+        let reached = |count: fn(&PortCounters) -> u64| self.counters.iter().map(count).sum::<u64>();
+        let limits =
+            [("transmit", reached(|cell| cell.transmit_limited.get())), ("receive", reached(|cell| cell.receive_limited.get()))];
+        let mut told = self.told_limits.lock().unwrap_or_else(PoisonError::into_inner);
+        for ((direction, count), told) in limits.into_iter().zip(told.iter_mut()) {
+            if let Some(times) = told.news(count, now) {
+                self.tell_caused(NetworkEvent::LimitReached { port: self.name.clone(), direction: direction.into(), times });
             }
         }
     }

@@ -1,0 +1,41 @@
+//! Events that are found by looking: first drops, moves of MAC addresses, and limits that hold frames back. Workers only count.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::{LOOK, Network};
+use crate::journal::NetworkEvent;
+use crate::moves::Move;
+use crate::segment::Segment;
+use crate::time::{Cycles, in_cycles};
+
+impl Network {
+    /// As [`Self::tell_notices`], unless that was [`LOOK`] ago or less: each worker causes it once a second, and so does each reader of
+    /// events, and the counters of all workers are read for each port and reason.
+    pub fn look_for_notices(&self, now: Cycles) {
+        let last = self.looked.load(Ordering::Relaxed);
+        let is_due = last == 0 || now.saturating_sub(last) > in_cycles(LOOK);
+        if is_due && self.looked.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.tell_notices();
+        }
+    }
+
+    /// Tells of the first drops of each port that were not told yet, of addresses that moved, and of limits that were reached.
+    pub fn tell_notices(&self) {
+        let now = Instant::now();
+        for port in self.ports() {
+            port.tell_first_drops();
+            port.tell_limits(now);
+        }
+        for segment in self.segments() {
+            segment.moves_to_tell(now).iter().for_each(|moved| self.tell_move(&segment, moved));
+        }
+    }
+
+    /// The event counts among those of the port that the address moved to: its guest caused it.
+    fn tell_move(&self, segment: &Segment, moved: &Move) {
+        let (Some(from), Some(to)) = (self.port(moved.from), self.port(moved.to)) else { return };
+        let (segment, address) = (segment.name.clone(), moved.learned_address.address.to_string());
+        to.tell_caused(NetworkEvent::AddressMoved { segment, address, from: from.name.clone(), to: to.name.clone() });
+    }
+}
