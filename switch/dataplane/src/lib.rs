@@ -25,7 +25,6 @@ pub mod host_memory;
 pub mod id;
 pub mod journal;
 pub mod link;
-pub mod moves;
 pub mod network;
 mod outcome;
 mod outlets;

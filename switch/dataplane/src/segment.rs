@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::frame::MacAddress;
 use crate::id::{MAX_PORTS, PortId, SegmentId};
-use crate::moves::{Move, MoveLog};
+use crate::table::moves::{Move, MoveLog};
 use crate::table::{LearnedAddress, Table};
 
 /// Minimum interval between two log lines that MAC addresses move back and forth.

@@ -28,7 +28,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::frame::MacAddress;
 use crate::id::PortId;
-use crate::moves::{Move, MoveLog};
+
+use moves::{Move, MoveLog};
+
+// With its path, since the loom crate has the table by one, too.
+#[path = "table/moves.rs"]
+pub mod moves;
 
 /// Entries of a bucket.
 const WAYS: usize = 8;

@@ -15,9 +15,6 @@ pub mod post;
 #[path = "../../virtq/src/notification.rs"]
 pub mod notification;
 
-#[path = "../../dataplane/src/moves.rs"]
-pub mod moves;
-
 #[path = "../../dataplane/src/table.rs"]
 pub mod table;
 

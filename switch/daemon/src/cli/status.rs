@@ -277,7 +277,7 @@ web0  lan      quarantined   18.4E  18.4EB   99999  123MB    18.4E  12345.68
             "02:00:00:00:00:08 and 2 more\n",
             "  lan: host 10.0.0.3: no MAC addresses\n",
             "  lan: 3 local MAC addresses are not announced",
-            "  lan: 02:00:00:00:00:4d is tied to a port here, and host 10.0.0.3 says",
+            "  lan: 02:00:00:00:00:4d is configured at a port here, but host 10.0.0.3",
             "  lan: it is cut off\n",
             "  lan: let packets pass\n",
         ] {

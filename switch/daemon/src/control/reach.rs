@@ -88,7 +88,7 @@ mod tests {
         std::fs::write(theirs.join("net.control"), "").unwrap();
         let user = name(nix::unistd::geteuid().as_raw());
         let wanted = format!(
-            "User {user} has a network of this name: name it by --control {}, or start it with `memlane up`",
+            "User {user} has a network of this name: name it by --control {}, or start the network with `memlane up`",
             theirs.join("net.control").display()
         );
         assert_eq!(told(), wanted);

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use super::{LOOK, Network};
 use crate::journal::NetworkEvent;
-use crate::moves::Move;
 use crate::segment::Segment;
+use crate::table::moves::Move;
 use crate::time::{Cycles, in_cycles};
 
 impl Network {

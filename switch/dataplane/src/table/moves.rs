@@ -6,8 +6,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use super::LearnedAddress;
 use crate::id::PortId;
-use crate::table::LearnedAddress;
 
 /// Most moves that are kept until they are taken.
 const KEPT: usize = 16;
