@@ -1,14 +1,17 @@
 //! Events of a network and its ports, for operators and programs (`memlane events`).
 //!
-//! The last [`KEPT`] events are kept. Events that a guest or front end can cause at will have a rate limit for each port, see
+//! The last [`KEPT`] events are kept, and of each port the last [`KEPT_OF_PORT`]. Events that a guest or front end can cause at will have a rate limit for each port, see
 //! [`crate::port::events::EventLog`].
 
-use memlane_observe::events::Ring;
+use memlane_observe::events::{Owned, Ring};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Events that are kept.
 pub const KEPT: usize = 4096;
+
+/// Events of a port that are kept: its next one evicts its own oldest, so that no guest pushes the events of others out.
+pub const KEPT_OF_PORT: usize = 256;
 
 /// Most bytes of a text in an event that a client of the control socket words, and most names of a list.
 const LONGEST_TEXT: usize = 4 << 10;
@@ -181,6 +184,27 @@ impl NetworkEvent {
         self
     }
 
+    /// The port that it is about; of an address that moves, the port that it moves to, whose guest caused it.
+    pub fn port(&self) -> Option<&str> {
+        match self {
+            Self::PortAttached { port, .. }
+            | Self::PortDetached { port }
+            | Self::PortEnabled { port }
+            | Self::PortDisabled { port }
+            | Self::FrontEndConnected { port, .. }
+            | Self::FrontEndTurnedAway { port, .. }
+            | Self::FrontEndLeft { port, .. }
+            | Self::PortRunning { port }
+            | Self::PortQuarantined { port, .. }
+            | Self::FirstDrop { port, .. }
+            | Self::LimitReached { port, .. }
+            | Self::LeftOut { port, .. }
+            | Self::AddressFlaps { moves_to: port, .. }
+            | Self::AddressMoved { to: port, .. } => Some(port),
+            Self::Reloaded { .. } | Self::ReloadRefused { .. } | Self::CaptureStarted { .. } | Self::CaptureEnded { .. } => None,
+        }
+    }
+
     /// Its name.
     pub fn name(&self) -> &'static str {
         match self {
@@ -203,6 +227,12 @@ impl NetworkEvent {
             Self::CaptureStarted { .. } => "capture-started",
             Self::CaptureEnded { .. } => "capture-ended",
         }
+    }
+}
+
+impl Owned for NetworkEvent {
+    fn owner(&self) -> Option<&str> {
+        self.port()
     }
 }
 
@@ -243,6 +273,26 @@ mod tests {
         };
         assert_eq!(reloaded(40, 0).bounded(), reloaded(32, 16));
         assert_eq!(reloaded(32, 0).bounded(), reloaded(32, 0));
+    }
+
+    /// A guest that keeps to the rate limit of events still adds thousands an hour.
+    #[test]
+    fn events_of_one_port_evict_none_of_another() {
+        let journal = std::sync::Arc::new(Journal::new(KEPT, KEPT_OF_PORT));
+        let attached = NetworkEvent::PortAttached { port: "db".into(), segment: "lan".into() };
+        journal.add(attached.clone());
+        let moved = NetworkEvent::AddressMoved {
+            segment: "lan".into(),
+            address: "02:00:00:00:00:01".into(),
+            from: "db".into(),
+            to: "web".into(),
+        };
+        let running = NetworkEvent::PortRunning { port: "web".into() };
+        (0..KEPT).for_each(|_| [&moved, &running].into_iter().for_each(|event| drop(journal.add(event.clone()))));
+        let batch = journal.reader(memlane_observe::events::From::Oldest).take(2 * KEPT);
+        assert_eq!(batch.records.len(), 1 + KEPT_OF_PORT);
+        assert_eq!((&batch.records[0].event, batch.records[0].sequence), (&attached, 0));
+        assert_eq!(batch.missed as usize, 2 * KEPT - KEPT_OF_PORT);
     }
 
     #[test]

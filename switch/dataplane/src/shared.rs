@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::budget::Budget;
 use crate::descriptors::Descriptors;
-use crate::journal::{Journal, KEPT};
+use crate::journal::{Journal, KEPT, KEPT_OF_PORT};
 use crate::memory::{Fetch, sigbus};
 use crate::pool::Pool;
 use crate::settings::Settings;
@@ -52,7 +52,7 @@ impl Shared {
             pool: Arc::new(Pool::new(Arc::clone(&budget), spare)),
             budget,
             foreign: Arc::default(),
-            journal: Arc::new(Journal::new(KEPT)),
+            journal: Arc::new(Journal::new(KEPT, KEPT_OF_PORT)),
             key,
             settings,
         }

@@ -46,7 +46,7 @@ pub struct EventsQuery {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct EventReport {
-    /// Its number; numbers are consecutive.
+    /// Its number; numbers ascend, and those of evicted events are left out.
     pub sequence: u64,
     /// Seconds since 1970.
     pub time: f64,
@@ -63,7 +63,7 @@ impl EventReport {
     }
 }
 
-/// Stands for events that were overwritten before the client read them.
+/// Stands for events, before and between the next ones, that were evicted before the client read them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Missed {
     /// Number of missed events.
