@@ -11,10 +11,11 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::budget::{Account, Permit};
-use crate::config::{Config, PortChange, PortConfig, PortKind, UplinkConfig};
+use crate::config::{Config, PortConfig, PortKind, UplinkConfig};
 use crate::descriptors::{self, USUAL};
 use crate::folder;
 use crate::network::{AddError, AttachSettings, Network};
+use crate::port::settings::PortSettings;
 use crate::port::{Offer, Port, default_address};
 use crate::shared::Shared;
 use crate::uplink::{Uplink, UplinkError, UplinkReport};
@@ -24,7 +25,7 @@ use memlane_backends::session;
 use memlane_backends::stream::{self, Passt};
 use memlane_backends::tap::{self, Tap, TapError, TapSettings};
 use memlane_backends::vhost_user::access::Access;
-use memlane_backends::vhost_user::{self, Endpoint, PortSettings, Session};
+use memlane_backends::vhost_user::{self, DeviceSettings, Endpoint, Session};
 use memlane_backends::xen::{News, Wanted, XenError, XenstoreWatcher};
 
 /// Why a network cannot be started, or a port attached.
@@ -243,8 +244,9 @@ impl Daemon {
         let uplink = Uplink::start(&self.network, &self.config.name, config, members)?;
         let attached = self.attached();
         let its_ports = || attached.iter().filter(|attached| attached.config.segment == config.segment);
-        if let Some(port) = its_ports().find(|attached| attached.config.mtu.is_some_and(|mtu| mtu > uplink.mtu())) {
-            let cause = MtuError { mtu: port.config.mtu.unwrap_or_default(), segment: config.segment.clone(), most: uplink.mtu() };
+        if let Some(port) = its_ports().find(|attached| attached.config.settings.mtu.is_some_and(|mtu| mtu > uplink.mtu())) {
+            let cause =
+                MtuError { mtu: port.config.settings.mtu.unwrap_or_default(), segment: config.segment.clone(), most: uplink.mtu() };
             uplink.stop(&self.network);
             return Err(StartError::Mtu { port: port.config.name.clone(), cause });
         }
@@ -305,16 +307,9 @@ impl Daemon {
     }
 
     fn open(&self, config: &PortConfig, prepared: Prepared, members: usize) -> Result<(), StartError> {
-        self.check_mtu(config, config.mtu).map_err(|cause| StartError::Mtu { port: config.name.clone(), cause })?;
-        let attach_settings = AttachSettings {
-            name: &config.name,
-            segment: &config.segment,
-            limits: &config.limits,
-            link: &config.link,
-            mac: config.mac,
-            offer: self.offer(config),
-            enabled: config.enabled,
-        };
+        self.check_mtu(config, config.settings.mtu).map_err(|cause| StartError::Mtu { port: config.name.clone(), cause })?;
+        let attach_settings =
+            AttachSettings { name: &config.name, segment: &config.segment, settings: &config.settings, offer: self.offer(config) };
         let port = self.network.add_port(&attach_settings, members)?;
         match self.serve(config, &port, prepared.meeting) {
             Ok(server) => {
@@ -337,7 +332,11 @@ impl Daemon {
         Ok(match meeting {
             Meeting::FrontEnd(endpoint) => {
                 let (port, receive_offloads) = (Arc::clone(port), config.receive_offloads);
-                Server::FrontEnd(vhost_user::run(network, PortSettings { port, receive_offloads, pairs: config.queues }, endpoint)?)
+                Server::FrontEnd(vhost_user::run(
+                    network,
+                    DeviceSettings { port, receive_offloads, pairs: config.queues },
+                    endpoint,
+                )?)
             }
             Meeting::Stream(other) => Server::Own(stream::run(network, Arc::clone(port), other, config.kind.checksums())?),
             Meeting::Xen(wanted) => {
@@ -379,14 +378,14 @@ impl Daemon {
     /// Opens the interface of a TAP port.
     fn tap(&self, port: &PortConfig) -> Result<Meeting, StartError> {
         let PortKind::Tap { name, netns } = &port.kind else { return Err(io::Error::from(io::ErrorKind::InvalidInput).into()) };
-        let settings = TapSettings { name: name.clone(), netns: netns.clone(), mac: port.mac, mtu: self.offer(port).mtu };
+        let settings = TapSettings { name: name.clone(), netns: netns.clone(), mac: port.settings.mac, mtu: self.offer(port).mtu };
         let tap = Tap::open(&settings).map_err(|cause| StartError::Tap { port: port.name.clone(), cause })?;
         Ok(Meeting::Tap(tap, settings))
     }
 
     fn offer(&self, port: &PortConfig) -> Offer {
-        let mtu = port.mtu.or_else(|| self.uplink_mtu(&port.segment));
-        Offer { mac: port.mac.unwrap_or_else(|| default_address(&self.config.name, &port.name)), mtu }
+        let mtu = port.settings.mtu.or_else(|| self.uplink_mtu(&port.segment));
+        Offer { mac: port.settings.mac.unwrap_or_else(|| default_address(&self.config.name, &port.name)), mtu }
     }
 
     /// The MTU of the segment's uplink, if it has one.
@@ -443,35 +442,22 @@ impl Daemon {
         told
     }
 
-    /// Changes a port; returns its new configuration.
+    /// Has `change` change the settings of a port; returns its new configuration.
     ///
     /// # Errors
     /// A [`ChangeError`]; nothing has changed then.
-    pub fn change(&self, name: &str, change: &PortChange) -> Result<PortConfig, ChangeError> {
+    pub fn change(&self, name: &str, change: impl FnOnce(&mut PortSettings)) -> Result<PortConfig, ChangeError> {
         let mut all = self.attached();
         let attached = all.iter_mut().find(|attached| attached.config.name == name).ok_or_else(|| NoSuchPort(name.into()))?;
         let Attached { config, port, .. } = attached;
-        self.check_mtu(config, change.mtu.unwrap_or_default())?;
-        if let Some(mac) = change.mac.filter(|mac| *mac != config.mac) {
-            self.network.set_address(port, mac)?;
-            config.mac = mac;
+        let mut after = config.settings.clone();
+        change(&mut after);
+        if after.mtu != config.settings.mtu {
+            self.check_mtu(config, after.mtu)?;
         }
-        if let Some(mtu) = change.mtu {
-            config.mtu = mtu;
-        }
+        self.network.change_port(port, &config.settings, &after)?;
+        config.settings = after;
         port.set_offer(self.offer(config));
-        if let Some(limits) = change.limits.as_ref().filter(|limits| **limits != config.limits) {
-            config.limits = limits.clone();
-            self.network.set_limits(port, limits);
-        }
-        if let Some(link) = change.link.as_ref().filter(|link| **link != config.link) {
-            config.link = link.clone();
-            self.network.set_link(port, link.clone());
-        }
-        if let Some(enabled) = change.enabled.filter(|enabled| *enabled != config.enabled) {
-            config.enabled = enabled;
-            self.network.set_port_enabled(port, enabled);
-        }
         Ok(config.clone())
     }
 
@@ -481,7 +467,7 @@ impl Daemon {
     /// There is none of this name.
     pub fn drain(&self, name: &str, timeout: Duration) -> Result<bool, NoSuchPort> {
         let port = self.network.find(name).ok_or_else(|| NoSuchPort(name.into()))?;
-        match self.change(name, &PortChange { enabled: Some(false), ..PortChange::default() }) {
+        match self.change(name, |settings| settings.enabled = false) {
             Err(ChangeError::NoSuchPort(none)) => Err(none),
             _ => Ok(self.network.await_drained(&port, timeout)),
         }
@@ -546,14 +532,14 @@ fn meeting(port: &PortConfig) -> Result<Meeting, StartError> {
         PortKind::Passt(arguments) => {
             Passt::probe().map_err(|cause| StartError::Passt { port: port.name.clone(), cause })?;
             let arguments = arguments.iter().map(Into::into).collect();
-            Meeting::Stream(stream::Other::Passt(Passt { arguments, mtu: port.mtu }))
+            Meeting::Stream(stream::Other::Passt(Passt { arguments, mtu: port.settings.mtu }))
         }
         PortKind::Xen { domain, vif } => Meeting::Xen(Wanted {
             domain: domain.clone(),
             vif: *vif,
             queues: port.queues,
             receive_offloads: port.receive_offloads,
-            has_address: port.mac.is_some(),
+            has_address: port.settings.mac.is_some(),
         }),
         PortKind::Tap { .. } | PortKind::Null | PortKind::Loopback => Meeting::Nowhere,
     })

@@ -15,6 +15,7 @@ use memlane::memory::MemoryMap;
 use memlane::network::{AttachSettings, Network, RingParts};
 use memlane::offload::Offloads;
 use memlane::policy::{Limit, PortLimits};
+use memlane::port::settings::PortSettings;
 use memlane::port::{Offer, Port};
 use memlane::ring::RingOptions;
 use memlane::settings::{Poll, Settings};
@@ -188,11 +189,14 @@ impl Bed {
             let attach_settings = AttachSettings {
                 name: &text(name),
                 segment: &text(segment),
-                limits: &PortLimits { storm: 0, ..PortLimits::default() },
-                link: &link(flags & LINKED != 0),
-                mac: (flags & TIED != 0).then(|| MacAddress::new(address(name))),
+                settings: &PortSettings {
+                    limits: PortLimits { storm: 0, ..PortLimits::default() },
+                    link: link(flags & LINKED != 0),
+                    mac: (flags & TIED != 0).then(|| MacAddress::new(address(name))),
+                    mtu: None,
+                    enabled: flags & DISABLED == 0,
+                },
                 offer: Offer::default(),
-                enabled: flags & DISABLED == 0,
             };
             if let Ok(port) = network.add_port(&attach_settings, 2) {
                 start_rings(network, &port, rings, [0; 2]);

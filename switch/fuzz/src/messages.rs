@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use memlane::frame::MacAddress;
 use memlane::network::{AttachSettings, Network};
-use memlane::policy::PortLimits;
+use memlane::port::settings::PortSettings;
 use memlane::port::{Offer, Port};
 use memlane::settings::Settings;
 use memlane::shared::Shared;
-use memlane_backends::vhost_user::{PortSettings, converse};
+use memlane_backends::vhost_user::{DeviceSettings, converse};
 use memlane_rig::guest::ToyGuest;
 use vmm_sys_util::eventfd::EventFd;
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
@@ -119,17 +119,14 @@ fn add_port(network: &Network, number: u8) -> Arc<Port> {
     let attach_settings = AttachSettings {
         name: &format!("p{number}"),
         segment: "lan",
-        limits: &PortLimits::default(),
-        link: &None,
-        mac: None,
+        settings: &PortSettings::default(),
         offer: Offer { mac: MacAddress::new([2, 0, 0, 0, 0, number]), mtu: Some(9000) },
-        enabled: true,
     };
     network.add_port(&attach_settings, 3).expect("a port")
 }
 
-fn settings(port: &Arc<Port>) -> PortSettings {
-    PortSettings { port: Arc::clone(port), receive_offloads: true, pairs: 2 }
+fn settings(port: &Arc<Port>) -> DeviceSettings {
+    DeviceSettings { port: Arc::clone(port), receive_offloads: true, pairs: 2 }
 }
 
 /// An honest guest on `port`.

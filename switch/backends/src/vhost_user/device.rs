@@ -12,7 +12,7 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures};
 
-use super::PortSettings;
+use super::DeviceSettings;
 use super::control::{Commands, ControlQueue};
 use super::features::{self, Agreed, Circumstances};
 use super::shared_memory_check::SharedMemoryProblem;
@@ -35,7 +35,7 @@ const SLOTS: u64 = 509;
 /// One connection's view of a port.
 pub struct Device {
     network: Arc<Network>,
-    settings: PortSettings,
+    settings: DeviceSettings,
     /// The features offered to the guest, fixed for as long as this connection lasts.
     offer: Offer,
     protocol: u64,
@@ -77,7 +77,7 @@ fn refuse(cause: impl ToString) -> Error {
 
 impl Device {
     /// A device without memory, features or queues.
-    pub fn new(network: Arc<Network>, settings: PortSettings) -> Self {
+    pub fn new(network: Arc<Network>, settings: DeviceSettings) -> Self {
         Self {
             network,
             offer: settings.port.offer(),

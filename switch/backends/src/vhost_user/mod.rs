@@ -30,7 +30,7 @@ use crate::port::Port;
 
 /// Configuration of a vhost-user port.
 #[derive(Clone, Debug)]
-pub struct PortSettings {
+pub struct DeviceSettings {
     /// The port.
     pub port: Arc<Port>,
     /// Whether the guest may receive GSO frames and partial checksums (configuration key `receive-offloads`).

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use vhost::vhost_user::BackendReqHandler;
 
-use super::PortSettings;
+use super::DeviceSettings;
 use super::access::Access;
 use super::device::Device;
 use super::extra;
@@ -75,7 +75,7 @@ pub struct Session {
 ///
 /// # Errors
 /// The kernel refuses a thread or descriptors.
-pub fn run(network: Arc<Network>, settings: PortSettings, endpoint: Endpoint) -> io::Result<Session> {
+pub fn run(network: Arc<Network>, settings: DeviceSettings, endpoint: Endpoint) -> io::Result<Session> {
     if let Some(listener) = endpoint.listener() {
         listener.set_nonblocking(true)?;
     }
@@ -170,7 +170,7 @@ fn meet(network: &Network, port: &Port, endpoint: &Endpoint, waiter: &Waiter, qu
 }
 
 /// Serves one connection to its end.
-fn serve(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream, listener: Option<&UnixListener>) {
+fn serve(network: &Arc<Network>, settings: &DeviceSettings, stream: UnixStream, listener: Option<&UnixListener>) {
     let port = &settings.port;
     let Some(_held) = port.descriptors.take(descriptors::OF_CONNECTION) else {
         return network.note_shortage(port);
@@ -207,7 +207,7 @@ fn serve(network: &Arc<Network>, settings: &PortSettings, stream: UnixStream, li
 }
 
 /// Quarantines the port and pauses, so that a front end that keeps breaking rules gets a small part of a CPU.
-fn quarantine(network: &Network, settings: &PortSettings, cause: &str) {
+fn quarantine(network: &Network, settings: &DeviceSettings, cause: &str) {
     network.quarantine(&settings.port, cause);
     std::thread::sleep(PENALTY);
 }
@@ -219,7 +219,7 @@ fn quarantine(network: &Network, settings: &PortSettings, cause: &str) {
 /// The front end violated the protocol, or the connection failed.
 pub fn converse(
     network: &Arc<Network>,
-    settings: &PortSettings,
+    settings: &DeviceSettings,
     stream: UnixStream,
     listener: Option<&UnixListener>,
 ) -> Result<(), io::Error> {

@@ -121,7 +121,7 @@ impl Meeting {
             let text = format!("port '{}' is of the kind {}; guests need a vhost-user port", port.name, port.kind.name());
             return Err(Failure::Configuration(text));
         };
-        let mac = port.mac.unwrap_or_else(|| default_address(network, &port.name)).to_string();
+        let mac = port.settings.mac.unwrap_or_else(|| default_address(network, &port.name)).to_string();
         Ok(Self { port: port.clone(), path: absolute(path), connect: *connect, mac })
     }
 
@@ -170,7 +170,7 @@ impl QemuOptions {
         if pairs > 1 {
             device.push_str(",mq=on");
         }
-        if let Some(mtu) = meeting.port.mtu {
+        if let Some(mtu) = meeting.port.settings.mtu {
             device.push_str(&format!(",host_mtu={mtu}"));
         }
         if self.no_vectors || qemu.crashes_with_vectors() {
@@ -237,7 +237,7 @@ const TRANSLATED: &str = "\n  Its <driver> may say iommu='on', as confidential g
 /// Properties of the guest's device in QEMU that libvirt has no element for, or none that works: its own `<mtu>` is for
 /// interfaces that exist on the host too.
 fn properties(port: &PortConfig, qemu: qemu::Qemu) -> Vec<(&'static str, u16)> {
-    let mtu = port.mtu.map(|mtu| ("host_mtu", mtu));
+    let mtu = port.settings.mtu.map(|mtu| ("host_mtu", mtu));
     mtu.into_iter().chain(qemu.crashes_with_vectors().then_some(("vectors", 0))).collect()
 }
 

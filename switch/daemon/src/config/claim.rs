@@ -134,7 +134,7 @@ impl PortConfig {
             PortKind::Xen { domain, vif } => Some(("xen", Claim::Vif(domain, *vif))),
             PortKind::Passt(_) | PortKind::Null | PortKind::Loopback => None,
         };
-        let mac = self.mac.map(|mac| ("mac", Claim::Address(mac, &self.segment)));
+        let mac = self.settings.mac.map(|mac| ("mac", Claim::Address(mac, &self.segment)));
         [Some(("name", Claim::Name(&self.name))), of_kind, mac].into_iter().flatten().collect()
     }
 

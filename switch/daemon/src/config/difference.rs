@@ -1,7 +1,6 @@
 //! The difference between two configurations: ports to add, to remove, to create again, to change in place; uplinks to add and to
 //! remove.
 
-use super::PortChange;
 use super::{Config, PortConfig, PortKind, UplinkConfig};
 use crate::settings::Settings;
 
@@ -96,17 +95,6 @@ pub fn keys(before: &PortConfig, after: &PortConfig) -> Vec<String> {
     keys
 }
 
-/// The change of run-time keys that turns `before` into `after`.
-pub fn change(before: &PortConfig, after: &PortConfig) -> PortChange {
-    PortChange {
-        limits: (before.limits != after.limits).then(|| after.limits.clone()),
-        link: (before.link != after.link).then(|| after.link.clone()),
-        mac: (before.mac != after.mac).then_some(after.mac),
-        mtu: (before.mtu != after.mtu).then_some(after.mtu),
-        enabled: (before.enabled != after.enabled).then_some(after.enabled),
-    }
-}
-
 /// Keys beside the ports with different values.
 fn settings(before: &Config, after: &Config) -> Vec<&'static str> {
     let (old, new): (&Settings, &Settings) = (&before.settings, &after.settings);
@@ -181,16 +169,5 @@ mod tests {
         let (mac, mtu) = ("mac = \"02:00:00:00:00:01\"", "mtu = 1400");
         assert!(anew("tap = \"t\"", mac) && anew("tap = \"t\"", mtu) && anew("passt = true", mtu) && anew("loopback = true", mac));
         assert!(!anew("vhost-user = \"/a\"", mac) && !anew("vhost-user = \"/a\"", mtu) && !anew("tap = \"t\"", "weight = 2"));
-    }
-
-    /// Every key of a port is either changed in place or leads to a new port; none is missed.
-    #[test]
-    fn a_change_holds_all_that_can_change() {
-        let before = &config("[[port]]\nname = \"a\"\nnull = true\nmac = \"02:00:00:00:00:01\"\n").ports[0];
-        let text = "[[port]]\nname = \"a\"\nnull = true\nweight = 2\nlink = { loss = 0.5 }\nmtu = 1400\nenabled = false\n";
-        let after = &config(text).ports[0];
-        let PortChange { limits, link, mac, mtu, enabled } = change(before, after);
-        assert_eq!((limits, link), (Some(after.limits.clone()), Some(after.link.clone())));
-        assert_eq!((mac, mtu, enabled), (Some(None), Some(Some(1400)), Some(false)));
     }
 }

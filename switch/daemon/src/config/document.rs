@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::uplink::UDP_PORT;
 use crate::link::Impairment;
 use crate::policy::{AntiSpoof, DEFAULT_STORM, Limit, PortLimits};
+use crate::port::settings::PortSettings;
 use crate::quantity;
 use crate::settings::Poll;
 use memlane_backends::stream::checksums::Checksums;
@@ -281,15 +282,30 @@ impl PortEntry {
         Self::KINDS.into_iter().zip(there).filter_map(|(key, there)| there.then_some(key)).collect()
     }
 
-    /// The weight and the rate limits of the port.
-    pub fn limits(&self) -> PortLimits {
-        PortLimits {
-            weight: self.weight,
-            transmit: self.transmit.clone(),
-            receive: self.receive.clone(),
-            storm: self.storm,
-            anti_spoof: self.anti_spoof,
+    /// The settings that may change while the port runs; the entry must be checked.
+    pub(super) fn settings(&self) -> PortSettings {
+        PortSettings {
+            enabled: self.enabled,
+            mac: self.mac.as_deref().and_then(|mac| mac.parse().ok()),
+            mtu: self.mtu,
+            limits: PortLimits {
+                weight: self.weight,
+                transmit: self.transmit.clone(),
+                receive: self.receive.clone(),
+                storm: self.storm,
+                anti_spoof: self.anti_spoof,
+            },
+            link: self.link.clone().filter(|link| *link != Impairment::default()),
         }
+    }
+
+    /// States `settings`, so that [`Self::settings`] returns them.
+    pub(super) fn state(&mut self, settings: &PortSettings) {
+        let PortSettings { enabled, mac, mtu, limits, link } = settings.clone();
+        let PortLimits { weight, transmit, receive, storm, anti_spoof } = limits;
+        (self.enabled, self.mac, self.mtu, self.link) = (enabled, mac.map(|mac| mac.to_string()), mtu, link);
+        (self.weight, self.transmit, self.receive) = (weight, transmit, receive);
+        (self.storm, self.anti_spoof) = (storm, anti_spoof);
     }
 }
 

@@ -171,19 +171,11 @@ impl From<&PortConfig> for PortEntry {
             null: *kind == PortKind::Null,
             loopback: *kind == PortKind::Loopback,
             segment: port.segment.clone(),
-            enabled: port.enabled,
-            mac: port.mac.map(|mac| mac.to_string()),
-            mtu: port.mtu,
             receive_offloads: port.receive_offloads,
             queues: port.queues,
-            weight: port.limits.weight,
-            transmit: port.limits.transmit.clone(),
-            receive: port.limits.receive.clone(),
-            storm: port.limits.storm,
-            anti_spoof: port.limits.anti_spoof,
-            link: port.link.clone(),
             ..Self::default()
         };
+        entry.state(&port.settings);
         match kind {
             PortKind::VhostUser { path, .. } => entry.vhost_user = Some(path.clone()),
             PortKind::Stream { path, checksums, .. } => (entry.stream, entry.checksums) = (Some(path.clone()), *checksums),

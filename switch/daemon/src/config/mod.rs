@@ -8,7 +8,6 @@
 //! 5. [`claim`]: resources that only one port can have. [`renamed`]: old keys and their new names. [`json`]: the same keys as
 //!    JSON, for running networks. [`difference`]: the changes from one configuration to another.
 
-mod change;
 pub mod check;
 pub mod claim;
 pub mod difference;
@@ -28,7 +27,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use change::PortChange;
 pub use check::{Mistake, Mistakes};
 pub use document::{Document, PasstEntry, PortEntry, SegmentEntry};
 use metrics::MetricsListener;
@@ -38,9 +36,7 @@ use web::WebListener;
 pub(crate) use words::{either, inline_table, nearest, printable};
 
 pub use crate::folder::runtime as runtime_folder;
-use crate::frame::MacAddress;
-use crate::link::Impairment;
-use crate::policy::PortLimits;
+use crate::port::settings::PortSettings;
 use crate::port::short_hash;
 use crate::settings::{Poll, Settings};
 use memlane_backends::stream::checksums::Checksums;
@@ -80,22 +76,14 @@ pub struct PortConfig {
     pub name: String,
     /// Name of its segment.
     pub segment: String,
-    /// Whether it forwards frames.
-    pub enabled: bool,
-    /// MAC address offered to the guest and tied to the port.
-    pub mac: Option<MacAddress>,
-    /// MTU offered to the guest.
-    pub mtu: Option<u16>,
+    /// Settings that may change while it runs.
+    pub settings: PortSettings,
     /// Whether the guest may receive GSO frames and partial checksums.
     pub receive_offloads: bool,
     /// Queue pairs.
     pub queues: u16,
     /// Access rights of its socket.
     pub access: Access,
-    /// Weight and rate limits.
-    pub limits: PortLimits,
-    /// Link emulation of the receive direction.
-    pub link: Option<Impairment>,
     /// Its back end.
     pub kind: PortKind,
 }
@@ -387,14 +375,10 @@ impl PortConfig {
         Self {
             name: entry.name.clone().unwrap_or_default(),
             segment: entry.segment.clone(),
-            enabled: entry.enabled,
-            mac: entry.mac.as_deref().and_then(|mac| mac.parse().ok()),
-            mtu: entry.mtu,
+            settings: entry.settings(),
             receive_offloads: entry.receive_offloads,
             queues: entry.queues,
             access: if kind.listens() { entry.access.or(general) } else { Access::default() },
-            limits: entry.limits(),
-            link: entry.link.clone().filter(|link| *link != Impairment::default()),
             kind,
         }
     }

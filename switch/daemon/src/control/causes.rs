@@ -157,8 +157,8 @@ impl Subject<'_> {
 
     /// An MTU that differs from that of another port. Without the key, guests use 1500 bytes.
     fn mtu(&self) -> Option<Cause> {
-        let own = self.entry.mtu.unwrap_or(USUAL_MTU);
-        let of = |other: &PortConfig| other.mtu.unwrap_or(USUAL_MTU);
+        let own = self.entry.settings.mtu.unwrap_or(USUAL_MTU);
+        let of = |other: &PortConfig| other.settings.mtu.unwrap_or(USUAL_MTU);
         let other = self.others().find(|other| of(other) != own)?;
         let text = format!("its mtu is {own}, and that of {} is {}: longer frames are lost", other.name, of(other));
         Some(Cause::new(CauseKind::Mtu, text, format!("Give all ports of segment {} the same key mtu", self.entry.segment)))

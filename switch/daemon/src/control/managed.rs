@@ -20,7 +20,7 @@ use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
 use super::state::SavedNetwork;
 use super::state_file::StateFile;
 use super::why::WhyFrame;
-use crate::config::difference::{self, Difference};
+use crate::config::difference::Difference;
 use crate::config::{Config, Mistakes, PortConfig, PortEntry, Reread};
 use crate::daemon::{Daemon, NoSuchPort};
 use crate::journal::NetworkEvent;
@@ -246,8 +246,10 @@ impl Managed {
     /// There is no such port, or the request has no frame.
     pub fn why(&self, name: &str, question: &WhyFrame) -> Result<Forecast, Refusal> {
         let port = self.port(name)?;
-        let own =
-            port.mac.unwrap_or_else(|| default_address(&self.config().map_or_else(|_| String::new(), |config| config.name), name));
+        let own = port
+            .settings
+            .mac
+            .unwrap_or_else(|| default_address(&self.config().map_or_else(|_| String::new(), |config| config.name), name));
         let frame = question
             .bytes(own)
             .map_err(|(key, text)| Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, vec![(key.to_owned(), text)]))?;
@@ -333,7 +335,7 @@ impl Managed {
         let before = self.port(name)?;
         let after = before.patched(patch)?;
         self.refuse_clashes(&after, name)?;
-        let port = self.ask(|daemon| daemon.change(name, &difference::change(&before, &after)))??;
+        let port = self.ask(|daemon| daemon.change(name, |settings| *settings = after.settings))??;
         self.keep(&base)?;
         Ok(port.entry())
     }

@@ -52,7 +52,7 @@ use memlane_backends::vhost_user::access::Access;
 use memlane_backends::vhost_user::socket::{self, Listener};
 pub use problem::{Problem, Refusal};
 pub use report::{PortReport, PortView, Report};
-pub use routes::{Change, document};
+pub use routes::document;
 
 /// Refuses a control socket at which a network listens already.
 ///

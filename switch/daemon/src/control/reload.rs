@@ -6,8 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::daemon_handle::DaemonHandle;
-use crate::config::PortChange;
-use crate::config::difference::{self, Changed, Difference};
+use crate::config::difference::{Changed, Difference};
 use crate::config::{Config, PortConfig, UplinkConfig};
 use crate::daemon::Daemon;
 
@@ -178,13 +177,16 @@ fn detach_all(handle: &DaemonHandle, difference: &Difference, anew: &[&Changed],
 
 fn change_all(daemon: &Daemon, all: &[&Changed], done: &mut Reloaded) {
     // MAC addresses are released before they are claimed: two ports may swap theirs.
-    for changed in all.iter().filter(|changed| changed.before.mac.is_some() && changed.before.mac != changed.after.mac) {
-        if let Err(error) = daemon.change(&changed.before.name, &PortChange { mac: Some(None), ..PortChange::default() }) {
+    for changed in all
+        .iter()
+        .filter(|changed| changed.before.settings.mac.is_some() && changed.before.settings.mac != changed.after.settings.mac)
+    {
+        if let Err(error) = daemon.change(&changed.before.name, |settings| settings.mac = None) {
             done.fail(&changed.before.name, error);
         }
     }
     for changed in all {
-        match daemon.change(&changed.after.name, &difference::change(&changed.before, &changed.after)) {
+        match daemon.change(&changed.after.name, |settings| *settings = changed.after.settings.clone()) {
             Ok(_) => done.changed.push(told(changed)),
             Err(error) => done.fail(&changed.after.name, error),
         }

@@ -249,14 +249,14 @@ impl PortReport {
         let state = status.state();
         let (front_end, turned_away) = status.front_end();
         let own = |offered: bool| offered.then(|| default_address(&config.name, &port.name));
-        let address = port.mac.or_else(|| own(!matches!(port.kind, PortKind::Tap { .. } | PortKind::Null)));
+        let address = port.settings.mac.or_else(|| own(!matches!(port.kind, PortKind::Tap { .. } | PortKind::Null)));
         Some(Self {
             name: port.name.clone(),
             segment: port.segment.clone(),
             kind: port.kind.name().into(),
             place: port.kind.place(),
-            state: if port.enabled { state.name() } else { "disabled" }.into(),
-            enabled: port.enabled,
+            state: if port.settings.enabled { state.name() } else { "disabled" }.into(),
+            enabled: port.settings.enabled,
             address: address.map(|address| address.to_string()),
             cause: match state {
                 port::PortState::Quarantined(cause) => Some(cause),
@@ -267,8 +267,8 @@ impl PortReport {
             front_end,
             turned_away,
             learned_addresses: status.learned_addresses(),
-            limits: port.limits.clone(),
-            link: port.link.clone(),
+            limits: port.settings.limits.clone(),
+            link: port.settings.link.clone(),
             memory_paid: status.paid(),
             descriptors: status.descriptors.held(),
             totals: status.totals(),

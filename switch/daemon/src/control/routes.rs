@@ -1,5 +1,6 @@
 //! The requests that a running network answers, and their bodies.
 
+use std::borrow::Cow;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,9 +10,9 @@ use axum::response::{IntoResponse, Response};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use memlane_observe::metrics::Format;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::api::{About, Api, Sent};
 use super::capture::{self, CaptureRequest};
@@ -24,9 +25,8 @@ use super::reload::{ReloadOptions, Reloaded};
 use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
 use super::stream::{self, EventsQuery, Form, Lease};
 use super::why::{Why, WhyFrame};
+use crate::config::difference::CHANGEABLE;
 use crate::config::{Document, PortEntry};
-use crate::link::Impairment;
-use crate::policy::{AntiSpoof, Limit};
 use crate::quantity;
 
 /// Longest timeout of draining a port.
@@ -40,46 +40,39 @@ const PAGE_BYTES: usize = 64 << 10;
 #[serde(transparent)]
 pub struct NewPort(#[schemars(with = "PortEntry")] Value);
 
-/// Changes to a port: a missing key stays as it is, null removes a key.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct Change {
-    /// As in the file.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub weight: Option<u16>,
-    /// As in the file; replaces the whole limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(transform = quantity::or_text("limit"))]
-    pub transmit: Option<Limit>,
-    /// As in the file; replaces the whole limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(transform = quantity::or_text("limit"))]
-    pub receive: Option<Limit>,
-    /// As in the file.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub storm: Option<u64>,
-    /// As in the file.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub anti_spoof: Option<AntiSpoof>,
-    /// As in the file; replaces the whole link emulation, and an empty object removes it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(transform = quantity::or_none)]
-    pub link: Option<Impairment>,
-    /// As in the file. The guest is offered it when it connects next.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mac: Option<Option<String>>,
-    /// As in the file. The guest is offered it when it connects next.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mtu: Option<Option<u16>>,
-    /// As in the file.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub enabled: Option<bool>,
+/// Changes to a running port, with keys of a `[[port]]` in the file: a missing key stays as it is, null removes a key, and a
+/// guest is offered a new `mac` or `mtu` when it connects next.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(transparent)]
+pub struct Patch(Map<String, Value>);
+
+impl JsonSchema for Patch {
+    fn schema_name() -> Cow<'static, str> {
+        "Change".into()
+    }
+
+    /// The schema of a port in the file, with those keys that can change; each may be null.
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut schema = PortEntry::json_schema(generator);
+        let object = schema.ensure_object();
+        object.insert("description".into(), "Keys to change: a missing key stays as it is, null removes a key, a table replaces all of the former one. A guest is offered a new MAC address or MTU when it connects next.".into());
+        if let Some(Value::Object(keys)) = object.get_mut("properties") {
+            keys.retain(|key, _| CHANGEABLE.contains(&key.as_str()));
+            keys.values_mut().for_each(or_null);
+        }
+        schema
+    }
 }
 
-/// The body of a [`Change`].
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(transparent)]
-pub struct Patch(#[schemars(with = "Change")] Map<String, Value>);
+/// Makes the schema of a key that has a default that of one that may be null, and has none.
+fn or_null(schema: &mut Value) {
+    let Value::Object(key) = schema else { return };
+    key.remove("default");
+    let description = key.remove("description");
+    let own = Value::Object(std::mem::take(key));
+    key.extend(description.map(|text| ("description".to_owned(), text)));
+    key.insert("anyOf".into(), json!([own, { "type": "null" }]));
+}
 
 /// Timeout of draining a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -68,7 +68,7 @@ mod tests {
         let mac = "00:16:3e:00:00:01".parse().ok();
         let newcomer = Newcomer { domain: 3, vif: 1, segment: Some("lan".into()), mac };
         let port = PortConfig::from_json(&entry(&newcomer), Path::new("")).unwrap();
-        assert_eq!((port.name.as_str(), port.segment.as_str(), port.mac), ("vif3.1", "lan", mac));
+        assert_eq!((port.name.as_str(), port.segment.as_str(), port.settings.mac), ("vif3.1", "lan", mac));
         assert_eq!(port.kind, PortKind::Xen { domain: "3".into(), vif: 1 });
         let bare = Newcomer { segment: None, mac: None, ..newcomer };
         assert_eq!(PortConfig::from_json(&entry(&bare), Path::new("")).unwrap().segment, "lan");

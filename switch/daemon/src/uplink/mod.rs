@@ -35,7 +35,7 @@ use crate::config::UplinkConfig;
 use crate::descriptors::{self, OF_UPLINK};
 use crate::frame::MacAddress;
 use crate::network::{AddError, AttachSettings, Network};
-use crate::policy::PortLimits;
+use crate::port::settings::PortSettings;
 use crate::port::{Offer, Port};
 use crate::stats::PortTotals;
 use devices::Devices;
@@ -232,11 +232,8 @@ fn add_port(network: &Network, config: &UplinkConfig, mtu: u16, members: usize) 
     let attach_settings = AttachSettings {
         name: &format!("uplink:{}", config.segment),
         segment: &config.segment,
-        limits: &PortLimits::default(),
-        link: &None,
-        mac: None,
+        settings: &PortSettings::default(),
         offer: Offer { mtu: Some(mtu), ..Offer::default() },
-        enabled: true,
     };
     network.add_port(&attach_settings, members)
 }

@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use memlane::config::{Config, PortChange, PortConfig};
+use memlane::config::{Config, PortConfig};
 use memlane::daemon::{ChangeError, Daemon, NoSuchPort, StartError};
 use memlane::frame::MacAddress;
 use memlane::network::AddError;
 use memlane::port::PortState;
+use memlane::port::settings::PortSettings;
 use memlane_rig::guest::ToyGuest;
 use memlane_rig::memory::MemoryPlan;
 
@@ -26,8 +27,8 @@ fn guest(bed: &Bed, name: &str, index: usize) -> ToyGuest {
     guest
 }
 
-fn enabled(yes: bool) -> PortChange {
-    PortChange { enabled: Some(yes), ..PortChange::default() }
+fn enabled(yes: bool) -> impl FnOnce(&mut PortSettings) {
+    move |settings| settings.enabled = yes
 }
 
 #[test]
@@ -62,8 +63,8 @@ fn what_is_taken_is_refused_and_leaves_nothing_behind() {
     assert!(matches!(address, StartError::Add(AddError::AddressTaken { .. })), "{address}");
     assert!(!bed.folder().join("other.sock").exists(), "nobody is met where there is no port");
     daemon.attach(&port(&bed, "other", "segment = \"lan2\"\nmac = \"02:00:00:00:00:07\"")).unwrap();
-    assert_eq!(daemon.change("other", &enabled(true)).unwrap().segment, "lan2");
-    assert_eq!(daemon.change("nobody", &enabled(true)), Err(ChangeError::NoSuchPort(NoSuchPort("nobody".into()))));
+    assert_eq!(daemon.change("other", enabled(true)).unwrap().segment, "lan2");
+    assert_eq!(daemon.change("nobody", enabled(true)), Err(ChangeError::NoSuchPort(NoSuchPort("nobody".into()))));
 }
 
 /// A guest that comes into another segment, at a port with the number of one that went, hears nothing that was meant for that one.
@@ -135,7 +136,7 @@ fn who_is_disabled_neither_sends_nor_is_sent_to() {
     let daemon = bed.daemon();
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
     announce(&mut [&mut a, &mut b]);
-    daemon.change("p1", &enabled(false)).unwrap();
+    daemon.change("p1", enabled(false)).unwrap();
     a.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
     a.wait_sent(TIMEOUT).unwrap();
     assert_silent(&mut b);
@@ -143,7 +144,7 @@ fn who_is_disabled_neither_sends_nor_is_sent_to() {
     // Its transmit frames wait in its ring.
     b.send(&frame(mac(1), mac(0), 100, 2)).unwrap();
     assert_silent(&mut a);
-    daemon.change("p1", &enabled(true)).unwrap();
+    daemon.change("p1", enabled(true)).unwrap();
     assert_eq!(a.receive(TIMEOUT).unwrap().bytes, frame(mac(1), mac(0), 100, 2));
     a.send(&frame(mac(0), mac(1), 100, 3)).unwrap();
     assert_eq!(b.receive(TIMEOUT).unwrap().bytes, frame(mac(0), mac(1), 100, 3));
@@ -157,7 +158,7 @@ fn a_port_is_drained_once_nothing_of_it_is_under_way() {
     let mut b = bed.guest_with_four_buffers(1);
     announce(&mut [&mut a, &mut b]);
     assert_eq!(daemon.drain("p0", Duration::ZERO), Ok(true));
-    daemon.change("p0", &enabled(true)).unwrap();
+    daemon.change("p0", enabled(true)).unwrap();
     // One of its buffers holds the announcement.
     for number in 0..8 {
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
@@ -176,10 +177,10 @@ fn an_address_is_tied_to_another_port_while_the_network_runs() {
     let bad = |bed: &Bed| bed.drops(1, memlane::stats::DropReason::BadSource);
     b.send(&frame(mac(0), BROADCAST, 60, 1)).unwrap();
     bed.wait_for(|bed| bad(bed) == 1, "the address is another's");
-    let tied = |address| PortChange { mac: Some(address), ..PortChange::default() };
-    assert!(daemon.change("p1", &tied(Some(MacAddress::new(mac(0))))).is_err());
-    daemon.change("p0", &tied(None)).unwrap();
-    daemon.change("p1", &tied(Some(MacAddress::new(mac(0))))).unwrap();
+    let tied = |address| move |settings: &mut PortSettings| settings.mac = address;
+    assert!(daemon.change("p1", tied(Some(MacAddress::new(mac(0))))).is_err());
+    daemon.change("p0", tied(None)).unwrap();
+    daemon.change("p1", tied(Some(MacAddress::new(mac(0))))).unwrap();
     b.send(&frame(mac(0), BROADCAST, 60, 2)).unwrap();
     assert_eq!(a.receive(TIMEOUT).unwrap().bytes, frame(mac(0), BROADCAST, 60, 2));
     assert_eq!(bad(&bed), 1);
@@ -196,7 +197,7 @@ fn who_is_not_concerned_loses_nothing() {
         let changes = scope.spawn(|| {
             for n in 0..60 {
                 daemon.attach(&port(&bed, "late", if n % 2 == 0 { "" } else { "segment = \"other\"" })).unwrap();
-                daemon.change("p2", &enabled(n % 2 == 0)).unwrap();
+                daemon.change("p2", enabled(n % 2 == 0)).unwrap();
                 daemon.detach("late").unwrap();
             }
         });

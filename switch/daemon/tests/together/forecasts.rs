@@ -12,6 +12,7 @@ use memlane::network::{AttachSettings, Forecast, Network};
 use memlane::packet::Packet;
 use memlane::policy::{AntiSpoof, Flood, PortLimits};
 use memlane::port::end::{Backend, Ends, ReceiveEnd, TransmitEnd};
+use memlane::port::settings::PortSettings;
 use memlane::port::{Offer, Port};
 use memlane::ring::{OpenOutcome, PlaceOutcome};
 use memlane::settings::Settings;
@@ -136,16 +137,11 @@ impl World {
             let segment = if dice.once_in(8) { "other" } else { "lan" };
             let queue = Queue::default();
             let port = while_it_steps(&mut worker, || {
-                let settings = AttachSettings {
-                    name: &format!("p{number}"),
-                    segment,
-                    limits: &limits,
-                    link: &None,
-                    mac: pinned.then(|| address(number)),
-                    offer: Offer::default(),
-                    enabled,
-                };
-                let port = network.add_port(&settings, PORTS).unwrap();
+                let mac = pinned.then(|| address(number));
+                let settings = PortSettings { enabled, mac, limits: limits.clone(), ..PortSettings::default() };
+                let name = format!("p{number}");
+                let attach_settings = AttachSettings { name: &name, segment, settings: &settings, offer: Offer::default() };
+                let port = network.add_port(&attach_settings, PORTS).unwrap();
                 if runs {
                     network.serve(&port, Wire(Arc::clone(&queue))).unwrap();
                 }

@@ -42,6 +42,7 @@ mod messages;
 mod metrics;
 mod offloads;
 mod operator;
+mod port_settings;
 mod properties;
 mod renamed;
 mod ring_states;

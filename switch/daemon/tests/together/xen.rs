@@ -11,7 +11,7 @@ use crate::common::*;
 use memlane::frame::MacAddress;
 use memlane::link::Impairment;
 use memlane::network::AttachSettings;
-use memlane::policy::PortLimits;
+use memlane::port::settings::PortSettings;
 use memlane::port::{Offer, Port, PortState};
 use memlane::stats::DropReason;
 use memlane_backends::xen::in_memory::Hypervisor;
@@ -37,18 +37,10 @@ impl Xen {
 
     fn with(top: &str, domains: usize, link: Option<Impairment>) -> Self {
         let bed = Bed::with(top, &[""]);
-        let limits = PortLimits::default();
+        let settings = PortSettings { link, ..PortSettings::default() };
         let port = |index: usize| {
             let name = format!("x{index}");
-            let attach_settings = AttachSettings {
-                name: &name,
-                segment: "lan",
-                limits: &limits,
-                link: &link,
-                mac: None,
-                offer: Offer::default(),
-                enabled: true,
-            };
+            let attach_settings = AttachSettings { name: &name, segment: "lan", settings: &settings, offer: Offer::default() };
             bed.daemon().network().add_port(&attach_settings, 4).unwrap()
         };
         let ports = (1..=domains).map(port).collect();

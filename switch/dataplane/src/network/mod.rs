@@ -44,6 +44,7 @@ use crate::host_memory::HostMemory;
 use crate::id::{MAX_PAIRS, MAX_PORTS, PortId};
 use crate::link::Impairment;
 use crate::policy::PortLimits;
+use crate::port::settings::PortSettings;
 use crate::port::{Port, PortState};
 use crate::shared::Shared;
 use crate::time::cycles;
@@ -238,10 +239,29 @@ impl Network {
         self.worker(index).order(command)
     }
 
+    /// Makes the settings of `port`, which are `before`, those of `after`; the caller sets the offer.
+    ///
+    /// # Errors
+    /// [`AddError::AddressTaken`]; nothing has changed then.
+    pub fn change_port(&self, port: &Arc<Port>, before: &PortSettings, after: &PortSettings) -> Result<(), AddError> {
+        if after.mac != before.mac {
+            self.set_address(port, after.mac)?;
+        }
+        if after.limits != before.limits {
+            self.set_limits(port, &after.limits);
+        }
+        if after.link != before.link {
+            self.set_link(port, after.link.clone());
+        }
+        if after.enabled != before.enabled {
+            self.set_port_enabled(port, after.enabled);
+        }
+        Ok(())
+    }
+
     /// Sets the limits of `port`.
     pub fn set_limits(&self, port: &Port, limits: &PortLimits) {
         port.policy.set(limits);
-        port.set_limits(limits.clone());
         self.have_all_look();
     }
 
@@ -348,9 +368,8 @@ mod tests {
     }
 
     pub(super) fn add(network: &Network, name: &str, mac: Option<MacAddress>) -> Result<Arc<Port>, AddError> {
-        let (limits, offer) = (PortLimits::default(), Offer::default());
-        let attach_settings = AttachSettings { name, segment: "lan", limits: &limits, link: &None, mac, offer, enabled: true };
-        network.add_port(&attach_settings, 2)
+        let settings = PortSettings { mac, ..PortSettings::default() };
+        network.add_port(&AttachSettings { name, segment: "lan", settings: &settings, offer: Offer::default() }, 2)
     }
 
     #[test]

@@ -12,8 +12,7 @@ use super::Network;
 use crate::frame::MacAddress;
 use crate::id::{MAX_PORTS, PortId, SegmentId};
 use crate::journal::NetworkEvent;
-use crate::link::Impairment;
-use crate::policy::PortLimits;
+use crate::port::settings::PortSettings;
 use crate::port::{Offer, Port, PortState};
 use crate::segment::Segment;
 use crate::worker::Worker;
@@ -25,16 +24,10 @@ pub struct AttachSettings<'t> {
     pub name: &'t str,
     /// The name of its segment.
     pub segment: &'t str,
-    /// Its limits.
-    pub limits: &'t PortLimits,
-    /// Link emulation of frames to it.
-    pub link: &'t Option<Impairment>,
-    /// A MAC address that is pinned to it.
-    pub mac: Option<MacAddress>,
+    /// Its settings.
+    pub settings: &'t PortSettings,
     /// Device properties that it offers.
     pub offer: Offer,
-    /// Whether it is enabled, so that it sends and receives.
-    pub enabled: bool,
 }
 
 /// Reason why a port cannot be added, or get an address.
@@ -172,20 +165,21 @@ impl Network {
         if self.registry().by_name.contains_key(attach_settings.name) {
             return Err(AddError::NameTaken(attach_settings.name.into()));
         }
+        let settings = attach_settings.settings;
         let id = PortId(self.registry_mut().port_numbers.take().ok_or(AddError::Full)?);
         let segment = self.segment_for(attach_settings.segment, members);
-        let port = Port::new(id, attach_settings.name, &segment, attach_settings.limits, &self.shared);
-        if let Err(taken) = attach_settings.mac.map_or(Ok(()), |address| self.refuse_taken(address, &port)) {
+        let port = Port::new(id, attach_settings.name, &segment, &settings.limits, &self.shared);
+        if let Err(taken) = settings.mac.map_or(Ok(()), |address| self.refuse_taken(address, &port)) {
             self.give_numbers_back(&port, segment.members().is_empty());
             return Err(taken);
         }
         port.set_offer(attach_settings.offer);
-        port.set_path(attach_settings.link.into());
-        port.set_link(attach_settings.link.clone());
-        port.set_enabled(attach_settings.enabled);
-        port.policy.transmit.set_shut(!attach_settings.enabled);
+        port.set_path((&settings.link).into());
+        port.set_link(settings.link.clone());
+        port.set_enabled(settings.enabled);
+        port.policy.transmit.set_shut(!settings.enabled);
         self.join(&port);
-        if let Some(address) = attach_settings.mac {
+        if let Some(address) = settings.mac {
             // Last: workers look receivers up in the forwarding table, and all of them know this port from here on.
             let _ = segment.pin(address, id);
         }

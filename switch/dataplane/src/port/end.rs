@@ -32,9 +32,9 @@ use crate::stats::DropReason;
 /// use std::sync::Arc;
 ///
 /// use memlane_dataplane::network::{Network, AttachSettings};
-/// use memlane_dataplane::policy::PortLimits;
 /// use memlane_dataplane::pool::Pool;
 /// use memlane_dataplane::port::end::{Backend, Ends, ReceiveEnd, TransmitEnd};
+/// use memlane_dataplane::port::settings::PortSettings;
 /// use memlane_dataplane::port::{Offer, PortState};
 /// use memlane_dataplane::settings::Settings;
 /// use memlane_dataplane::shared::Shared;
@@ -78,8 +78,8 @@ use crate::stats::DropReason;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let network = Network::start(Shared::new(1, 7, Settings::default()), &[])?;
-/// let (limits, offer) = (PortLimits::default(), Offer::default());
-/// let attach_settings = AttachSettings { name: "sink", segment: "lan", limits: &limits, link: &None, mac: None, offer, enabled: true };
+/// let (settings, offer) = (PortSettings::default(), Offer::default());
+/// let attach_settings = AttachSettings { name: "sink", segment: "lan", settings: &settings, offer };
 /// let port = network.add_port(&attach_settings, 1)?;
 /// network.serve(&port, Sink)?;
 /// assert_eq!(port.state(), PortState::Running);

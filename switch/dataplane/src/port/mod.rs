@@ -10,6 +10,7 @@ pub mod events;
 pub mod peer;
 pub mod queue_view;
 pub mod rings;
+pub mod settings;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -131,7 +132,6 @@ pub struct Port {
 #[derive(Debug)]
 struct Inner {
     state: PortState,
-    limits: PortLimits,
     link: Option<Impairment>,
     offer: Offer,
     enabled: bool,
@@ -168,7 +168,6 @@ impl Port {
     pub fn new(id: PortId, name: &str, segment: &Arc<Segment>, limits: &PortLimits, shared: &Shared) -> Arc<Self> {
         let inner = Inner {
             state: PortState::Waiting,
-            limits: limits.clone(),
             link: None,
             offer: Offer::default(),
             enabled: true,
@@ -342,16 +341,6 @@ impl Port {
     /// Its state.
     pub fn state(&self) -> PortState {
         self.inner().state.clone()
-    }
-
-    /// Its limits.
-    pub fn limits(&self) -> PortLimits {
-        self.inner().limits.clone()
-    }
-
-    /// Sets its limits.
-    pub fn set_limits(&self, limits: PortLimits) {
-        self.inner().limits = limits;
     }
 
     /// Link emulation of frames to it.
