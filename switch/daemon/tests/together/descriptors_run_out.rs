@@ -1,13 +1,15 @@
 //! Descriptors run out: it is told, no front end is blamed for it, the others go on, and the network can still be asked.
 
 use std::fs::File;
+use std::io::Read;
+use std::net::Shutdown;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::{Running, memlane, printed, write};
-use crate::common::{TIMEOUT, frame, in_a_namespace, mac, wait_until};
+use crate::common::{POLL_INTERVAL, TIMEOUT, frame, in_a_namespace, mac, wait_until};
 use memlane_rig::guest::ToyGuest;
 use memlane_rig::memory::MemoryPlan;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -220,8 +222,13 @@ fn descriptors_that_are_lost_on_the_way_are_no_fault_of_the_front_end() {
         // SET_OWNER, and SET_MEM_TABLE with more descriptors than there is room for.
         send(&stream, 3, &[], &[]);
         send(&stream, 5, &table, &[memory.as_raw_fd(); 8]);
-        drop(stream);
+        stream.shutdown(Shutdown::Write).unwrap();
+        // The limit rises after the session has judged the message: with descriptors to spare, their loss is a fault of the front
+        // end. Without a descriptor, the connection is accepted only after that.
+        stream.set_read_timeout(Some(if more == 0 { POLL_INTERVAL } else { TIMEOUT })).unwrap();
+        let _ = (&stream).read(&mut [0]);
         net.leave(100);
+        drop(stream);
         wait_until(|| net.port(0)["state"] == "waiting", "the port waits again");
     }
     wait_until(|| net.log().contains("file descriptors ran out"), "the shortage is logged");
