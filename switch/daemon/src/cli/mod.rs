@@ -21,6 +21,7 @@ mod reload;
 mod service;
 mod set;
 mod status;
+mod top;
 mod up;
 mod usage;
 mod why;
@@ -95,6 +96,14 @@ enum Command {
     /// Show ports, workers and counters of a running network.
     #[command(after_help = "Examples:\n  memlane status net.toml\n  memlane status net.toml --json | jq .ports")]
     Status(status::Status),
+    /// Show ports and workers by their rates, once per interval, on the whole terminal.
+    ///
+    /// Keys: q quits; a, t, r, d, c, w, i and n sort by all traffic, TX, RX, drops, CPU, waiting frames, interrupts per frame and
+    /// name; / filters by a part of names and segments; Enter opens the page of the selected port. Rates are differences of the
+    /// counters that `memlane status` shows.
+    #[command(after_help = "Examples:\n  memlane top net.toml\n  memlane top net.toml --once --sort drops\n  \
+                      memlane top net.toml --once --json --interval 5s | jq '.ports[] | {name, \"transmit-bits-per-second\"}'")]
+    Top(top::Top),
     /// Show events of a running network: ports attached and detached, front ends, quarantines, the first drop for each reason.
     ///
     /// The last 4096 events are kept.
@@ -291,6 +300,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::List(list) => list.run(),
         Command::Down(down) => down.run(),
         Command::Status(status) => status.run(),
+        Command::Top(top) => top.run(),
         Command::Events(events) => events.run(),
         Command::Why(why) => why.run(),
         Command::Capture(capture) => capture.run(),

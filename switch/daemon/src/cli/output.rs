@@ -123,6 +123,17 @@ pub(super) fn bytes(number: u64) -> String {
     format!("{}B", if number < 1000 { number.to_string() } else { scaled(number) })
 }
 
+/// A rate per second: one decimal below 100, else as a count.
+pub(super) fn rate(rate: f64) -> String {
+    if rate == 0.0 || rate >= 99.95 { count(rate.round() as u64) } else { format!("{rate:.1}") }
+}
+
+/// Text of any origin on one line: characters that control a terminal or the direction of text are replaced.
+pub(super) fn shown(text: &str) -> String {
+    let hidden = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    text.replace(|c: char| c.is_control() || hidden(c), "?")
+}
+
 /// Three digits of `number`, which is 1000 or more, with a unit prefix.
 fn scaled(number: u64) -> String {
     let (mut value, mut prefix) = (number as f64, "");
@@ -159,6 +170,18 @@ mod tests {
         {
             assert_eq!(bytes(number), wanted);
         }
+    }
+
+    #[test]
+    fn rates_have_a_decimal_while_they_are_small() {
+        for (number, wanted) in [(0.0, "0"), (0.25, "0.2"), (12.0, "12.0"), (99.9, "99.9"), (99.96, "100"), (1.5e6, "1.50M")] {
+            assert_eq!(rate(number), wanted);
+        }
+    }
+
+    #[test]
+    fn text_cannot_control_the_terminal() {
+        assert_eq!(shown("a\x1b[2J\u{202e}b\n\u{9b}宽"), "a?[2J?b??宽");
     }
 
     #[test]

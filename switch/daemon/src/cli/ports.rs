@@ -7,8 +7,9 @@ use hyper::Method;
 
 use super::net::{Net, PortOfNet};
 use super::output::Table;
+use super::top::rates::Rates;
 use super::usage::timeout;
-use super::{Failure, output, set, status};
+use super::{Failure, output, set, status, top};
 use crate::config::PortEntry;
 use crate::control::report::SegmentReport;
 use crate::control::routes::{DrainOrder, Drained};
@@ -25,6 +26,9 @@ pub(super) struct List {
     /// Segments with their ports, instead of ports.
     #[arg(long)]
     segments: bool,
+    /// Measure for a second, and list frames and bits per second instead of kinds and places.
+    #[arg(long, conflicts_with_all = ["segments", "json"])]
+    rates: bool,
     /// As JSON.
     #[arg(long)]
     json: bool,
@@ -69,6 +73,9 @@ pub(super) struct Drain {
 impl List {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let client = self.net.client()?;
+        if self.rates {
+            return output::print(&rate_table(&top::measure(&client, top::SECOND)?.1));
+        }
         if self.segments {
             let segments: Vec<SegmentReport> = client.get("/v1/segments")?;
             return if self.json { output::print_json(&segments) } else { output::print(&segment_table(&segments)) };
@@ -84,6 +91,26 @@ fn port_table(ports: &[PortReport]) -> String {
         words.into_iter().chain([port.address.clone().unwrap_or_default()]).collect()
     });
     Table::new(6, ["port", "segment", "state", "kind", "place", "address"], rows).text()
+}
+
+fn rate_table(rates: &Rates) -> String {
+    let rows = rates.ports.iter().map(|port| {
+        let words = [&port.name, &port.segment, &port.state].map(String::clone);
+        let frames = [port.totals.transmit_frames, port.totals.receive_frames].map(output::count);
+        let [transmit, receive] = frames;
+        let numbers = [
+            transmit,
+            output::rate(port.transmit_frames),
+            output::rate(port.transmit_bits),
+            receive,
+            output::rate(port.receive_frames),
+            output::rate(port.receive_bits),
+        ];
+        words.into_iter().chain(numbers).collect()
+    });
+    let heading =
+        ["port", "segment", "state", "TX\nframes", "TX\nframes/s", "TX\nbit/s", "RX\nframes", "RX\nframes/s", "RX\nbit/s"];
+    Table::new(3, heading, rows).narrow()
 }
 
 fn segment_table(segments: &[SegmentReport]) -> String {

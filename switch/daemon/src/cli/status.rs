@@ -3,7 +3,9 @@
 use clap::Args;
 
 use super::net::Net;
-use super::output::{Table, bytes, count, wrapped};
+use super::output::{Table, bytes, count, rate, wrapped};
+use super::top::rates::{PortRates, Rates};
+use super::top::{SECOND, measure, percent};
 use super::{Failure, output};
 use crate::control::health::Ready;
 use crate::control::{PortReport, Report};
@@ -16,6 +18,9 @@ use crate::uplink::UplinkReport;
 pub(super) struct Status {
     #[command(flatten)]
     net: Net,
+    /// Measure for a second, and show rates below the totals of each port with traffic.
+    #[arg(long, conflicts_with = "json")]
+    rates: bool,
     /// Everything, as JSON.
     #[arg(long)]
     json: bool,
@@ -29,6 +34,10 @@ impl Status {
         if self.check {
             return output::print(&ready(&self.net.client()?.get("/readyz")?));
         }
+        if self.rates {
+            let (report, rates) = measure(&self.net.client()?, SECOND)?;
+            return output::print(&table_with(&report, Some(&rates)));
+        }
         let report = self.net.report()?;
         if self.json { output::print_json(&report) } else { output::print(&table(&report)) }
     }
@@ -39,11 +48,18 @@ fn ready(Ready { name, workers, ports, running, quarantined }: &Ready) -> String
 }
 
 fn table(report: &Report) -> String {
+    table_with(report, None)
+}
+
+fn table_with(report: &Report, rates: Option<&Rates>) -> String {
     let mut text = format!("network {}, memlane {}, up for {} s\n", report.name, report.version, report.uptime);
     text.extend(report.unsaved.iter().map(|unsaved| format!("not saved: {unsaved}\n")));
     text.push_str("TX is what a guest transmits, RX what it receives.\n\n");
     let heading = ["port", "segment", "state", "TX\nframes", "TX\nbytes", "RX\nframes", "RX\nbytes", "dropped", "CPU s"];
-    let rows = report.ports.iter().map(|port| port_row(port, report.cycles_per_second));
+    // Rates are in the order of the report's ports.
+    let rate_row = |index: usize| rates.and_then(|rates| rates.ports.get(index)).and_then(rate_row);
+    let rows = report.ports.iter().enumerate();
+    let rows = rows.flat_map(|(index, port)| [port_row(port, report.cycles_per_second)].into_iter().chain(rate_row(index)));
     text.push_str(&Table::new(3, heading, rows).narrow());
     for port in &report.ports {
         text.push_str(&explanation(port));
@@ -154,6 +170,21 @@ fn port_row(port: &PortReport, cycles_per_second: u64) -> Vec<String> {
     words.into_iter().chain(numbers).collect()
 }
 
+/// The rates of a port, below its totals; `None` without traffic.
+fn rate_row(port: &PortRates) -> Option<Vec<String>> {
+    let is_idle = port.transmit_frames + port.receive_frames + port.dropped == 0.0;
+    let numbers = [
+        rate(port.transmit_frames),
+        format!("{}bit", rate(port.transmit_bits)),
+        rate(port.receive_frames),
+        format!("{}bit", rate(port.receive_bits)),
+        rate(port.dropped),
+        percent(port.cpu),
+    ];
+    let words = [String::new(), String::new(), "per s".into()];
+    (!is_idle).then(|| words.into_iter().chain(numbers).collect())
+}
+
 /// Lines on a port that needs the operator's attention.
 pub(super) fn explanation(port: &PortReport) -> String {
     let (name, totals) = (&port.name, &port.totals);
@@ -238,6 +269,24 @@ mod tests {
             assert!((0..ports).all(|n| text.contains(&format!("{name}{n}"))), "no name is cut: {text}");
         }
         assert_eq!(table(&busy(100, "web", "lan")).lines().filter(|line| line.contains("quarantined")).count(), 100);
+    }
+
+    #[test]
+    fn rates_stand_below_the_totals_of_ports_with_traffic() {
+        let (idle, after) = (busy(100, "idle-", "backend"), busy(100, "idle-", "backend"));
+        let mut before = busy(0, "web", "lan");
+        before.ports = idle.ports;
+        let after = Report {
+            uptime_ns: 2_000_000_000,
+            ports: after.ports.into_iter().chain(busy(1, "web", "lan").ports).collect(),
+            ..after
+        };
+        let text = table_with(&after, Rates::between(&before, &after).as_ref());
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert_eq!(text.lines().filter(|line| line.contains("per s")).count(), 1, "idle ports have no rates: {text}");
+        let wanted = ["per", "s", "9.22E", "18.4Ebit", "50000", "494Mbit", "9.22E"];
+        let row: Vec<&str> = text.lines().find(|line| line.contains("per s")).unwrap().split_whitespace().collect();
+        assert_eq!(row[..7], wanted, "{text}");
     }
 
     #[test]

@@ -31,6 +31,9 @@ pub struct Report {
     pub pid: u32,
     /// Seconds since its start.
     pub uptime: u64,
+    /// Nanoseconds between its start and the reading of these counters: the time base of rates.
+    #[serde(default)]
+    pub uptime_ns: u64,
     /// Cycles of a second, for the workers' cycle counts.
     pub cycles_per_second: u64,
     /// Bytes of the switch's own memory in use for frames, see [`crate::budget`].
@@ -223,6 +226,7 @@ impl Report {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             uptime: uptime.as_secs(),
+            uptime_ns: uptime.as_nanos() as u64,
             cycles_per_second: time::frequency(),
             memory_held: shared.budget.held(),
             memory_most: shared.budget.most(),

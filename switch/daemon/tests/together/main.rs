@@ -56,6 +56,7 @@ mod source_rules;
 mod stream;
 mod sums;
 mod tap;
+mod top;
 mod turns_are_bounded;
 mod uplink;
 mod web;
