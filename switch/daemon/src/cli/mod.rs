@@ -9,6 +9,7 @@ mod doctor;
 mod events;
 mod evpn;
 mod extcap;
+mod frames;
 mod guest;
 mod keys;
 mod libvirt;
@@ -125,7 +126,8 @@ enum Command {
     /// Predict the outcome of a frame from a port's guest, without sending it; without a frame, diagnose the port.
     #[command(
         allow_missing_positional = true,
-        after_help = "Examples:\n  memlane why net.toml web --to 02:00:00:00:00:02\n  memlane why net.toml web"
+        after_help = "Examples:\n  memlane why net.toml web --to 02:00:00:00:00:02\n  memlane why net.toml web --packet 'arp who-has 10.0.0.2'\n  \
+                      memlane why net.toml web --pcap guest.pcap\n  memlane why net.toml web"
     )]
     Why(why::WhyCommand),
     /// Capture frames of a running network in the format of Wireshark (pcapng).

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -37,8 +37,17 @@ impl Screen {
         let pty = openpty(Some(&size), None).unwrap();
         let end = || Stdio::from(pty.slave.try_clone().unwrap());
         let before = tcgetattr(&pty.slave).unwrap();
-        let mut command = memlane(folder, &[&["top", "--interval", "200ms"], arguments].concat());
-        let child = command.env("TERM", "xterm-256color").stdin(end()).stdout(end()).stderr(Stdio::piped()).spawn().unwrap();
+        // In a session of its own, whose terminal it is (setsid(1)).
+        let mut command = Command::new("setsid");
+        command.args(["--ctty", env!("CARGO_BIN_EXE_memlane"), "top", "--interval", "200ms"]).args(arguments).current_dir(folder);
+        let child = command
+            .env("XDG_RUNTIME_DIR", folder)
+            .env("TERM", "xterm-256color")
+            .stdin(end())
+            .stdout(end())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let emulator = Arc::new(Mutex::new(vt100::Parser::new(height, width + BEYOND, 0)));
         let (mut output, drawn) = (File::from(pty.master.try_clone().unwrap()), emulator.clone());
         std::thread::spawn(move || {

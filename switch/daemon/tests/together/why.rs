@@ -279,3 +279,36 @@ fn all_remedies_are_sentences() {
         assert!(remedy.starts_with(char::is_uppercase) && !remedy.ends_with('.') && remedy.len() > 20, "{remedy}");
     }
 }
+
+#[test]
+fn the_frames_of_a_file_are_foreseen_and_packets_in_words() {
+    let folder = network("web.sock");
+    let folder = folder.path();
+    let null = "\n[[port]]\nname = \"sink\"\nnull = true\n";
+    let net = std::fs::read_to_string(folder.join("net.toml")).unwrap() + null;
+    std::fs::write(folder.join("net.toml"), net).unwrap();
+    let _running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let arp = printed(folder, &["why", "net.toml", "web", "--packet", "arp who-has 10.0.0.2"]);
+    let outcome = arp.lines().last().unwrap();
+    assert!(outcome.contains("would be delivered to sink"), "{arp}");
+
+    // pcap-savefile(5): the header, and three frames to all, of which the last is cut short; each has its two times and lengths.
+    let mut file = Vec::new();
+    let header = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1];
+    header.iter().for_each(|word| file.extend_from_slice(&word.to_le_bytes()));
+    for length in [60_u32, 60, 1000] {
+        [1, 2, 60, length].iter().for_each(|word| file.extend_from_slice(&word.to_le_bytes()));
+        file.extend_from_slice(&frame(mac(1), BROADCAST, 60, 0));
+    }
+    std::fs::write(folder.join("frames.pcap"), &file).unwrap();
+    let text = printed(folder, &["why", "net.toml", "web", "--pcap", "frames.pcap"]);
+    assert!(text.contains(&format!("  frames 1 to 2: {outcome}\n")) && text.contains("frame 3: unknown"), "{text}");
+    let json = printed(folder, &["why", "net.toml", "web", "--pcap", "frames.pcap", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json[1]["number"], &json[1]["outcome"]), (&2.into(), &outcome.into()));
+    std::fs::write(folder.join("frames.pcap"), "GIF89a").unwrap();
+    for arguments in [["--pcap", "frames.pcap"], ["--packet", "icmp echo"]] {
+        let output = memlane(folder, &[&["why", "net.toml", "web"], &arguments[..]].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", told(&output));
+    }
+}

@@ -246,7 +246,7 @@ mod tests {
     use serde_json::json;
 
     /// A screen after one measurement of ports "a" to "e", of which the later have more traffic.
-    pub(in super::super) fn view() -> View {
+    fn view() -> View {
         let ports: Vec<_> = ["a", "b", "c", "d", "e"].into_iter().zip(1_u64..).collect();
         let ports: Vec<_> =
             ports.iter().map(|(name, n)| (*name, json!({ "transmit-bytes": 1000 * n, "waiting": 10 - n }))).collect();

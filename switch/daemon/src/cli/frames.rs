@@ -1,0 +1,246 @@
+//! Frames for `memlane why`: from a capture file, or made from a packet in tcpdump's words.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use pcap_parser::pcapng::PcapNGPacketBlock;
+use pcap_parser::traits::PcapReaderIterator;
+use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError, create_reader};
+
+use crate::frame::MacAddress;
+
+/// Most bytes of a file that are read, and of a block in it.
+const MOST_BYTES: u64 = 256 << 20;
+const MOST_BLOCK: usize = 1 << 20;
+
+/// A frame of a capture file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CapturedFrame<'a> {
+    /// Its number in the file, from 1 on, as Wireshark counts.
+    pub number: u64,
+    /// Its bytes in the file.
+    pub bytes: &'a [u8],
+    /// Its original length.
+    pub length: u32,
+}
+
+/// Why a capture file is not read to its end.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FileError {
+    #[error("it cannot be read: {0}")]
+    Unreadable(#[from] io::Error),
+    #[error("it is neither pcap nor pcapng, as tcpdump -w, Wireshark and `memlane capture` write it")]
+    OtherFormat,
+    #[error("frame {0} is not of Ethernet: capture on an Ethernet interface")]
+    NotEthernet(u64),
+    #[error("a block after frame {0} is broken or longer than 1 MiB")]
+    Broken(u64),
+    #[error("it ends within a block after frame {0}: its writer was ended, or still writes")]
+    CutOff(u64),
+}
+
+/// Calls `each` with the frames of a capture file, until it returns false.
+///
+/// # Errors
+/// Those of [`FileError`], and of `each`.
+pub(super) fn read<E: From<FileError>>(path: &Path, mut each: impl FnMut(CapturedFrame) -> Result<bool, E>) -> Result<(), E> {
+    let file = File::open(path).map_err(FileError::from)?;
+    read_from(file, &mut each)
+}
+
+fn read_from<E: From<FileError>>(file: impl Read + Send, each: &mut impl FnMut(CapturedFrame) -> Result<bool, E>) -> Result<(), E> {
+    let mut reader = create_reader(MOST_BLOCK, file.take(MOST_BYTES)).map_err(|_| FileError::OtherFormat)?;
+    let (mut links, mut number) = (Vec::new(), 0);
+    loop {
+        let (size, is_wanted) = match reader.next() {
+            Ok((size, block)) => (size, take_block(&block, &mut links, &mut number, each)?),
+            Err(PcapError::Eof) => return Ok(()),
+            Err(PcapError::UnexpectedEof) => return Err(FileError::CutOff(number).into()),
+            Err(PcapError::Incomplete(_)) => (0, true),
+            Err(_) => return Err(FileError::Broken(number).into()),
+        };
+        if !is_wanted {
+            return Ok(());
+        }
+        if size > 0 {
+            reader.consume(size);
+            continue;
+        }
+        let before = reader.data().len();
+        reader.refill().map_err(|_| FileError::Broken(number))?;
+        // The buffer is full, and its block is not whole.
+        if reader.data().len() == before && !reader.reader_exhausted() {
+            return Err(FileError::Broken(number).into());
+        }
+    }
+}
+
+/// Takes a block of a file whose interfaces are of the types `links`; false to stop.
+fn take_block<E: From<FileError>>(
+    block: &PcapBlockOwned,
+    links: &mut Vec<Linktype>,
+    number: &mut u64,
+    each: &mut impl FnMut(CapturedFrame) -> Result<bool, E>,
+) -> Result<bool, E> {
+    let (interface, bytes, length) = match block {
+        PcapBlockOwned::LegacyHeader(header) => {
+            links.push(header.network);
+            return Ok(true);
+        }
+        PcapBlockOwned::NG(Block::SectionHeader(_)) => {
+            links.clear();
+            return Ok(true);
+        }
+        PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => {
+            links.push(interface.linktype);
+            return Ok(true);
+        }
+        PcapBlockOwned::Legacy(packet) => (0, packet.data, packet.origlen),
+        PcapBlockOwned::NG(Block::EnhancedPacket(packet)) => (packet.if_id, packet.packet_data(), packet.origlen),
+        PcapBlockOwned::NG(Block::SimplePacket(packet)) => (0, packet.packet_data(), packet.origlen),
+        PcapBlockOwned::NG(_) => return Ok(true),
+    };
+    *number += 1;
+    if links.get(interface as usize) != Some(&Linktype::ETHERNET) {
+        return Err(FileError::NotEthernet(*number).into());
+    }
+    each(CapturedFrame { number: *number, bytes, length })
+}
+
+/// The frame of a packet in tcpdump's words: "arp who-has 10.0.0.2", or "arp who-has 10.0.0.2 tell 10.0.0.1".
+///
+/// # Errors
+/// What is accepted.
+pub(super) fn packet(words: &str, own: MacAddress) -> Result<Vec<u8>, String> {
+    let parts: Vec<&str> = words.split([' ', ',']).filter(|part| !part.is_empty()).collect();
+    let address = |text: &str| text.parse::<Ipv4Addr>().ok();
+    let pair = match &parts.iter().map(|part| part.to_ascii_lowercase()).collect::<Vec<_>>()[..] {
+        [arp, who, target] if arp == "arp" && who == "who-has" => address(target).zip(Some(Ipv4Addr::UNSPECIFIED)),
+        [arp, who, target, tell, sender] if arp == "arp" && who == "who-has" && tell == "tell" => {
+            address(target).zip(address(sender))
+        }
+        _ => None,
+    };
+    let wanted = || "it must be as \"arp who-has 10.0.0.2\" or \"arp who-has 10.0.0.2 tell 10.0.0.1\"; give other frames by --frame or --pcap";
+    let (target, sender) = pair.ok_or_else(wanted)?;
+    Ok(arp_request(own, sender, target))
+}
+
+/// An ARP request (RFC 826), padded to the shortest Ethernet frame.
+fn arp_request(own: MacAddress, sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
+    let header = [[0xff; 6], own.bytes()].concat();
+    // Ethernet and IPv4, with addresses of 6 and 4 bytes; operation 1 is the request.
+    let fixed = [0x08, 0x06, 0x00, 0x01, 0x08, 0x00, 6, 4, 0x00, 0x01];
+    let mut frame = [&header[..], &fixed, &own.bytes(), &sender.octets(), &[0; 6], &target.octets()].concat();
+    frame.resize(60, 0);
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memlane_observe::pcapng::{Direction, Interface, Packet, Writer};
+    use proptest::prelude::*;
+
+    /// Frames of a file: number, bytes and length.
+    fn frames(file: &[u8]) -> Result<Vec<(u64, Vec<u8>, u32)>, FileError> {
+        let mut all = Vec::new();
+        read_from::<FileError>(file, &mut |frame| {
+            all.push((frame.number, frame.bytes.to_vec(), frame.length));
+            Ok(true)
+        })?;
+        Ok(all)
+    }
+
+    /// A file as tcpdump writes it (pcap-savefile(5)), of this link type, with a frame of 61 of 100 bytes.
+    fn pcap(link: u32) -> Vec<u8> {
+        let mut file = Vec::new();
+        for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, link, 1, 2, 61, 100_u32] {
+            file.extend_from_slice(&word.to_le_bytes());
+        }
+        file.extend_from_slice(&[7; 61]);
+        file
+    }
+
+    fn pcapng() -> Vec<u8> {
+        let mut file = Vec::new();
+        let mut writer = Writer::new(&mut file, "test").unwrap();
+        let interface = writer.interface(Interface { name: "web", ..Interface::default() }).unwrap();
+        for size in [60_u8, 61] {
+            let bytes = vec![size; size.into()];
+            let packet = Packet {
+                interface,
+                time: 1,
+                direction: Direction::Outbound,
+                id: 1,
+                bytes: &bytes,
+                length: u32::from(size),
+                missed: 0,
+                comment: "c",
+            };
+            writer.packet(&packet).unwrap();
+        }
+        file
+    }
+
+    #[test]
+    fn pcap_and_pcapng_are_read() {
+        assert_eq!(frames(&pcap(1)).unwrap(), [(1, vec![7; 61], 100)]);
+        assert_eq!(frames(&pcapng()).unwrap(), [(1, vec![60; 60], 60), (2, vec![61; 61], 61)]);
+    }
+
+    #[test]
+    fn files_that_cannot_be_read_are_told() {
+        let told = |file: &[u8]| frames(file).unwrap_err().to_string();
+        assert!(
+            told(b"").contains("neither pcap nor pcapng") && told(b"GIF89a and more of it").contains("neither pcap nor pcapng")
+        );
+        assert!(told(&pcap(101)).contains("frame 1 is not of Ethernet"));
+        let whole = pcapng();
+        assert!(told(&whole[..whole.len() - 5]).contains("ends within a block after frame 1"));
+        let mut broken = whole.clone();
+        let end = whole.len();
+        broken[end - 4..].copy_from_slice(&[0xff; 4]);
+        assert!(told(&broken).contains("after frame 1 is broken"), "{}", told(&broken));
+        assert!(read::<FileError>(Path::new("/no/such/file"), |_| Ok(true)).unwrap_err().to_string().contains("No such file"));
+    }
+
+    #[test]
+    fn reading_stops_when_told() {
+        let mut seen = 0;
+        read_from::<FileError>(&pcapng()[..], &mut |_| {
+            seen += 1;
+            Ok(false)
+        })
+        .unwrap();
+        assert_eq!(seen, 1);
+    }
+
+    proptest! {
+        #[test]
+        fn a_damaged_file_ends_in_frames_or_an_error(place in 0_usize..500, byte: u8, end in 0_usize..500, is_new: bool) {
+            let mut file = if is_new { pcapng() } else { pcap(1) };
+            let length = file.len();
+            file[place % length] = byte;
+            file.truncate(end.max(1).min(length));
+            let _ = frames(&file);
+        }
+    }
+
+    #[test]
+    fn an_arp_request_is_made_from_its_words() {
+        let own: MacAddress = "02:00:00:00:00:01".parse().unwrap();
+        let frame = packet("arp who-has 10.0.0.2 tell 10.0.0.1", own).unwrap();
+        let wanted = "ffffffffffff 020000000001 0806 0001 0800 06 04 0001 020000000001 0a000001 000000000000 0a000002";
+        let wanted = wanted.replace(' ', "");
+        let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!((&hex[..84], frame.len()), (&*wanted, 60));
+        assert_eq!(packet("ARP, who-has 10.0.0.2", own).unwrap()[28..32], [0; 4]);
+        for wrong in ["", "arp", "arp who-has", "arp who-has x", "arp who-has 10.0.0.2 tell", "icmp", "arp reply 10.0.0.2 is-at x"]
+        {
+            assert!(packet(wrong, own).unwrap_err().contains("arp who-has 10.0.0.2"));
+        }
+    }
+}
