@@ -5,8 +5,7 @@ use std::io::{self, Read};
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-use pcap_parser::pcapng::PcapNGPacketBlock;
-use pcap_parser::traits::PcapReaderIterator;
+use pcap_parser::traits::PcapNGPacketBlock;
 use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError, create_reader};
 
 use crate::frame::MacAddress;

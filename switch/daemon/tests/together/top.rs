@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::num::NonZero;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -48,7 +49,8 @@ impl Screen {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let emulator = Arc::new(Mutex::new(vt100::Parser::new(height, width + BEYOND, 0)));
+        let (rows, columns) = (NonZero::new(height).unwrap(), NonZero::new(width + BEYOND).unwrap());
+        let emulator = Arc::new(Mutex::new(vt100::Parser::new(rows, columns, 0)));
         let (mut output, drawn) = (File::from(pty.master.try_clone().unwrap()), emulator.clone());
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
@@ -83,7 +85,7 @@ impl Screen {
         let (height, _) = screen.size();
         let is_drawn = |y, x| screen.cell(y, x).is_some_and(|cell| !cell.contents().trim().is_empty());
         let outside =
-            (0..height).flat_map(|y| (self.width..self.width + BEYOND).map(move |x| (y, x))).find(|&(y, x)| is_drawn(y, x));
+            (0..height.get()).flat_map(|y| (self.width..self.width + BEYOND).map(move |x| (y, x))).find(|&(y, x)| is_drawn(y, x));
         assert_eq!(outside, None, "{}", screen.contents());
     }
 
