@@ -93,6 +93,7 @@ fn port_table(ports: &[PortReport]) -> String {
     Table::new(6, ["port", "segment", "state", "kind", "place", "address"], rows).text()
 }
 
+/// Transmit rates and receive rates of ports, beside their counters.
 fn rate_table(rates: &Rates) -> String {
     let rows = rates.ports.iter().map(|port| {
         let words = [&port.name, &port.segment, &port.state].map(String::clone);

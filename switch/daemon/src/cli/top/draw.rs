@@ -129,6 +129,7 @@ fn page(view: &View, frame: &mut Frame, area: Rect) {
     spark(frame, waiting, "waiting frames", points, |point| point.waiting);
 }
 
+/// A port's transmit rates, receive rates, interrupts per frame, and drops by reason.
 fn page_lines(view: &View, port: &PortRates) -> Vec<Line<'static>> {
     let totals = &port.totals;
     let [transmit, transmit_bits, receive, receive_bits, dropped, cpu, waiting, interrupts] = numbers(port);
@@ -173,7 +174,7 @@ fn foot_line(view: &View) -> Line<'static> {
         Mode::Filter => Line::from(format!("filter: {}_   Enter keeps it, Esc clears it", shown(&view.filter))),
         Mode::Page => Line::from("Esc back  q quit"),
         Mode::List if view.filter.is_empty() => {
-            Line::from("q quit  / filter  Enter port  sort: a all t TX r RX d drops c CPU w wait i irq n name")
+            Line::from("q quit / filter Enter port  by a all t TX r RX d drops c CPU w wait i irq n name")
         }
         Mode::List => Line::from(format!("filter: {}   / changes it, Esc clears it", shown(&view.filter))),
     }
@@ -218,7 +219,7 @@ mod tests {
         assert_eq!(row.split_whitespace().collect::<Vec<_>>(), wanted.split_whitespace().collect::<Vec<_>>());
         assert!(lines[4].trim_end().ends_with("RX b/s drop/s    CPU  wait irq/f"), "{lines:?}");
         assert!(lines[3].contains("receiver-stalled 3.46E/s"), "{lines:?}");
-        assert!(lines[23].contains("q quit"), "{lines:?}");
+        assert!(lines[23].contains("q quit") && lines[23].contains("n name"), "{lines:?}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! 1. [`rates`]: rates from two reports. 2. [`view`]: the state of the screen, changed by reports and keys. 3. [`draw`]: the
 //!    screen. 4. [`terminal`]: the terminal, its keys, signals, and the reports once per interval.
 //!
-//! Pairs of ports (senders and receivers) are not shown: the data path has no counters for them, and to derive them from a
+//! Pairs of ports (transmit side and receive side) are not shown: the data path has no counters for them, and to derive them from a
 //! capture would copy frames of every worker.
 
 mod draw;

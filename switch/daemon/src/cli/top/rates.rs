@@ -36,16 +36,16 @@ pub(in crate::cli) struct PortRates {
     pub segment: String,
     /// Its state.
     pub state: String,
-    /// Frames that the guest transmitted, per second.
+    /// Transmit frames per second.
     #[serde(rename = "transmit-frames-per-second")]
     pub transmit_frames: f64,
-    /// Their bits per second.
+    /// Transmit rate, in bits per second.
     #[serde(rename = "transmit-bits-per-second")]
     pub transmit_bits: f64,
-    /// Frames that the guest received, per second.
+    /// Receive frames per second.
     #[serde(rename = "receive-frames-per-second")]
     pub receive_frames: f64,
-    /// Their bits per second.
+    /// Receive rate, in bits per second.
     #[serde(rename = "receive-bits-per-second")]
     pub receive_bits: f64,
     /// Dropped frames per second, for all reasons.
@@ -54,7 +54,7 @@ pub(in crate::cli) struct PortRates {
     /// Dropped frames per second by reason, without reasons that did not occur.
     #[serde(rename = "drops-per-second")]
     pub drops: BTreeMap<String, f64>,
-    /// CPUs' time that workers spent on frames from this port: 1 is one whole CPU.
+    /// CPU time by the workers' accounting for this port: 1 is one whole CPU.
     pub cpu: f64,
     /// Frames that wait for this port at the second report.
     pub waiting: u64,
