@@ -8,9 +8,12 @@ use memlane::config::{Config, PortConfig};
 use memlane::control::{Managed, Origin};
 use serde_json::{Map, Value, json};
 
+/// A key, a value, and its place in the report with the value there.
+type Row = (&'static str, Value, Option<(&'static str, Value)>);
+
 /// Each key with a value that is not its default, and its place in the report, if that shows it. In this order, each key can be
 /// set: `anti-spoof` needs `mac`.
-fn table() -> [(&'static str, Value, Option<(&'static str, Value)>); 9] {
+fn table() -> [Row; 9] {
     let rate = json!({ "rate": "1Gbit", "packets": 7, "burst-ms": 9 });
     [
         ("weight", json!(3), Some(("/limits/weight", json!(3)))),
