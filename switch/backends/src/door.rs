@@ -1,6 +1,6 @@
 //! The listening socket of a port that has a front end.
 //!
-//! A port serves one front end at a time. A second connection is refused at once: it is closed before a message is exchanged, and
+//! A port serves one front end at a time. A second connection is refused within 50 ms: it is closed before a message is exchanged, and
 //! log and status name the program that holds the port. If it were left in the listen queue, it would hang for as long as the
 //! first session lasts.
 
@@ -15,8 +15,9 @@ use nix::sys::socket::{getsockopt, sockopt};
 use crate::port::Port;
 use crate::port::peer::Peer;
 
-/// Milliseconds that the old connection has to end before a further one is refused. A front end that reconnects closes the old one first, but
-/// a child that it is just forking holds the descriptor until it calls execve(2). A program that connects in a loop is bounded by it, too.
+/// Milliseconds that the old connection has to end before a further one is refused: a front end that reconnects closes the old
+/// connection first, but a child process that it has just forked holds the descriptor until execve(2). The pause also limits the CPU
+/// time of a program that connects in a loop.
 const GRACE: u8 = 50;
 
 /// The peer of `stream` (SO_PEERCRED, unix(7)).
