@@ -69,7 +69,7 @@ fn read_from<E: From<FileError>>(file: impl Read + Send, each: &mut impl FnMut(C
         }
         let before = reader.data().len();
         reader.refill().map_err(|_| FileError::Broken(number))?;
-        // The buffer is full, and its block is not whole.
+        // The buffer is full, and the block in it is incomplete.
         if reader.data().len() == before && !reader.reader_exhausted() {
             return Err(FileError::Broken(number).into());
         }
