@@ -12,8 +12,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 
+use crate::peer::Peer;
 use crate::port::Port;
-use crate::port::peer::Peer;
 
 /// Milliseconds that the old connection has to end before a further one is refused: a front end that reconnects closes the old
 /// connection first, but a child process that it has just forked holds the descriptor until execve(2). The pause also limits the CPU

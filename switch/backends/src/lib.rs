@@ -7,9 +7,10 @@
 
 #![deny(unsafe_code)]
 
-pub(crate) use memlane_dataplane::{cpu_time, descriptors, id, network, pool, port, stats, worker};
+pub(crate) use memlane_dataplane::{cpu_time, id, network, pool, port, stats, worker};
 #[cfg(test)]
 pub(crate) use memlane_dataplane::{settings, shared};
+pub(crate) use memlane_model::{descriptors, peer};
 pub(crate) use memlane_virtq::{budget, frame, memory, offload, packet, ring};
 
 pub mod door;

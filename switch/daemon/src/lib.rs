@@ -21,13 +21,14 @@
 //! - A **verdict** is the forwarding decision for a frame.
 //! - A **worker** is a thread that owns virtqueues and moves frames between them, from its **sources** to its **outlets**.
 //!
-//! The switch is four crates, each of which depends on those above it and no other:
+//! The switch is five crates, each of which depends on those above it and no other:
 //!
 //! 1. `memlane-virtq`: guest memory and virtqueues, the parsed headers of frames, the one copy.
-//! 2. `memlane-dataplane`: forwarding and scheduling: workers, policy, forwarding table, link emulation, and the network of
+//! 2. `memlane-model`: values that are configured and reported, with their JSON; what the host grants this process.
+//! 3. `memlane-dataplane`: forwarding and scheduling: workers, policy, forwarding table, link emulation, and the network of
 //!    ports.
-//! 3. `memlane-backends`: the back ends of ports and their session threads.
-//! 4. This one, `memlane`: command line, configuration and control socket. Its library re-exports the modules of the others too,
+//! 4. `memlane-backends`: the back ends of ports and their session threads.
+//! 5. This one, `memlane`: command line, configuration and control socket. Its library re-exports the modules of the others too,
 //!    for tests, benches and fuzzers.
 //!
 //! Places for additions:
@@ -44,9 +45,9 @@
 #![deny(unsafe_code)]
 
 pub use memlane_dataplane::{
-    cpu_time, descriptors, handover, host_memory, id, journal, link, network, policy, port, quantity, schedule, segment, settings,
-    shared, stats, table, tap, verdict, worker,
+    cpu_time, handover, id, link, network, policy, port, schedule, segment, settings, shared, stats, table, tap, verdict, worker,
 };
+pub use memlane_model::{descriptors, host_memory, journal, peer, quantity};
 #[cfg(fuzzing)]
 pub use memlane_virtq::probe;
 pub use memlane_virtq::{budget, copy, frame, memory, offload, packet, ring, time, watchdog};

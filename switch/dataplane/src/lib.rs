@@ -12,18 +12,17 @@
 //!   (`sources::timer_poll`), timers (`timers`).
 //! - **Control side**: [`port`]s bring virtqueues to workers; the [`network`] adds and removes ports.
 //!
-//! This crate opens no sockets and knows no kind of port: the kinds of ports bring the ends of [`port::end`].
+//! This crate opens no sockets, reads no files of the host and no JSON, and knows no kind of port: the kinds of ports bring the
+//! ends of [`port::end`]; `memlane-model` has the values that are configured and reported.
 
 #![deny(unsafe_code)]
 
+pub(crate) use memlane_model::{descriptors, host_memory, journal};
 pub(crate) use memlane_virtq::{budget, frame, in_flight, memory, notification, offload, packet, ring, threshold, time, watchdog};
 
 pub mod cpu_time;
-pub mod descriptors;
 pub mod handover;
-pub mod host_memory;
 pub mod id;
-pub mod journal;
 pub mod link;
 pub mod network;
 mod outcome;
@@ -31,7 +30,6 @@ mod outlets;
 pub mod policy;
 pub mod pool;
 pub mod port;
-pub mod quantity;
 pub mod schedule;
 pub mod segment;
 pub mod settings;

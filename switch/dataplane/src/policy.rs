@@ -5,17 +5,11 @@
 //! ITU-T I.371). It is shared by all queues of a port on all workers, so that more queues are no more tokens. A rate limit drops no
 //! frames: it leaves them in the sender's transmit ring (backpressure).
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{self, Deserializer, MapAccess, Visitor};
-use serde::{Deserialize, Serialize};
+pub use memlane_model::limits::{AntiSpoof, DEFAULT_STORM, Limit, PortLimits};
 
-use crate::quantity::{self, Quantity, parse_rate};
 use crate::stats::DropReason;
 use crate::time::{Cycles, frequency};
 
@@ -25,86 +19,12 @@ const LEAST_BURST_PACKETS: u64 = 32;
 /// Burst of a limit, in milliseconds of its rate: as long as a guest may have to wait for a CPU, so that it gets its rate all the
 /// same.
 const DEFAULT_BURST_MS: u64 = 20;
-/// Storm control: flooded frames a second that a port may send unless its configuration says otherwise. That is more than
-/// uncompressed video in high definition takes (SMPTE ST 2110-20, 1080p60: 190 000 packets a second), and little enough that the
-/// other guests can discard them.
-pub const DEFAULT_STORM: u64 = 200_000;
 /// The burst of flooded frames is this part of a second's.
 const STORM_BURSTS: u64 = 10;
 /// Flooded frames a second of a port that seems to be part of a loop: enough for address resolution between guests.
 const SUSPECT_FLOODS: u64 = 100;
 /// Minimum burst of flooded frames.
 const LEAST_STORM_BURST: u64 = 2_000;
-
-/// Rate limits of one direction of a port; omitted keys do not limit.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-#[schemars(extend("examples" = [{ "rate": "100Mbit" }]))]
-pub struct Limit {
-    /// Bits a second of whole Ethernet frames, as "100Mbit" or "2.5Gbit".
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("format" = "rate"))]
-    pub rate: Option<String>,
-    /// Frames a second. A GSO frame counts once for its sender, and each segment for a receiver for which it is segmented.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1000000000))]
-    pub packets: Option<u64>,
-    /// Milliseconds of either rate that may come at once after a silence, by default 20; never less than the longest frame.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "quantity::read_some_milliseconds")]
-    #[schemars(range(min = 1, max = 10000), transform = quantity::or_text("milliseconds"))]
-    pub burst_ms: Option<u64>,
-}
-
-impl Limit {
-    /// Bytes a second; `None` for no limit, and for an invalid rate.
-    pub fn bytes(&self) -> Option<u64> {
-        self.rate.as_deref().and_then(|rate| parse_rate(rate).ok()).map(|bits| bits.div_ceil(8))
-    }
-
-    /// Reads a table, or text as "100Mbit".
-    ///
-    /// # Errors
-    /// It is something else.
-    pub fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl<'de> Visitor<'de> for Either {
-            type Value = Limit;
-
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("a table or a limit")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Limit, E> {
-                text.parse().map_err(E::custom)
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Limit, A::Error> {
-                Limit::deserialize(MapAccessDeserializer::new(map))
-            }
-        }
-        deserializer.deserialize_any(Either)
-    }
-}
-
-impl FromStr for Limit {
-    type Err = String;
-
-    /// Reads a rate, packets a second, or both: "100Mbit", "10kpps", "100Mbit,10kpps"; "none" for no limit.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (rate, packets) =
-            quantity::limit(text).ok_or_else(|| format!("\"{text}\" is not a limit; it must be {}", Quantity::Limit.must_be()))?;
-        Ok(Self { rate: rate.map(str::to_owned), packets, ..Self::default() })
-    }
-}
-
-impl fmt::Display for Limit {
-    /// As it is read.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let packets = self.packets.map(|packets| format!("{packets}pps"));
-        let parts: Vec<String> = self.rate.clone().into_iter().chain(packets).collect();
-        f.write_str(&if parts.is_empty() { "none".into() } else { parts.join(",") })
-    }
-}
 
 /// A token bucket; unlimited until it is set.
 #[derive(Debug, Default)]
@@ -220,41 +140,6 @@ impl Limiter {
     }
 }
 
-/// Anti-spoofing: frames of a guest that are dropped because of their source address.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum AntiSpoof {
-    /// Frames from addresses that are pinned to other ports.
-    #[default]
-    Off,
-    /// All frames but those from the address that is pinned to the port.
-    Mac,
-}
-
-/// All limits of a port that the operator sets, as configured.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct PortLimits {
-    /// Its share of a busy receiver, compared with other senders' (fair queueing).
-    #[schemars(range(min = 1, max = 1000))]
-    pub weight: u16,
-    /// Rate limit of the transmit direction.
-    pub transmit: Limit,
-    /// Rate limit of the receive direction.
-    pub receive: Limit,
-    /// Storm control: flooded frames (broadcast, multicast, unknown unicast) that it may send a second; 0 for no limit. By default
-    /// 200000, and no limit on a segment of two ports, where they reach one receiver.
-    pub storm: u64,
-    /// Anti-spoofing: frames that are dropped because of their source address.
-    pub anti_spoof: AntiSpoof,
-}
-
-impl Default for PortLimits {
-    fn default() -> Self {
-        Self { weight: 1, transmit: Limit::default(), receive: Limit::default(), storm: DEFAULT_STORM, anti_spoof: AntiSpoof::Off }
-    }
-}
-
 /// A frame that a port is to flood.
 #[derive(Clone, Copy, Debug)]
 pub struct Flood {
@@ -358,28 +243,6 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn limits_are_read_as_people_write_them() {
-        let both: Limit = "100Mbit,10kpps".parse().unwrap();
-        assert_eq!((both.rate.as_deref(), both.packets), (Some("100Mbit"), Some(10_000)));
-        assert_eq!((both.to_string(), Limit::default().to_string()), ("100Mbit,10000pps".into(), "none".into()));
-        assert_eq!("none".parse(), Ok(Limit::default()));
-        for wrong in ["quick", "xpps", "", "0pps", "1Gbit,2Gbit", "1pps,2pps", "none,1pps", "99999999999999999999kpps"] {
-            assert!(wrong.parse::<Limit>().is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn rates_are_read_as_people_write_them() {
-        assert_eq!(parse_rate("100Mbit"), Ok(100_000_000));
-        assert_eq!(parse_rate("2.5 Gbit"), Ok(2_500_000_000));
-        assert_eq!(parse_rate("64kbit"), Ok(64_000));
-        assert_eq!(parse_rate("9600bit"), Ok(9600));
-        for wrong in ["", "100", "fast", "-1Mbit", "0bit", "NaNbit", "1e99Gbit", "Mbit"] {
-            assert!(parse_rate(wrong).is_err(), "{wrong}");
-        }
-    }
 
     /// Frames of `size` that pass in a second of steps of a microsecond, after the first burst.
     fn passed(limit: &Limit, size: u64) -> u64 {

@@ -3,23 +3,12 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
+pub use memlane_model::poll::Poll;
+
 use crate::host_memory::HostMemory;
 
 /// Overcommit factor: all guests together may have so many times the machine's memory.
 const OVERCOMMIT: u64 = 8;
-
-/// Busy polling: when a worker polls for work instead of sleeping.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Poll {
-    /// Sleep as soon as there is no work.
-    Never,
-    /// Poll a little longer where that found work before and no other task needs the CPU (adaptive busy polling).
-    #[default]
-    Adaptive,
-    /// Never sleep: for a dedicated CPU.
-    Always,
-}
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,14 +67,30 @@ impl Settings {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::path::Path;
+
     use super::*;
-    use crate::host_memory::tests::host;
+
+    /// A host of one GiB with so many MiB available, and a process in cgroup `c` with these files.
+    pub(crate) fn host(folder: &Path, available: u64, files: &[(&str, &str)]) -> HostMemory {
+        let info = format!("MemTotal:  1048576 kB\nMemAvailable: {} kB\n", available << 10);
+        let proc = [("proc/meminfo", &*info), ("proc/self/cgroup", "0::/c\n")];
+        for (name, text) in proc.iter().chain(files) {
+            let path = folder.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        for live in ["status", "smaps"] {
+            std::os::unix::fs::symlink(format!("/proc/self/{live}"), folder.join("proc/self").join(live)).unwrap();
+        }
+        HostMemory::new(&folder.join("proc"), &folder.join("cgroup"))
+    }
 
     #[test]
     fn a_memory_limit_of_the_service_is_none_of_guests_that_took_their_memory_first() {
         let folder = tempfile::tempdir().unwrap();
-        let limited = host(folder.path(), 800, "0::/c\n", &[("cgroup/c/memory.max", "536870912\n")]);
+        let limited = host(folder.path(), 800, &[("cgroup/c/memory.max", "536870912\n")]);
         assert_eq!(limited.total(), 512 << 20);
         let Settings { port_memory, guest_memory, .. } = Settings::on(&limited);
         assert_eq!((port_memory, guest_memory), (1 << 30, 8 << 30));

@@ -5,8 +5,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use memlane_model::totals::PortTotals;
 pub use memlane_virtq::drop_reason::DropReason;
-use serde::{Deserialize, Serialize};
 
 /// A counter with a single writer.
 #[derive(Debug, Default)]
@@ -115,69 +115,27 @@ pub struct WorkerCounters {
     pub wakes: Counter,
 }
 
-/// A port's counters, added up. Counters that a network of an older version lacks are zero.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "kebab-case", default)]
-pub struct PortTotals {
-    /// Frames that the guest transmitted.
-    pub transmit_frames: u64,
-    /// Their bytes, virtio-net headers not counted.
-    pub transmit_bytes: u64,
-    /// Frames that the guest received; a segmented GSO frame counts once for each TCP segment.
-    pub receive_frames: u64,
-    /// Bytes that the guest received, headers of added TCP segments not counted.
-    pub receive_bytes: u64,
-    /// Frames that were flooded to the segment.
-    pub flooded: u64,
-    /// Kicks: notifications from the guest.
-    pub kicks: u64,
-    /// Interrupts: notifications of the guest.
-    pub interrupts: u64,
-    /// Lost kicks: a ring had entries for which a kick was asked and none came.
-    pub missed_kicks: u64,
-    /// Interrupts repeated because the driver had not noticed completions.
-    pub repeated_interrupts: u64,
-    /// Receive chains that broke a rule.
-    pub bad_receive_chains: u64,
-    /// Frames that wait for this port now (backpressure).
-    pub waiting: u64,
-    /// TSC cycles that workers spent on frames from this port.
-    pub cycles: u64,
-    /// Service quanta of senders while frames waited for this port.
-    pub turns: u64,
-    /// Times that the port's transmit limit held it back.
-    pub transmit_limited: u64,
-    /// Times that the port's receive limit held its senders back.
-    pub receive_limited: u64,
-    /// Stream frames with an incomplete checksum.
-    pub undone_checksums: u64,
-    /// Drops by reason; reasons that never occurred are left out.
-    pub drops: std::collections::BTreeMap<String, u64>,
-}
-
-impl PortTotals {
-    /// The sum of `cells`, one of each worker.
-    pub fn of(cells: &[PortCounters]) -> Self {
-        let sum = |pick: fn(&PortCounters) -> &Counter| cells.iter().map(|cell| pick(cell).get()).sum();
-        let dropped = |reason| cells.iter().map(|cell| cell.dropped(reason)).sum::<u64>();
-        Self {
-            transmit_frames: sum(|c| &c.transmit_frames),
-            transmit_bytes: sum(|c| &c.transmit_bytes),
-            receive_frames: sum(|c| &c.receive_frames),
-            receive_bytes: sum(|c| &c.receive_bytes),
-            flooded: sum(|c| &c.flooded),
-            kicks: sum(|c| &c.kicks),
-            interrupts: sum(|c| &c.interrupts),
-            missed_kicks: sum(|c| &c.missed_kicks),
-            repeated_interrupts: sum(|c| &c.repeated_interrupts),
-            bad_receive_chains: sum(|c| &c.bad_receive_chains),
-            waiting: sum(|c| &c.waiting),
-            cycles: sum(|c| &c.cycles),
-            turns: sum(|c| &c.turns),
-            transmit_limited: sum(|c| &c.transmit_limited),
-            receive_limited: sum(|c| &c.receive_limited),
-            undone_checksums: 0,
-            drops: DropReason::ALL.iter().map(|&r| (r.name().to_owned(), dropped(r))).filter(|&(_, count)| count > 0).collect(),
-        }
+/// The sum of `cells`, one of each worker.
+pub fn totals(cells: &[PortCounters]) -> PortTotals {
+    let sum = |pick: fn(&PortCounters) -> &Counter| cells.iter().map(|cell| pick(cell).get()).sum();
+    let dropped = |reason| cells.iter().map(|cell| cell.dropped(reason)).sum::<u64>();
+    PortTotals {
+        transmit_frames: sum(|c| &c.transmit_frames),
+        transmit_bytes: sum(|c| &c.transmit_bytes),
+        receive_frames: sum(|c| &c.receive_frames),
+        receive_bytes: sum(|c| &c.receive_bytes),
+        flooded: sum(|c| &c.flooded),
+        kicks: sum(|c| &c.kicks),
+        interrupts: sum(|c| &c.interrupts),
+        missed_kicks: sum(|c| &c.missed_kicks),
+        repeated_interrupts: sum(|c| &c.repeated_interrupts),
+        bad_receive_chains: sum(|c| &c.bad_receive_chains),
+        waiting: sum(|c| &c.waiting),
+        cycles: sum(|c| &c.cycles),
+        turns: sum(|c| &c.turns),
+        transmit_limited: sum(|c| &c.transmit_limited),
+        receive_limited: sum(|c| &c.receive_limited),
+        undone_checksums: 0,
+        drops: DropReason::ALL.iter().map(|&r| (r.name().to_owned(), dropped(r))).filter(|&(_, count)| count > 0).collect(),
     }
 }

@@ -26,6 +26,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use memlane_model::loop_report::HOLD;
+
 use crate::frame::MacAddress;
 use crate::id::PortId;
 
@@ -48,8 +50,6 @@ const WINDOW: u32 = 10;
 /// Moves of a MAC address between ports in a window after which it is held, unless the configuration says otherwise. Failover and
 /// migration take one or two.
 pub const DEFAULT_MOVES: u16 = 8;
-/// Seconds for which a MAC address is held.
-pub const HOLD: u32 = 10;
 /// Number of MAC addresses held lately that are kept for loop reports.
 const FLAPS: usize = 16;
 /// VLAN identifiers: those of 12 bits, of which 0 stands for frames without a VLAN.

@@ -1,32 +1,14 @@
 //! Random losses and delays of an emulated link.
 
 use fastrand::Rng;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use memlane_model::impairment::{Distribution, GilbertElliott};
 
-use crate::quantity;
-
-/// Distribution of a delay around its mean.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Distribution {
-    /// Uniform, up to the jitter to either side.
-    #[default]
-    Uniform,
-    /// As a normal distribution, with the jitter as standard deviation.
-    Normal,
-    /// With a long tail to later (Pareto, shape 3), with the jitter as standard deviation.
-    Pareto,
-}
-
-impl Distribution {
-    /// A random deviation, in units of the jitter.
-    pub fn draw(self, rng: &mut Rng) -> f64 {
-        match self {
-            Self::Uniform => 2.0 * rng.f64() - 1.0,
-            Self::Normal => normal(rng),
-            Self::Pareto => pareto(rng),
-        }
+/// A random deviation of this distribution, in units of the jitter.
+pub fn draw(distribution: Distribution, rng: &mut Rng) -> f64 {
+    match distribution {
+        Distribution::Uniform => 2.0 * rng.f64() - 1.0,
+        Distribution::Normal => normal(rng),
+        Distribution::Pareto => pareto(rng),
     }
 }
 
@@ -44,41 +26,11 @@ fn pareto(rng: &mut Rng) -> f64 {
     ((1.0 - rng.f64()).powf(-1.0 / 3.0) - MEAN) / DEVIATION
 }
 
-/// Losses in bursts: a Markov chain of a good and a bad state, each with its own loss (Gilbert 1960, Elliott 1963). All four are
-/// shares, 0 to 1.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(extend("examples" = [{ "p": "1%", "r": "50%" }]))]
-pub struct GilbertElliott {
-    /// Transition from good to bad, per frame.
-    #[serde(deserialize_with = "quantity::read_share")]
-    #[schemars(range(min = 0, max = 1), transform = quantity::or_text("share"))]
-    pub p: f64,
-    /// Transition from bad to good, per frame.
-    #[serde(deserialize_with = "quantity::read_share")]
-    #[schemars(range(min = 0, max = 1), transform = quantity::or_text("share"))]
-    pub r: f64,
-    /// Loss in the bad state, by default 1.
-    #[serde(default = "one", deserialize_with = "quantity::read_share")]
-    #[schemars(range(min = 0, max = 1), transform = quantity::or_text("share"))]
-    pub bad: f64,
-    /// Loss in the good state, by default 0.
-    #[serde(default, deserialize_with = "quantity::read_share")]
-    #[schemars(range(min = 0, max = 1), transform = quantity::or_text("share"))]
-    pub good: f64,
-}
-
-fn one() -> f64 {
-    1.0
-}
-
-impl GilbertElliott {
-    /// Whether the next frame is lost; `bad` is the state, which changes.
-    pub fn loses(&self, bad: &mut bool, rng: &mut Rng) -> bool {
-        let change = if *bad { self.r } else { self.p };
-        *bad ^= happens(change, rng);
-        happens(if *bad { self.bad } else { self.good }, rng)
-    }
+/// Whether `bursts` loses the next frame; `bad` is the state, which changes.
+pub fn loses(bursts: &GilbertElliott, bad: &mut bool, rng: &mut Rng) -> bool {
+    let change = if *bad { bursts.r } else { bursts.p };
+    *bad ^= happens(change, rng);
+    happens(if *bad { bursts.bad } else { bursts.good }, rng)
 }
 
 /// True with this probability.
@@ -95,7 +47,7 @@ mod tests {
 
     fn moments(distribution: Distribution) -> (f64, f64) {
         let mut rng = Rng::with_seed(1);
-        let drawn: Vec<f64> = (0..MANY).map(|_| distribution.draw(&mut rng)).collect();
+        let drawn: Vec<f64> = (0..MANY).map(|_| draw(distribution, &mut rng)).collect();
         let mean = drawn.iter().sum::<f64>() / MANY as f64;
         (mean, (drawn.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / MANY as f64).sqrt())
     }
@@ -115,7 +67,7 @@ mod tests {
     fn bursts_have_the_loss_and_the_length_that_they_promise() {
         let bursts = GilbertElliott { p: 0.01, r: 0.25, bad: 1.0, good: 0.0 };
         let (mut rng, mut bad) = (Rng::with_seed(2), false);
-        let lost: Vec<bool> = (0..MANY).map(|_| bursts.loses(&mut bad, &mut rng)).collect();
+        let lost: Vec<bool> = (0..MANY).map(|_| loses(&bursts, &mut bad, &mut rng)).collect();
         let share = lost.iter().filter(|&&lost| lost).count() as f64 / MANY as f64;
         let begun = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count() as f64;
         assert!((share - 0.01 / 0.26).abs() < 0.003, "{share}");

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use fastrand::Rng;
 
 use super::Path;
-use super::chance::happens;
+use super::chance::{draw, happens, loses};
 use crate::budget::{Account, Permit};
 use crate::frame::NetHeader;
 use crate::id::PortId;
@@ -197,7 +197,8 @@ impl Line {
 
     /// Whether the next frame is lost.
     fn loses(&mut self) -> bool {
-        happens(self.path.loss, &mut self.rng) || self.path.bursts.is_some_and(|bursts| bursts.loses(&mut self.bad, &mut self.rng))
+        happens(self.path.loss, &mut self.rng)
+            || self.path.bursts.is_some_and(|bursts| loses(&bursts, &mut self.bad, &mut self.rng))
     }
 
     /// When a frame of `length` bytes has left the transmitter; `None` if its queue is full.
@@ -223,7 +224,7 @@ impl Line {
         if happens(self.path.reorder, &mut self.rng) {
             return left;
         }
-        let stray = if self.path.jitter == 0 { 0.0 } else { self.path.jitter as f64 * self.path.distribution.draw(&mut self.rng) };
+        let stray = if self.path.jitter == 0 { 0.0 } else { self.path.jitter as f64 * draw(self.path.distribution, &mut self.rng) };
         let due = left.saturating_add_signed(((self.path.delay as f64 + stray).max(0.0)) as i64);
         if self.path.keep_order {
             self.last_due = self.last_due.max(due);

@@ -1,54 +1,15 @@
 //! Loop reports: MAC addresses that move between two ports many times in a few seconds. Probably a guest bridges both ports.
 
-use std::fmt;
-
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use memlane_model::loop_report::LoopReport;
 
 use super::Network;
 use crate::id::{PortId, SegmentId};
 use crate::journal::NetworkEvent;
 use crate::segment::Segment;
-use crate::table::{Flap, HOLD};
+use crate::table::Flap;
 
 /// Seconds for which a MAC address is reported after it was held.
 const TOLD: u64 = 60;
-
-/// A MAC address that moved between two ports too often.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub struct LoopReport {
-    /// The segment.
-    pub segment: String,
-    /// MAC address.
-    pub address: String,
-    /// Its VLAN; none for frames without a tag.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub vlan: Option<u16>,
-    /// The port at which it is held.
-    pub held_at: String,
-    /// The port that it moved to.
-    pub moves_to: String,
-    /// How often it moved.
-    pub moves: u16,
-    /// Seconds in which it did.
-    pub within: u32,
-    /// Seconds since it was held.
-    pub age: u64,
-}
-
-impl fmt::Display for LoopReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { address, vlan, held_at, moves_to, moves, within, .. } = self;
-        let vlan = vlan.map(|vlan| format!(" in VLAN {vlan}")).unwrap_or_default();
-        write!(
-            f,
-            "address {address}{vlan} moves between ports {held_at} and {moves_to}, {moves} times in {within} s: a loop? It is held at {held_at} for \
-             {HOLD} s at a time, and both ports may flood little. Find the guest that bridges two ports of the segment; for bonding in mode \
-             balance-rr set address-moves = 0"
-        )
-    }
-}
 
 impl Network {
     /// MAC addresses of `segment` that moved between ports too often lately, seen from second `now` of the network; the oldest

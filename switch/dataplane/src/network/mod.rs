@@ -31,12 +31,12 @@ use nix::unistd::Pid;
 
 pub use captures::{Capture, TooManyCaptures};
 use fatal::Fatal;
-pub use loops::LoopReport;
+pub use memlane_model::forecast::{Forecast, ForecastDrop};
+pub use memlane_model::loop_report::LoopReport;
 use payer::Payer;
 use registry::PortRegistry;
 pub use registry::{AddError, AttachSettings};
 pub use rings::RingParts;
-pub use why::{Forecast, ForecastDrop};
 
 use crate::descriptors;
 use crate::frame::MacAddress;

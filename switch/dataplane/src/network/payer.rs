@@ -151,10 +151,10 @@ mod tests {
     use nix::unistd::mkfifo;
 
     use super::*;
-    use crate::host_memory::tests::host;
     use crate::memory::{Hint, MemoryMap, Region, RegionTable};
     use crate::port::PortState;
     use crate::settings::Settings;
+    use crate::settings::tests::host;
     use crate::shared::Shared;
 
     const LENGTH: u64 = 96 << 20;
@@ -188,7 +188,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let own = format!("{}\n", std::process::id());
             let files = [("cgroup/c/cgroup.procs", &*own), ("cgroup/c/memory.stat", "shmem 0\n")];
-            let host = host(folder.path(), 64, "0::/c\n", &files);
+            let host = host(folder.path(), 64, &files);
             let network = Network::start_on(Shared::new(1, 7, Settings::default()), &[], host).unwrap();
             Self { network, folder, held: None }
         }

@@ -2,8 +2,7 @@
 //!
 //! Conditions of the moment are steps beside the outcome: frames that wait for the receiver, rate limits, random loss by link emulation.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use memlane_model::forecast::Forecast;
 
 use super::Network;
 use crate::frame::{ETHERNET, Head, MacAddress, START};
@@ -18,57 +17,13 @@ use crate::verdict::{Foreseen, Sender, Verdict, foresee};
 /// VLANs that are named, at most.
 const MOST_VLANS: usize = 4;
 
-/// The expected outcome of a frame.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub struct Forecast {
-    /// How that follows, a sentence a step.
-    pub steps: Vec<String>,
-    /// Ports that it would be delivered to.
-    pub receivers: Vec<String>,
-    /// Where it would be dropped.
-    pub drops: Vec<ForecastDrop>,
-}
-
-/// A drop that is foreseen.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ForecastDrop {
-    /// The port where it would be counted.
-    pub port: String,
-    /// The reason, as in the counters.
-    pub reason: String,
-}
-
-impl Forecast {
-    /// The outcome in one sentence.
-    pub fn outcome(&self) -> String {
-        let drops: Vec<String> = self.drops.iter().map(|drop| format!("{} (counted at {})", drop.reason, drop.port)).collect();
-        match (&self.receivers[..], &drops[..]) {
-            ([], []) => "would reach no port: the segment has no other".into(),
-            ([], _) => format!("would be dropped: {}", drops.join(", ")),
-            (receivers, []) => format!("would be delivered to {}", receivers.join(", ")),
-            (receivers, _) => {
-                format!("would be delivered to {}, and dropped elsewhere: {}", receivers.join(", "), drops.join(", "))
-            }
-        }
-    }
-
-    fn step(&mut self, text: impl Into<String>) {
-        self.steps.push(text.into());
-    }
-
-    fn drop_at(&mut self, port: &Port, reason: DropReason) {
-        self.drops.push(ForecastDrop { port: port.name.clone(), reason: reason.name().into() });
-    }
-}
-
 impl Network {
     /// The outcome of `frame` if the guest of `port` transmitted it in second `now` of the network. Nothing is learned, counted or sent.
     pub fn why(&self, port: &Port, frame: &[u8], now: u32) -> Forecast {
         let mut forecast = Forecast::default();
         if frame.len() < ETHERNET {
             forecast.step(format!("the frame has {} bytes, fewer than the {ETHERNET} of an Ethernet header", frame.len()));
-            forecast.drop_at(port, DropReason::Runt);
+            forecast.drop_at(&port.name, DropReason::Runt);
             return forecast;
         }
         if !port.is_enabled() {
@@ -83,7 +38,7 @@ impl Network {
         let foreseen = foresee(head, sender, &table, now);
         self.tell_source(&mut forecast, port, &foreseen);
         match foreseen.verdict {
-            Verdict::Drop(reason) => forecast.drop_at(port, reason),
+            Verdict::Drop(reason) => forecast.drop_at(&port.name, reason),
             Verdict::To(to) => {
                 let age = table.age_of(LearnedAddress { address: head.destination(), vlan: head.vlan().0 }, now);
                 let age = age.map_or_else(String::new, |age| format!(", last heard {age} s ago"));
@@ -159,7 +114,7 @@ impl Network {
         let flood = Flood { reaches_one: members.len() <= 2 && uplink.is_none(), suspect, now: cycles() };
         if let Err(reason) = port.policy.may_flood(&flood) {
             forecast.step(format!("{} has used up its limit of flooded frames (storm) at this moment", port.name));
-            return forecast.drop_at(port, reason);
+            return forecast.drop_at(&port.name, reason);
         }
         members.into_iter().filter(|&member| member != port.id).for_each(|member| self.receive(forecast, member, length, false));
     }
@@ -172,7 +127,7 @@ impl Network {
             let why = if port.is_enabled() { "has no running receive queue" } else { "is disabled" };
             forecast.step(format!("{name} {why} ({})", port.state().name()));
             if alone {
-                forecast.drop_at(&port, DropReason::ReceiverAbsent);
+                forecast.drop_at(&port.name, DropReason::ReceiverAbsent);
             }
             return;
         }
@@ -184,7 +139,6 @@ impl Network {
     fn tell_way(&self, forecast: &mut Forecast, port: &Port, length: usize) {
         let name = &port.name;
         if let Some(link) = port.link() {
-            let link = serde_json::to_string(&link).unwrap_or_default();
             forecast.step(format!("the emulated link of {name} is on the path, and may lose the frame: {link}"));
         }
         if port.policy.receive.is_set() && !port.policy.receive.is_open(cycles()) {

@@ -7,7 +7,6 @@
 
 pub mod end;
 pub mod events;
-pub mod peer;
 pub mod queue_view;
 pub mod rings;
 pub mod settings;
@@ -30,10 +29,10 @@ use crate::policy::{Limit, Limiter, Policy, PortLimits};
 use crate::ring::{Call, Called, InterruptBreaker};
 use crate::segment::Segment;
 use crate::shared::Shared;
-use crate::stats::{DropReason, PortCounters, PortTotals};
+use crate::stats::{DropReason, PortCounters, PortTotals, totals};
 use crate::time::{Cycles, cycles, duration};
 use events::{EventLog, ToldCount};
-use peer::Peer;
+use memlane_model::peer::Peer;
 use rings::Rings;
 
 /// See the module.
@@ -237,7 +236,7 @@ impl Port {
 
     /// Its counters, all workers' added up.
     pub fn totals(&self) -> PortTotals {
-        PortTotals { undone_checksums: self.undone_checksums.load(Ordering::Relaxed), ..PortTotals::of(&self.counters) }
+        PortTotals { undone_checksums: self.undone_checksums.load(Ordering::Relaxed), ..totals(&self.counters) }
     }
 
     /// Counts a stream frame with an incomplete checksum, without a header that says so.

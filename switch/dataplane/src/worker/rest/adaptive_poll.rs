@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use memlane_model::load::running_tasks;
+
 use crate::time::{Cycles, cycles, frequency, in_cycles};
 
 /// Shortest and longest poll time: most answers of a guest to a guest take less than the longest.
@@ -71,12 +73,6 @@ impl AdaptivePoll {
         }
         self.idle_cpu
     }
-}
-
-/// Runnable tasks of the whole machine, this thread included.
-fn running_tasks() -> Option<usize> {
-    let load = std::fs::read_to_string("/proc/loadavg").ok()?;
-    load.split(' ').nth(3)?.split('/').next()?.parse().ok()
 }
 
 #[cfg(test)]

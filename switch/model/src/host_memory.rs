@@ -9,7 +9,7 @@ use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::memory::Touched;
+use memlane_virtq::memory::Touched;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -142,11 +142,11 @@ fn number(text: &str, key: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
     /// A host of one GiB with so many MiB available, and a cgroup with these files.
-    pub(crate) fn host(folder: &Path, available: u64, own: &str, files: &[(&str, &str)]) -> HostMemory {
+    fn host(folder: &Path, available: u64, own: &str, files: &[(&str, &str)]) -> HostMemory {
         let info = format!("MemTotal:  1048576 kB\nMemAvailable: {} kB\n", available << 10);
         let proc = [("proc/meminfo", &*info), ("proc/self/cgroup", own)];
         for (name, text) in proc.iter().chain(files) {

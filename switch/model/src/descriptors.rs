@@ -1,8 +1,8 @@
 //! File descriptors of this process: the limit, and the budget of ports and their front ends.
 //!
-//! A port has its own from its start to its end ([`PortKind::descriptors`](crate::config::PortKind::descriptors)). Front ends
+//! A port has its own from its start to its end. Front ends
 //! connect, and send descriptors (kick, call, error, memory) that stay open as long as they like. All of these come out of one
-//! budget, with a quota for each port: as many as are left to the others ([`crate::budget`]), or [`USUAL`]. The rest is the
+//! budget, with a quota for each port: as many as are left to the others ([`memlane_virtq::budget`]), or [`USUAL`]. The rest is the
 //! switch's own: workers, and a **reserve** for connections that are being accepted and for the control socket. So no port keeps
 //! others from connecting, and the control socket always answers.
 
@@ -11,12 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use memlane_virtq::budget::Budget;
+use memlane_virtq::time::{cycles, in_cycles};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use crate::budget::Budget;
-use crate::time::{cycles, in_cycles};
 
 /// Descriptors kept for the switch itself.
 const RESERVE: u64 = 64;

@@ -1,7 +1,7 @@
 //! Events of a network and its ports, for operators and programs (`memlane events`).
 //!
 //! The last [`KEPT`] events are kept, and of each port the last [`KEPT_OF_PORT`]. Events that a guest or front end can cause at
-//! will have a rate limit for each port, see [`crate::port::events::EventLog`].
+//! will have a rate limit for each port.
 
 use memlane_observe::events::{Owned, Ring};
 use schemars::JsonSchema;

@@ -275,6 +275,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn delays_have_units() {
+        assert_eq!(parse_delay("10ms"), Ok(Duration::from_millis(10)));
+        assert_eq!(parse_delay("2.5 us"), Ok(Duration::from_nanos(2500)));
+        for wrong in ["10", "ms", "-1ms", "2min", "61s", ""] {
+            assert!(parse_delay(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn quantities_have_their_units() {
         for (quantity, text, wanted) in [
             (Quantity::Share, "1%", Some(Read::Number(0.01))),

@@ -1,0 +1,23 @@
+//! The values of a memlane network that its file, its control socket and its data path share.
+//!
+//! - **Configured**: [`limits`] of a port, [`impairment`] of an emulated link, [`poll`]; their text with units is a [`quantity`].
+//! - **Reported**: [`totals`] of a port's counters, [`forecast`]s, [`loop_report`]s, the [`peer`] of a connection, and the events
+//!   of the [`journal`].
+//! - **The host**: [`descriptors`] and [`host_memory`] that this process may use, and the [`load`] of the CPUs.
+//!
+//! All JSON of these values and all reading of `/proc` is here, so the data path (`memlane-dataplane`) does neither.
+
+#![deny(unsafe_code)]
+
+pub mod descriptors;
+pub mod forecast;
+pub mod host_memory;
+pub mod impairment;
+pub mod journal;
+pub mod limits;
+pub mod load;
+pub mod loop_report;
+pub mod peer;
+pub mod poll;
+pub mod quantity;
+pub mod totals;
