@@ -34,6 +34,7 @@ from memlane_lab.host.session import Session, exit_on_termination
 from memlane_lab.measuring import run as runs
 from memlane_lab.paths import memlane
 from memlane_lab.profiling import profiler
+from memlane_lab.report.tables import between as between_table
 from memlane_lab.report.tables import of_both as both_words
 from memlane_lab.report.tables import verdict as verdict_words
 from memlane_lab.results import agreement, comparison
@@ -288,7 +289,7 @@ def tell_verdicts(folder: Path) -> int:
     counts = Counter(verdict.judgement for verdict in judged)
     for verdict in judged:
         if verdict.judgement is not Judgement.HOLDS:
-            what, title, wanted, _, word = verdict_words(verdict)
+            what, title, wanted, *_, word = verdict_words(verdict)
             say(f"{what}: {title}, {wanted}: {word}")
     if judged:
         say(", ".join(f"{word}: {counts[word]}" for word in Judgement))
@@ -387,12 +388,31 @@ def agree(one: ResultsArgument, other: ResultsArgument) -> None:
         )
     if not (both := agreement.between(found, others)):
         raise LabError(f"{one} and {other} have no expectation in common: run the same experiments again")
+    if changed := agreement.other_builds(mine, theirs):
+        say(f"the two runs are of other builds ({changed}): where they are apart, the build may be the reason")
     runs_told = (f"{each.began}, commit {each.machine.get('commit', 'unknown')}" for each in (mine, theirs))
     table = Table("", "", "expected", *runs_told, "", title=agreement.came(both))
     for what, title, wanted, mine_text, their_text, word in map(both_words, both):
         table.add_row(what, title, wanted, mine_text.line, their_text.line, word)
     results.print(table)
     raise typer.Exit(agreement.exit_code(both))
+
+
+@app.command()
+def between(
+    runs_named: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="folders of five runs or more of one build", file_okay=False)
+    ],
+) -> None:
+    """Give each ratio its interval between runs of one build, each run a block, and the interval of one more run.
+
+    For example: memlane-lab between results/day-1 results/day-2 results/day-3 results/day-4 results/day-5
+    """
+    read_runs = [published.read_either(folder) for folder in runs_named]
+    found = agreement.between_runs(read_runs)
+    caption = agreement.places([record for record, _ in read_runs])
+    results.print(between_table(found, caption))
+    raise typer.Exit(agreement.between_exit_code(found))
 
 
 @app.command()

@@ -21,7 +21,6 @@ seconds = 1
 warm_up = 0
 repeat = 1
 boot = "once"
-same_placement = false
 [setting]
 traffic = { workload = "tcp" }
 [vary]

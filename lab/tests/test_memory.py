@@ -70,7 +70,6 @@ question = "q"
 measures = ["frames_held", "network_memory"]
 seconds = 1
 warm_up = 0
-same_placement = false
 baseline = "memlane"
 [setting]
 traffic = { workload = "idle" }

@@ -302,7 +302,6 @@ title = "t"
 question = "q"
 measures = ["throughput"]
 seconds = 2
-same_placement = false
 baseline = "none"
 [setting]
 traffic = { workload = "tcp" }

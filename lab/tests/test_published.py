@@ -96,6 +96,43 @@ def test_two_runs_agree_where_their_intervals_have_a_value_in_common(tmp_path: P
     assert agreement.between([made_up.result()], [made_up.result(seconds=9)]) == []
 
 
+def test_runs_of_one_build_have_an_interval_between_them(tmp_path: Path) -> None:
+    def of(number: int, factor: float = 1.0, **machine: object) -> agreement.Run:
+        def values(labels: dict[str, str]) -> dict[str, float]:
+            rate = made_up.usual(labels)["throughput"] * (factor if labels["path"] == "memlane" else 1)
+            return made_up.usual(labels) | {"throughput": rate}
+
+        record = made_up.record("made_up", **machine)
+        return record.model_copy(update={"began": f"2026-11-2{number}T00:00:00"}), [made_up.result(values)]
+
+    runs = [of(number, factor) for number, factor in enumerate((0.9, 0.95, 1.0, 1.05, 1.1))]
+    idle, loaded = agreement.between_runs(runs)
+    assert idle.ratios == pytest.approx([1.8, 1.9, 2.0, 2.1, 2.2])
+    assert (idle.judgement, loaded.judgement) == ("holds", "fails")
+    assert idle.found is not None
+    assert idle.found.another is not None
+    assert 1.5 < idle.found.another[0] < 1.8 < 2.2 < idle.found.another[1]
+    assert agreement.places([record for record, _ in runs]) == "5 runs on 5 days and 1 machines"
+    few = agreement.between_runs(runs[:4])
+    assert [each.judgement for each in few] == ["undecided"] * 2
+    assert "too few for an interval between runs" in agreement.places([record for record, _ in runs[:4]])
+    with pytest.raises(LabError, match="memlane: 1 there, 2 here"):
+        agreement.between_runs([*runs, of(6, versions={"memlane": "2"})])
+    for number, (record, found) in enumerate(runs):
+        results.write(tmp_path / str(number), record)
+        results.write_experiment(tmp_path / str(number), found[0])
+    told = CliRunner().invoke(cli.app, ["between", *(str(tmp_path / str(number)) for number in range(5))])
+    assert told.exit_code == 1, told.output
+    assert "5 runs on 5 days" in told.output
+
+
+def test_runs_of_other_builds_are_flagged() -> None:
+    one, other = made_up.record("made_up"), made_up.record("made_up", versions={"memlane": "2"})
+    assert agreement.other_builds(one, one) == ""
+    page = report.markdown(other, [made_up.result()], beside=(one, [made_up.result()]))
+    assert "The two runs are of other builds (memlane: 1 there, 2 here)" in page
+
+
 def test_a_run_is_held_against_a_published_one(tmp_path: Path) -> None:
     folder = _published(tmp_path) / "2026-11-22" / "made-up"
     assert published.read_either(folder)[0] == published.read_either(tmp_path / "run")[0]

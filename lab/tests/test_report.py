@@ -12,7 +12,8 @@ import pytest
 
 from memlane_lab import report
 from memlane_lab.common.errors import LabError
-from memlane_lab.experiment import plan
+from memlane_lab.experiment import claims, plan
+from memlane_lab.experiment.experiment import Experiment
 from memlane_lab.report import lead, page, tables
 from memlane_lab.results import comparison, results, summary
 from memlane_lab.results.results import ExperimentResult
@@ -102,7 +103,7 @@ def test_samples_are_tidy(tmp_path: Path) -> None:
 
 def test_rows_stand_side_by_side_with_the_sources_figures() -> None:
     idle, loaded = summary.rows(made_up.result(), "throughput")
-    assert (idle.group, idle.placement) == ({"load": "0"}, "near")
+    assert idle.group == {"load": "0"}
     assert idle.cells["memlane"].interval is not None
     assert idle.cells["memlane"].interval.estimate == pytest.approx(4e9)
     assert idle.cells["none"].reason == "there is no veth here"
@@ -170,7 +171,7 @@ def test_a_measure_may_be_judged_by_itself() -> None:
     alone = {"measure": "throughput", "at_least": 3e9, "alone": True, "where": {"path": "memlane"}}
     judged = summary.verdicts(made_up.result(expect=[alone]))
     assert [each.judgement for each in judged] == [Judgement.HOLDS, Judgement.FAILS]
-    _, _, wanted, shown, word = tables.verdict(judged[0])
+    _, _, wanted, shown, _, word = tables.verdict(judged[0])
     assert (wanted, shown.main, word) == ("at least 3e+09 bit/s", "4.00 Gbit/s", "holds")
 
 
@@ -191,9 +192,44 @@ def test_each_baseline_has_its_verdict() -> None:
     assert list(row.contrasts) == [("memlane", "bridge"), ("memlane", "ovs-dpdk")]
 
 
-def test_probabilities_are_corrected_for_all_of_a_report() -> None:
-    (judged,) = page.judge([made_up.result()])
-    assert [each.corrected for each in judged] == [pytest.approx(2 * 2 / 2**8), 1.0]
+PRIMARY = {"measure": "throughput", "at_least": 1.5, "where": {"path": "memlane"}, "primary": True}
+
+
+def test_primary_endpoints_are_corrected_for_their_number_and_others_are_not() -> None:
+    exploratory = {"measure": "rtt_p50", "at_most": 2.0, "where": {"path": "memlane"}}
+    (judged,) = page.judge([made_up.result(expect=[PRIMARY, exploratory])])
+    # Eight of eight rounds lie on one side of the bound: p = 2 / 2^8; two endpoints are primary.
+    assert [each.probability for each in judged] == [pytest.approx(2 / 2**8)] * 4
+    assert [each.corrected for each in judged] == [pytest.approx(2 * 2 / 2**8)] * 2 + [None] * 2
+    assert [each.judgement for each in judged] == ["holds", "fails", "holds", "holds"]
+
+
+def test_a_primary_endpoint_that_is_not_beyond_chance_after_correction_is_undecided() -> None:
+    (judged,) = page.judge([made_up.result(expect=[PRIMARY], spread=made_up.SPREAD[:6])])
+    assert [each.corrected for each in judged] == [pytest.approx(2 * 2 / 2**6)] * 2
+    assert [each.reason for each in judged] == ["6 rounds are too few for so many primary endpoints"] * 2
+    (alone,) = page.judge([made_up.result(expect=[PRIMARY | {"primary": False}], spread=made_up.SPREAD[:6])])
+    assert [each.judgement for each in alone] == ["holds", "fails"]
+
+
+def test_more_than_eight_primary_endpoints_are_refused_and_few_rounds_advised_against() -> None:
+    asked = made_up.result().experiment
+    nine = Experiment.model_validate(made_up.STATED | {"expect": [PRIMARY] * 5})
+    with pytest.raises(LabError, match="10 primary endpoints, but more than 8 cannot be decided together"):
+        plan.variants(nine)
+    named = Experiment.model_validate(made_up.STATED | {"expect": [PRIMARY]})
+    assert "8 rounds are few for primary endpoints" in claims.advice(named)
+    assert claims.advice(named.model_copy(update={"repeat": 12})) == claims.advice(asked) == ""
+
+
+def test_the_rounds_of_one_placement_stand_beside_those_of_all() -> None:
+    made = made_up.result()
+    moved = [each.model_copy(update={"placement": "far" if each.round < 2 else "near"}) for each in made.samples]
+    idle, _ = summary.verdicts(made.model_copy(update={"samples": moved}))
+    assert (idle.rounds, idle.placement) == (8, "mixed")
+    assert idle.one_placement is not None
+    assert (idle.one_placement.placement, idle.one_placement.rounds) == ("near", 6)
+    assert tables.verdict(idle)[-2] == "near: 2.00 x (n = 6)"
 
 
 def test_a_table_with_small_and_large_values_gives_each_row_its_unit() -> None:
@@ -234,7 +270,7 @@ def test_the_page_says_all_that_is_known() -> None:
     for word in (
         "Does the report show", "Made up &amp; &lt;escaped&gt;", "there is no veth here", "&lt;the cable&gt; broke",
         "Failed samples: 1 of 33", "source: 2.50 Gbit/s (theirs)", "standing alone", "fails", "Abacus",
-        "memlane-lab run", "p = 0.0078, of all 0.016", "tcp-segmentation-offload on", "7.2.12",
+        "memlane-lab run", "p = 0.0078", "tcp-segmentation-offload on", "7.2.12",
     ):  # fmt: skip
         assert word in text, word
 
@@ -408,7 +444,7 @@ def test_what_two_runs_do_not_share_is_told() -> None:
 
 def test_the_tables_can_be_had_in_markdown() -> None:
     text = report.markdown(made_up.record("made_up"), [made_up.result()])
-    assert "## What is expected: 1 hold, 1 fail, 0 undecided" in text
+    assert "## What is expected: exploratory: 1 hold, 1 fail, 0 undecided" in text
     assert "| load | bridge | memlane | none | memlane / bridge |" in text
     rows = [line for line in text.splitlines() if line.startswith("| 90 | **2.00**")]
     assert rows[0].count("|") == 6

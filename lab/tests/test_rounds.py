@@ -9,7 +9,6 @@ from memlane_lab.common.errors import LabError
 from memlane_lab.experiment.plan import Turn
 from memlane_lab.host.ports import GuestKind
 from memlane_lab.measuring import run
-from memlane_lab.meters import placement
 from memlane_lab.results import results
 from memlane_lab.results.results import Sample
 from tests import made_up
@@ -51,29 +50,14 @@ def _planned(tmp_path: Path, text: str = STATED) -> run.Planned:
     return planned
 
 
-def _sample(turn: Turn, place: str = "near") -> Sample:
+def _sample(turn: Turn) -> Sample:
     return Sample(
         number=1, round=turn.round, variant=turn.variant.name, labels=turn.variant.labels, began="", took=1,
-        placement=place, placements=(place, place), values={"throughput": 1.0},
+        placement="near", placements=("near", "near"), values={"throughput": 1.0},
     )  # fmt: skip
 
 
-def test_whole_rounds_are_added_to_a_group_that_lacks_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "lack", lambda: None)
-    taken: list[tuple[int, str]] = []
-
-    def take(turn: Turn) -> Sample:
-        taken.append((turn.round, turn.variant.name))
-        return _sample(turn, "far" if taken[-1] in {(2, "bridge, load 0"), (6, "memlane, load 0")} else "near")
-
-    run.take_all(_planned(tmp_path), [], take, seed=1)
-    assert [len({name for at, name in taken if at == number}) for number in range(6)] == [4] * 6
-    added = [sorted(name for at, name in taken if at == number) for number in (6, 7, 8)]
-    assert added == [["bridge, load 0", "memlane, load 0"]] * 2 + [[]]
-
-
-def test_what_is_counted_has_the_rounds_that_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "lack", lambda: None)
+def test_a_run_has_the_rounds_that_are_asked_for(tmp_path: Path) -> None:
     taken: list[Turn] = []
 
     def take(turn: Turn) -> Sample:
@@ -85,7 +69,7 @@ def test_what_is_counted_has_the_rounds_that_are_asked_for(tmp_path: Path, monke
 
 
 def test_what_was_taken_before_is_not_taken_again(tmp_path: Path) -> None:
-    planned = _planned(tmp_path, STATED.replace("[setting]", "same_placement = false\n[setting]"))
+    planned = _planned(tmp_path, STATED)
     whole: list[Turn] = []
     run.take_all(planned, [], lambda turn: whole.append(turn) or _sample(turn), seed=1)  # type: ignore[func-returns-value]
     rest: list[Turn] = []
@@ -94,7 +78,7 @@ def test_what_was_taken_before_is_not_taken_again(tmp_path: Path) -> None:
     assert rest == whole[9:]
 
 
-@pytest.mark.parametrize("stated", [COUNTED, STATED.replace("[setting]", "same_placement = false\n[setting]")])
+@pytest.mark.parametrize("stated", [COUNTED, STATED])
 def test_what_failed_is_tried_once_more_only_where_time_does_not_matter(tmp_path: Path, stated: str) -> None:
     planned = _planned(tmp_path, stated)
     taken: list[Sample] = []
@@ -138,3 +122,12 @@ def test_a_run_goes_on_only_with_what_it_was() -> None:
     other = asked.model_copy(update={"experiment": asked.experiment.model_copy(update={"seconds": 9})})
     with pytest.raises(LabError, match="made_up cannot be resumed, because it has changed: seconds"):
         run.going_on(other, made)
+
+
+def test_a_run_does_not_go_on_with_other_primary_endpoints() -> None:
+    made = made_up.result()
+    named = tuple(each.model_copy(update={"primary": True}) for each in made.experiment.expect)
+    asked = made.model_copy(update={"samples": [], "experiment": made.experiment.model_copy(update={"expect": named})})
+    with pytest.raises(LabError, match="its primary endpoints have changed since its first sample"):
+        run.going_on(asked, made)
+    assert run.going_on(asked, made.model_copy(update={"samples": []})).experiment.expect == named

@@ -27,7 +27,6 @@ question = "Does it come out?"
 seconds = 2
 warm_up = 1
 repeat = 1
-same_placement = false
 [setting]
 """
 TCP = 'traffic = { workload = "tcp", message = "128K" }\n'

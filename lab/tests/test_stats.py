@@ -149,31 +149,70 @@ def _samples(variant: str, places: str) -> list[Sample]:
 
 
 def _rounds(**places: str) -> tuple[str, list[int]]:
-    chosen = alike.rounds({name: _samples(name, each) for name, each in places.items()})
+    return _told(alike.rounds({name: _samples(name, each) for name, each in places.items()}))
+
+
+def _told(chosen: alike.Chosen) -> tuple[str, list[int]]:
     taken = [[sample.round for sample in samples] for samples in chosen.samples.values()]
     assert all(each == taken[0] for each in taken)
     return chosen.placement, taken[0]
 
 
-def test_rounds_of_the_placement_that_has_enough_are_compared() -> None:
-    assert _rounds(a="nnnnfnnf", b="nnnnfnnm") == ("near", [0, 1, 2, 3, 5, 6])
-
-
-def test_where_no_placement_has_enough_all_whole_rounds_are_compared_and_it_is_said() -> None:
+def test_all_whole_rounds_are_compared_whatever_their_placement() -> None:
+    assert _rounds(a="nnnnfnnf", b="nnnnfnnm") == (alike.MIXED, [0, 1, 2, 3, 4, 5, 6, 7])
     assert _rounds(a="nnnnfffn", b="nffmf.nn") == (alike.MIXED, [0, 1, 2, 3, 4, 6, 7])
-
-
-def test_few_rounds_that_are_alike_need_no_more() -> None:
     assert _rounds(a="fff", b="fff") == ("far", [0, 1, 2])
+    assert _rounds(a="mm", b="mm") == (alike.MIXED, [0, 1])
 
 
-def test_a_variant_without_samples_does_not_ask_for_more_rounds() -> None:
-    group = {"a": _samples("a", "ffff"), "b": [], "c": _samples("c", "ffnn")}
-    assert alike.lacking(group, 4) == 2
-    assert alike.lacking({"a": [], "b": []}, 4) == 0
+def test_rounds_of_one_placement_are_a_sensitivity_where_there_are_others() -> None:
+    both = {"a": _samples("a", "nnnnfnnf"), "b": _samples("b", "nnnnfnnm")}
+    fewer = alike.of_one_placement(both)
+    assert fewer is not None
+    assert _told(fewer) == ("near", [0, 1, 2, 3, 5, 6])
+    assert alike.of_one_placement({"a": _samples("a", "fff")}) is None
+    assert alike.of_one_placement({"a": _samples("a", "mm")}) is None
 
 
-def test_samples_of_two_runs_are_compared_in_the_placement_that_both_have() -> None:
-    chosen = alike.apart({"a": _samples("a", "nnnnnnff"), "b": _samples("b", "fnnnnnn")})
-    assert (chosen.placement, [len(each) for each in chosen.samples.values()]) == ("near", [6, 6])
-    assert alike.apart({"a": _samples("a", "nnnnnnn"), "b": _samples("b", "fffffff")}).placement == alike.MIXED
+def test_the_test_against_a_bound_is_the_inversion_of_the_interval() -> None:
+    """The sign test's table: of 12 coins 10 or more fall alike in 3.86 % of throws (two-sided), 9 in 14.6 %."""
+    assert stats.sign_test([2.0] * 10 + [0.5] * 2, 1) == pytest.approx(158 / 4096)
+    assert stats.sign_test([2.0] * 9 + [0.5] * 3, 1) == pytest.approx(598 / 4096)
+    assert stats.sign_test([1.0] * 8, 1) == 1.0
+    assert stats.sign_test([], 1) is None
+    for count in range(6, 20):
+        values = [float(each) for each in range(1, count + 1)]
+        low, high = stats.median(values).bounds or (0.0, 0.0)
+        for bound in range(count + 2):
+            told = stats.sign_test(values, bound + 0.5)
+            assert told is not None
+            assert (told <= 0.05) is not (low <= bound + 0.5 <= high)
+
+
+def test_an_interval_between_runs_is_that_of_blocks() -> None:
+    """Of five runs with logarithms -2 .. 2: s = 1.58, t(4) = 2.776, so 1.96 for the mean, 4.81 for one more run."""
+    ratios = [math.exp(each) for each in (-2, -1, 0, 1, 2)]
+    found = stats.between_runs(ratios)
+    assert found is not None
+    assert found.mean is not None
+    assert found.another is not None
+    assert found.estimate == pytest.approx(1.0)
+    assert math.log(found.mean[1]) == pytest.approx(2.7764 * math.sqrt(2.5 / 5), rel=1e-4)
+    assert math.log(found.another[1]) == pytest.approx(2.7764 * math.sqrt(2.5 * 1.2), rel=1e-4)
+    assert found.apart == pytest.approx(math.exp(4))
+    few = stats.between_runs(ratios[:4])
+    assert few is not None
+    assert few.another is None
+    assert stats.between_runs([1, 0, 1, 1, 1]) is None
+
+
+def test_the_interval_of_one_more_run_covers_what_it_says() -> None:
+    source = random.Random(7)
+    covered = 0
+    for _ in range(2000):
+        *seen, another = (source.lognormvariate(1, 0.4) for _ in range(6))
+        found = stats.between_runs(seen)
+        assert found is not None
+        assert found.another is not None
+        covered += found.another[0] <= another <= found.another[1]
+    assert covered / 2000 >= 0.95 - 0.015

@@ -11,6 +11,11 @@ from memlane_lab.experiment.experiment import Expectation, Experiment
 from memlane_lab.experiment.labels import Labels, words
 from memlane_lab.statistics.stats import FEWEST
 
+MOST_PRIMARY = 8
+"""Endpoints that an experiment may name primary."""
+ADVISED = 12
+"""Rounds of an experiment with primary endpoints: so that one round on the other side does not undecide them all."""
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -34,8 +39,21 @@ def about(experiment: Experiment, expected: Expectation, variants: Sequence[Labe
     return bool(found) and all(claim.versus is None or claim.versus in variants for claim in found)
 
 
+def advice(experiment: Experiment) -> str:
+    """A warning where there are too few rounds for the primary endpoints; empty without one."""
+    if not any(each.primary for each in experiment.expect) or experiment.repeat >= ADVISED:
+        return ""
+    return (
+        f"{experiment.name}: {experiment.repeat} rounds are few for primary endpoints, which are corrected for their "
+        f"number: take {ADVISED} or more (--repeat {ADVISED})"
+    )
+
+
 def mistakes(experiment: Experiment, variants: Sequence[Labels]) -> Iterator[str]:
     """Expectations that match no variant, in words."""
+    primary = [claim for claim in of(experiment, variants) if claim.expectation.primary]
+    if len(primary) > MOST_PRIMARY:
+        yield f"expect: {len(primary)} primary endpoints, but more than {MOST_PRIMARY} cannot be decided together"
     if experiment.expect and experiment.repeat < FEWEST:
         yield f"repeat: an expectation needs at least {FEWEST} samples, so that an interval can be told"
     for number, expected in enumerate(experiment.expect):

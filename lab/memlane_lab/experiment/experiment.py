@@ -75,6 +75,9 @@ class Expectation(Strict):
     """Labels that differ in the other variant; none: each baseline."""
     alone: bool = False
     """Whether the bounds are those of the measure itself, in its base unit; there is no other variant then."""
+    primary: bool = False
+    """Whether it is one of the few endpoints, at most eight, that the experiment is made to decide: they are corrected
+    for their number. All others are exploratory."""
 
     @model_validator(mode="after")
     def _means_something(self) -> Self:
@@ -125,8 +128,6 @@ class Experiment(Strict):
     """When guests are booted: for each sample, or once for all of the same bed."""
     bed: Where = Where.LIVE
     """The host that is measured: this one by its clock, or an emulated one by its instructions."""
-    same_placement: bool = True
-    """Whether more samples are taken, up to half as many again, until those that are compared have enough alike."""
     placements_apart: bool = False
     """Whether the report also tells samples apart by how far the host's CPUs were from each other."""
     setting: dict[str, Any]

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.progress import say, span
-from memlane_lab.experiment import experiment, plan
+from memlane_lab.experiment import claims, experiment, plan
 from memlane_lab.experiment.experiment import Experiment, Where
 from memlane_lab.experiment.plan import Turn, Variant
 from memlane_lab.host import cgroup
@@ -26,9 +26,8 @@ from memlane_lab.measuring import machine
 from memlane_lab.measuring.counted import CountingSampler
 from memlane_lab.measuring.sample import Sampler
 from memlane_lab.measuring.scoreboard import Scoreboard
-from memlane_lab.meters import placement
 from memlane_lab.profiling.profiler import Profiler
-from memlane_lab.results import alike, comparison, results
+from memlane_lab.results import comparison, results
 from memlane_lab.results.results import ExperimentResult, Missing, RunRecord, Sample, VariantRecord
 
 _OVERHEAD = 2.5
@@ -117,6 +116,8 @@ def measure(
     begun = [going_on(_empty(each, kind, seed), before.get(each.experiment.name)) for each in planned]
     for each in begun:  # so that a run that ends early can be read
         results.write_experiment(out, each)
+    for warning in filter(None, (claims.advice(each.experiment) for each in planned)):
+        say(warning)
     with Scoreboard(sum(each.seconds for each in planned)) as board:
         for stated, result in zip(planned, begun, strict=True):
             profiler = Profiler(stated.experiment, rate, out / stated.experiment.name) if rate else None
@@ -158,6 +159,11 @@ def going_on(asked: ExperimentResult, before: ExperimentResult | None) -> Experi
         return asked
     if changed := comparison.stated_differently(before.experiment, asked.experiment):
         raise LabError(f"{asked.experiment.name} cannot be resumed, because it has changed: {changed}")
+    if before.samples and (moved := _primary(before.experiment) ^ _primary(asked.experiment)):
+        raise LabError(
+            f"{asked.experiment.name} cannot be resumed, because its primary endpoints have changed since its first "
+            f"sample ({'; '.join(sorted(moved))}): name another folder with --out"
+        )
     facts = {each.name: each.facts for each in before.variants}
     variants = [each.model_copy(update={"facts": facts.get(each.name, {})}) for each in asked.variants]
     known = {each.name for each in variants}
@@ -165,6 +171,10 @@ def going_on(asked: ExperimentResult, before: ExperimentResult | None) -> Experi
     return asked.model_copy(
         update={"seed": before.seed, "samples": before.samples, "variants": [*variants, *kept], "complete": False}
     )
+
+
+def _primary(stated: Experiment) -> set[str]:
+    return {each.model_dump_json() for each in stated.expect if each.primary}
 
 
 def _added(before: RunRecord, now: RunRecord, out: Path, *, resume: bool) -> RunRecord:
@@ -267,27 +277,17 @@ def _with(result: ExperimentResult, sample: Sample, sampler: Sampler | CountingS
 
 
 def take_all(planned: Planned, taken: list[Sample], take: Callable[[Turn], Sample], seed: int) -> None:
-    """Takes the planned samples, then whole rounds of those groups that lack some to compare like with like.
+    """Takes the planned samples.
 
     Where instructions are counted, failed samples are tried once more. Where time is measured they are not: a sample
     taken hours after those of its round would be compared with them.
     """
     asked = planned.experiment
     counted = asked.bed is Where.COUNTED
-    placed = asked.same_placement and not counted and not placement.lack()
-    more = asked.repeat // 2 if placed else 0
-    groups = plan.groups(planned.variants, asked.compare).values()
-    for number in range(asked.repeat + more):
-        wanted = [group for group in groups if number < asked.repeat or _lacking(group, taken, asked.repeat)]
+    for number in range(asked.repeat):
         have = {(sample.round, sample.variant) for sample in taken if not (counted and sample.error)}
-        of_round = [variant for group in wanted for variant in group]
-        turns = plan.turns(of_round, compared=asked.compare, number=number, seed=seed)
+        turns = plan.turns(planned.variants, compared=asked.compare, number=number, seed=seed)
         taken += [take(turn) for turn in turns if (number, turn.variant.name) not in have]
-
-
-def _lacking(group: Sequence[Variant], taken: Sequence[Sample], wanted: int) -> int:
-    good = {each.name: [one for one in taken if one.variant == each.name and not one.error] for each in group}
-    return alike.lacking(good, wanted)
 
 
 def _command(planned: Sequence[Planned], kind: GuestKind, seed: int, narrowing: Sequence[str], rate: int | None) -> str:

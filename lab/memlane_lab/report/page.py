@@ -15,7 +15,7 @@ from plotly.offline import get_plotlyjs
 from memlane_lab.experiment.experiment import Where
 from memlane_lab.report import counted_plots, lead, plots, profile_plots, shop_plots, tables
 from memlane_lab.report.profile_plots import Found
-from memlane_lab.report.tables import Breakdown, MeasureTable, Text
+from memlane_lab.report.tables import Breakdown, MeasureTable, Text, Told
 from memlane_lab.results import agreement, results, summary
 from memlane_lab.results.results import ExperimentResult, RunRecord
 from memlane_lab.results.summary import Judgement, Verdict
@@ -36,7 +36,8 @@ class Section:
     """How a profile was made; empty where there is none."""
     plots: list[tuple[Markup, bool]]
     """Each with whether it wants the page's whole width."""
-    verdicts: list[tuple[str, str, str, Text, str]]
+    verdicts: dict[str, list[Told]]
+    """Of primary endpoints, and of exploratory ones."""
     alone: list[str]
     """Figures of the source that stand beside none of our variants."""
     noise: str
@@ -92,6 +93,7 @@ def markdown(
         other_run=beside[0] if beside and both else None,
         both=[tables.of_both(each) for each in both],
         agreed=agreement.came(both),
+        other_builds=agreement.other_builds(beside[0], record) if beside else "",
         **_content(record, found, {}, draw=False),
     )
 
@@ -102,7 +104,7 @@ def _bold(text: Text) -> str:
 
 
 def judge(found: Sequence[ExperimentResult]) -> list[list[Verdict]]:
-    """The verdicts of each experiment of a report, their p corrected for the number of all."""
+    """The verdicts of each experiment of a report; p of primary endpoints is corrected for their number."""
     judged = [summary.verdicts(result) for result in found]
     told = iter(summary.corrected([verdict for each in judged for verdict in each]))
     return [[next(told) for _ in each] for each in judged]
@@ -119,9 +121,14 @@ def _content(
     return {
         "record": record,
         "sections": sections,
-        "judged": [
-            (f"{each.result.experiment.title}: {what}", *rest) for each in sections for what, *rest in each.verdicts
-        ],
+        "judged": {
+            kind: [
+                (f"{each.result.experiment.title}: {what}", *rest)
+                for each in sections
+                for what, *rest in each.verdicts[kind]
+            ]
+            for kind in _KINDS
+        },
         "came": _came(judged),
         "lead": lead.of(found[0]) if len(found) == 1 else None,
         "spoiled": list(dict.fromkeys(each.spoiled for each in sections if each.spoiled)),
@@ -139,9 +146,16 @@ def _environment(*, autoescape: bool) -> jinja2.Environment:
 
 
 def _came(judged: list[list[Verdict]]) -> str:
-    """How many expectations hold, fail and are undecided."""
-    counts = Counter(verdict.judgement for each in judged for verdict in each)
-    return ", ".join(f"{counts[judgement]} {word}" for judgement, word in _CAME.items())
+    """How many expectations hold, fail and are undecided: primary endpoints, then exploratory ones."""
+    told = []
+    for kind, primary in _KINDS.items():
+        counts = Counter(each.judgement for found in judged for each in found if each.primary is primary)
+        if counts:
+            told.append(f"{kind}: " + ", ".join(f"{counts[judgement]} {word}" for judgement, word in _CAME.items()))
+    return "; ".join(told)
+
+
+_KINDS = {"primary": True, "exploratory": False}
 
 
 _CAME = {Judgement.HOLDS: "hold", Judgement.FAILS: "fail", Judgement.UNDECIDED: "undecided"}
@@ -166,7 +180,10 @@ def _section(
             _html(figure, f"{asked.name}-{number}")
             for number, figure in enumerate(_figures(result, profiled) if draw else ())
         ],
-        verdicts=[tables.verdict(each) for each in judged],
+        verdicts={
+            kind: [tables.verdict(each) for each in judged if each.primary is primary]
+            for kind, primary in _KINDS.items()
+        },
         alone=[tables.paper(figure) for figure in asked.paper if not figure.where],
         noise=_noise(result),
         spoiled=lead.spoiled(result, record),

@@ -1,14 +1,17 @@
 """Tables: summaries in words, in units of one size if that suits all rows."""
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+
+from rich.table import Table
 
 from memlane_lab.experiment.experiment import PaperFigure, measure
 from memlane_lab.meters import placement
 from memlane_lab.results import summary
-from memlane_lab.results.agreement import Both
+from memlane_lab.results.agreement import Both, Headline
 from memlane_lab.results.results import ExperimentResult
-from memlane_lab.results.summary import Cell, Contrast, Row, Verdict
+from memlane_lab.results.summary import Cell, Contrast, Row, Sensitivity, Verdict
 from memlane_lab.statistics.measures import Measure, Scale, scale, significant
 from memlane_lab.statistics.stats import Interval
 
@@ -113,8 +116,18 @@ def _ratio(contrast: Contrast | None) -> Text:
     if contrast is None or contrast.ratio is None:
         return Text("-")
     below = [f"source: {significant(contrast.paper)} x"] if contrast.paper else []
-    beside = (*_bounds(contrast.ratio, Scale(1, "")), f"n = {contrast.rounds}", contrast.placement)
+    beside = (*_bounds(contrast.ratio, Scale(1, "")), f"n = {contrast.rounds}")
+    if seen := contrast.one_placement:
+        below.append(f"{seen.placement} only: {_sensitivity(seen)}")
     return Text(f"{significant(contrast.ratio.estimate)} x", ", ".join(beside), below)
+
+
+def _sensitivity(seen: Sensitivity) -> str:
+    """The figure by the rounds of one placement alone."""
+    if seen.found is None:
+        return "-"
+    beside = ", ".join((*_bounds(seen.found, Scale(1, "")), f"n = {seen.rounds}"))
+    return f"{significant(seen.found.estimate)} x ({beside})"
 
 
 def _bounds(interval: Interval, used: Scale) -> list[str]:
@@ -165,29 +178,56 @@ def _middle(values: list[float], used: Scale) -> str:
     return f"{used.number(statistics.median(values))} (n = {len(values)})" if values else "-"
 
 
-def verdict(judged: Verdict) -> tuple[str, str, str, Text, str]:
-    """Variant, measure, expected value, measured value, and verdict."""
+Told = tuple[str, str, str, Text, str, str]
+"""A verdict in words: variant, measure, expected value, measured value, that of one placement alone, and verdict."""
+
+
+def verdict(judged: Verdict) -> Told:
+    """The verdict in words."""
     title = measure(judged.claim.expectation.measure).title
     wanted = f"{judged.wanted} of {judged.versus}" if judged.versus else judged.wanted
     because = judged.reason or (f"but {judged.better}" if judged.better else "")
-    return judged.what, title, wanted, _found(judged), ": ".join(filter(None, (judged.judgement, because)))
+    word = ": ".join(filter(None, (judged.judgement, because)))
+    near = judged.one_placement
+    only = f"{near.placement}: {_sensitivity(near)}" if near and near.found else ""
+    return judged.what, title, wanted, _found(judged), only, word
 
 
 def of_both(both: Both) -> tuple[str, str, str, Text, Text, str]:
     """Variant, measure, expected value, either run's measured value and verdict, and whether they agree."""
-    what, title, wanted, _, _ = verdict(both.one)
+    what, title, wanted, *_ = verdict(both.one)
     one, other = (replace(_found(each), below=[each.judgement]) for each in (both.one, both.other))
     return f"{both.experiment}: {what}", title, wanted, one, other, both.agreement
 
 
+def between(found: Sequence[Headline], caption: str) -> Table:
+    """Ratios between runs: their mean, its interval, the interval of one more run, and whether that would hold."""
+    table = Table("", "measure", "expected", "mean", "one more run", "largest / smallest", "", caption=caption)
+    for each in found:
+        _, title, wanted, *_ = verdict(each.expectation)
+        told = each.found
+        mean = another = apart = "-"
+        if told:
+            mean = _with_bounds(told.estimate, told.mean)
+            another = " to ".join(map(significant, told.another)) if told.another else "-"
+            apart = f"{significant(told.apart)} x"
+        table.add_row(each.what, title, wanted, mean, another, apart, each.judgement)
+    return table
+
+
+def _with_bounds(estimate: float, bounds: tuple[float, float] | None) -> str:
+    told = f" ({' to '.join(map(significant, bounds))})" if bounds else ""
+    return f"{significant(estimate)} x{told}"
+
+
 def _found(judged: Verdict) -> Text:
-    """The ratio or the measure itself, with its interval, how sure it is, and the placement it was seen in."""
+    """The ratio or the measure itself, with its interval, and how sure it is."""
     if judged.found is None:
         return Text("-")
     estimate = judged.found.estimate
     used = Scale(1, "x") if judged.versus else scale(measure(judged.claim.expectation.measure).unit, [estimate])
     sure = [f"p = {significant(judged.probability, 2)}"] if judged.probability is not None else []
     if judged.corrected is not None:
-        sure = [f"{sure[0]}, of all {significant(judged.corrected, 2)}"]
-    beside = (*_bounds(judged.found, used), f"n = {judged.rounds}", *sure, judged.placement)
+        sure = [f"{sure[0]}, corrected {significant(judged.corrected, 2)}"]
+    beside = (*_bounds(judged.found, used), f"n = {judged.rounds}", *sure)
     return Text(used.text(estimate), ", ".join(beside))

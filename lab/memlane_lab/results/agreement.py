@@ -2,7 +2,9 @@
 
 Figures are those of a machine and of a day; ratios ought to outlast both. Two runs **agree** on a ratio if their
 intervals have a value in common, and are **apart** if not. Wide intervals agree with nearly anything, so they are
-always shown beside the word.
+always shown beside the word. Two runs of other builds may differ because their builds do: it is said.
+
+**Between runs** of one build, five or more, each run is a block: `between_runs` gives every ratio its interval.
 """
 
 from collections import Counter
@@ -10,9 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from memlane_lab.common.errors import LabError
 from memlane_lab.results import comparison, summary
-from memlane_lab.results.results import ExperimentResult
-from memlane_lab.results.summary import Verdict
+from memlane_lab.results.results import ExperimentResult, RunRecord
+from memlane_lab.results.summary import Judgement, Verdict
+from memlane_lab.statistics import stats
+from memlane_lab.statistics.stats import BetweenRuns
 
 
 class Agreement(StrEnum):
@@ -80,3 +85,93 @@ def exit_code(found: Sequence[Both]) -> int:
     """1 if any are apart, 3 if any are undecided or there are none, else 0."""
     seen = {each.agreement for each in found}
     return 1 if Agreement.APART in seen else 3 if Agreement.UNDECIDED in seen or not found else 0
+
+
+_BUILDS = ("memlane", "open vswitch", "uml kernel", "qemu")
+"""Versions of programs that carry frames."""
+
+
+def builds(record: RunRecord) -> dict[str, str]:
+    """The builds of a run, and its commits."""
+    versions = record.machine.get("versions", {})
+    return {name: str(versions.get(name, "unknown")) for name in _BUILDS}
+
+
+def other_builds(one: RunRecord, other: RunRecord) -> str:
+    """The differing builds of two runs, in words; empty: they have the same."""
+    mine, theirs = builds(one), builds(other)
+    return "; ".join(f"{name}: {mine[name]} there, {theirs[name]} here" for name in mine if mine[name] != theirs[name])
+
+
+@dataclass(frozen=True)
+class Headline:
+    """One expectation in several runs of one build."""
+
+    what: str
+    """The experiment, and the variant."""
+    expectation: Verdict
+    """In the first of the runs."""
+    ratios: list[float]
+    """The estimates, run by run."""
+    found: BetweenRuns | None
+
+    @property
+    def judgement(self) -> Judgement:
+        """Whether one more run of this build would hold, by the prediction interval."""
+        if self.found is None or self.found.another is None:
+            return Judgement.UNDECIDED
+        return summary.within(self.found.another, self.expectation.claim.expectation)
+
+
+Run = tuple[RunRecord, Sequence[ExperimentResult]]
+"""A run, and its experiments with their samples."""
+
+
+def between_runs(runs: Sequence[Run]) -> list[Headline]:
+    """Every ratio that all these runs judge, each run a block; raises for runs of several builds or kinds of guests."""
+    first = runs[0][0]
+    for record, _ in runs[1:]:
+        if changed := other_builds(first, record):
+            raise LabError(f"an interval between runs is that of a single build, but these runs differ: {changed}")
+        if first.guest != record.guest:
+            raise LabError(f"these runs have {first.guest} guests and {record.guest} guests: name runs of one kind")
+    judged = [
+        {
+            (result.experiment.title, *_about(each)): each
+            for result in found
+            for each in summary.verdicts(result)
+            if each.versus and each.found
+        }
+        for _, found in runs
+    ]
+    common = [about for about in judged[0] if all(about in each for each in judged)]
+    if not common:
+        raise LabError("these runs have no judged ratio in common: name runs of one experiment")
+    return [_headline(about, [each[about] for each in judged]) for about in common]
+
+
+def _headline(about: tuple[str, ...], verdicts: Sequence[Verdict]) -> Headline:
+    ratios = [each.found.estimate for each in verdicts if each.found]
+    return Headline(f"{about[0]}: {about[1]}", verdicts[0], ratios, stats.between_runs(ratios))
+
+
+def places(records: Sequence[RunRecord]) -> str:
+    """The days and machines of several runs, and the number that a headline lacks."""
+    days = {record.began[:10] for record in records}
+    machines = {f"{record.machine.get('cpu')}, {record.machine.get('kernel')}" for record in records}
+    told = f"{len(records)} runs on {len(days)} days and {len(machines)} machines"
+    if len(records) < stats.FEWEST_RUNS:
+        return f"{told}: too few for an interval between runs, which needs {stats.FEWEST_RUNS}"
+    if max(len(days), len(machines)) < HEADLINE_PLACES:
+        return f"{told}: too few for a headline, which needs {HEADLINE_PLACES} days or machines"
+    return told
+
+
+HEADLINE_PLACES = 3
+"""Days or machines that a headline's runs are spread over."""
+
+
+def between_exit_code(found: Sequence[Headline]) -> int:
+    """1 if one more run would fail an expectation, 3 if that is undecided, else 0."""
+    seen = {each.judgement for each in found}
+    return 1 if Judgement.FAILS in seen else 3 if Judgement.UNDECIDED in seen else 0

@@ -1,18 +1,16 @@
-"""Like with like: which samples of variants that stand side by side may be compared.
+"""Like with like: which samples of variants that stand side by side are compared.
 
-Samples are taken in **rounds**, each variant once a round, and compared within rounds. Where the
-host's processors were (near, far) decides so much that a round counts in full only if its samples were of one
-placement. So a **group** of variants is judged by the rounds of the placement that has most of them; where it has too
-few, by all rounds, and the report says so.
+Samples are taken in **rounds**, each variant once a round, and compared within rounds: all rounds in which every
+variant has a good sample. Where the host's processors were (near, far) is noted with each sample. The rounds of the
+placement that most of them have are a **sensitivity**: the same ratio once more, beside the one that is judged.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from memlane_lab.meters import placement
 from memlane_lab.results.results import Sample
-from memlane_lab.statistics.stats import FEWEST
 
 MIXED = "mixed"
 
@@ -31,28 +29,29 @@ class Chosen:
 
 
 def rounds(group: BY_VARIANT) -> Chosen:
-    """The rounds in which every variant has a good sample: those of one placement, if there are enough."""
+    """All rounds in which every variant has a good sample."""
     whole = _whole(group)
-    place, count = _leading(whole)
-    if place is None or count < min(FEWEST, len(whole)):
-        return _chosen(MIXED, group, whole)
-    return _chosen(place, group, [each for each in whole if _place(each) == place])
+    return _chosen(_common(_place(each) for each in whole), group, whole)
 
 
-def apart(group: BY_VARIANT) -> Chosen:
-    """Samples of variants that share no rounds: those of the placement of which each has enough, or all."""
-    places = {sample.placement for samples in group.values() for sample in samples} - {placement.MOVED}
-    fewest = {place: min(len(_of(samples, place)) for samples in group.values()) for place in sorted(places)}
-    place = max(fewest, key=lambda name: fewest[name], default=None)
-    if place is None or fewest[place] < min(FEWEST, *(len(samples) for samples in group.values())):
-        return Chosen(MIXED, {name: list(samples) for name, samples in group.items()})
-    return Chosen(place, {name: _of(samples, place) for name, samples in group.items()})
+def of_one_placement(group: BY_VARIANT) -> Chosen | None:
+    """The rounds of the placement that most of them have; None where that is all of them, or none."""
+    whole = _whole(group)
+    counts = Counter(sorted(place for each in whole if (place := _place(each)) != placement.MOVED))
+    if not counts or counts.total() == 0:
+        return None
+    place, count = counts.most_common(1)[0]
+    return _chosen(place, group, [each for each in whole if _place(each) == place]) if count < len(whole) else None
 
 
-def lacking(group: BY_VARIANT, wanted: int) -> int:
-    """How many rounds the group lacks in its leading placement; variants without a good sample are given up."""
-    present = {name: samples for name, samples in group.items() if samples}
-    return max(0, wanted - _leading(_whole(present))[1]) if present else 0
+def common_placement(samples: Iterable[Sample]) -> str:
+    """The placement of all these samples, or "mixed"."""
+    return _common(sample.placement for sample in samples)
+
+
+def _common(places: Iterable[str]) -> str:
+    found = set(places)
+    return found.pop() if len(found) == 1 and placement.MOVED not in found else MIXED
 
 
 def _whole(group: BY_VARIANT) -> list[dict[str, Sample]]:
@@ -70,15 +69,5 @@ def _place(samples: Mapping[str, Sample]) -> str:
     return places.pop() if len(places) == 1 else placement.MOVED
 
 
-def _leading(whole: Sequence[Mapping[str, Sample]]) -> tuple[str | None, int]:
-    """The placement of most rounds, and how many they are."""
-    counts = Counter(sorted(place for each in whole if (place := _place(each)) != placement.MOVED))
-    return counts.most_common(1)[0] if counts else (None, 0)
-
-
 def _chosen(place: str, group: BY_VARIANT, taken: Sequence[Mapping[str, Sample]]) -> Chosen:
     return Chosen(place, {name: [each[name] for each in taken] for name in group})
-
-
-def _of(samples: Sequence[Sample], place: str) -> list[Sample]:
-    return [sample for sample in samples if sample.placement == place]

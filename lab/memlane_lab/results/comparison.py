@@ -161,8 +161,7 @@ def _between(mine: ExperimentResult, theirs: ExperimentResult) -> Iterator[Chang
         for name in _judged(mine.experiment):
             have = {"before": _having(mine, labels, name), "after": _having(theirs, labels, name)}
             if all(have.values()):
-                chosen = alike.apart(have)
-                before, after = ([each.values[name] for each in chosen.samples[side]] for side in have)
+                before, after = ([each.values[name] for each in samples] for samples in have.values())
                 ratio, probability = stats.apart(after, before)
                 yield Change(
                     experiment=mine.experiment.name,
@@ -172,7 +171,7 @@ def _between(mine: ExperimentResult, theirs: ExperimentResult) -> Iterator[Chang
                     after=stats.median(after).estimate,
                     ratio=ratio,
                     probability=probability,
-                    placement=chosen.placement,
+                    placement=alike.common_placement(each for samples in have.values() for each in samples),
                 )
 
 

@@ -132,11 +132,16 @@ class ExperimentResult(Strict):
 
 
 def _with_present_names(experiment: dict[str, Any]) -> dict[str, Any]:
-    """A stored experiment with the present names of its measures."""
-    named = experiment | {"measures": [measures.present(name) for name in experiment.get("measures", [])]}
+    """A stored experiment with the present names of its measures, without keys that there are no longer."""
+    kept = {key: value for key, value in experiment.items() if key not in _GONE}
+    named = kept | {"measures": [measures.present(name) for name in experiment.get("measures", [])]}
     for key in ("paper", "expect"):
         named[key] = [each | {"measure": measures.present(each["measure"])} for each in experiment.get(key, [])]
     return {key: value for key, value in named.items() if key in experiment}
+
+
+_GONE = {"same_placement"}
+"""Keys of experiments that older runs have stored."""
 
 
 class RunRecord(Strict):

@@ -2,7 +2,8 @@
 
 A **row** is one group of variants that differ only in the compared dimension, and one measure; it has a **cell** for
 each compared label and, against each baseline, a **contrast**. A **verdict** judges one **claim** (`claims.py`): it
-holds or fails only if the whole interval does; all else is undecided.
+holds or fails only if the whole interval does; all else is undecided. Claims that the experiment names **primary** are
+judged together: each must also be beyond chance after correction for their number. All others are **exploratory**.
 """
 
 import math
@@ -12,10 +13,11 @@ from enum import StrEnum
 
 from memlane_lab.experiment import claims
 from memlane_lab.experiment.claims import Claim
-from memlane_lab.experiment.experiment import Experiment, PaperFigure
+from memlane_lab.experiment.experiment import Expectation, Experiment, PaperFigure
 from memlane_lab.experiment.experiment import measure as measure_of
 from memlane_lab.experiment.labels import Labels, words
 from memlane_lab.results import alike
+from memlane_lab.results.alike import Chosen
 from memlane_lab.results.results import ExperimentResult, Sample
 from memlane_lab.statistics import stats
 from memlane_lab.statistics.measures import Better, scale
@@ -37,6 +39,15 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Sensitivity:
+    """A figure once more, by the rounds of one placement of the host's CPUs alone."""
+
+    placement: str
+    found: Interval | None
+    rounds: int
+
+
+@dataclass(frozen=True)
 class Contrast:
     """How one variant differs from another."""
 
@@ -46,6 +57,9 @@ class Contrast:
     """Of so clear a difference if there is none."""
     rounds: int
     placement: str
+    """That of all these rounds, or "mixed"."""
+    one_placement: "Sensitivity | None" = None
+    """The same by the rounds of one placement alone."""
     paper: float | None = None
     """The ratio of the source's figures."""
 
@@ -56,7 +70,6 @@ class Row:
 
     measure: str
     group: Labels
-    placement: str
     cells: dict[str, Cell]
     """By the compared dimension's label."""
     contrasts: dict[tuple[str, str], Contrast]
@@ -72,11 +85,21 @@ class Judgement(StrEnum):
     """The verdict about an expectation."""
 
     HOLDS = "holds"
-    """The whole interval is within the bounds."""
+    """The whole interval is within the bounds; of a primary endpoint, also after correction."""
     FAILS = "fails"
     """The whole interval is outside of them."""
     UNDECIDED = "undecided"
     """A bound is within the interval, or there is none."""
+
+
+def within(bounds: tuple[float, float], expected: Expectation) -> Judgement:
+    """Whether a whole interval is within the bounds of an expectation, or outside of them."""
+    low, high = bounds
+    least = -math.inf if expected.at_least is None else expected.at_least
+    most = math.inf if expected.at_most is None else expected.at_most
+    if least <= low and high <= most:
+        return Judgement.HOLDS
+    return Judgement.FAILS if high < least or low > most else Judgement.UNDECIDED
 
 
 @dataclass(frozen=True)
@@ -93,9 +116,16 @@ class Verdict:
     better: str = ""
     """Where the measure stands alone: the baseline that does better all the same."""
     probability: float | None = None
-    """Of so clear a difference between the two variants if there is none."""
+    """Of rounds so far on one side of the bound, if the bound is the true value; of two bounds, the larger one."""
     corrected: float | None = None
-    """The same, for as many comparisons as the report judges."""
+    """The same of a primary endpoint, for as many of them as the report judges."""
+    one_placement: Sensitivity | None = None
+    """The same by the rounds of one placement alone."""
+
+    @property
+    def primary(self) -> bool:
+        """Whether the experiment named it a primary endpoint beforehand."""
+        return self.claim.expectation.primary
 
     @property
     def what(self) -> str:
@@ -121,12 +151,13 @@ class Verdict:
         """Holds or fails if the whole interval does."""
         if self.found is None or self.found.bounds is None:
             return Judgement.UNDECIDED
-        (low, high), expected = self.found.bounds, self.claim.expectation
-        least = -math.inf if expected.at_least is None else expected.at_least
-        most = math.inf if expected.at_most is None else expected.at_most
-        if least <= low and high <= most:
-            return Judgement.HOLDS
-        return Judgement.FAILS if high < least or low > most else Judgement.UNDECIDED
+        if self._by_chance:
+            return Judgement.UNDECIDED
+        return within(self.found.bounds, self.claim.expectation)
+
+    @property
+    def _by_chance(self) -> bool:
+        return self.corrected is not None and self.corrected > 1 - stats.CONFIDENCE
 
     @property
     def reason(self) -> str:
@@ -137,6 +168,8 @@ class Verdict:
             return self.lack
         if self.found.bounds is None:
             return f"{self.rounds} samples are too few for an interval"
+        if self._by_chance and self.probability is not None and self.probability <= 1 - stats.CONFIDENCE:
+            return f"{self.rounds} rounds are too few for so many primary endpoints"
         return "the bound is within the interval"
 
 
@@ -159,10 +192,13 @@ def verdicts(result: ExperimentResult) -> list[Verdict]:
 
 
 def corrected(judged: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts of a whole report, each p corrected for their number."""
-    tested = [each.probability for each in judged if each.probability is not None]
+    """The verdicts of a whole report, each p of a primary endpoint corrected for their number."""
+    tested = [each.probability for each in judged if each.primary and each.probability is not None]
     told = iter(stats.holm(tested))
-    return [each if each.probability is None else replace(each, corrected=next(told)) for each in judged]
+    return [
+        replace(each, corrected=next(told)) if each.primary and each.probability is not None else each
+        for each in judged
+    ]
 
 
 def typical(result: ExperimentResult, labels_of: Labels, measure: str) -> Sample | None:
@@ -191,14 +227,13 @@ def _row(result: ExperimentResult, group: Labels, measure: str) -> Row:
     asked = result.experiment
     variants = {label: _labelled(asked, group, label) for label in labels(asked)}
     good = {label: _good(result, variant) for label, variant in variants.items()}
-    place = alike.rounds({label: samples for label, samples in good.items() if samples}).placement
-    cells = {label: _cell(result, variants[label], measure, _at(good[label], place)) for label in variants}
+    cells = {label: _cell(result, variants[label], measure, good[label]) for label in variants}
     contrasts = {
         (label, base): _contrast(result, measure, *(variants[each] for each in (label, base)))
         for label, base in pairs(asked)
         if cells[label].values and cells[base].values
     }
-    return Row(measure, group, place, cells, contrasts)
+    return Row(measure, group, cells, contrasts)
 
 
 def pairs(experiment: Experiment) -> list[tuple[str, str]]:
@@ -208,28 +243,32 @@ def pairs(experiment: Experiment) -> list[tuple[str, str]]:
     return [(label, base) for label in found if label not in bases for base in bases]
 
 
-def _at(samples: Sequence[Sample], place: str) -> list[Sample]:
-    return [sample for sample in samples if place in {alike.MIXED, sample.placement}]
-
-
 def _contrast(result: ExperimentResult, measure: str, variant: Labels, other: Labels) -> Contrast:
-    place, values, others = _in_rounds(result, measure, variant, other)
+    chosen, (values, others), sensitivity = _in_rounds(result, measure, variant, other)
     figures = [_paper(result, each, measure) for each in (variant, other)]
     paper = figures[0][0].value / figures[1][0].value if all(len(each) == 1 for each in figures) else None
-    return Contrast(stats.ratio(values, others), stats.swap_test(values, others), len(values), place, paper)
+    found, probability = stats.ratio(values, others), stats.swap_test(values, others)
+    return Contrast(found, probability, len(values), chosen.placement, sensitivity, paper)
 
 
 def _in_rounds(
     result: ExperimentResult, measure: str, variant: Labels, other: Labels
-) -> tuple[str, list[float], list[float]]:
-    """The placement that is compared in, and the two variants' values, round by round."""
+) -> tuple[Chosen, tuple[list[float], list[float]], Sensitivity | None]:
+    """The compared rounds, the two variants' values round by round, and the ratio by one placement alone."""
     have = {
         side: [sample for sample in _good(result, each) if measure in sample.values]
         for side, each in (("one", variant), ("other", other))
     }
-    chosen = alike.rounds(have)
-    one, two = (_values(chosen.samples[side], measure) for side in ("one", "other"))
-    return chosen.placement, one, two
+    chosen, fewer = alike.rounds(have), alike.of_one_placement(have)
+    sensitivity = None
+    if fewer:
+        values, others = _both(fewer, measure)
+        sensitivity = Sensitivity(fewer.placement, stats.ratio(values, others), len(values))
+    return chosen, _both(chosen, measure), sensitivity
+
+
+def _both(chosen: Chosen, measure: str) -> tuple[list[float], list[float]]:
+    return _values(chosen.samples["one"], measure), _values(chosen.samples["other"], measure)
 
 
 def _labelled(asked: Experiment, group: Labels, label: str) -> Labels:
@@ -274,10 +313,23 @@ def _alone(result: ExperimentResult, claim: Claim) -> Verdict:
     samples = [sample for sample in _good(result, claim.variant) if name in sample.values]
     if not samples:
         return Verdict(claim, None, 0, "", "nothing was measured")
-    chosen = alike.apart({"": samples})
-    values = _values(chosen.samples[""], name)
+    values = _values(samples, name)
     found = stats.median(values)
-    return Verdict(claim, found, len(values), chosen.placement, better=_better(result, claim, found.estimate))
+    return Verdict(
+        claim,
+        found,
+        len(values),
+        alike.common_placement(samples),
+        better=_better(result, claim, found.estimate),
+        probability=_beyond(claim, values),
+    )
+
+
+def _beyond(claim: Claim, values: Sequence[float]) -> float | None:
+    """The p of the values against the claim's bounds: of two, the larger one."""
+    stated = (claim.expectation.at_least, claim.expectation.at_most)
+    told = (stats.sign_test(values, bound) for bound in stated if bound is not None)
+    return max((each for each in told if each is not None), default=None)
 
 
 def _better(result: ExperimentResult, claim: Claim, estimate: float) -> str:
@@ -295,7 +347,8 @@ def _better(result: ExperimentResult, claim: Claim, estimate: float) -> str:
 
 
 def _versus(result: ExperimentResult, claim: Claim, other: Labels) -> Verdict:
-    place, values, others = _in_rounds(result, claim.expectation.measure, claim.variant, other)
+    chosen, (values, others), sensitivity = _in_rounds(result, claim.expectation.measure, claim.variant, other)
+    place = chosen.placement
     if not values:
         return Verdict(claim, None, 0, place, "there is no round in which both were measured")
     found = stats.ratio(values, others)
@@ -304,7 +357,9 @@ def _versus(result: ExperimentResult, claim: Claim, other: Labels) -> Verdict:
         return Verdict(
             claim, None, len(values), place, f"{words(other)} gave nothing in {dead} of {len(others)} rounds"
         )
-    return Verdict(claim, found, len(values), place, probability=stats.swap_test(values, others))
+    ratios = [one / two for one, two in zip(values, others, strict=True)]
+    beyond = _beyond(claim, ratios)
+    return Verdict(claim, found, len(values), place, probability=beyond, one_placement=sensitivity)
 
 
 def _values(samples: Sequence[Sample], measure: str) -> list[float]:

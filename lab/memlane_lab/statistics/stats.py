@@ -1,11 +1,16 @@
-"""Statistics of few, noisy samples. All of it is exact and supposes nothing of how samples are distributed.
+"""Statistics of few, noisy samples. Within a run, all of it is exact and supposes nothing of distributions.
 
 - The **interval** of a median is bounded by two of the samples themselves: by how many fair coins would fall so, the
-  true median lies between them in at least 95 % of all runs. Fewer than six samples cannot say that of any bounds.
+  median of this run's circumstances lies between them with a confidence of 95 %. Fewer than six samples cannot say that
+  of any bounds. The interval says nothing of another day, machine or build: that is `between_runs`.
 - Two variants are compared **within rounds**: each round gives one ratio, so that a round's circumstances cancel out.
   The estimate is the median of those ratios, the interval is its.
+- A ratio is tested **against a bound** by the sign test, of which that interval is the inversion: p is at most 0.05
+  where the bound lies outside of the interval, and only there.
 - The **test** of two variants swaps them within rounds: p is the share of all swaps that would look as clear.
 - Two runs share no rounds; they are compared by all ratios of a sample of one to a sample of the other.
+- **Between runs**, each run is one block: its ratio is one number, of which five or more give the mean and the interval
+  of the next run (Student's t of logarithms, the only place where a distribution is supposed).
 """
 
 import math
@@ -63,6 +68,57 @@ def ratio(values: Sequence[float], others: Sequence[float]) -> Interval | None:
     if not values or min(values) < 0 or min(others) <= 0:
         return None
     return median([one / other for one, other in zip(values, others, strict=True)])
+
+
+def sign_test(values: Sequence[float], bound: float) -> float | None:
+    """The probability that so many values lie on one side of `bound` if it is their median (two-sided, exact).
+
+    Values that equal the bound count for the side that has fewer. None without values.
+    """
+    if not values:
+        return None
+    count = len(values)
+    beyond = max(sum(value > bound for value in values), sum(value < bound for value in values))
+    tail = sum(math.comb(count, number) for number in range(beyond, count + 1)) * 0.5**count
+    return min(1.0, 2 * tail)
+
+
+@dataclass(frozen=True)
+class BetweenRuns:
+    """One ratio in several runs, each of them a block."""
+
+    estimate: float
+    """The geometric mean of the runs' ratios."""
+    mean: tuple[float, float] | None
+    """Interval of 95 % of that mean; None of too few runs."""
+    another: tuple[float, float] | None
+    """Prediction interval: the bounds of the ratio of one more such run, with 95 %."""
+    apart: float
+    """The largest of the runs' ratios to the smallest."""
+
+
+FEWEST_RUNS = 5
+"""Runs of which an interval between runs is told."""
+
+
+def between_runs(ratios: Sequence[float]) -> BetweenRuns | None:
+    """The interval between runs; None where a ratio is not above 0, or there is none."""
+    if not ratios or min(ratios) <= 0:
+        return None
+    logarithms = [math.log(ratio) for ratio in ratios]
+    middle, count = statistics.fmean(logarithms), len(logarithms)
+    apart = max(ratios) / min(ratios)
+    if count < FEWEST_RUNS:
+        return BetweenRuns(math.exp(middle), None, None, apart)
+    from scipy.stats import t
+
+    reach = float(t.ppf(1 - (1 - CONFIDENCE) / 2, count - 1)) * statistics.stdev(logarithms)
+    mean, another = reach / math.sqrt(count), reach * math.sqrt(1 + 1 / count)
+
+    def bounds(half: float) -> tuple[float, float]:
+        return math.exp(middle - half), math.exp(middle + half)
+
+    return BetweenRuns(math.exp(middle), bounds(mean), bounds(another), apart)
 
 
 def swap_test(values: Sequence[float], others: Sequence[float]) -> float | None:
