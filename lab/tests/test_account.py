@@ -8,6 +8,7 @@ import pytest
 
 from memlane_lab.common.errors import LabError
 from memlane_lab.guests.uml import UmlGuest
+from memlane_lab.host import procfs
 from memlane_lab.meters import account
 from memlane_lab.meters.account import Readings
 from memlane_lab.meters.inside import Asked
@@ -107,6 +108,18 @@ def test_parties_helpers_and_others_add_up_to_the_host() -> None:
     assert values["cpu_helpers"] == pytest.approx(0.07)
     assert values["steal"] == pytest.approx(0.05)
     assert values["switches"] == pytest.approx(200)
+
+
+def test_the_host_is_busy_when_it_is_not_idle() -> None:
+    """In two seconds of two CPUs: 2.5 s idle, 0.2 s waiting, 0.1 s stolen; ticks found 3.9 s of work."""
+
+    def told(user: int, idle: int, iowait: int, steal: int) -> str:
+        return f"cpu  {user} 0 0 {idle} {iowait} 0 7 {steal} 0 0\ncpu0 1 2\ncpu1 1 2\nintr 5\n"
+
+    before = procfs.parse_host(told(100, 1000, 10, 5), 50.0)
+    after = procfs.parse_host(told(490, 1250, 30, 15), 52.0)
+    assert after.busy - before.busy == pytest.approx(2 * 2 - 2.5 - 0.2 - 0.1)
+    assert (after.steal - before.steal, after.softirq) == pytest.approx((0.1, 0.07))
 
 
 def test_others_may_be_less_than_nothing_and_are_shown() -> None:

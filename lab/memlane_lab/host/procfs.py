@@ -1,6 +1,7 @@
 """The host's /proc about processes: identity, sessions, CPU time; and about its memory."""
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,25 +112,31 @@ def listens(pid: int, socket: Path) -> bool:
 class HostCpu:
     """CPU seconds of the whole host since its boot, all CPUs together (proc_stat(5))."""
 
-    user: float
-    system: float
+    busy: float
+    """All but idle, waiting and stolen. Only its growth means anything."""
     irq: float
     softirq: float
     steal: float
     """CPU time that the hypervisor below gave to others although this machine had work (steal)."""
 
-    @property
-    def busy(self) -> float:
-        """All but idle, waiting and stolen."""
-        return self.user + self.system + self.irq + self.softirq
-
 
 def whole_host() -> HostCpu:
-    """The first line of /proc/stat; time given to virtual machines is part of user time."""
+    """The host's CPU time now."""
     with open("/proc/stat") as file:  # noqa: PTH123
-        fields = [int(word) / _HZ for word in file.readline().split()[1:]]
-    user, nice, system, _idle, _iowait, irq, softirq, steal = fields[:8]
-    return HostCpu(user + nice, system, irq, softirq, steal)
+        told = file.read()
+    return parse_host(told, time.monotonic())
+
+
+def parse_host(told: str, now: float) -> HostCpu:
+    """Reads /proc/stat at the time `now`.
+
+    Busy time is what idle, waiting and stolen time leave of all CPUs' time. The kernel adds up idle time exactly, but
+    busy time by whether a tick finds the CPU at work: of work that recurs with the ticks it counts all or nothing.
+    """
+    first, *rest = told.splitlines()
+    _user, _nice, _system, idle, iowait, irq, softirq, steal = (int(word) / _HZ for word in first.split()[1:9])
+    cpus = sum(line.startswith("cpu") for line in rest)
+    return HostCpu(cpus * now - idle - iowait - steal, irq, softirq, steal)
 
 
 @dataclass(frozen=True)
