@@ -1,6 +1,7 @@
 """The page of results shows the committed samples, and nothing else."""
 
 import gzip
+import json
 import re
 from pathlib import Path
 
@@ -150,12 +151,38 @@ def test_the_same_samples_give_the_same_files(tmp_path: Path) -> None:
 
 def test_a_page_that_says_something_else_is_found_out(tmp_path: Path) -> None:
     folder = _published(tmp_path)
-    own = folder / "2026-11-22" / "made-up"
-    file = own / "made_up.csv.gz"
-    rows = gzip.decompress(file.read_bytes()).decode().replace(",throughput,4e+09", ",throughput,5e+09")
-    file.write_bytes(gzip.compress(rows.encode()))
-    page = published.page(own)
+    page = published.page(folder / "2026-11-22" / "made-up")
+    page.write_text(page.read_text().replace("4.00", "5.00"))
     assert page.read_text() != published.made(folder)[page]
+
+
+def test_samples_that_were_edited_by_hand_are_found(tmp_path: Path) -> None:
+    folder = _published(tmp_path)
+    file = folder / "2026-11-22" / "made-up" / "made_up.csv.gz"
+    rows = gzip.decompress(file.read_bytes()).decode()
+    assert rows.splitlines()[0] == "sample,round,variant,placement,began,path,load,flow,measure,value"
+    assert ",2026-11-22T00:00:00,memlane,0,,throughput,4e+09" in rows
+    file.write_bytes(gzip.compress(rows.replace(",throughput,4e+09", ",throughput,5e+09").encode()))
+    with pytest.raises(LabError, match=r"made_up\.csv\.gz is not the file that was published: its digest differs"):
+        published.made(folder)
+    own = tmp_path / "run" / "made_up" / "result.json"
+    own.write_text(own.read_text().replace("4000000000.0", "5000000000.0", 1))
+    with pytest.raises(LabError, match=r"were changed after they had been measured: their digest differs"):
+        published.publish(tmp_path / "run", None, folder)
+
+
+def test_every_committed_file_of_samples_has_its_digest() -> None:
+    for run in published.FOLDER.glob("*/*/run.json"):
+        digests = json.loads(run.read_text())["digests"]
+        assert sorted(digests) == sorted(file.name for file in run.parent.glob("*.csv.gz"))
+
+
+def test_a_run_of_two_commits_is_not_published(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    results.write(run, made_up.record("made_up", commit="0123456789ab, ba9876543210"))
+    results.write_experiment(run, made_up.result())
+    with pytest.raises(LabError, match="mixes samples of several commits"):
+        published.publish(run, None, tmp_path / "docs" / "benchmarks")
 
 
 def test_half_a_run_is_not_published(tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ To verify a page, generate it again by `memlane-lab publish`, or read the sample
 
 import csv
 import gzip
+import hashlib
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from memlane_lab import report
@@ -39,7 +40,8 @@ MEASURING = "../../explanation/how-we-measure.md"
 """How the lab measures, from a run's page."""
 _COMPARED = "promises"
 """Name of the runs of which the first stands beside all others."""
-_HEADER = ["sample", "round", "variant", "placement", "flow", "measure", "value"]
+_HEADER = ["sample", "round", "variant", "placement", "began"]
+"""Columns before those of the experiment's dimensions. Runs published before 2026-11-27 have neither."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _FAILED = "error"
 """Name of the measure in a failed sample's only row."""
@@ -54,6 +56,8 @@ class _Stated(Strict):
 
     record: RunRecord
     experiments: list[ExperimentResult]
+    digests: dict[str, str] = {}
+    """SHA-256 of each file of samples, by its name."""
 
 
 def publish(source: Path, name: str | None = None, folder: Path = FOLDER) -> Path:
@@ -70,14 +74,17 @@ def publish(source: Path, name: str | None = None, folder: Path = FOLDER) -> Pat
         raise LabError(
             f"{source} was measured on {commit}, which nobody else has: commit the changes, and measure again"
         )
+    if "," in commit:
+        raise LabError(f"{source} mixes samples of several commits ({commit}): measure them on one")
     own = folder / day(record.began) / (name or found[0].experiment.name.replace("_", "-"))
     own.mkdir(parents=True, exist_ok=True)
     for old in own.glob("*.csv.gz"):
         old.unlink()
     for each in found:
-        _samples_file(own, each).write_bytes(_packed(_rows(each)))
+        _samples_file(own, each).write_bytes(_packed(each.experiment.vary, _rows(each)))
     bare = [each.model_copy(update={"samples": [], "variants": _without_facts(each)}) for each in found]
-    text = _Stated(record=record, experiments=bare).model_dump_json(indent=1, by_alias=True)
+    digests = {file.name: _digest(file) for file in sorted(own.glob("*.csv.gz"))}
+    text = _Stated(record=record, experiments=bare, digests=digests).model_dump_json(indent=1, by_alias=True)
     (own / "run.json").write_text(text + "\n")
     make_pages(folder)
     return page(own)
@@ -165,7 +172,16 @@ def read_either(folder: Path) -> Run:
 def read(folder: Path) -> Run:
     """The published run with its samples, as far as the page needs them."""
     stated = _Stated.model_validate_json((folder / "run.json").read_text())
+    for name, told in stated.digests.items():
+        if not (folder / name).exists() or _digest(folder / name) != told:
+            raise LabError(
+                f"{folder / name} is not the file that was published: its digest differs from that in run.json"
+            )
     return stated.record, [_with_samples(folder, each) for each in stated.experiments]
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _samples_file(folder: Path, result: ExperimentResult) -> Path:
@@ -178,7 +194,8 @@ def _without_facts(result: ExperimentResult) -> list[results.VariantRecord]:
 
 def _rows(result: ExperimentResult) -> Iterator[Sequence[object]]:
     for sample in result.samples:
-        common = (sample.number, sample.round, sample.variant, sample.placement)
+        labels = [sample.labels.get(dimension, "") for dimension in result.experiment.vary]
+        common = (sample.number, sample.round, sample.variant, sample.placement, sample.began, *labels)
         if sample.error is not None:
             yield *common, "", _FAILED, sample.error.splitlines()[0]
         for name, value in sample.values.items():
@@ -188,10 +205,10 @@ def _rows(result: ExperimentResult) -> Iterator[Sequence[object]]:
                 yield *common, flow.name, name, f"{value:.6g}"
 
 
-def _packed(rows: Iterator[Sequence[object]]) -> bytes:
+def _packed(dimensions: Iterable[str], rows: Iterator[Sequence[object]]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_HEADER)
+    writer.writerow([*_HEADER, *dimensions, "flow", "measure", "value"])
     writer.writerows(rows)
     return gzip.compress(text.getvalue().encode(), mtime=0)  # the same samples give the same file
 
@@ -207,7 +224,7 @@ def _with_samples(folder: Path, stated: ExperimentResult) -> ExperimentResult:
                 round=int(row["round"]),
                 variant=row["variant"],
                 labels=labels[row["variant"]],
-                began="",
+                began=row.get("began") or "",
                 took=0,
                 placement=place,
                 placements=(place, place),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from memlane_lab.guests import Guest
-from memlane_lab.images import uml_kernel
+from memlane_lab.images import provenance, uml_kernel
 from memlane_lab.meters import host, placement
 from memlane_lab.paths.memlane import program
 
@@ -19,6 +19,8 @@ _SYSCTLS = (
 )  # fmt: skip
 
 
+LAB = "memlane-lab"
+"""Name of the lab's own version."""
 CHANGED = " with changes"
 """Follows the commit where some changes are not committed."""
 
@@ -39,6 +41,7 @@ def describe() -> dict[str, Any]:
         "commit": _commit(),
         "load average": " ".join(_text("/proc/loadavg").split()[:3]),
         "versions": _versions(),
+        "guests' images": provenance.told(),
         "sysctls": {name: _text(f"/proc/sys/{name.replace('.', '/')}") for name in _SYSCTLS},
     }
 
@@ -62,13 +65,23 @@ def of_guest(guest: Guest) -> dict[str, Any]:
 def _versions() -> dict[str, str]:
     kernel = uml_kernel.built()
     return {
-        "memlane-lab": metadata.version("memlane-lab"),
+        LAB: f"{metadata.version('memlane-lab')} (build {_lab()})",
         "memlane": _switch(),
         "python": platform.python_version(),
         "qemu": _first_line("qemu-system-x86_64", "--version"),
         "open vswitch": _first_line("ovs-vsctl", "--version"),
         "uml kernel": ".".join(map(str, kernel.version)) if kernel else "none built",
     }
+
+
+def _lab() -> str:
+    """A digest of the lab's own code."""
+    package = Path(__file__).parents[1]
+    files = sorted(path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _commit() -> str:

@@ -87,7 +87,9 @@ def compare(before: Path, after: Path) -> tuple[list[Change], str]:
         )
     counterparts = {result.experiment.name: result for result in theirs}
     changes = [each for result in mine for each in _between(result, counterparts[result.experiment.name])]
-    return changes, _told(changed) if changed else "nothing was changed between them"
+    told = _told(changed) if changed else "nothing was changed between them"
+    own = _told(_changed(_lab(one), _lab(other)))
+    return changes, f"{told}; the lab itself has changed, too ({own})" if own else told
 
 
 def within(found: Iterable[ExperimentResult]) -> list[Change]:
@@ -181,16 +183,25 @@ def _having(result: ExperimentResult, labels: Labels, name: str) -> list[Sample]
 
 def differences(before: RunRecord, after: RunRecord) -> str:
     """The differences between the circumstances of two runs, in words; empty without any."""
-    return _told(_changed(_inputs(before, []), _inputs(after, [])))
+    return _told(_changed(_inputs(before, []) | _lab(before), _inputs(after, []) | _lab(after)))
 
 
 def _inputs(record: RunRecord, found: list[ExperimentResult]) -> dict[str, str]:
     """Everything that must be equal, by dimension."""
     inputs: dict[str, Any] = {"guests": record.guest}
     inputs |= {f"machine: {name}": record.machine.get(name) for name in _OF_MACHINE}
-    inputs |= {f"version: {name}": told for name, told in record.machine.get("versions", {}).items()}
+    inputs |= {f"version: {name}": told for name, told in record.machine.get("versions", {}).items() if name != _LAB}
+    inputs |= {f"image: {name}": told for name, told in record.machine.get("guests' images", {}).items()}
     inputs |= {f"experiment {result.experiment.name}": _stated(result.experiment) for result in found}
     return {name: json.dumps(value, sort_keys=True) for name, value in inputs.items()}
+
+
+_LAB = "memlane-lab"
+
+
+def _lab(record: RunRecord) -> dict[str, str]:
+    """The lab's own version and build: changed, it is told, but does not forbid a comparison."""
+    return {_LAB: str(record.machine.get("versions", {}).get(_LAB, "unknown"))}
 
 
 def stated_differently(before: Experiment, after: Experiment) -> str:

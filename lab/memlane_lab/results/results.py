@@ -13,6 +13,8 @@ Every JSON file states its format's version; a lab that does not know it says so
 """
 
 import csv
+import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -114,6 +116,8 @@ class ExperimentResult(Strict):
     variants: list[VariantRecord] = []
     missing: list[Missing] = []
     samples: list[Sample] = []
+    digest: str = ""
+    """Of all samples, as they were written; empty: of a lab that wrote none."""
 
     @field_validator("experiment", mode="before")
     @classmethod
@@ -177,7 +181,9 @@ def write_experiment(folder: Path, result: ExperimentResult) -> None:
     """Writes an experiment's files, each in one step, so that a reader never sees half of one."""
     place = folder / result.experiment.name
     place.mkdir(parents=True, exist_ok=True)
-    _replace(place / "result.json", result.model_dump_json(indent=1, by_alias=True))
+    stated = result.model_dump(mode="json", by_alias=True)
+    stated["digest"] = digest(stated["samples"])
+    _replace(place / "result.json", json.dumps(stated, indent=1))
     (place / _JOURNAL).unlink(missing_ok=True)
     for name, table in _TABLES.items():
         _write_csv(place / name, [*_COMMON, *result.experiment.vary, *table.columns], _rows(table, result))
@@ -202,10 +208,21 @@ def read(folder: Path) -> tuple[RunRecord, list[ExperimentResult]]:
     if not (folder / "run.json").exists():
         raise LabError(f"{folder} holds no results of the lab: there is no run.json in it")
     record = strict.read(folder / "run.json", RunRecord, VERSION)
-    return record, [
-        _with_journal(folder / name, strict.read(folder / name / "result.json", ExperimentResult, VERSION))
-        for name in record.experiments
-    ]
+    return record, [_with_journal(folder / name, _unedited(folder / name)) for name in record.experiments]
+
+
+def digest(samples: object) -> str:
+    """The digest of samples as JSON has them."""
+    return hashlib.sha256(json.dumps(samples, sort_keys=True).encode()).hexdigest()
+
+
+def _unedited(place: Path) -> ExperimentResult:
+    """The experiment's file; raises if its samples are not those that were written."""
+    file = place / "result.json"
+    result = strict.read(file, ExperimentResult, VERSION)
+    if result.digest and digest(json.loads(file.read_text())["samples"]) != result.digest:
+        raise LabError(f"samples in {file} were changed after they had been measured: their digest differs")
+    return result.model_copy(update={"digest": ""})
 
 
 def _with_journal(place: Path, result: ExperimentResult) -> ExperimentResult:
