@@ -17,6 +17,7 @@
 #   make fuzz    every fuzz target for a minute each (FUZZ_SECONDS=60)
 #   make fuzz-corpus  only the committed seeds, without a fuzzer; make test does that too
 #   make xenvmnic  XenVMNIC, the guests' module for Xen, for Debian's kernel: target/xenvmnic/xenvmnic.ko
+#   make package  memlane as .deb and .rpm, a static program, the lab as wheel and .deb: target/package
 #   make test-xen  guests of Xen on memlane and beside it, on the real hypervisor in an emulated PC (a quarter of an hour after make build)
 
 LAB := .venv/bin/memlane-lab
@@ -28,7 +29,8 @@ AS_ROOT := $(if $(filter-out 0,$(shell id -u)),sudo env "HOME=$$HOME" "PATH=$$PA
 deps: packages .venv/installed plugin
 
 # Tests need some more packages, which are installed with the others then.
-check test rust-test lab-test guests prove: TESTS = test
+check test rust-test lab-test guests: TESTS = test
+prove package: TESTS = test prove
 
 .PHONY: packages
 packages:
@@ -105,6 +107,18 @@ bench: build
 	cargo bench --quiet --locked --package memlane --bench '*'
 	cargo build --quiet --locked --release
 	$(AS_ROOT) switch/daemon/benches/against_bridge
+
+# Programs without paths of this machine, from the same sources the same bytes; in a folder of their own, for other flags compile all anew.
+PACKAGE := $(TARGET)/package
+.PHONY: package
+package: deps
+	RUSTFLAGS="--remap-path-prefix=$(CURDIR)=memlane --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=cargo" \
+	  cargo build --release --locked --package memlane --bins --target-dir $(PACKAGE)/build
+	rm -rf $(PACKAGE)/tree
+	contrib/package/stage $(PACKAGE)/tree $(PACKAGE)/build/release/memlane
+	contrib/package/make $(PACKAGE)/tree $(PACKAGE)
+	lintian --fail-on warning $(PACKAGE)/*.deb
+	ls -l $(PACKAGE)/*.deb $(PACKAGE)/*.rpm
 
 PROVE_SECONDS ?= 20
 .PHONY: prove

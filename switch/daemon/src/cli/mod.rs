@@ -217,6 +217,12 @@ enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
+    /// Write the manual pages, one for each command, into a folder.
+    #[command(hide = true)]
+    Man {
+        /// The folder, which has to exist.
+        folder: PathBuf,
+    },
 }
 
 /// Why a command fails.
@@ -324,6 +330,7 @@ fn run(command: Command) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut self::command(), "memlane", &mut script);
             output::print(&String::from_utf8_lossy(&script))
         }
+        Command::Man { folder } => clap_mangen::generate_to(self::command(), folder).map_err(Failure::running),
     }
 }
 

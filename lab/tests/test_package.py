@@ -1,0 +1,155 @@
+"""The files of the package memlane are valid (units, pages, completions, profiles), and packages are made of them."""
+
+import gzip
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from memlane_lab.paths.memlane import program
+
+pytestmark = pytest.mark.real
+
+_TOP = Path(__file__).resolve().parents[2]
+_UNITS = "usr/lib/systemd/system"
+# Exposure levels, in tenths, of `systemd-analyze security`; 100 is the worst.
+_EXPOSURE = {"memlane@.service": 10, "memlane-net@.service": 20}
+
+
+def _stage(folder: Path) -> Path:
+    memlane = program()
+    assert memlane is not None
+    _succeeds(_TOP / "contrib/package/stage", folder, memlane)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _stage(tmp_path_factory.mktemp("package") / "tree")
+
+
+def _succeeds(*command: str | Path, **environment: str) -> str:
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def root(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package's tree with the targets of systemd itself, which its units name."""
+    root = tmp_path_factory.mktemp("package") / "root"
+    shutil.copytree(tree, root, symlinks=True)
+    for target in Path("/usr/lib/systemd/system").glob("*.target"):
+        shutil.copy(target, root / _UNITS)
+    return root
+
+
+@pytest.mark.parametrize("unit", ["memlane@lan.service", "memlane-net@lan.service", "memlane-metrics@lan.socket"])
+def test_units_are_valid(root: Path, unit: str) -> None:
+    assert _succeeds("systemd-analyze", "verify", "--man=no", f"--root={root}", root / _UNITS / unit) == ""
+
+
+def test_the_unit_of_a_user_is_valid(tree: Path, tmp_path: Path) -> None:
+    unit = tmp_path / "memlane@lan.service"
+    text = (tree / "usr/lib/systemd/user/memlane@.service").read_text()
+    # Units of users are not looked for below another root, so the program is named where it is.
+    unit.write_text(text.replace("/usr/bin/memlane", str(tree / "usr/bin/memlane")))
+    command = ("systemd-analyze", "--user", "verify", "--man=no", unit)
+    assert "memlane@" not in _succeeds(*command, XDG_RUNTIME_DIR=str(tmp_path))
+
+
+@pytest.mark.parametrize("unit", _EXPOSURE)
+def test_services_are_confined(tree: Path, unit: str) -> None:
+    _succeeds("systemd-analyze", "security", f"--root={tree}", "--offline=true", f"--threshold={_EXPOSURE[unit]}", unit)
+
+
+def test_units_for_taps_differ_only_in_what_taps_need(tree: Path) -> None:
+    plain, net = ((tree / _UNITS / unit).read_text().splitlines() for unit in _EXPOSURE)
+    more = {re.split(r"=", line)[0] for line in net if line not in plain and not line.startswith("#")}
+    allowed = {
+        "AmbientCapabilities",
+        "CapabilityBoundingSet",
+        "Conflicts",
+        "Description",
+        "DeviceAllow",
+        "DevicePolicy",
+    }
+    assert more == allowed | {"RestrictAddressFamilies"}
+
+
+def test_every_command_has_a_manual_page_that_renders(tree: Path) -> None:
+    pages = sorted((tree / "usr/share/man/man1").glob("*.1.gz"))
+    names = {page.name.removesuffix(".1.gz") for page in pages}
+    shown = _succeeds(tree / "usr/bin/memlane", "--help")
+    commands = re.findall(r"^  ([a-z]+)  ", shown.partition("Commands:")[2].partition("\n\n")[0], re.MULTILINE)
+    assert len(commands) > 20
+    assert {f"memlane-{name}" for name in commands if name != "help"} | {"memlane"} <= names
+    for page in pages:
+        rendered = _succeeds("man", "--warnings", "--local-file", "-E", "UTF-8", page, MANPAGER="cat", LC_ALL="C.UTF-8")
+        assert "NAME" in rendered
+        assert "warning" not in rendered.splitlines()[0], rendered[:200]
+
+
+def test_completions_are_those_of_the_shell(tree: Path) -> None:
+    share = tree / "usr/share"
+    _succeeds("bash", "-n", share / "bash-completion/completions/memlane")
+    assert (share / "zsh/vendor-completions/_memlane").read_text().startswith("#compdef memlane")
+    assert "complete -c memlane" in (share / "fish/vendor_completions.d/memlane.fish").read_text()
+
+
+def test_the_apparmor_profile_compiles(tree: Path) -> None:
+    _succeeds("apparmor_parser", "--skip-kernel-load", "--skip-cache", tree / "etc/apparmor.d/memlane")
+
+
+def test_wireshark_finds_the_program(tree: Path) -> None:
+    [link] = tree.glob("usr/lib/*/wireshark/extcap/memlane-extcap")
+    assert link.resolve() == tree / "usr/bin/memlane"
+    assert "extcap {version=" in _succeeds(link, "--extcap-interfaces")
+
+
+@pytest.mark.prove
+def test_the_same_files_give_the_same_packages_and_lintian_has_nothing_to_say(tree: Path, tmp_path: Path) -> None:
+    packages = [tmp_path / "first", tmp_path / "second"]
+    for folder, staged in zip(packages, [tree, _stage(tmp_path / "again")], strict=True):
+        _succeeds(_TOP / "contrib/package/make", staged, folder)
+    first, second = ({file.name: file.read_bytes() for file in folder.iterdir()} for folder in packages)
+    assert sorted(name.rpartition(".")[2] for name in first) == ["deb", "rpm"]
+    assert first == second
+    [deb] = packages[0].glob("*.deb")
+    assert not re.search("^[EW]:", _succeeds("lintian", "--fail-on", "warning", deb), re.MULTILINE)
+
+
+@pytest.mark.prove
+def test_the_selinux_module_compiles(tree: Path, tmp_path: Path) -> None:
+    """With a policy of only the types and classes that the module asks for: those of a distribution are not at hand."""
+    base = """
+    (mls true) (sensitivity s0) (sensitivityorder (s0)) (category c0) (categoryorder (c0)) (sensitivitycategory s0 (c0))
+    (handleunknown allow) (policycap open_perms) (sid kernel) (sidorder (kernel))
+    (class dir (getattr search open)) (class sock_file (getattr write open)) (class unix_stream_socket (connectto))
+    (classorder (dir sock_file unix_stream_socket))
+    (user system_u) (role object_r) (role system_r) (userrole system_u object_r) (userrole system_u system_r)
+    (userlevel system_u (s0)) (userrange system_u ((s0) (s0 (c0))))
+    (typeattribute virt_domain) (typeattribute cil_gen_require) (type svirt_t) (typeattributeset virt_domain (svirt_t))
+    (type qemu_var_run_t) (type unconfined_service_t) (roletype object_r qemu_var_run_t) (roletype system_r svirt_t)
+    (sidcontext kernel (system_u system_r svirt_t ((s0) (s0)))) (allow svirt_t svirt_t (dir (search)))
+    """
+    (tmp_path / "base.cil").write_text(base)
+    module = tree / "usr/share/selinux/packages/memlane.cil"
+    _succeeds("secilc", "-o", tmp_path / "policy", "-f", tmp_path / "contexts", tmp_path / "base.cil", module)
+    assert "/run/memlane(/.*)?" in (tmp_path / "contexts").read_text()
+
+
+def test_the_changelog_is_compressed_without_a_time(tree: Path) -> None:
+    page = (tree / "usr/share/doc/memlane/changelog.gz").read_bytes()
+    assert page[4:8] == bytes(4)
+    assert gzip.decompress(page).startswith(b"# Changelog")
