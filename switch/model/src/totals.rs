@@ -1,9 +1,25 @@
 //! Counters of a port, as reported.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+/// Longest frames of the buckets of [`PortTotals::frame_sizes`], in bytes without FCS: those of RMON (RFC 2819, etherStatsPkts64Octets and the
+/// following), jumbo frames, and the longest GSO frames.
+pub const SIZE_BOUNDS: [u32; 8] = [64, 127, 255, 511, 1023, 1518, 9000, 65535];
+
+/// Latency bounds of the buckets of [`PortTotals::waits`].
+pub const WAIT_BOUNDS: [Duration; 7] = [
+    Duration::from_micros(10),
+    Duration::from_micros(100),
+    Duration::from_millis(1),
+    Duration::from_millis(10),
+    Duration::from_millis(100),
+    Duration::from_secs(1),
+    Duration::from_secs(10),
+];
 
 /// A port's counters, added up. Counters that a network of an older version lacks are zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -41,6 +57,13 @@ pub struct PortTotals {
     pub receive_limited: u64,
     /// Stream frames with an incomplete checksum.
     pub undone_checksums: u64,
+    /// Frames that the guest transmitted, by size: at most 64, 127, 255, 511, 1023, 1518, 9000 and 65535 bytes, and longer.
+    pub frame_sizes: [u64; SIZE_BOUNDS.len() + 1],
+    /// A sample of the frames that the guest received, by the time that they waited in the switch: at most 10 us, 100 us, 1 ms, 10 ms,
+    /// 100 ms, 1 s and 10 s, and longer.
+    pub waits: [u64; WAIT_BOUNDS.len() + 1],
+    /// TSC cycles that the frames of the sample waited, all together.
+    pub waited_cycles: u64,
     /// Drops by reason; reasons that never occurred are left out.
     pub drops: BTreeMap<String, u64>,
 }

@@ -12,7 +12,7 @@ use memlane_observe::metrics::{Exposition, Format, Kind, Label};
 use nix::sys::resource::{UsageWho, getrusage};
 
 use super::report::{PortReport, Report};
-use crate::stats::{DropReason, PortTotals};
+use crate::stats::{DropReason, PortTotals, SIZE_BOUNDS, WAIT_BOUNDS};
 
 /// Result of the last reload of the network's file; the start counts as the first.
 #[derive(Debug)]
@@ -212,6 +212,21 @@ impl Text<'_> {
             for (direction, count) in [("transmit", port.totals.transmit_limited), ("receive", port.totals.receive_limited)] {
                 limited.sample(&[network, ("port", &port.name), ("direction", direction)], count);
             }
+        }
+        let help = "Frames that the guest transmitted, by size without FCS.";
+        let mut sizes = text.family("memlane_port_frame_size_bytes", Kind::Histogram, help);
+        let bounds = SIZE_BOUNDS.map(f64::from);
+        for port in ports {
+            let PortTotals { frame_sizes, transmit_bytes, .. } = &port.totals;
+            sizes.histogram(&[network, ("port", &port.name)], &bounds, frame_sizes, *transmit_bytes);
+        }
+        let help = "Time from the transmit queue to the guest's receive queue, of one frame in 1021; emulated delay is left out.";
+        let mut waits = text.family("memlane_port_wait_seconds", Kind::Histogram, help);
+        let bounds = WAIT_BOUNDS.map(|bound| bound.as_secs_f64());
+        for port in ports {
+            let PortTotals { waits: counts, waited_cycles, .. } = &port.totals;
+            let sum = seconds(*waited_cycles, report.cycles_per_second);
+            waits.histogram(&[network, ("port", &port.name)], &bounds, counts, sum);
         }
         let help = "CPU time that workers spent on frames from the guest.";
         let mut cpu = text.family("memlane_port_cpu_seconds", Kind::Counter, help);

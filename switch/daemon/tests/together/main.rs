@@ -37,6 +37,7 @@ mod flows;
 mod forecasts;
 mod forwards;
 mod front_ends;
+mod histograms;
 mod memory_runs_out;
 mod messages;
 mod metrics;

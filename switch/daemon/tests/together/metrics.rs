@@ -85,6 +85,11 @@ fn metrics_pass_promtool_and_move_with_frames() {
     let after = samples(&text);
     assert_eq!(after["memlane_port_receive_bytes_total{network=\"net\",port=\"db\"}"], 100.0);
     assert_eq!(after["memlane_port_transmit_frames_total{network=\"net\",port=\"web\"}"], 1.0);
+    let sizes = |end: &str| after[&*format!("memlane_port_frame_size_bytes_{end}")];
+    let web = "network=\"net\",port=\"web\"";
+    let below = ["64.0", "127.0", "+Inf"].map(|bound| sizes(&format!("bucket{{{web},le=\"{bound}\"}}")));
+    assert_eq!((below, sizes(&format!("count{{{web}}}")), sizes(&format!("sum{{{web}}}"))), ([0.0, 1.0, 1.0], 1.0, 100.0));
+    assert!(after.contains_key("memlane_port_wait_seconds_bucket{network=\"net\",port=\"db\",le=\"0.001\"}"));
     assert_eq!(after["memlane_port_state{network=\"net\",port=\"web\",state=\"running\"}"], 1.0);
     assert_eq!(after["memlane_segment_stations{network=\"net\",segment=\"lan\"}"], 1.0);
     assert_eq!(after["memlane_segment_station_moves_total{network=\"net\",segment=\"lan\"}"], 0.0);

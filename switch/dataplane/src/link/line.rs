@@ -17,7 +17,7 @@ use crate::budget::{Account, Permit};
 use crate::frame::NetHeader;
 use crate::id::PortId;
 use crate::offload::segment::{Cutter, Segment};
-use crate::packet::Packet;
+use crate::packet::{Packet, Stamp};
 use crate::time::{Cycles, frequency};
 
 /// Memory of a frame in flight beside its bytes.
@@ -266,6 +266,8 @@ impl Line {
         let flight = &mut first.0;
         packet.source = flight.source;
         packet.capture_id = flight.capture_id;
+        // The latency histogram leaves link emulation out.
+        packet.stamp = Stamp::NONE;
         packet.set_frame(flight.header, &mut flight.frame);
         packet.segments_done = flight.segments_done;
         let (result, done) = place(packet);

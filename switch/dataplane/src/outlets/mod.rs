@@ -23,7 +23,7 @@ use crate::schedule::fair_queue::FairQueue;
 use crate::schedule::{QUANTUM, WaitQueue, Weight};
 use crate::settings::Settings;
 use crate::slots::Slots;
-use crate::stats::{DropReason, PortCounters};
+use crate::stats::{DropReason, FrameSizes, PortCounters};
 use crate::time::{Cycles, in_cycles};
 use crate::timers::Timers;
 pub(crate) use outlet::{Health, Outlet, SendOutcome};
@@ -93,7 +93,7 @@ impl Outlets {
             lines: VecDeque::new(),
             arrivals: Timers::default(),
             notifications: Timers::default(),
-            work: Work::default(),
+            work: Work { worker, ..Work::default() },
             faults: Vec::new(),
             times: Times {
                 stall_timeout: in_cycles(settings.stall_timeout),
@@ -239,9 +239,16 @@ impl Outlets {
     }
 
     /// Fast path: carries up to `most` frames that fit the match mask of `key` from `transmit` to the receive queue, if this worker
-    /// serves the receiver and no frame is enqueued for it; returns how many, and their bytes.
+    /// serves the receiver and no frame is enqueued for it; returns how many, and their bytes. They are counted in `sizes`.
     #[inline]
-    pub(crate) fn fast_path(&mut self, transmit: &mut TransmitQueue, key: FastPathKey, most: u16, slice: &mut Slice) -> (u16, u64) {
+    pub(crate) fn fast_path(
+        &mut self,
+        transmit: &mut TransmitQueue,
+        key: FastPathKey,
+        most: u16,
+        slice: &mut Slice,
+        sizes: &FrameSizes,
+    ) -> (u16, u64) {
         let FastPathKey { sender, weight, match_mask, port } = key;
         let &[entry] = self.entries(port) else { return (0, 0) };
         let Some(outlet) = self.slots.get_mut(entry.slot) else { return (0, 0) };
@@ -261,7 +268,9 @@ impl Outlets {
                     break;
                 }
             }
-            let carried = fast_path::carry(transmit, receive, match_mask, most - frames);
+            let carried = fast_path::carry(transmit, receive, match_mask, most - frames, |length, frames| {
+                sizes.add_frames(length, frames.into());
+            });
             frames += carried.0;
             bytes += carried.1;
             self.work.work_units += u64::from(carried.0) * work_units::FRAME + carried.1;
@@ -277,6 +286,9 @@ impl Outlets {
             }
             outlet.stalled = false;
             outlet.touch(entry.slot, &mut self.touched);
+            if self.work.sampler.takes(frames) {
+                outlet.port.counters(self.worker.into()).waits.add(0);
+            }
         }
         (frames, bytes)
     }

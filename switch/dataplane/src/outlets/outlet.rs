@@ -16,7 +16,7 @@ use crate::port::queue_view::QueueView;
 use crate::ring::{BURDEN, PlaceOutcome, Ring, RingFault};
 use crate::schedule::fair_queue::FairQueue;
 use crate::schedule::{Turns, WaitQueue};
-use crate::stats::{DropReason, PortCounters};
+use crate::stats::{DropReason, PortCounters, Sampler};
 use crate::tap::Taps;
 use crate::time::{Cycles, duration, in_cycles};
 
@@ -99,6 +99,10 @@ pub(crate) struct Work {
     pub burdens: Vec<(Slot, PortId, u64)>,
     /// Copies frames for captures.
     pub taps: Taps,
+    /// Chooses the frames whose latency from transmit queue to receive queue is measured.
+    pub sampler: Sampler,
+    /// The worker that does it.
+    pub worker: u8,
 }
 
 /// Buffers that a receiver without room had posted, and for how long there were no new ones.
@@ -448,6 +452,9 @@ impl Outlet {
                 self.port.policy.receive.charge(packet.length.into(), frames.into(), now);
                 self.stalled = false;
                 work.taps.receive(packet, self.key.port);
+                if let Some(waited) = packet.stamp.until(now) {
+                    self.port.counters(work.worker.into()).waits.add(waited);
+                }
                 SendOutcome::Done
             }
             Ok(PlaceOutcome::NoRoom) => {

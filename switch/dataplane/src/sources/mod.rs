@@ -13,7 +13,7 @@ use crate::memory::MemoryMap;
 use crate::notification::{Missed, NotificationState, Spans};
 use crate::offload::Offloads;
 use crate::outlets::Health;
-use crate::packet::Packet;
+use crate::packet::{Packet, Stamp};
 use crate::port::Port;
 use crate::ring::{Ring, RingFault, SplitRing};
 use crate::settings::{Poll, Settings};
@@ -112,6 +112,8 @@ pub(crate) struct Backpressured {
     pub segments_done: u16,
     /// Its number in captures.
     pub capture_id: u32,
+    /// When it was first taken from the transmit queue, if its latency is measured.
+    pub stamp: Stamp,
 }
 
 /// See [`Source::when_back`].
@@ -236,6 +238,7 @@ impl Source {
             entry,
             segments_done: 0,
             capture_id: packet.capture_id,
+            stamp: packet.stamp,
         });
         (backpressured.port, backpressured.entry, backpressured.segments_done) = (port, entry, packet.segments_done);
         now.saturating_sub(backpressured.since) < time

@@ -11,7 +11,7 @@ use crate::id::{PortId, RouteEntry, Slot};
 use crate::offload::{self, Offloads};
 use crate::outcome::Outcome;
 use crate::outlets::{FastPathKey, Health, Outlets, SendOutcome};
-use crate::packet::{Packet, Reach};
+use crate::packet::{Packet, Reach, Stamp};
 use crate::policy::Limiter;
 use crate::port::Port;
 use crate::ring::{OpenOutcome, Ring, RingFault};
@@ -100,18 +100,13 @@ impl Turn<'_> {
             self.outlets.work.work_units += walked;
             match opened {
                 OpenOutcome::Packet => {
-                    packet.segments_done = self.source.backpressured.map_or(0, |backpressured| backpressured.segments_done);
-                    if self.outlets.work.taps.are_on() {
-                        match self.source.backpressured {
-                            Some(backpressured) => packet.capture_id = backpressured.capture_id,
-                            None => self.outlets.work.taps.transmit(packet),
-                        }
-                    }
+                    self.begin(packet);
                     if self.forward(packet, table) == TurnOutcome::Backpressured {
                         break;
                     }
                     frames += 1;
                     bytes += u64::from(packet.length);
+                    self.counters(packet.source).sizes.add_frames(packet.length, 1);
                     limiter.charge(packet.length.into(), 1, self.now);
                 }
                 OpenOutcome::Dropped(reason) => {
@@ -132,6 +127,24 @@ impl Turn<'_> {
         counters.transmit_frames.add(frames);
         counters.transmit_bytes.add(bytes);
         Ok(taken.into())
+    }
+
+    /// A frame was opened, for the first time or again after backpressure.
+    #[inline]
+    fn begin(&mut self, packet: &mut Packet) {
+        let work = &mut self.outlets.work;
+        match self.source.backpressured {
+            Some(before) => {
+                (packet.segments_done, packet.capture_id, packet.stamp) = (before.segments_done, before.capture_id, before.stamp);
+            }
+            None => {
+                packet.segments_done = 0;
+                packet.stamp = if work.sampler.takes(1) { Stamp::at(self.now) } else { Stamp::NONE };
+                if work.taps.are_on() {
+                    work.taps.transmit(packet);
+                }
+            }
+        }
     }
 
     /// Applies the port's rate limit: records until when it holds the port back. True if it does.
@@ -157,7 +170,7 @@ impl Turn<'_> {
             (Feed::Ring(transmit), Some((match_mask, port))) => {
                 let sender = self.source.key.port;
                 let key = FastPathKey { sender, weight: self.weight, match_mask, port };
-                let carried = self.outlets.fast_path(transmit, key, most, slice);
+                let carried = self.outlets.fast_path(transmit, key, most, slice, &self.port.counters(self.worker.into()).sizes);
                 if carried.0 > 0 {
                     self.outcomes.enter_fast_path(sender, port, carried.0, carried.1);
                 }

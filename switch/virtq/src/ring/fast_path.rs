@@ -21,11 +21,21 @@ pub fn may_carry(from: &TransmitQueue, to: &ReceiveQueue) -> bool {
 }
 
 /// Carries up to `most` frames of `from` to `to`, as far as they are of the frequent kind, fit the match mask `match_mask`, and were
-/// read ahead in both rings; returns how many, and their bytes. The caller has checked [`may_carry`].
+/// read ahead in both rings; returns how many, and their bytes. `sized` is called with each length and its number of frames. The
+/// caller has checked [`may_carry`].
 #[inline]
-pub fn carry(from: &mut TransmitQueue, to: &mut ReceiveQueue, match_mask: MatchMask, most: u16) -> (u16, u64) {
+pub fn carry(
+    from: &mut TransmitQueue,
+    to: &mut ReceiveQueue,
+    match_mask: MatchMask,
+    most: u16,
+    mut sized: impl FnMut(u32, u16),
+) -> (u16, u64) {
     let known = most.min(from.ring.known()).min(to.ring.known());
     let (mut count, mut bytes) = (0, 0);
+    // Mostly all frames have the same length, and are counted together.
+    let first = from.ring.known_chain(0).first.length();
+    let mut differences = 0;
     while count < known && bytes < ENOUGH {
         let (frame, room) = (*from.ring.known_chain(count), *to.ring.known_chain(count));
         if from.is_in_flight(frame.head) {
@@ -35,7 +45,13 @@ pub fn carry(from: &mut TransmitQueue, to: &mut ReceiveQueue, match_mask: MatchM
         to.ring.complete(room.head, length);
         from.ring.complete_unwritten(frame.head);
         bytes += u64::from(length - HEADER);
+        differences |= length ^ first;
         count += 1;
+    }
+    if differences == 0 && count > 0 {
+        sized(first - HEADER, count);
+    } else {
+        (0..count).for_each(|place| sized(from.ring.known_chain(place).first.length() - HEADER, 1));
     }
     to.ring.advance(count);
     from.ring.advance(count);
