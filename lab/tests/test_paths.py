@@ -24,6 +24,7 @@ from memlane_lab.paths import frr, ovs_dpdk
 from memlane_lab.paths.apart import Apart
 from memlane_lab.paths.masking import FeatureMask
 from memlane_lab.paths.memlane import Memlane, program
+from memlane_lab.paths.memlane_bridge import MemlaneBridge
 from memlane_lab.paths.overlay import Overlay
 
 
@@ -75,6 +76,55 @@ def test_the_bridge_limits_what_a_port_is_sent(session: Session) -> None:
     )
     assert "tbf" in shown.stdout
     assert "24Mbit" in shown.stdout
+
+
+def test_htb_gives_each_sender_a_class_of_the_limit(session: Session) -> None:
+    ports = [replace(_port("a"), receive_rate=24_000_000), _port("bb"), _port("ccc"), _port("dddd")]
+    limited, *_ = paths.make(session, "bridge-htb").lay(ports)
+    assert isinstance(limited.endpoint, Tap)
+    place = network.enter(limited.endpoint.namespace)
+
+    def shown(what: str) -> str:
+        command = [*place, "tc", what, "show", "dev", limited.endpoint.device]  # type: ignore[union-attr]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    classes = shown("class").splitlines()
+    assert sum("rate 24Mbit ceil 24Mbit" in line for line in classes) == 1
+    assert sum("rate 6Mbit ceil 24Mbit" in line for line in classes) == 4  # three senders and all others
+    assert shown("filter").count("flowid 1:") == 3
+
+
+def test_a_share_names_every_sender_and_no_other() -> None:
+    lines = network.share_lines("d", 24_000_000, [mac(1), mac(2)])
+    assert [line.split()[0] for line in lines] == ["qdisc", "class", "class", "class", "filter", "class", "filter"]
+    assert lines[4].endswith(f"match ether src {mac(1)} flowid 1:1")
+    assert lines[6].endswith(f"match ether src {mac(2)} flowid 1:2")
+    assert all("rate 8000000bit ceil 24000000bit" in lines[at] for at in (2, 3, 5))
+
+
+def test_open_vswitch_with_dpdk_may_sleep(session: Session) -> None:
+    polling, sleeping = ovs_dpdk.OvsDpdk(session), ovs_dpdk.OvsDpdk(session, max_sleep=500)
+    assert not any("sleep" in word for word in polling._settings(2))
+    assert {"pmd-maxsleep=500", "pmd-sleep-max=500"} <= {*sleeping._settings(2)}
+
+
+def test_memlane_before_a_bridge_has_a_segment_for_each_guest(session: Session) -> None:
+    switch = MemlaneBridge(session)
+    first, second = switch._carried(_port("a"))
+    assert (first["segment"], second["segment"], first["name"], second["name"]) == ("a", "a", "a", "a-tap")
+    assert "vhost-user" in first
+    assert second["tap"] == session.link_name("a")
+    assert switch._carried(_port("b", GuestKind.NETNS)) == []
+
+
+@pytest.mark.real
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+@pytest.mark.parametrize("path", ["bridge-htb", "ovs", "memlane-bridge"])
+def test_namespaces_reach_each_other_over_a_fair_baseline(session: Session, path: str) -> None:
+    bed = Bed(session, paths.make(session, path), BedSettings([GuestKind.NETNS] * 2))
+    assert bed.guests[0].run(["ping", "-c", "3", "-i", "0.2", ipv4(1)]).status == 0
+    if path != "memlane-bridge":
+        assert bed.path.tallies()["frames"] >= 0
 
 
 def test_the_bridge_makes_taps_for_machines_and_devices_for_namespaces(session: Session) -> None:

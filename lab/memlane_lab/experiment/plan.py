@@ -139,6 +139,8 @@ def missing(variant: Variant, chosen: GuestKind) -> str | None:
     path = PATHS[variant.setting.path]
     if reason := path.missing():
         return f"path {path.name}: {reason}"
+    if (build := variant.setting.build) and not build.exists():
+        return f"there is no {variant.setting.program}: build memlane there without what the variant leaves out"
     if reason := _misplaced(variant.setting):
         return reason
     if path.joins_pairs and variant.setting.shared_receiver:

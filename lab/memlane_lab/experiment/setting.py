@@ -6,6 +6,7 @@ Nouns: **machines** come in pairs: clients c1, c2, ... and servers s1, s2, ... (
 
 from collections.abc import Iterator
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -15,6 +16,7 @@ from memlane_lab.bed.events import Event, What
 from memlane_lab.common.strict import Strict
 from memlane_lab.paths import PATHS
 
+REPOSITORY = Path(__file__).parents[3]
 XEN = "xen"
 """The kind of guests that only counted beds have: Xen's."""
 
@@ -148,7 +150,7 @@ class Setting(Strict):
     path_options: dict[str, Any] = {}
     """The path's own, such as memlane's `workers` or `poll`."""
     program: str | None = None
-    """The switch's program, where it is not the one that is built here; only memlane's path has one."""
+    """The switch's program, where it is not the usual one, as seen from the repository; only memlane's path has one."""
     traffic: tuple[Traffic, ...] = Field(min_length=1)
     """Workloads with their parameters; `from` and `to` name machines, by default each client and its own server."""
     events: tuple[Event, ...] = ()
@@ -203,6 +205,11 @@ class Setting(Strict):
                 if name not in known:
                     raise ValueError(f"{key} names the machine {name!r}; there are: {', '.join(known)}")
         return self
+
+    @property
+    def build(self) -> Path | None:
+        """The switch's program, where it is not the usual one."""
+        return REPOSITORY / self.program if self.program else None
 
     def machines(self) -> list[str]:
         """All machines; partners stand together: c1, s1, c2, s2 ..., or s1, c1, c2 ... where all share a server."""

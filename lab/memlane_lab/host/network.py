@@ -136,6 +136,35 @@ def limit(device: str, rate: int, *, namespace: str) -> None:
         raise LabError(f"{device} cannot be limited: tc qdisc {shape}: {done.stderr.strip()}")
 
 
+def share(device: str, rate: int, senders: Sequence[str], *, namespace: str) -> None:
+    """Has a device send at most `rate` bit/s, in equal shares of all senders, each told by its MAC address.
+
+    Hierarchical token buckets (tc-htb(8)): each sender has its share for sure, and lends what it leaves.
+    """
+    lines = share_lines(device, rate, senders)
+    command = [*enter(namespace), "tc", "-batch", "-"]
+    done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LabError(f"{device} cannot be shared fairly: tc {'; '.join(lines)}: {done.stderr.strip()}")
+
+
+def share_lines(device: str, rate: int, senders: Sequence[str]) -> list[str]:
+    """The commands of tc that `share` gives: a bucket for all, one for each sender, one for all other senders."""
+    each = max(rate // (len(senders) + 1), 8)
+    bucket = f"htb rate {each}bit ceil {rate}bit burst 32kb cburst 32kb"
+    lines = [
+        f"qdisc replace dev {device} root handle 1: htb default ffff",
+        f"class add dev {device} parent 1: classid 1:fffe htb rate {rate}bit ceil {rate}bit burst 128kb cburst 128kb",
+        f"class add dev {device} parent 1:fffe classid 1:ffff {bucket}",
+    ]
+    for number, mac in enumerate(senders, 1):
+        lines += [
+            f"class add dev {device} parent 1:fffe classid 1:{number:x} {bucket}",
+            f"filter add dev {device} parent 1: protocol all prio 1 u32 match ether src {mac} flowid 1:{number:x}",
+        ]
+    return lines
+
+
 def exists(device: str, *, namespace: str | None) -> bool:
     """Whether there is such a device."""
     return any(link["ifname"] == device for link in json.loads(_ip(namespace, "link show")))

@@ -233,7 +233,7 @@ def _plan(setting: Setting) -> bed.Plan:
 def _switch(setting: Setting) -> Path | None:
     if setting.path != "memlane":
         return None
-    return Path(setting.program) if setting.program else memlane.program()
+    return setting.build or memlane.program()
 
 
 def _key(setting: Setting) -> str:

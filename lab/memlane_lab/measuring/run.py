@@ -133,8 +133,9 @@ def shops(planned: Sequence[Planned]) -> set[tuple[int, int]]:
 
 def _other_builds(planned: Sequence[Planned]) -> dict[str, str]:
     """The switches that are measured beside the one built here."""
-    programs = {variant.setting.program for each in planned for variant in each.variants}
-    return {program: machine.build(Path(program)) for program in sorted(filter(None, programs))}
+    settings = [variant.setting for each in planned for variant in each.variants]
+    found = {each.program: each.build for each in settings if each.program and each.build}
+    return {program: machine.build(build) for program, build in sorted(found.items())}
 
 
 def outlook(planned: Sequence[Planned]) -> Table:

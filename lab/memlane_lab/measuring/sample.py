@@ -255,7 +255,7 @@ def _await_answer(flow: Flow) -> None:
 
 def lay(session: Session, setting: Setting, kind: GuestKind) -> Bed:
     """Lays the setting's path and boots its machines."""
-    build = {"program": setting.program} if setting.program else {}
+    build = {"program": str(setting.build)} if setting.build else {}
     options = {**setting.path_options, **build, **_kept(setting)}
     path = paths.make(session, setting.path, **options)
     if setting.apart:

@@ -46,6 +46,7 @@ class Bridge(NetworkPath):
                 "link set dev vxlan type bridge_slave learning off neigh_suppress on",
                 "link set dev vxlan up",
             )
+        self._ports = list(ports)
         return {port.name: self._plug(port) for port in ports}
 
     def _plug(self, port: Port) -> Endpoint:
@@ -58,8 +59,11 @@ class Bridge(NetworkPath):
             network.add_tap(device, born_as=born_as, namespace=place, mtu=port.mtu, queues=queues)
         network.join(device, _BRIDGE, namespace=place)
         if port.receive_rate:
-            network.limit(device, port.receive_rate, namespace=place)
+            self._limit(device, port)
         return Device(port.name, place) if KINDS[port.kind].takes_devices else Tap(device, place, self.emulated)
+
+    def _limit(self, device: str, port: Port) -> None:
+        network.limit(device, port.receive_rate, namespace=self._namespace)
 
     @staticmethod
     def _bridge_port(port: Port) -> str:

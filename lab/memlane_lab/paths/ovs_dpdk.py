@@ -1,5 +1,8 @@
 """Open vSwitch with DPDK: the fastest switch that hosts run today. It polls: one CPU is busy even when idle.
 
+With `max_sleep` its polling thread sleeps for so many microseconds at most where there is nothing to do, as memlane's
+workers may: then it is a rival that does not take a CPU.
+
 vhost-user client ports (the switch connects, the guest listens), TSO on, in a namespace of its own because it makes a
 TAP for its bridge.
 """
@@ -20,7 +23,7 @@ from memlane_lab.host.session import Session
 from memlane_lab.paths.masking import FeatureMask
 from memlane_lab.paths.path import NetworkPath
 
-_SWITCH = Path("/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk")
+SWITCH = Path("/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk")
 _SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 _BRIDGE = "br"
 _MEMORY = 1024
@@ -39,10 +42,11 @@ class OvsDpdk(NetworkPath):
     polls: ClassVar[bool] = True
     limits: ClassVar[bool] = True
 
-    def __init__(self, session: Session, *, cpu: int | None = None) -> None:
-        """`cpu` is the one that polls; None leaves the choice to the switch."""
+    def __init__(self, session: Session, *, cpu: int | None = None, max_sleep: int = 0) -> None:
+        """`cpu` is the one that polls; None leaves the choice to the switch. `max_sleep`: microseconds."""
         super().__init__(session)
         self._cpu = cpu
+        self._max_sleep = max_sleep
         self._folder = session.folder / "ovs"
         self._switch: HostProcess | None = None
         self._database: HostProcess | None = None
@@ -50,7 +54,7 @@ class OvsDpdk(NetworkPath):
 
     @classmethod
     def missing(cls) -> str | None:
-        return network.may_change() or (None if _SWITCH.exists() else f"{_SWITCH} is not installed: run make deps")
+        return network.may_change() or (None if SWITCH.exists() else f"{SWITCH} is not installed: run make deps")
 
     @classmethod
     def refuses(cls, kind: GuestKind) -> str | None:  # noqa: ARG003
@@ -65,7 +69,7 @@ class OvsDpdk(NetworkPath):
         self._namespace = self.session.namespace("ovs")
         self._start_database()
         self._start_switch(len(ports))
-        self._control("add-br", _BRIDGE, "--", "set", "bridge", _BRIDGE, "datapath_type=netdev")
+        self._control("add-br", _BRIDGE, "--", "set", "bridge", _BRIDGE, f"datapath_type={self._datapath()}")
         return {port.name: self._plug(port) for port in ports}
 
     def _start_database(self) -> None:
@@ -85,15 +89,28 @@ class OvsDpdk(NetworkPath):
     def _start_switch(self, ports: int) -> None:
         settings = self._settings(ports)
         self._control("--no-wait", "set", "Open_vSwitch", ".", *(f"other_config:{word}" for word in settings))
-        command: list[str | Path] = [_SWITCH, f"unix:{self._remote}", f"--unixctl={self._folder}/switch.ctl"]
+        command: list[str | Path] = [self._program(), f"unix:{self._remote}", f"--unixctl={self._folder}/switch.ctl"]
         switch = self.session.start("ovs-vswitchd", command, namespace=self._namespace, environment=self._environment)
         self._switch = switch
 
         def initialised() -> bool:
             switch.check()
-            return self._control("get", "Open_vSwitch", ".", "dpdk_initialized") == "true"
+            return self._is_up(switch)
 
-        until(initialised, timeout=60, what="Open vSwitch to initialise DPDK")
+        until(initialised, timeout=60, what="Open vSwitch to start")
+
+    @classmethod
+    def _program(cls) -> Path:
+        """The switch's daemon."""
+        return SWITCH
+
+    @classmethod
+    def _datapath(cls) -> str:
+        """The kind of its bridge's datapath."""
+        return "netdev"
+
+    def _is_up(self, switch: HostProcess) -> bool:  # noqa: ARG002
+        return self._control("get", "Open_vSwitch", ".", "dpdk_initialized") == "true"
 
     def _settings(self, ports: int) -> list[str]:
         pages = "--in-memory" if _free_huge_memory() >= _MEMORY else f"--no-huge --legacy-mem -m {_MEMORY}"
@@ -105,6 +122,8 @@ class OvsDpdk(NetworkPath):
             "stats-update-interval=1000",
             "vhost-sock-dir=.",
         ]
+        if self._max_sleep:  # its name in Open vSwitch 3.1, and from 3.2 on
+            settings += [f"pmd-maxsleep={self._max_sleep}", f"pmd-sleep-max={self._max_sleep}"]
         return settings if self._cpu is None else [*settings, f"pmd-cpu-mask={1 << self._cpu:#x}"]
 
     def _plug(self, port: Port) -> Endpoint:
@@ -125,8 +144,11 @@ class OvsDpdk(NetworkPath):
         """A veth pair, one end of it read by the switch as any of the host's devices."""
         device = self._interface(port)
         network.add_veth(device, port.name, namespace=self._namespace, mtu=port.mtu)
-        self._control("add-port", _BRIDGE, device)
+        self._add(device)
         return Device(port.name, self._namespace)
+
+    def _add(self, device: str) -> None:
+        self._control("add-port", _BRIDGE, device)
 
     def _limit(self, port: Port) -> None:
         """By the only means that its user-space datapath has: a policer, which drops."""
