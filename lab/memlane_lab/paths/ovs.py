@@ -6,7 +6,7 @@ itself stays off.
 """
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from memlane_lab.guests import KINDS
 from memlane_lab.host import network, procfs
@@ -32,16 +32,15 @@ class OpenVSwitch(OvsDpdk):
         return network.may_change() or (None if own.exists() else f"{own} is not installed: run make deps")
 
     @classmethod
-    def kept_to(cls, cpu: int) -> dict[str, Any] | None:  # noqa: ARG003
-        return None
-
-    @classmethod
     def _program(cls) -> Path:
         return _PLAIN if _MODULE.exists() else SWITCH
 
     @classmethod
     def _datapath(cls) -> str:
         return "system" if _MODULE.exists() else "netdev"
+
+    def _kept(self) -> list[str]:
+        return [] if self._cpu is None else ["taskset", "--cpu-list", str(self._cpu)]
 
     def _settings(self, ports: int) -> list[str]:  # noqa: ARG002
         return ["userspace-tso-enable=true", "stats-update-interval=1000"]

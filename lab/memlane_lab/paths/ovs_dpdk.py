@@ -89,7 +89,12 @@ class OvsDpdk(NetworkPath):
     def _start_switch(self, ports: int) -> None:
         settings = self._settings(ports)
         self._control("--no-wait", "set", "Open_vSwitch", ".", *(f"other_config:{word}" for word in settings))
-        command: list[str | Path] = [self._program(), f"unix:{self._remote}", f"--unixctl={self._folder}/switch.ctl"]
+        command: list[str | Path] = [
+            *self._kept(),
+            self._program(),
+            f"unix:{self._remote}",
+            f"--unixctl={self._folder}/switch.ctl",
+        ]
         switch = self.session.start("ovs-vswitchd", command, namespace=self._namespace, environment=self._environment)
         self._switch = switch
 
@@ -98,6 +103,10 @@ class OvsDpdk(NetworkPath):
             return self._is_up(switch)
 
         until(initialised, timeout=60, what="Open vSwitch to start")
+
+    def _kept(self) -> list[str]:
+        """The words before the daemon's command that keep it to a CPU; DPDK's own thread has a setting for it."""
+        return []
 
     @classmethod
     def _program(cls) -> Path:
