@@ -45,7 +45,8 @@
 #![deny(unsafe_code)]
 
 pub use memlane_dataplane::{
-    cpu_time, handover, id, link, network, policy, port, schedule, segment, settings, shared, stats, table, tap, verdict, worker,
+    cpu_time, egress, handover, id, link, network, policy, port, segment, settings, shared, stats, table, tap, verdict, weight,
+    worker,
 };
 pub use memlane_model::{descriptors, host_memory, journal, peer, quantity};
 #[cfg(fuzzing)]

@@ -43,6 +43,6 @@ pub struct RingKey {
 pub struct RouteEntry {
     /// The worker that owns the virtqueue.
     pub worker: u8,
-    /// The outlet's slot there.
+    /// The egress queue's slot there.
     pub slot: Slot,
 }

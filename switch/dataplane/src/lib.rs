@@ -2,14 +2,14 @@
 //!
 //! - **Forwarding**: [`verdict`] decides by the FDB of a broadcast domain, with MAC learning and FDB aging ([`table`],
 //!   [`segment`]), and keeps the last decisions in flow caches. Rate limits, storm control and anti-spoofing are in [`policy`].
-//! - **Scheduling**: CPU-time fairness among ports ([`cpu_time`]), fair queueing at a receiver ([`schedule`]), and link emulation
+//! - **Scheduling**: CPU-time fairness among ports ([`cpu_time`]), fair queueing at a receiver ([`egress`]), and link emulation
 //!   ([`link`]).
-//! - **Workers**: a [`worker`] polls its sources and serves its outlets; inter-worker queues ([`handover`]) connect the workers.
-//! - **Backpressure** leaves frames in their sender's transmit ring (`sources`). Quotas of the ring, the stall timeout, and passing
-//!   over a frame too long for the receiver bound head-of-line blocking (`sources`, `outlets`).
-//! - **Notifications**: interrupt coalescing of TX completions (`sources`), lost-notification checks
+//! - **Workers**: a [`worker`] polls its sources and serves its egress queues; inter-worker queues ([`handover`]) connect the workers.
+//! - **Backpressure** leaves frames in their sender's transmit ring (`ingress`). Quotas of the ring, the stall timeout, and passing
+//!   over a frame too long for the receiver bound head-of-line blocking (`ingress`, `egress`).
+//! - **Notifications**: interrupt coalescing of TX completions (`ingress`), lost-notification checks
 //!   (`worker::lost_notifications`), adaptive busy polling and sleep (`worker::rest`), interrupt moderation
-//!   (`sources::timer_poll`), timers (`timers`).
+//!   (`ingress::timer_poll`), timers (`timers`).
 //! - **Control side**: [`port`]s bring virtqueues to workers; the [`network`] adds and removes ports.
 //!
 //! This crate opens no sockets, reads no files of the host and no JSON, and knows no kind of port: the kinds of ports bring the
@@ -21,24 +21,24 @@ pub(crate) use memlane_model::{descriptors, host_memory, journal};
 pub(crate) use memlane_virtq::{budget, frame, in_flight, memory, notification, offload, packet, ring, threshold, time, watchdog};
 
 pub mod cpu_time;
+pub mod egress;
 pub mod handover;
 pub mod id;
+mod ingress;
 pub mod link;
 pub mod network;
 mod outcome;
-mod outlets;
 pub mod policy;
 pub mod pool;
 pub mod port;
-pub mod schedule;
 pub mod segment;
 pub mod settings;
 pub mod shared;
 mod slots;
-mod sources;
 pub mod stats;
 pub mod table;
 pub mod tap;
 mod timers;
 pub mod verdict;
+pub mod weight;
 pub mod worker;

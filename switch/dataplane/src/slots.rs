@@ -1,4 +1,4 @@
-//! Slots: a worker's sources and outlets by index. An index is used again, a [`Slot`] is not, or not before 65536 others had its
+//! Slots: a worker's sources and egress queues by index. An index is used again, a [`Slot`] is not, or not before 65536 others had its
 //! index.
 
 use std::collections::VecDeque;

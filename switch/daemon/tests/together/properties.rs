@@ -6,15 +6,16 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use crate::fuzz;
 use memlane::config::{Document, PortEntry};
 use memlane::copy::copy;
+use memlane::egress::{QUANTUM, Turns, WaitQueue};
 use memlane::frame::{MAX_FRAME, MacAddress};
 use memlane::id::PortId;
 use memlane::offload::segment::Cutter;
 use memlane::offload::{self, Offloads};
 use memlane::packet::Packet as SwitchPacket;
 use memlane::policy::Limit;
-use memlane::schedule::{QUANTUM, Turns, WaitQueue, Weight};
 use memlane::settings::Poll;
 use memlane::table::{Learned, Table};
+use memlane::weight::Weight;
 use memlane_rig::frames::{Host, NetHeader, Packet, complete_checksum};
 use proptest::prelude::*;
 

@@ -4,7 +4,7 @@
 //! together. So where the worker's time is scarce, senders share that time, independent of frame sizes and receivers: a sender of
 //! small frames gets fewer bytes through than one of large frames, and costs the others nothing ("Performance anomaly of 802.11b",
 //! Heusse and others, 2003, shows the effect of equal bytes instead). Where a receiver's buffers are scarce, fair queueing shares
-//! its bytes ([`crate::schedule`]).
+//! its bytes ([`crate::egress`]).
 
 use super::work_units;
 use crate::frame::SHORTEST;

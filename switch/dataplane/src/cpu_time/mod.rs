@@ -15,8 +15,8 @@ pub mod work_units;
 use std::time::Duration;
 
 use crate::id::PortId;
-use crate::schedule::Weight;
 use crate::time::{Cycles, cycles, in_cycles};
+use crate::weight::Weight;
 use accounting::Accounting;
 use stolen::Stolen;
 use virtual_time::VirtualTimes;

@@ -13,8 +13,8 @@
 use std::time::Duration;
 
 use crate::id::PortId;
-use crate::schedule::Weight;
 use crate::time::{Cycles, in_cycles};
+use crate::weight::Weight;
 
 /// How far a port may be ahead of others: a usual batch costs less, so that only expensive frames throttle a port.
 const LEAD: Duration = Duration::from_micros(20);

@@ -2,15 +2,13 @@
 //!
 //! 1. [`Impairment`]: the configuration; [`Path`]: the same, checked, in the units of the data path.
 //! 2. [`chance`]: random losses and delays.
-//! 3. [`Line`]: one direction of an emulated link. It stands before the receiver's virtqueue. A frame in flight on it has left its
-//!    sender's memory: a copy lies in the switch's memory, within a [`Budget`](crate::budget).
+//! 3. [`DelayLine`](crate::egress): one direction of an emulated link. It stands before the receiver's virtqueue. A frame in flight on
+//!    it has left its sender's memory: a copy lies in the switch's memory, within a [`Budget`](crate::budget).
 //!
 //! A frame first waits for the emulated transmitter, which sends at the link's rate and has a bounded queue; then it is delayed.
 
 pub mod chance;
-mod line;
 
-pub use line::{Line, LineOutcome};
 pub use memlane_model::impairment::{Distribution, GilbertElliott, Impairment};
 use memlane_model::quantity::{parse_delay, parse_rate};
 
@@ -22,17 +20,17 @@ const QUEUE: u32 = 1000;
 /// See the module.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Path {
-    delay: Cycles,
-    jitter: Cycles,
-    distribution: Distribution,
-    keep_order: bool,
-    loss: f64,
-    bursts: Option<GilbertElliott>,
-    duplicate: f64,
-    reorder: f64,
+    pub(crate) delay: Cycles,
+    pub(crate) jitter: Cycles,
+    pub(crate) distribution: Distribution,
+    pub(crate) keep_order: bool,
+    pub(crate) loss: f64,
+    pub(crate) bursts: Option<GilbertElliott>,
+    pub(crate) duplicate: f64,
+    pub(crate) reorder: f64,
     /// Bytes a second; 0 for no limit.
-    rate: u64,
-    queue: u32,
+    pub(crate) rate: u64,
+    pub(crate) queue: u32,
 }
 
 impl Path {
@@ -43,7 +41,7 @@ impl Path {
     }
 
     /// True if the path only delays, by a constant: frames that leave at the same moment arrive at the same moment.
-    fn only_delays(&self) -> bool {
+    pub(crate) fn only_delays(&self) -> bool {
         let Self { delay: _, jitter, distribution: _, keep_order: _, loss, bursts, duplicate, reorder, rate, queue: _ } = self;
         (*jitter, *rate) == (0, 0) && [*loss, *duplicate, *reorder] == [0.0; 3] && bursts.is_none()
     }

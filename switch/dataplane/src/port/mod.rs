@@ -23,7 +23,7 @@ use crate::descriptors::USUAL;
 use crate::frame::MacAddress;
 use crate::id::{PortId, RingKey, SegmentId};
 use crate::journal::{Journal, NetworkEvent};
-use crate::link::{Impairment, Line, Path};
+use crate::link::{Impairment, Path};
 use crate::memory::{Fetch, MemoryMap, Quota};
 use crate::policy::{Limit, Limiter, Policy, PortLimits};
 use crate::ring::{Call, Called, InterruptBreaker};
@@ -264,7 +264,7 @@ impl Port {
         self.segment.table().held(self.id) as usize
     }
 
-    /// Sets the link emulation of frames to it, which its outlets use once they are told, see
+    /// Sets the link emulation of frames to it, which its egress queues use once they are told, see
     /// [`crate::worker::Worker::follow_path`]; a clear path is none.
     pub fn set_path(&self, path: Path) {
         let path = (!path.is_clear()).then(|| Arc::new(path));
@@ -276,10 +276,14 @@ impl Port {
         self.path.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The emulated link before a new receive queue of queue pair `pair`, if any.
-    pub fn line(&self, pair: u16) -> Option<Line> {
-        let seed = self.seed.wrapping_add(u64::from(pair));
-        Some(Line::new(self.path()?, Arc::clone(&self.on_links), seed))
+    /// Account of the memory for its frames on emulated links.
+    pub fn on_links(&self) -> &Arc<Account> {
+        &self.on_links
+    }
+
+    /// Seed of the losses and delays on the emulated link before queue pair `pair`.
+    pub fn seed_of_link(&self, pair: u16) -> u64 {
+        self.seed.wrapping_add(u64::from(pair))
     }
 
     /// Its running virtqueues.

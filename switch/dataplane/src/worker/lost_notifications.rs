@@ -13,7 +13,7 @@ impl Worker {
             self.look_after_source(slot);
         }
         let port_table = &self.port_table;
-        self.outlets.look_after_due(|port| port_table.counters(port));
+        self.egress.look_after_due(|port| port_table.counters(port));
     }
 
     fn look_after_source(&mut self, slot: Slot) {
@@ -48,8 +48,8 @@ impl Worker {
                 }
             }
             Direction::Receive => {
-                if let Some(slot) = self.outlets.find(key) {
-                    self.outlets.happened(slot);
+                if let Some(slot) = self.egress.find(key) {
+                    self.egress.happened(slot);
                 }
             }
         }

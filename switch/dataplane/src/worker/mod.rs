@@ -1,7 +1,7 @@
 //! A worker: a thread that owns virtqueues and moves frames between them.
 //!
-//! - A **source** is a transmit queue (TX) or a TAP: frames enter here (`sources`).
-//! - An **outlet** is a receive queue (RX) or a TAP, with the frames that are enqueued for it: frames leave here (`outlets`).
+//! - A **source** is a transmit queue (TX) or a TAP: frames enter here (`ingress`).
+//! - An **egress queue** is a receive queue (RX) or a TAP, with the frames that are enqueued for it: frames leave here (`egress`).
 //! - The worker's port table holds its ports and their broadcast domains ([`port_table`]).
 //! - A **poll iteration** serves every source that is awake, then the enqueued frames, then the packets from other workers
 //!   ([`pass`]). It ends with notifications; before that it handles expired timers, which recover lost notifications
@@ -31,13 +31,13 @@ pub use peers::{Links, links};
 pub use rings::Start;
 
 use crate::cpu_time::CpuTime;
+use crate::egress::Egress;
 use crate::id::{PortId, RingKey, SegmentId, Slot};
-use crate::outlets::Outlets;
+use crate::ingress::Sources;
 use crate::packet::Packet;
 use crate::port::Port;
 use crate::ring::RingFault;
 use crate::shared::Shared;
-use crate::sources::Sources;
 use crate::tap::Tap;
 use crate::time::Cycles;
 use pass::Ended;
@@ -72,7 +72,7 @@ pub struct Worker {
     mailbox: Arc<Mailbox>,
     events: Sender<Event>,
     sources: Sources,
-    outlets: Outlets,
+    egress: Egress,
     peers: Peers,
     rest: Rest,
     /// Scratch for the packet that is being forwarded.
@@ -84,7 +84,7 @@ pub struct Worker {
     /// Seconds since the worker began, for FDB aging.
     second: u32,
     cpu_time: CpuTime,
-    /// Outlets with receive buffers that were too expensive to walk, and their ports.
+    /// Egress queues with receive buffers that were too expensive to walk, and their ports.
     burdens: Vec<(Slot, PortId)>,
     losses: u32,
     /// Second of the last [`Event::Tick`].
@@ -119,7 +119,7 @@ impl Worker {
         Ok(Self {
             index,
             sources: Sources::default(),
-            outlets: Outlets::new(index, &shared.settings),
+            egress: Egress::new(index, &shared.settings),
             peers: Peers::new(links),
             rest: Rest::new(&mailbox, &shared.settings)?,
             packet: Box::default(),
@@ -167,12 +167,12 @@ impl Worker {
     /// Copies frames for a capture from now on.
     pub fn add_tap(&mut self, tap: Tap) {
         self.packet.capture_id = 0;
-        self.outlets.work.taps.add(tap, self.index);
+        self.egress.work.taps.add(tap, self.index);
     }
 
     /// Copies no more for capture `number`.
     pub fn remove_tap(&mut self, number: u64) -> Option<Tap> {
-        self.outlets.work.taps.remove(number)
+        self.egress.work.taps.remove(number)
     }
 
     /// Ends [`Self::run`] after this poll iteration.

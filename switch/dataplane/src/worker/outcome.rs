@@ -4,12 +4,12 @@
 use super::port_table::PortTable;
 use crate::cpu_time::accounting::Accounting;
 use crate::cpu_time::work_units;
+use crate::egress::Egress;
 use crate::id::PortId;
 use crate::outcome::Outcome;
-use crate::outlets::Outlets;
 use crate::packet::Packet;
-use crate::schedule::Weight;
 use crate::stats::DropReason;
+use crate::weight::Weight;
 
 /// See the module.
 #[derive(Debug)]
@@ -55,10 +55,10 @@ impl Outcomes<'_> {
     }
 
     /// Floods `packet` to those of `ports` that are served here; returns at how many of them it was enqueued.
-    pub(super) fn flood(&mut self, outlets: &mut Outlets, packet: &mut Packet, ports: &[PortId]) -> u16 {
+    pub(super) fn flood(&mut self, egress: &mut Egress, packet: &mut Packet, ports: &[PortId]) -> u16 {
         let weight = Weight::new(self.port_table.weight_of(packet.source));
         let sender = packet.source;
-        outlets.flood(packet, ports, weight, |port, reason| {
+        egress.flood(packet, ports, weight, |port, reason| {
             self.missed(if reason == DropReason::SenderMemory { sender } else { port }, reason);
         })
     }

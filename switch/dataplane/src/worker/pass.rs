@@ -8,9 +8,9 @@ use super::turn::Turn;
 use super::{Event, Worker};
 use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units::{self, BATCH};
+use crate::egress::SendOutcome;
 use crate::id::{PortId, Slot};
 use crate::outcome::Outcome;
-use crate::outlets::SendOutcome;
 use crate::packet::{Packet, TransmitQueueId};
 use crate::ring::{RingFault, full_fence};
 use crate::settings::Poll;
@@ -43,7 +43,7 @@ impl Worker {
     /// One poll iteration; returns the frames that it moved.
     pub(super) fn pass(&mut self) -> u32 {
         self.cpu_time.begin_pass(self.now);
-        self.outlets.begin_pass(self.now);
+        self.egress.begin_pass(self.now);
         if !self.burdens.is_empty() {
             self.look_at_burdens();
         }
@@ -64,10 +64,10 @@ impl Worker {
             // A source that fell silent was taken from the list, and the last one moved here.
             index += 1;
         }
-        if self.outlets.anything_waits() {
+        if self.egress.anything_waits() {
             frames += self.serve_waiting();
         }
-        if self.outlets.have_arrivals() {
+        if self.egress.have_arrivals() {
             frames += self.serve_lines();
         }
         self.flush();
@@ -107,7 +107,7 @@ impl Worker {
         let turn = Turn {
             worker: self.index,
             segment,
-            outlets: &mut self.outlets,
+            egress: &mut self.egress,
             peers: &mut self.peers,
             outcomes: Outcomes { port_table: &self.port_table, accounting: &mut self.cpu_time.accounting },
             counters: &self.shared.workers[usize::from(self.index)],
@@ -158,12 +158,12 @@ impl Worker {
         if has_more && !self.cpu_time.accounting.is_mixed() {
             return mark_backlogged;
         }
-        if self.outlets.have_races() {
+        if self.egress.have_races() {
             let backpressured = backpressured
                 .filter(|backpressured| backpressured.entry.worker == self.index)
                 .map(|backpressured| backpressured.entry.slot);
             for receiver in self.cpu_time.accounting.receivers() {
-                self.outlets.clear_backlog(receiver, port, backpressured);
+                self.egress.clear_backlog(receiver, port, backpressured);
             }
         }
         mark_backlogged
@@ -172,7 +172,7 @@ impl Worker {
     /// Charges the time since the last charge to the senders in the accounting.
     #[inline]
     fn charge(&mut self) {
-        if !self.outlets.work.burdens.is_empty() {
+        if !self.egress.work.burdens.is_empty() {
             self.enter_burdens();
         }
         let Self { cpu_time, port_table, .. } = self;
@@ -183,7 +183,7 @@ impl Worker {
     /// cost.
     #[cold]
     fn enter_burdens(&mut self) {
-        for (slot, port, work_units) in self.outlets.work.burdens.drain(..) {
+        for (slot, port, work_units) in self.egress.work.burdens.drain(..) {
             self.cpu_time.accounting.enter_work_units(port, work_units);
             if !self.burdens.contains(&(slot, port)) {
                 self.burdens.push((slot, port));
@@ -194,10 +194,10 @@ impl Worker {
     /// Expensive receive buffers of a port are left alone while the port is throttled.
     #[cold]
     fn look_at_burdens(&mut self) {
-        let Self { burdens, cpu_time, outlets, .. } = self;
+        let Self { burdens, cpu_time, egress, .. } = self;
         burdens.retain(|&(slot, port)| {
             let shut = !cpu_time.admit(port);
-            outlets.shut(slot, port, shut);
+            egress.shut(slot, port, shut);
             shut
         });
     }
@@ -210,7 +210,7 @@ impl Worker {
         let mut outcomes = Outcomes { port_table: &self.port_table, accounting };
         let mut frames = 0;
         let weight_of = |sender| weight_of(sender, self.port_table.weight_of(sender));
-        self.outlets.serve_waiting(self.now, weight_of, |packet, port, outcome| {
+        self.egress.serve_waiting(self.now, weight_of, |packet, port, outcome| {
             outcomes.meet(packet, outcome);
             frames += 1;
             if !matches!(outcome, Outcome::DeliveredInPart(..)) {
@@ -226,7 +226,7 @@ impl Worker {
     /// Delivers the frames whose emulated delay is over (link emulation).
     fn serve_lines(&mut self) -> u32 {
         let mut outcomes = Outcomes { port_table: &self.port_table, accounting: &mut self.cpu_time.accounting };
-        self.outlets.serve_lines(&mut self.packet, |port, reason| outcomes.missed(port, reason))
+        self.egress.serve_lines(&mut self.packet, |port, reason| outcomes.missed(port, reason))
     }
 
     /// Completes the descriptor chains of all that are `ended`.
@@ -270,9 +270,9 @@ impl Worker {
         }
         for index in 0..self.peers.others.len() {
             let other = self.peers.others[index];
-            let mut slice = Slice::new(self.outlets.work.work_units, work_units::TURN);
+            let mut slice = Slice::new(self.egress.work.work_units, work_units::TURN);
             for _ in 0..4 * BATCH {
-                if slice.is_over(self.outlets.work.work_units) {
+                if slice.is_over(self.egress.work.work_units) {
                     break;
                 }
                 let Some(message) = self.peers.receive(other) else { break };
@@ -288,11 +288,11 @@ impl Worker {
 
     fn accept(&mut self, from: u8, message: Message) {
         match message {
-            Message::Deliver(mut packet, port, outlet) => self.deliver_for_peer(&mut packet, port, outlet),
+            Message::Deliver(mut packet, port, queue) => self.deliver_for_peer(&mut packet, port, queue),
             Message::Flood(mut packet) => {
-                let before = self.outlets.work.work_units;
+                let before = self.egress.work.work_units;
                 let held = self.flood(&mut packet);
-                let work_units = self.outlets.work.work_units - before;
+                let work_units = self.egress.work.work_units - before;
                 Outcomes { port_table: &self.port_table, accounting: &mut self.cpu_time.accounting }
                     .flooded(packet.source, work_units);
                 if held > 0 {
@@ -309,21 +309,21 @@ impl Worker {
     pub(super) fn flood(&mut self, packet: &mut Packet) -> u16 {
         let Some((_, segment)) = self.port_table.member(packet.source) else { return 0 };
         let mut outcomes = Outcomes { port_table: &self.port_table, accounting: &mut self.cpu_time.accounting };
-        outcomes.flood(&mut self.outlets, packet, &segment.ports)
+        outcomes.flood(&mut self.egress, packet, &segment.ports)
     }
 
-    fn deliver_for_peer(&mut self, packet: &mut Packet, port: PortId, outlet: Slot) {
+    fn deliver_for_peer(&mut self, packet: &mut Packet, port: PortId, queue: Slot) {
         let weight = self.cpu_time.weight_at_receivers(packet.source, self.port_table.weight_of(packet.source));
-        let outcome = match self.outlets.send(outlet, packet, weight) {
+        let outcome = match self.egress.send(queue, packet, weight) {
             SendOutcome::Done => Outcome::Delivered(port, packet.segments_done),
-            SendOutcome::MustWait => match self.outlets.enqueue(outlet, packet, self.now) {
+            SendOutcome::MustWait => match self.egress.enqueue(queue, packet, self.now) {
                 Ok(()) => Outcome::Waits(port),
                 Err(reason) => Outcome::Dropped(port, reason),
             },
             SendOutcome::Dropped(reason) => Outcome::Dropped(port, reason),
         };
         if let Outcome::Dropped(port, reason) = outcome {
-            self.outlets.work.taps.dropped(packet, port, reason);
+            self.egress.work.taps.dropped(packet, port, reason);
         }
         Outcomes { port_table: &self.port_table, accounting: &mut self.cpu_time.accounting }.meet(packet, outcome);
         if matches!(outcome, Outcome::Waits(_)) {
@@ -334,14 +334,14 @@ impl Worker {
 
     /// Publishes used rings, interrupts drivers, and wakes other workers.
     fn flush(&mut self) {
-        if self.sources.has_due(self.now) || self.outlets.has_due(self.now) {
+        if self.sources.has_due(self.now) || self.egress.has_due(self.now) {
             self.look_after_due();
         }
-        if self.outlets.publish() | self.sources.publish() {
+        if self.egress.publish() | self.sources.publish() {
             full_fence();
             let port_table = &self.port_table;
             let counters = |port: PortId| port_table.counters(port);
-            self.outlets.call(counters);
+            self.egress.call(counters);
             let mut faults = Vec::new();
             self.sources.call(self.now, counters, |port, fault| faults.push((port, fault)));
             for (port, fault) in faults {
@@ -357,7 +357,7 @@ impl Worker {
 
     /// Closes the transmit queues of ports that broke a receive ring, and reports the faults.
     pub(super) fn report_faults(&mut self) {
-        while let Some((port, fault)) = self.outlets.next_fault() {
+        while let Some((port, fault)) = self.egress.next_fault() {
             self.fault(port, fault);
         }
     }

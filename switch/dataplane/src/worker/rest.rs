@@ -4,7 +4,7 @@
 //! 2. It **arms** every ring that was awake, that is, it asks the driver for kicks. One-way streams are excepted: they get **timer
 //!    polling** instead of a kick per frame.
 //! 3. It checks the rings again, announces its sleep, checks its mailbox and the inter-worker queues, and **waits** in epoll for
-//!    kicks, its own eventfd (the bell) or the timer, which covers timer polling and the timer lists of sources and outlets.
+//!    kicks, its own eventfd (the bell) or the timer, which covers timer polling and the timer lists of sources and egress queues.
 //!
 //! While other rings keep it busy, a non-blocking epoll from time to time finds the kicks of the rings that sleep.
 
@@ -21,8 +21,8 @@ use vmm_sys_util::timerfd::TimerFd;
 
 use super::{Event, Mailbox, Worker};
 use crate::id::{Direction, Slot};
+use crate::ingress::{BlockReason, Blocked, Feed, PollState};
 use crate::settings::{Poll, Settings};
-use crate::sources::{BlockReason, Blocked, Feed, PollState};
 use crate::time::{Cycles, cycles, cycles_after, duration, frequency, in_cycles};
 use adaptive_poll::AdaptivePoll;
 use affinity::CpuAffinity;
@@ -100,7 +100,7 @@ impl Rest {
         self.watch_for(EventSet::IN, kick, slot, direction);
     }
 
-    /// Watches for room to write, for the outlet at `slot`.
+    /// Watches for room to write, for the egress queue at `slot`.
     pub(super) fn watch_room(&mut self, writable: File, slot: Slot) {
         self.watch_for(EventSet::OUT, writable, slot, Direction::Receive);
     }
@@ -144,7 +144,7 @@ impl Worker {
             return;
         }
         let polls_on = !self.sources.awake.is_empty() && self.rest.adaptive_poll.poll_on(self.rest.busy_at, self.now);
-        if polls_on || self.outlets.expect_soon(self.now) {
+        if polls_on || self.egress.expect_soon(self.now) {
             std::hint::spin_loop();
             self.poll_events_if_due();
             return;
@@ -180,7 +180,7 @@ impl Worker {
                 // A transmit queue at its rate limit has no work before the limit opens.
                 Some(BlockReason::RateLimit) => false,
                 // A frame under backpressure blocks those behind it until its receiver has buffers.
-                Some(BlockReason::NoRoom(entry)) if entry.worker == self.index => self.outlets.arm(entry.slot),
+                Some(BlockReason::NoRoom(entry)) if entry.worker == self.index => self.egress.arm(entry.slot),
                 // The other worker wakes this one when it has taken packets.
                 Some(BlockReason::NoRoom(entry)) => self.peers.has_room(entry.worker, port),
                 // Chains that were seen and not taken are work too.
@@ -196,7 +196,7 @@ impl Worker {
                 self.sources.happened(slot, self.now);
             }
         }
-        news | self.outlets.arm_waiting()
+        news | self.egress.arm_waiting()
     }
 
     /// Whether the source is left to timer polling, see [`timer_poll`].
@@ -253,13 +253,13 @@ impl Worker {
     /// The next deadline, if there is no event before it.
     fn deadline(&mut self) -> Option<Cycles> {
         let polled = self.now.saturating_add(in_cycles(POLLED));
-        let mut deadline = self.outlets.deadline().into_iter().chain(self.sources.deadline()).min();
+        let mut deadline = self.egress.deadline().into_iter().chain(self.sources.deadline()).min();
         for index in 0..self.sources.awake.len() {
             let slot = self.sources.awake[index];
             let Some(source) = self.sources.get(slot) else { continue };
             let due = match source.blocked() {
                 Some(Blocked { reason: BlockReason::NoRoom(entry), .. }) if entry.worker == self.index => {
-                    self.outlets.opens_at(entry.slot, self.now)
+                    self.egress.opens_at(entry.slot, self.now)
                 }
                 Some(blocked) => blocked.until,
                 None => None,
@@ -307,7 +307,7 @@ impl Worker {
             }
             self.sources.kicked(slot);
             self.counters(port).kicks.add(1);
-        } else if let Some((key, first)) = self.outlets.kicked(slot) {
+        } else if let Some((key, first)) = self.egress.kicked(slot) {
             self.counters(key.port).kicks.add(1);
             if first && let Some((port, session)) = self.port_table.session(key.port) {
                 self.report(Event::Filled(Arc::clone(port), session, key, slot));

@@ -7,16 +7,16 @@ use std::sync::mpsc;
 use super::Worker;
 use super::outcome::Outcomes;
 use super::pass::Ended;
+use crate::egress::{EgressQueue, Sink};
 use crate::frame::MacAddress;
 use crate::id::{Direction, PortId, RingKey, RouteEntry, SegmentId, Slot};
+use crate::ingress::{Feed, PollState, Source, WhenBack};
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
-use crate::outlets::{Outlet, Sink};
 use crate::packet::{Packet, Reach};
 use crate::port::Port;
 use crate::port::end::Ends;
 use crate::ring::{Call, ReceiveQueue, Ring, SplitRing, TransmitQueue};
-use crate::sources::{Feed, PollState, Source, WhenBack};
 use crate::stats::DropReason;
 use crate::table::{Learned, Table};
 use crate::time::cycles;
@@ -27,7 +27,7 @@ impl Worker {
     pub fn enter_port(&mut self, port: &Arc<Port>) {
         let ports = self.port_table.enter(port);
         self.cpu_time.enter(port.id, ports);
-        self.outlets.enter(port.id, ports);
+        self.egress.enter(port.id, ports);
         self.peers.make_room(ports);
     }
 
@@ -81,9 +81,9 @@ impl Worker {
             receive.ring().disarm();
         }
         let sink = Sink::Ring(Box::new(receive));
-        let mut outlet = Outlet::new((port, key.pair), sink, start.enabled, start.at_once);
-        outlet.set_unfilled(unfilled);
-        let slot = self.outlets.add(outlet);
+        let mut queue = EgressQueue::new((port, key.pair), sink, start.enabled, start.at_once);
+        queue.set_unfilled(unfilled);
+        let slot = self.egress.add(queue);
         if let Some(kick) = start.kick {
             self.rest.watch(kick, slot, Direction::Receive);
             // The kick may have come already. The next command, perhaps in the same batch, is to find the queue started.
@@ -94,11 +94,11 @@ impl Worker {
 
     /// Whether the driver of ring `key` has posted a buffer, as far as is known: true for rings without a kick.
     pub fn is_filled(&mut self, key: RingKey) -> bool {
-        let slot = self.outlets.find(key).filter(|_| key.direction == Direction::Receive);
-        slot.and_then(|slot| self.outlets.get(slot)).is_none_or(|outlet| !outlet.is_unfilled())
+        let slot = self.egress.find(key).filter(|_| key.direction == Direction::Receive);
+        slot.and_then(|slot| self.egress.get(slot)).is_none_or(|queue| !queue.is_unfilled())
     }
 
-    /// Takes over both ends of queue `pair` of a port that has no rings. Returns the outlet's slot.
+    /// Takes over both ends of queue `pair` of a port that has no rings. Returns the egress queue's slot.
     ///
     /// # Errors
     /// The kernel refuses to watch them, or the port is not in the worker's port table.
@@ -108,13 +108,13 @@ impl Worker {
         // Frames of a TAP or stream end request only offloads that the switch negotiated with it, so all are allowed.
         let mut source = Source::new((port, pair), Feed::other(ends.transmit), Offloads::ALL, &self.shared.settings);
         source.enabled = true;
-        let outlet = Outlet::new((port, pair), Sink::Other(ends.receive), true, true);
+        let queue = EgressQueue::new((port, pair), Sink::Other(ends.receive), true, true);
         let slot = self.sources.add(source);
         self.sources.set_state(slot, PollState::Awake);
         if let Some(readable) = ends.readable {
             self.rest.watch(readable, slot, Direction::Transmit);
         }
-        let slot = self.outlets.add(outlet);
+        let slot = self.egress.add(queue);
         if let Some(writable) = ends.writable {
             self.rest.watch_room(writable, slot);
         }
@@ -152,7 +152,7 @@ impl Worker {
     pub(super) fn recall(&mut self, owner: u8, slot: Slot) {
         let mut returned = Vec::new();
         let mut outcomes = Outcomes { port_table: &self.port_table, accounting: &mut self.cpu_time.accounting };
-        self.outlets.recall(
+        self.egress.recall(
             |packet| packet.transmit.worker == owner && packet.transmit.slot == slot,
             |packet, port| {
                 outcomes.missed(packet.source, DropReason::SenderStopped);
@@ -193,17 +193,17 @@ impl Worker {
 
     /// Stops a receive queue at once; returns its base. Frames that are enqueued for it are dropped.
     pub fn stop_receive_queue(&mut self, key: RingKey) -> Option<u16> {
-        let slot = self.outlets.find(key)?;
+        let slot = self.egress.find(key)?;
         self.rest.unwatch(slot, Direction::Receive);
         self.sources.forget_backpressured(RouteEntry { worker: self.index, slot });
         let mut returned = Vec::new();
         let mut outcomes = Outcomes { port_table: &self.port_table, accounting: &mut self.cpu_time.accounting };
-        let mut outlet = self.outlets.remove(slot, |packet| {
+        let mut queue = self.egress.remove(slot, |packet| {
             outcomes.missed(key.port, DropReason::ReceiverAbsent);
             returned.push(Ended::new(packet, key.port));
         })?;
         self.give_all_back(&mut returned);
-        Some(outlet.ring().map_or(0, |ring| {
+        Some(queue.ring().map_or(0, |ring| {
             ring.publish_last();
             ring.base()
         }))
@@ -211,13 +211,13 @@ impl Worker {
 
     /// Frames to `port` follow the link emulation of [`Port::set_path`], from the next frame on.
     pub fn follow_path(&mut self, port: PortId) {
-        self.outlets.follow_path(port);
+        self.egress.follow_path(port);
     }
 
     /// Whether any frame from or to `port` is in flight or enqueued here.
     pub fn has_under_way(&mut self, port: PortId) -> bool {
         let from = self.sources.iter().any(|(_, source)| source.port.id == port && source.feed.in_flight() > 0);
-        from || self.outlets.has_under_way(port)
+        from || self.egress.has_under_way(port)
     }
 
     /// Sets the queues, each with its worker, at which frames for `port` are delivered.
@@ -225,7 +225,7 @@ impl Worker {
         if self.port_table.port(port).is_none() {
             return;
         }
-        self.outlets.set_route(port, entries);
+        self.egress.set_route(port, entries);
     }
 
     /// Enables or disables a ring (SET_VRING_ENABLE).
@@ -240,8 +240,8 @@ impl Worker {
                 }
             }
             Direction::Receive => {
-                if let Some(outlet) = self.outlets.find(key).and_then(|slot| self.outlets.get(slot)) {
-                    outlet.set_enabled(enabled);
+                if let Some(queue) = self.egress.find(key).and_then(|slot| self.egress.get(slot)) {
+                    queue.set_enabled(enabled);
                 }
             }
         }
@@ -308,7 +308,7 @@ impl Worker {
             Direction::Transmit => {
                 self.sources.find(key).and_then(|slot| self.sources.get(slot)).and_then(|source| source.feed.ring())
             }
-            Direction::Receive => self.outlets.find(key).and_then(|slot| self.outlets.get(slot)).and_then(Outlet::ring),
+            Direction::Receive => self.egress.find(key).and_then(|slot| self.egress.get(slot)).and_then(EgressQueue::ring),
         }
     }
 }

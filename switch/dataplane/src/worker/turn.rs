@@ -6,21 +6,21 @@ use super::peers::{Message, Peers};
 use super::port_table::Members;
 use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units::{self, BATCH};
+use crate::egress::{Egress, FastPathKey, Health, SendOutcome};
 use crate::frame::{Head, NetHeader};
 use crate::id::{PortId, RouteEntry, Slot};
+use crate::ingress::{Feed, Source};
 use crate::offload::{self, Offloads};
 use crate::outcome::Outcome;
-use crate::outlets::{FastPathKey, Health, Outlets, SendOutcome};
 use crate::packet::{Packet, Reach, Stamp};
 use crate::policy::Limiter;
 use crate::port::Port;
 use crate::ring::{OpenOutcome, Ring, RingFault};
-use crate::schedule::Weight;
-use crate::sources::{Feed, Source};
 use crate::stats::{DropReason, PortCounters, WorkerCounters};
 use crate::table::Table;
 use crate::time::Cycles;
 use crate::verdict::{Epoch, Sender, Verdict};
+use crate::weight::Weight;
 
 /// Context of a service quantum.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(super) struct Turn<'w> {
     pub source: &'w mut Source,
     /// The port that owns the source.
     pub port: &'w Port,
-    pub outlets: &'w mut Outlets,
+    pub egress: &'w mut Egress,
     pub peers: &'w mut Peers,
     pub outcomes: Outcomes<'w>,
     pub counters: &'w WorkerCounters,
@@ -76,13 +76,13 @@ impl Turn<'_> {
         }
         let table = &*self.segment.table;
         let (mut taken, mut frames, mut bytes) = (0, 0, 0);
-        let mut slice = Slice::new(self.outlets.work.work_units, work_units::TURN);
-        while taken < waiting && !slice.is_over(self.outlets.work.work_units) {
+        let mut slice = Slice::new(self.egress.work.work_units, work_units::TURN);
+        while taken < waiting && !slice.is_over(self.egress.work.work_units) {
             if limited {
                 if !limiter.is_open(self.now) {
                     break;
                 }
-            } else if !self.outlets.work.taps.are_on() {
+            } else if !self.egress.work.taps.are_on() {
                 let carried = self.fast_path(table, waiting - taken, &mut slice);
                 if carried.0 > 0 {
                     // The frame that backpressure had left in the ring went first.
@@ -97,7 +97,7 @@ impl Turn<'_> {
             }
             let opened = self.source.feed.open(packet)?;
             let walked = work_units::TOUCH + work_units::DESCRIPTOR * self.source.feed.take_walked();
-            self.outlets.work.work_units += walked;
+            self.egress.work.work_units += walked;
             match opened {
                 OpenOutcome::Packet => {
                     self.begin(packet);
@@ -110,7 +110,7 @@ impl Turn<'_> {
                     limiter.charge(packet.length.into(), 1, self.now);
                 }
                 OpenOutcome::Dropped(reason) => {
-                    self.outlets.work.taps.unread(packet.source, reason);
+                    self.egress.work.taps.unread(packet.source, reason);
                     self.outcomes.dropped(packet.source, packet.source, reason);
                 }
                 OpenOutcome::Nothing => {
@@ -132,7 +132,7 @@ impl Turn<'_> {
     /// A frame was opened, for the first time or again after backpressure.
     #[inline]
     fn begin(&mut self, packet: &mut Packet) {
-        let work = &mut self.outlets.work;
+        let work = &mut self.egress.work;
         match self.source.backpressured {
             Some(before) => {
                 (packet.segments_done, packet.capture_id, packet.stamp) = (before.segments_done, before.capture_id, before.stamp);
@@ -170,7 +170,7 @@ impl Turn<'_> {
             (Feed::Ring(transmit), Some((match_mask, port))) => {
                 let sender = self.source.key.port;
                 let key = FastPathKey { sender, weight: self.weight, match_mask, port };
-                let carried = self.outlets.fast_path(transmit, key, most, slice, &self.port.counters(self.worker.into()).sizes);
+                let carried = self.egress.fast_path(transmit, key, most, slice, &self.port.counters(self.worker.into()).sizes);
                 if carried.0 > 0 {
                     self.outcomes.enter_fast_path(sender, port, carried.0, carried.1);
                 }
@@ -185,7 +185,7 @@ impl Turn<'_> {
         let mut count = 0;
         while count < most.into() && self.source.feed.discard()? {
             let port = self.source.port();
-            self.outlets.work.taps.unread(port, DropReason::TransmitDisabled);
+            self.egress.work.taps.unread(port, DropReason::TransmitDisabled);
             self.outcomes.dropped(port, port, DropReason::TransmitDisabled);
             count += 1;
         }
@@ -212,7 +212,7 @@ impl Turn<'_> {
 
     fn forward_to(&mut self, port: PortId, packet: &mut Packet) -> TurnOutcome {
         self.source.note_receiver(port);
-        let Some(entry) = self.outlets.route(port, packet) else {
+        let Some(entry) = self.egress.route(port, packet) else {
             return self.drop_at(port, packet, DropReason::ReceiverAbsent);
         };
         let elsewhere = entry.worker != self.worker;
@@ -228,7 +228,7 @@ impl Turn<'_> {
             return self.hand_over(port, entry, packet);
         }
         let before = packet.segments_done;
-        match self.outlets.send(entry.slot, packet, self.weight) {
+        match self.egress.send(entry.slot, packet, self.weight) {
             SendOutcome::Done => {
                 self.outcomes.meet(packet, Outcome::Delivered(port, packet.segments_done - before));
                 self.source.feed.finish(packet);
@@ -246,29 +246,29 @@ impl Turn<'_> {
 
     fn wait(&mut self, port: PortId, entry: RouteEntry, packet: &Packet) -> TurnOutcome {
         let slot = entry.slot;
-        let health = self.outlets.health(slot, self.now);
-        let may_keep_in_flight = self.source.may_keep_in_flight(port, health) && self.outlets.can_enqueue(packet.source);
+        let health = self.egress.health(slot, self.now);
+        let may_keep_in_flight = self.source.may_keep_in_flight(port, health) && self.egress.can_enqueue(packet.source);
         // Where other senders are enqueued already, enqueue too, for a fair share.
-        let may_enqueue = self.outlets.have_turns(slot) && may_keep_in_flight && health != Health::Stalled;
-        if self.source.in_order && self.outlets.hold_back(slot, packet.source) {
+        let may_enqueue = self.egress.have_turns(slot) && may_keep_in_flight && health != Health::Stalled;
+        if self.source.in_order && self.egress.hold_back(slot, packet.source) {
             self.source.excuse(self.now);
         }
         let time = if health == Health::Stalled { 0 } else { self.source.backpressure_time(may_keep_in_flight) };
         if !may_enqueue && time > 0 && self.source.try_backpressure(packet, port, entry, time, self.now) {
-            self.outlets.note_backpressured(slot, packet.source);
+            self.egress.note_backpressured(slot, packet.source);
             self.source.feed.backpressure(packet);
             return TurnOutcome::Backpressured;
         }
         if self.source.in_order && !may_enqueue {
             // Head-of-line blocking: no chain behind it could be completed before it (VIRTIO_F_IN_ORDER).
-            self.outlets.stall(slot);
+            self.egress.stall(slot);
             return self.drop_at(port, packet, DropReason::ReceiverStalled);
         }
         if !may_keep_in_flight {
             let reason = if health == Health::Stalled { DropReason::ReceiverStalled } else { DropReason::ReceiverFull };
             return self.drop_at(port, packet, reason);
         }
-        match self.outlets.enqueue(slot, packet, self.now) {
+        match self.egress.enqueue(slot, packet, self.now) {
             Ok(()) => {
                 self.outcomes.meet(packet, Outcome::Waits(port));
                 self.source.keep_in_flight(packet, port);
@@ -316,7 +316,7 @@ impl Turn<'_> {
             return self.drop_at(sender, packet, reason);
         }
         self.counters(sender).flooded.add(1);
-        let before = self.outlets.work.work_units;
+        let before = self.egress.work.work_units;
         // An enqueued frame is a head-of-line blocker where chains are completed in order.
         let may_wait = !self.source.in_order && self.source.may_keep_flooded();
         packet.reach = if may_wait { Reach::Many } else { Reach::ManyNow };
@@ -327,8 +327,8 @@ impl Turn<'_> {
                 self.source.feed.come_back(packet.head);
             }
         }
-        let held = self.outcomes.flood(self.outlets, packet, &self.segment.ports);
-        self.outcomes.flooded(sender, self.outlets.work.work_units - before);
+        let held = self.outcomes.flood(self.egress, packet, &self.segment.ports);
+        self.outcomes.flooded(sender, self.egress.work.work_units - before);
         self.source.feed.hold(packet.head, held);
         self.source.feed.come_back(packet.head);
         // The next frame is opened into the same packet.
@@ -338,7 +338,7 @@ impl Turn<'_> {
 
     /// Drops a packet for a reason that is counted at `port`.
     fn drop_at(&mut self, port: PortId, packet: &Packet, reason: DropReason) -> TurnOutcome {
-        self.outlets.work.taps.dropped(packet, port, reason);
+        self.egress.work.taps.dropped(packet, port, reason);
         self.outcomes.meet(packet, Outcome::Dropped(port, reason));
         self.source.feed.finish(packet);
         TurnOutcome::Done

@@ -2,8 +2,8 @@
 
 use super::Worker;
 use crate::id::PortId;
+use crate::ingress::PollState;
 use crate::port::queue_view::QueueView;
-use crate::sources::PollState;
 use crate::time::cycles;
 
 impl Worker {
@@ -17,7 +17,7 @@ impl Worker {
             Some(QueueView { key: source.key, ring, enabled, started, unfilled: false, awaits_kick, stuck: None })
         });
         let mut views: Vec<QueueView> = transmit.collect();
-        views.extend(self.outlets.views(port, now));
+        views.extend(self.egress.views(port, now));
         views
     }
 }

@@ -6,59 +6,27 @@
 //! - **Turns** belong to one receiver: a queue for each sender, and the order in which senders are served, deficit round robin. A
 //!   sender sends until its **deficit** in bytes is used up (Shreedhar and Varghese, "Efficient Fair Queuing using Deficit Round
 //!   Robin", 1995), so shares follow the senders' weights and depend neither on packet sizes nor on queue lengths.
-//! - **Flows** order the enqueued packets of one sender: new flows before old ones, as in FQ-CoDel ([`flows`]).
+//! - **Flows** order the enqueued packets of one sender: new flows before old ones, as in FQ-CoDel ([`super::flows`]).
 //!
 //! Where drivers poll, backpressure leaves frames in their senders' rings, and those senders get fair queueing without a queue
-//! ([`fair_queue`]).
+//! ([`super::fair_queue`]).
 //!
 //! Enqueueing is the exception: while no frame is enqueued for a receiver, frames reach it without this module. Head-of-line
 //! blocking by one long frame is avoided by [`Turns::next_below`].
 
-pub mod fair_queue;
-pub mod flows;
-mod wait_queue;
-
 use std::collections::VecDeque;
 
+use super::flows::Flows;
+use super::wait_queue::{Spot, WaitQueue};
 use crate::id::PortId;
-use flows::Flows;
-pub use wait_queue::{Spot, WaitQueue};
+use crate::weight::Weight;
 
 /// Quantum in bytes at weight 1: a usual frame, so that a sender of small frames needs few of them enqueued to keep its share.
 pub const QUANTUM: u32 = 1514;
-/// Heaviest weight of a sender.
-pub const MAX_WEIGHT: u16 = 1000;
 
-/// Weight of a sender at a receiver: the configured one, reduced where the sender's bytes cost more than others'.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Weight(u32);
-
-impl Weight {
-    /// Fixed-point unit.
-    const ONE: u32 = 1 << 16;
-
-    /// The operator's weight, 1 to [`MAX_WEIGHT`].
-    pub fn new(weight: u16) -> Self {
-        Self(u32::from(weight.clamp(1, MAX_WEIGHT)) * Self::ONE)
-    }
-
-    /// This weight times `factor`, at most all of it.
-    pub fn times(self, factor: f64) -> Self {
-        Self(((f64::from(self.0) * factor) as u32).clamp(1, self.0))
-    }
-
-    /// `bytes` of a sender of this weight, converted to bytes at weight 1; in parts of [`Weight::PARTS`].
-    pub fn divide(self, bytes: u64) -> u64 {
-        // The longest batch is far below 2^32 bytes.
-        ((bytes * Self::PARTS) << 16) / u64::from(self.0)
-    }
-
-    /// See [`Self::divide`].
-    pub const PARTS: u64 = 1024;
-
-    fn quantum(self) -> u32 {
-        ((u64::from(QUANTUM) * u64::from(self.0)) >> 16).max(1) as u32
-    }
+/// Quantum in bytes of a sender of this weight.
+fn quantum(weight: Weight) -> u32 {
+    weight.multiply(QUANTUM)
 }
 
 /// The queue of one sender at one receiver.
@@ -113,7 +81,7 @@ impl Turns {
     /// Sets every sender's weight to `weight_of` from now on. Setting it only when a frame comes would not do: a sender with a ring
     /// full of enqueued frames sends none until some of them are served.
     pub fn weigh(&mut self, weight_of: impl Fn(PortId) -> Weight) {
-        self.senders.iter_mut().for_each(|sender| sender.quantum = weight_of(sender.port).quantum());
+        self.senders.iter_mut().for_each(|sender| sender.quantum = quantum(weight_of(sender.port)));
     }
 
     fn add(&mut self, port: PortId) -> usize {

@@ -2,7 +2,7 @@
 //! armed, and when it is looked at next.
 //!
 //! A port over its share of CPU time is no reason of a source: all sources of the port are throttled together, for some poll
-//! iterations ([`crate::cpu_time`]). Nor are receive buffers that are left alone, which block the receiver's outlet for all senders.
+//! iterations ([`crate::cpu_time`]). Nor are receive buffers that are left alone, which block the receiver's egress queue for all senders.
 
 use super::Source;
 use crate::id::RouteEntry;

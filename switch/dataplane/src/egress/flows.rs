@@ -4,7 +4,8 @@
 //!
 //! Flows fall into buckets by their hash; flows with the same bucket share its service.
 
-use super::{QUANTUM, Spot, WaitQueue};
+use super::account::QUANTUM;
+use super::wait_queue::{Spot, WaitQueue};
 use crate::packet::Packet;
 
 /// Buckets; flows that meet in one are a single flow.

@@ -1,9 +1,19 @@
-//! Outlets: receive queues and TAPs, the egress queue of each, and the routes to them; a multiqueue port is spread over its receive
-//! queues by flow hash ([`Outlets::route`]). Each one is an [`Outlet`]. Its receiver is served by fair queueing
-//! ([`Outlets::serve_waiting`]); a stall timeout ends head-of-line blocking by a receiver that takes nothing.
+//! Egress: receive queues and TAPs, the frames that wait for each, and the routes to them; a multiqueue port is spread over its
+//! receive queues by flow hash ([`Egress::route`]).
+//!
+//! - An [`EgressQueue`] is one of them, with its [`Sink`] and the frames that wait for it.
+//! - Its receiver is served by fair queueing ([`Egress::serve_waiting`], [`account`], [`flows`], [`fair_queue`]).
+//! - The packets that are enqueued lie in one [`WaitQueue`] of the worker.
+//! - A stall timeout ends head-of-line blocking by a receiver that takes nothing.
+//! - Link emulation delays frames before they get there ([`delay`]).
 
-mod outlet;
+mod account;
+mod delay;
+mod fair_queue;
+mod flows;
+mod queue;
 mod sink;
+mod wait_queue;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,16 +29,19 @@ use crate::outcome::Outcome;
 use crate::packet::{Packet, Reach};
 use crate::port::queue_view::QueueView;
 use crate::ring::{Ring, RingFault, TransmitQueue, fast_path};
-use crate::schedule::fair_queue::FairQueue;
-use crate::schedule::{QUANTUM, WaitQueue, Weight};
 use crate::settings::Settings;
 use crate::slots::Slots;
 use crate::stats::{DropReason, FrameSizes, PortCounters};
 use crate::time::{Cycles, in_cycles};
 use crate::timers::Timers;
-pub(crate) use outlet::{Health, Outlet, SendOutcome};
-use outlet::{TURN, Times, Work};
+use crate::weight::Weight;
+pub use account::{QUANTUM, Turns};
+pub(crate) use delay::DelayLine;
+use fair_queue::FairQueue;
+pub(crate) use queue::{EgressQueue, Health, SendOutcome};
+use queue::{TURN, Times, Work};
 pub(crate) use sink::Sink;
+pub use wait_queue::WaitQueue;
 
 /// Frames of a sender that may be enqueued at a receiver when a flooded one joins them.
 const FLOODS: u32 = 8;
@@ -53,10 +66,10 @@ const EARLY: Duration = Duration::from_micros(50);
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Outlets {
+pub(crate) struct Egress {
     /// The worker that owns them.
     worker: u8,
-    slots: Slots<Outlet>,
+    slots: Slots<EgressQueue>,
     /// The queues of each port, of any worker.
     routes: Vec<Vec<RouteEntry>>,
     wait_queue: WaitQueue,
@@ -64,7 +77,7 @@ pub(crate) struct Outlets {
     touched: Vec<Slot>,
     /// Slots with enqueued frames, the one that is served next first.
     waiting: VecDeque<Slot>,
-    /// Outlets with blocked senders, which get fair queueing.
+    /// Egress queues with blocked senders, which get fair queueing.
     fair_queues: usize,
     /// Slots at which a frame of link emulation has arrived or will soon, the one that is served next first.
     lines: VecDeque<Slot>,
@@ -80,7 +93,7 @@ pub(crate) struct Outlets {
     now: Cycles,
 }
 
-impl Outlets {
+impl Egress {
     pub(crate) fn new(worker: u8, settings: &Settings) -> Self {
         Self {
             worker,
@@ -117,59 +130,59 @@ impl Outlets {
         self.wait_queue.make_room(ports);
     }
 
-    pub(crate) fn add(&mut self, outlet: Outlet) -> Slot {
-        let mut outlet = outlet;
+    pub(crate) fn add(&mut self, queue: EgressQueue) -> Slot {
+        let mut queue = queue;
         self.slots.add(|slot| {
-            outlet.slot = slot;
-            outlet
+            queue.slot = slot;
+            queue
         })
     }
 
     #[inline]
-    pub(crate) fn get(&mut self, slot: Slot) -> Option<&mut Outlet> {
+    pub(crate) fn get(&mut self, slot: Slot) -> Option<&mut EgressQueue> {
         self.slots.get_mut(slot)
     }
 
     pub(crate) fn find(&self, key: RingKey) -> Option<Slot> {
-        self.slots.find(|outlet| outlet.key == key)
+        self.slots.find(|queue| queue.key == key)
     }
 
     /// A kick came for `slot`, or there is room to write: more are needed only while frames are enqueued. Returns which ring it is,
     /// and whether it has its first receive buffer now.
     pub(crate) fn kicked(&mut self, slot: Slot) -> Option<(RingKey, bool)> {
-        let outlet = self.slots.get_mut(slot)?;
-        let first = outlet.start();
-        if let Sink::Other(end) = &mut outlet.sink {
+        let queue = self.slots.get_mut(slot)?;
+        let first = queue.start();
+        if let Sink::Other(end) = &mut queue.sink {
             end.wake();
             // Frames that were placed before and found no room are written first.
-            outlet.touch(slot, &mut self.touched);
+            queue.touch(slot, &mut self.touched);
         }
-        Some((outlet.key, first))
+        Some((queue.key, first))
     }
 
-    /// Removes an outlet; `returned` is called with each packet that was enqueued for it.
-    pub(crate) fn remove(&mut self, slot: Slot, mut returned: impl FnMut(&Packet)) -> Option<Outlet> {
-        let mut outlet = self.slots.remove(slot)?;
-        outlet.turns.remove_if(&mut self.wait_queue, |_| true, &mut returned);
+    /// Removes an egress queue; `returned` is called with each packet that was enqueued for it.
+    pub(crate) fn remove(&mut self, slot: Slot, mut returned: impl FnMut(&Packet)) -> Option<EgressQueue> {
+        let mut queue = self.slots.remove(slot)?;
+        queue.turns.remove_if(&mut self.wait_queue, |_| true, &mut returned);
         self.waiting.retain(|&other| other != slot);
         self.lines.retain(|&other| other != slot);
         self.arrivals.forget(slot);
         self.notifications.forget(slot);
-        self.fair_queues -= usize::from(outlet.fair_queue.is_some());
-        Some(outlet)
+        self.fair_queues -= usize::from(queue.fair_queue.is_some());
+        Some(queue)
     }
 
     /// Uses the link emulation of `port` for frames to it from now on, or none.
     pub(crate) fn follow_path(&mut self, port: PortId) {
-        for (slot, outlet) in self.slots.iter_mut() {
-            if outlet.key.port != port {
+        for (slot, queue) in self.slots.iter_mut() {
+            if queue.key.port != port {
                 continue;
             }
-            match (&mut outlet.line, outlet.port.path()) {
+            match (&mut queue.line, queue.port.path()) {
                 (Some(line), Some(path)) => line.set_path(path),
                 // It ends once all frames in flight have arrived.
                 (Some(line), None) => line.set_path(Arc::new(Path::from(&Impairment::default()))),
-                (None, Some(_)) => outlet.line = outlet.port.line(outlet.key.pair).map(Box::new),
+                (None, Some(_)) => queue.line = DelayLine::before(&queue.port, queue.key.pair).map(Box::new),
                 (None, None) => {}
             }
             // Its emulation may have ended.
@@ -179,13 +192,13 @@ impl Outlets {
 
     /// Whether any frame is enqueued for `port`, or in flight on its emulated link.
     pub(crate) fn has_under_way(&mut self, port: PortId) -> bool {
-        let has = |outlet: &Outlet| outlet.turns.waiting() > 0 || outlet.line.as_ref().is_some_and(|line| !line.is_empty());
-        self.slots.iter_mut().any(|(_, outlet)| outlet.key.port == port && has(outlet))
+        let has = |queue: &EgressQueue| queue.turns.waiting() > 0 || queue.line.as_ref().is_some_and(|line| !line.is_empty());
+        self.slots.iter_mut().any(|(_, queue)| queue.key.port == port && has(queue))
     }
 
     /// Views of the receive queues of `port`, for the operator.
     pub(crate) fn views(&mut self, port: PortId, now: Cycles) -> Vec<QueueView> {
-        self.slots.iter_mut().filter(|(_, outlet)| outlet.key.port == port).filter_map(|(_, outlet)| outlet.view(now)).collect()
+        self.slots.iter_mut().filter(|(_, queue)| queue.key.port == port).filter_map(|(_, queue)| queue.view(now)).collect()
     }
 
     pub(crate) fn set_route(&mut self, port: PortId, entries: Vec<RouteEntry>) {
@@ -213,27 +226,27 @@ impl Outlets {
     /// Delivers `packet`, of a sender with weight `weight`, at `slot` if no frame is ahead of it and there is room.
     #[inline]
     pub(crate) fn send(&mut self, slot: Slot, packet: &mut Packet, weight: Weight) -> SendOutcome {
-        let Some(outlet) = self.slots.get_mut(slot) else { return SendOutcome::Dropped(DropReason::ReceiverAbsent) };
-        if outlet.line.is_some() {
-            let sent = outlet.send_along_line(packet, self.now, &mut self.work);
-            outlet.touch(slot, &mut self.touched);
-            if let Some(due) = outlet.arrival().filter(|_| !outlet.at_hand) {
+        let Some(queue) = self.slots.get_mut(slot) else { return SendOutcome::Dropped(DropReason::ReceiverAbsent) };
+        if queue.line.is_some() {
+            let sent = queue.send_along_line(packet, self.now, &mut self.work);
+            queue.touch(slot, &mut self.touched);
+            if let Some(due) = queue.arrival().filter(|_| !queue.at_hand) {
                 self.arrivals.expect(slot, due.saturating_sub(self.times.early));
             }
             return sent;
         }
-        if outlet.turns.waiting() > 0 || !outlet.admit(packet.source, self.now, &mut self.fair_queues) {
+        if queue.turns.waiting() > 0 || !queue.admit(packet.source, self.now, &mut self.fair_queues) {
             return SendOutcome::MustWait;
         }
         let segments_before = packet.segments_done;
-        let sent = outlet.place(packet, self.now, &mut self.faults, &mut self.work);
+        let sent = queue.place(packet, self.now, &mut self.faults, &mut self.work);
         if sent == SendOutcome::Done
-            && let Some(fair_queue) = &mut outlet.fair_queue
+            && let Some(fair_queue) = &mut queue.fair_queue
         {
             fair_queue.went(packet.source, weight, packet.length.max(SHORTEST).into());
         }
-        if sent == SendOutcome::Done || packet.segments_done > segments_before || outlet.has_unshown() {
-            outlet.touch(slot, &mut self.touched);
+        if sent == SendOutcome::Done || packet.segments_done > segments_before || queue.has_unshown() {
+            queue.touch(slot, &mut self.touched);
         }
         sent
     }
@@ -251,11 +264,11 @@ impl Outlets {
     ) -> (u16, u64) {
         let FastPathKey { sender, weight, match_mask, port } = key;
         let &[entry] = self.entries(port) else { return (0, 0) };
-        let Some(outlet) = self.slots.get_mut(entry.slot) else { return (0, 0) };
-        let admitted = outlet.admit(sender, self.now, &mut self.fair_queues);
-        let Sink::Ring(receive) = &mut outlet.sink else { return (0, 0) };
-        let by_turns = outlet.turns.waiting() > 0 || outlet.port.policy.receive.is_set() || outlet.line.is_some();
-        if entry.worker != self.worker || !outlet.open || by_turns || !admitted || !fast_path::may_carry(transmit, receive) {
+        let Some(queue) = self.slots.get_mut(entry.slot) else { return (0, 0) };
+        let admitted = queue.admit(sender, self.now, &mut self.fair_queues);
+        let Sink::Ring(receive) = &mut queue.sink else { return (0, 0) };
+        let by_turns = queue.turns.waiting() > 0 || queue.port.policy.receive.is_set() || queue.line.is_some();
+        if entry.worker != self.worker || !queue.open || by_turns || !admitted || !fast_path::may_carry(transmit, receive) {
             return (0, 0);
         }
         let (mut frames, mut bytes) = (0, 0);
@@ -264,7 +277,7 @@ impl Outlets {
                 Ok(0) => break,
                 Ok(_) => {}
                 Err(fault) => {
-                    outlet.fail(fault, &mut self.faults);
+                    queue.fail(fault, &mut self.faults);
                     break;
                 }
             }
@@ -278,16 +291,16 @@ impl Outlets {
                 break;
             }
         }
-        outlet.frames += u64::from(frames);
-        outlet.bytes += bytes;
+        queue.frames += u64::from(frames);
+        queue.bytes += bytes;
         if frames > 0 {
-            if let Some(fair_queue) = &mut outlet.fair_queue {
+            if let Some(fair_queue) = &mut queue.fair_queue {
                 fair_queue.went(sender, weight, bytes);
             }
-            outlet.stalled = false;
-            outlet.touch(entry.slot, &mut self.touched);
+            queue.stalled = false;
+            queue.touch(entry.slot, &mut self.touched);
             if self.work.sampler.takes(frames) {
-                outlet.port.counters(self.worker.into()).waits.add(0);
+                queue.port.counters(self.worker.into()).waits.add(0);
             }
         }
         (frames, bytes)
@@ -338,36 +351,36 @@ impl Outlets {
     /// Whether a flooded `packet` may be enqueued at `slot`: a few of each sender may, so that a busy receiver does not miss
     /// address resolution (ARP).
     fn may_flood_wait(&self, slot: Slot, packet: &Packet) -> bool {
-        let Some(outlet) = self.slots.get(slot) else { return false };
+        let Some(queue) = self.slots.get(slot) else { return false };
         let room = 4 * self.wait_queue.used() < 3 * self.wait_queue.most();
-        packet.reach == Reach::Many && room && !outlet.stalled && outlet.turns.waiting_of(packet.source) < FLOODS
+        packet.reach == Reach::Many && room && !queue.stalled && queue.turns.waiting_of(packet.source) < FLOODS
     }
 
     /// Whether any frame is enqueued at `slot`.
     pub(crate) fn have_turns(&self, slot: Slot) -> bool {
-        self.slots.get(slot).is_some_and(|outlet| outlet.turns.waiting() > 0)
+        self.slots.get(slot).is_some_and(|queue| queue.turns.waiting() > 0)
     }
 
     /// Backpressure: a frame of `sender` that found no room at `slot` was left in its ring. With a second such sender, fair
     /// queueing of blocked senders begins.
     pub(crate) fn note_backpressured(&mut self, slot: Slot, sender: PortId) {
-        let Some(outlet) = self.slots.get_mut(slot) else { return };
-        let last = outlet.backpressured_last.replace((sender, self.now));
+        let Some(queue) = self.slots.get_mut(slot) else { return };
+        let last = queue.backpressured_last.replace((sender, self.now));
         let among_others =
             last.is_some_and(|(other, when)| other != sender && self.now.wrapping_sub(when) < self.times.stuck_after);
-        if among_others && outlet.fair_queue.is_none() {
-            outlet.fair_queue = Some(Box::new(FairQueue::new(self.now, 100 * self.times.stuck_after)));
+        if among_others && queue.fair_queue.is_none() {
+            queue.fair_queue = Some(Box::new(FairQueue::new(self.now, 100 * self.times.stuck_after)));
             self.fair_queues += 1;
         }
-        let lets_pass = outlet.lets_pass(self.times.stuck_after, self.now);
-        match &mut outlet.fair_queue {
+        let lets_pass = queue.lets_pass(self.times.stuck_after, self.now);
+        match &mut queue.fair_queue {
             Some(fair_queue) if lets_pass => fair_queue.clear_backlog(sender),
             Some(fair_queue) => fair_queue.came(sender),
             None => {}
         }
     }
 
-    /// True if any outlet has fair queueing of blocked senders.
+    /// True if any egress queue has fair queueing of blocked senders.
     #[inline]
     pub(crate) fn have_races(&self) -> bool {
         self.fair_queues > 0
@@ -379,7 +392,7 @@ impl Outlets {
         let entries = self.routes.get(receiver.index()).into_iter().flatten();
         let worker = self.worker;
         for entry in entries.filter(|entry| entry.worker == worker && Some(entry.slot) != backpressured) {
-            if let Some(Outlet { fair_queue: Some(fair_queue), .. }) = self.slots.get_mut(entry.slot) {
+            if let Some(EgressQueue { fair_queue: Some(fair_queue), .. }) = self.slots.get_mut(entry.slot) {
                 fair_queue.clear_backlog(sender);
             }
         }
@@ -388,16 +401,16 @@ impl Outlets {
     /// Whether the switch holds back the frames of `sender` for `slot` by a rate limit or by fair queueing, so that the receiver is
     /// not the cause.
     pub(crate) fn hold_back(&mut self, slot: Slot, sender: PortId) -> bool {
-        let Some(outlet) = self.slots.get_mut(slot) else { return false };
-        !outlet.port.policy.receive.is_open(self.now) || !outlet.admit(sender, self.now, &mut self.fair_queues)
+        let Some(queue) = self.slots.get_mut(slot) else { return false };
+        !queue.port.policy.receive.is_open(self.now) || !queue.admit(sender, self.now, &mut self.fair_queues)
     }
 
     /// Health of the receiver at `slot`.
     pub(crate) fn health(&mut self, slot: Slot, now: Cycles) -> Health {
         let stuck_after = self.times.stuck_after;
         match self.get(slot) {
-            Some(outlet) if outlet.stalled => Health::Stalled,
-            Some(outlet) if outlet.is_stuck_for(stuck_after, now) => Health::Stuck,
+            Some(queue) if queue.stalled => Health::Stalled,
+            Some(queue) if queue.is_stuck_for(stuck_after, now) => Health::Stuck,
             _ => Health::Moving,
         }
     }
@@ -405,8 +418,8 @@ impl Outlets {
     /// The receiver at `slot` has exceeded the stall timeout.
     pub(crate) fn stall(&mut self, slot: Slot) {
         let now = self.now;
-        if let Some(outlet) = self.get(slot) {
-            outlet.stall(now);
+        if let Some(queue) = self.get(slot) {
+            queue.stall(now);
         }
     }
 
@@ -420,14 +433,14 @@ impl Outlets {
     /// # Errors
     /// The reason why it cannot.
     pub(crate) fn enqueue(&mut self, slot: Slot, packet: &Packet, now: Cycles) -> Result<(), DropReason> {
-        let Some(outlet) = self.slots.get_mut(slot) else { return Err(DropReason::ReceiverAbsent) };
+        let Some(queue) = self.slots.get_mut(slot) else { return Err(DropReason::ReceiverAbsent) };
         let spot = self.wait_queue.enqueue(packet.clone()).ok_or(DropReason::ReceiverFull)?;
-        if outlet.turns.waiting() == 0 {
-            outlet.notification.begin_to_stand(now, &self.times.spans);
+        if queue.turns.waiting() == 0 {
+            queue.notification.begin_to_stand(now, &self.times.spans);
             self.waiting.push_back(slot);
         }
-        outlet.turns.push(packet.source, spot, &mut self.wait_queue);
-        outlet.touch(slot, &mut self.touched);
+        queue.turns.push(packet.source, spot, &mut self.wait_queue);
+        queue.touch(slot, &mut self.touched);
         self.expect(slot, now);
         Ok(())
     }
@@ -447,19 +460,19 @@ impl Outlets {
                 return;
             }
             let Some(slot) = self.waiting.pop_front() else { return };
-            if let Some(outlet) = self.slots.get_mut(slot) {
-                outlet.turns.weigh(&weight_of);
+            if let Some(queue) = self.slots.get_mut(slot) {
+                queue.turns.weigh(&weight_of);
             }
             self.serve_slot(slot, now, &mut met);
-            if self.get(slot).is_some_and(|outlet| outlet.turns.waiting() > 0) {
+            if self.get(slot).is_some_and(|queue| queue.turns.waiting() > 0) {
                 self.waiting.push_back(slot);
             }
         }
     }
 
     fn serve_slot(&mut self, slot: Slot, now: Cycles, met: &mut impl FnMut(&Packet, PortId, Outcome)) {
-        let Some(outlet) = self.slots.get_mut(slot) else { return };
-        let port = outlet.key.port;
+        let Some(queue) = self.slots.get_mut(slot) else { return };
+        let port = queue.key.port;
         // Whether there is anything to publish, and whether a frame was delivered in its turn.
         let (mut moved, mut advanced) = (false, false);
         // Length from which on frames find no room where shorter ones may.
@@ -471,10 +484,10 @@ impl Outlets {
             if slice.is_over(self.work.work_units) {
                 break;
             }
-            let Some(spot) = outlet.turns.next_below(too_long, &self.wait_queue) else { break };
+            let Some(spot) = queue.turns.next_below(too_long, &self.wait_queue) else { break };
             let packet = self.wait_queue.packet(spot);
             let (length, before) = (packet.length, packet.segments_done);
-            let sent = outlet.place(packet, now, &mut self.faults, &mut self.work);
+            let sent = queue.place(packet, now, &mut self.faults, &mut self.work);
             let segments = packet.segments_done - before;
             moved |= sent == SendOutcome::Done || segments > 0;
             advanced |= moved && too_long == u32::MAX;
@@ -488,36 +501,36 @@ impl Outlets {
                 }
             }
             if sent == SendOutcome::MustWait {
-                if outlet.lets_pass(self.times.stuck_after, now) {
+                if queue.lets_pass(self.times.stuck_after, now) {
                     too_long = length;
                     continue;
                 }
                 waits = length;
                 break;
             }
-            outlet.turns.served(&mut self.wait_queue);
+            queue.turns.served(&mut self.wait_queue);
         }
-        if moved || outlet.has_unshown() {
-            outlet.touch(slot, &mut self.touched);
+        if moved || queue.has_unshown() {
+            queue.touch(slot, &mut self.touched);
         }
         // Where a rate limit holds back, the receiver is not the cause.
-        if advanced || !outlet.port.policy.receive.is_open(now) {
-            outlet.notification.begin_to_stand(now, &self.times.spans);
-        } else if outlet.is_stuck_for(self.times.stall_timeout, now) {
-            outlet.touch(slot, &mut self.touched);
+        if advanced || !queue.port.policy.receive.is_open(now) {
+            queue.notification.begin_to_stand(now, &self.times.spans);
+        } else if queue.is_stuck_for(self.times.stall_timeout, now) {
+            queue.touch(slot, &mut self.touched);
             // A receiver that has just posted buffers is not stuck: head-of-line blocking by a frame too long for it ends, and
             // other frames stay.
-            let too_long = if outlet.has_buffers() { too_long.min(waits) } else { too_long };
+            let too_long = if queue.has_buffers() { too_long.min(waits) } else { too_long };
             let times = (now, &self.times);
             let taps = &mut self.work.taps;
-            outlet.give_up(too_long, &mut self.wait_queue, times, |packet, reason| {
+            queue.give_up(too_long, &mut self.wait_queue, times, |packet, reason| {
                 taps.dropped(packet, port, reason);
                 met(packet, port, Outcome::Dropped(port, reason));
             });
-        } else if outlet.call_again_if_stuck(now, &self.times, &mut self.faults) {
-            outlet.touch(slot, &mut self.touched);
+        } else if queue.call_again_if_stuck(now, &self.times, &mut self.faults) {
+            queue.touch(slot, &mut self.touched);
         }
-        outlet.move_on_if_served(now);
+        queue.move_on_if_served(now);
         self.expect(slot, now);
     }
 
@@ -532,13 +545,13 @@ impl Outlets {
                 break;
             }
             let Some(slot) = self.lines.pop_front() else { break };
-            let Some(outlet) = self.slots.get_mut(slot) else { continue };
-            let (served, moved) = outlet.serve_line(packet, self.now, &self.times, &mut self.faults, &mut self.work, &mut dropped);
+            let Some(queue) = self.slots.get_mut(slot) else { continue };
+            let (served, moved) = queue.serve_line(packet, self.now, &self.times, &mut self.faults, &mut self.work, &mut dropped);
             if moved {
-                outlet.touch(slot, &mut self.touched);
+                queue.touch(slot, &mut self.touched);
             }
             frames += served;
-            outlet.move_on_if_served(self.now);
+            queue.move_on_if_served(self.now);
             self.keep_at_hand(slot);
             self.expect(slot, self.now);
         }
@@ -553,8 +566,8 @@ impl Outlets {
         let mut due = Vec::new();
         self.arrivals.take_due(self.now, &mut due);
         for slot in due {
-            if let Some(outlet) = self.slots.get_mut(slot).filter(|outlet| !outlet.at_hand) {
-                outlet.at_hand = true;
+            if let Some(queue) = self.slots.get_mut(slot).filter(|queue| !queue.at_hand) {
+                queue.at_hand = true;
                 self.lines.push_back(slot);
             }
         }
@@ -564,11 +577,11 @@ impl Outlets {
     /// placed frames may be referred to by the receiver until this poll iteration ends. Else it is left alone until a frame
     /// arrives.
     fn keep_at_hand(&mut self, slot: Slot) {
-        let Some(outlet) = self.slots.get_mut(slot) else { return };
+        let Some(queue) = self.slots.get_mut(slot) else { return };
         let soon = self.now.saturating_add(self.times.early);
-        let arrival = outlet.arrival();
-        outlet.at_hand = arrival.is_some_and(|due| due <= soon) || outlet.line.as_ref().is_some_and(|line| line.has_placed());
-        if outlet.at_hand {
+        let arrival = queue.arrival();
+        queue.at_hand = arrival.is_some_and(|due| due <= soon) || queue.line.as_ref().is_some_and(|line| line.has_placed());
+        if queue.at_hand {
             self.lines.push_back(slot);
         } else if let Some(due) = arrival {
             self.arrivals.expect(slot, due.saturating_sub(self.times.early));
@@ -586,7 +599,7 @@ impl Outlets {
     pub(crate) fn expect_soon(&self, now: Cycles) -> bool {
         let soon = now.saturating_add(self.times.early);
         let mut at_hand = self.lines.iter().filter_map(|&slot| self.slots.get(slot));
-        self.arrivals.is_due(now) || at_hand.any(|outlet| outlet.needs_pass_before(soon))
+        self.arrivals.is_due(now) || at_hand.any(|queue| queue.needs_pass_before(soon))
     }
 
     /// The next port whose ring broke a rule here.
@@ -596,20 +609,20 @@ impl Outlets {
 
     /// Removes all enqueued packets for which `condition` holds.
     pub(crate) fn recall(&mut self, condition: impl Fn(&Packet) -> bool, mut returned: impl FnMut(&Packet, PortId)) {
-        for (_, outlet) in self.slots.iter_mut() {
-            let port = outlet.key.port;
-            outlet.turns.remove_if(&mut self.wait_queue, &condition, |packet| returned(packet, port));
-            outlet.move_on_if_served(self.now);
+        for (_, queue) in self.slots.iter_mut() {
+            let port = queue.key.port;
+            queue.turns.remove_if(&mut self.wait_queue, &condition, |packet| returned(packet, port));
+            queue.move_on_if_served(self.now);
         }
         let slots = &self.slots;
-        self.waiting.retain(|&slot| slots.get(slot).is_some_and(|outlet| outlet.turns.waiting() > 0));
+        self.waiting.retain(|&slot| slots.get(slot).is_some_and(|queue| queue.turns.waiting() > 0));
     }
 
     /// Publishes delivered frames on the used rings; true if there were any. [`Self::call`] is to follow, after a fence.
     pub(crate) fn publish(&mut self) -> bool {
         for &slot in &self.touched {
-            if let Some(outlet) = self.slots.get_mut(slot) {
-                outlet.show();
+            if let Some(queue) = self.slots.get_mut(slot) {
+                queue.show();
             }
         }
         !self.touched.is_empty()
@@ -618,13 +631,13 @@ impl Outlets {
     /// Interrupts the drivers that asked for it about published frames, and counts.
     pub(crate) fn call<'c>(&mut self, counters: impl Fn(PortId) -> &'c PortCounters) {
         while let Some(slot) = self.touched.pop() {
-            if let Some(outlet) = self.slots.get_mut(slot) {
-                outlet.touched = false;
-                if let Some(Err(fault)) = outlet.sink.ring().map(Ring::call_if_wanted) {
-                    outlet.fail(fault, &mut self.faults);
+            if let Some(queue) = self.slots.get_mut(slot) {
+                queue.touched = false;
+                if let Some(Err(fault)) = queue.sink.ring().map(Ring::call_if_wanted) {
+                    queue.fail(fault, &mut self.faults);
                 }
-                outlet.count(counters(outlet.key.port));
-                if outlet.notification.happened() {
+                queue.count(counters(queue.key.port));
+                if queue.notification.happened() {
                     self.expect(slot, self.now);
                 }
             }
@@ -637,7 +650,7 @@ impl Outlets {
         self.notifications.is_due(now)
     }
 
-    /// Lost-notification check of the outlets with an expired timer: sends interrupts that were kept back, and repeats those that
+    /// Lost-notification check of the egress queues with an expired timer: sends interrupts that were kept back, and repeats those that
     /// seem lost. Receivers with enqueued frames are interrupted again where they are served.
     pub(crate) fn look_after_due<'c>(&mut self, counters: impl Fn(PortId) -> &'c PortCounters) {
         let mut due = Vec::new();
@@ -648,41 +661,41 @@ impl Outlets {
     }
 
     fn look_after<'c>(&mut self, slot: Slot, counters: &impl Fn(PortId) -> &'c PortCounters) {
-        let Some(outlet) = self.slots.get_mut(slot) else { return };
-        let counters = counters(outlet.key.port);
-        match outlet.ring().map_or(Ok(false), Ring::call_kept) {
-            Ok(false) if outlet.look() => {
-                outlet.call_again(&mut self.faults);
+        let Some(queue) = self.slots.get_mut(slot) else { return };
+        let counters = counters(queue.key.port);
+        match queue.ring().map_or(Ok(false), Ring::call_kept) {
+            Ok(false) if queue.look() => {
+                queue.call_again(&mut self.faults);
                 counters.repeated_interrupts.add(1);
             }
             Ok(_) => {}
-            Err(fault) => outlet.fail(fault, &mut self.faults),
+            Err(fault) => queue.fail(fault, &mut self.faults),
         }
-        if outlet.ring().is_some_and(|ring| ring.keeps_call()) {
+        if queue.ring().is_some_and(|ring| ring.keeps_call()) {
             // The check is to be repeated.
-            outlet.notification.happened();
+            queue.notification.happened();
         }
-        outlet.count(counters);
+        queue.count(counters);
         self.expect(slot, self.now.saturating_add(1));
     }
 
     /// An interrupt of the driver at `slot` may be kept back.
     pub(crate) fn happened(&mut self, slot: Slot) {
-        if self.slots.get_mut(slot).is_some_and(|outlet| outlet.notification.happened()) {
+        if self.slots.get_mut(slot).is_some_and(|queue| queue.notification.happened()) {
             self.expect(slot, self.now);
         }
     }
 
     /// Sets the timer of `slot` to the deadline of its notification state, as of `now`.
     fn expect(&mut self, slot: Slot, now: Cycles) {
-        let due = self.slots.get_mut(slot).and_then(|outlet| outlet.due(now, &self.times));
+        let due = self.slots.get_mut(slot).and_then(|queue| queue.due(now, &self.times));
         due.into_iter().for_each(|due| self.notifications.expect(slot, due.max(now)));
     }
 
-    /// Shuts the outlet of `port` at `slot`, while the port is throttled for its expensive buffers, or opens it again.
+    /// Shuts the egress queue of `port` at `slot`, while the port is throttled for its expensive buffers, or opens it again.
     pub(crate) fn shut(&mut self, slot: Slot, port: PortId, for_good: bool) {
-        if let Some(outlet) = self.get(slot).filter(|outlet| outlet.key.port == port) {
-            outlet.shut_until = if for_good { Cycles::MAX } else { 0 };
+        if let Some(queue) = self.get(slot).filter(|queue| queue.key.port == port) {
+            queue.shut_until = if for_good { Cycles::MAX } else { 0 };
         }
     }
 
@@ -694,17 +707,17 @@ impl Outlets {
     /// Arms the receiver at `slot`, for a kick when it posts buffers; true if it has new buffers already.
     pub(crate) fn arm(&mut self, slot: Slot) -> bool {
         let now = self.now;
-        self.get(slot).is_some_and(|outlet| outlet.arm(now))
+        self.get(slot).is_some_and(|queue| queue.arm(now))
     }
 
     /// Arms every receiver with enqueued frames; true if one of them has new buffers already.
     pub(crate) fn arm_waiting(&mut self) -> bool {
         let mut news = false;
         for &slot in self.waiting.iter().chain(&self.lines) {
-            if let Some(outlet) = self.slots.get_mut(slot)
-                && outlet.awaits_room(self.now)
+            if let Some(queue) = self.slots.get_mut(slot)
+                && queue.awaits_room(self.now)
             {
-                news |= outlet.arm(self.now);
+                news |= queue.arm(self.now);
             }
         }
         news

@@ -9,8 +9,8 @@
 //! It begins when a second sender finds no room, and ends when no blocked sender has come for a while ([`FairQueue::begin_pass`]).
 
 use crate::id::PortId;
-use crate::schedule::Weight;
 use crate::time::Cycles;
+use crate::weight::Weight;
 
 /// How far a sender of weight 1 may be ahead of others, in bytes: a few of the longest frames, so that it is not held up at each
 /// frame.

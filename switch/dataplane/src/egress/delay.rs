@@ -11,13 +11,14 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 
-use super::Path;
-use super::chance::{draw, happens, loses};
 use crate::budget::{Account, Permit};
 use crate::frame::NetHeader;
 use crate::id::PortId;
+use crate::link::Path;
+use crate::link::chance::{draw, happens, loses};
 use crate::offload::segment::{Cutter, Segment};
 use crate::packet::{Packet, Stamp};
+use crate::port::Port;
 use crate::time::{Cycles, frequency};
 
 /// Memory of a frame in flight beside its bytes.
@@ -82,11 +83,11 @@ struct WireFrame<'a> {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Line {
+pub struct DelayLine {
     path: Arc<Path>,
     account: Arc<Account>,
     rng: Rng,
-    /// The state of [`super::GilbertElliott`].
+    /// The state of [`crate::link::GilbertElliott`].
     bad: bool,
     /// Departure times of the frames in the transmitter's queue.
     leaving: VecDeque<Cycles>,
@@ -98,7 +99,7 @@ pub struct Line {
     taken: u64,
 }
 
-impl Line {
+impl DelayLine {
     /// An emulated link along `path`, with frames that take memory from `account`; `seed` determines losses and delays.
     pub fn new(path: Arc<Path>, account: Arc<Account>, seed: u64) -> Self {
         Self {
@@ -112,6 +113,11 @@ impl Line {
             placed: Vec::new(),
             taken: 0,
         }
+    }
+
+    /// The emulated link before queue pair `pair` of `port`, if there is one.
+    pub(crate) fn before(port: &Port, pair: u16) -> Option<Self> {
+        Some(Self::new(port.path()?, Arc::clone(port.on_links()), port.seed_of_link(pair)))
     }
 
     /// Uses `path` from now on; frames in flight keep their time of arrival.
@@ -298,8 +304,8 @@ mod tests {
     use crate::time::in_cycles;
     use std::time::Duration;
 
-    fn line(impairment: Impairment) -> Line {
-        Line::new(Arc::new(Path::from(&impairment)), Account::new(&Budget::new(1 << 21)), 3)
+    fn line(impairment: Impairment) -> DelayLine {
+        DelayLine::new(Arc::new(Path::from(&impairment)), Account::new(&Budget::new(1 << 21)), 3)
     }
 
     fn frame(number: u32) -> Packet {
@@ -312,7 +318,7 @@ mod tests {
     }
 
     /// Whether `line` takes frame `number` at `now`.
-    fn takes(line: &mut Line, number: u32, now: Cycles) -> bool {
+    fn takes(line: &mut DelayLine, number: u32, now: Cycles) -> bool {
         line.take(&frame(number), now) == LineOutcome { frames: 1, ..LineOutcome::default() }
     }
 
@@ -328,7 +334,7 @@ mod tests {
     }
 
     /// Numbers of the segments of [`large`] frames that have arrived at `now`, by their TCP sequence numbers.
-    fn segments(line: &mut Line, now: Cycles) -> Vec<u32> {
+    fn segments(line: &mut DelayLine, now: Cycles) -> Vec<u32> {
         line.forget_placed();
         let mut packet = Packet::default();
         let number = |packet: &mut Packet| {
@@ -378,7 +384,7 @@ mod tests {
     }
 
     /// Numbers of the frames that have arrived at `now`.
-    fn arrived(line: &mut Line, now: Cycles) -> Vec<u32> {
+    fn arrived(line: &mut DelayLine, now: Cycles) -> Vec<u32> {
         line.forget_placed();
         let mut packet = Packet::default();
         let number = |packet: &mut Packet| (u32::from_be_bytes(bytes(packet)[500..504].try_into().unwrap()), true);
@@ -449,7 +455,7 @@ mod tests {
     fn frames_under_way_take_no_more_than_the_budget() {
         let path = Impairment { delay: Some("1s".into()), ..Impairment::default() };
         let budget = Budget::new(10_000);
-        let mut line = Line::new(Arc::new(Path::from(&path)), Account::new(&budget), 1);
+        let mut line = DelayLine::new(Arc::new(Path::from(&path)), Account::new(&budget), 1);
         let taken = (0..100).filter(|&number| takes(&mut line, number, 0)).count();
         assert_eq!(taken, 10_000 / 2 / (1000 + OVERHEAD as usize), "half of it: the rest is for others");
         drop(line);
@@ -459,7 +465,7 @@ mod tests {
     #[test]
     fn what_finds_no_memory_does_not_occupy_the_transmitter() {
         let path = Impairment { rate: Some("8Mbit".into()), ..Impairment::default() };
-        let mut line = Line::new(Arc::new(Path::from(&path)), Account::new(&Budget::new(3000)), 1);
+        let mut line = DelayLine::new(Arc::new(Path::from(&path)), Account::new(&Budget::new(3000)), 1);
         let taken = (0..100).filter(|&number| takes(&mut line, number, 0)).count();
         assert_eq!(taken, 1, "half of the memory is for others");
         // Only its millisecond at the transmitter counts.
@@ -472,7 +478,7 @@ mod tests {
     #[test]
     fn a_second_copy_that_finds_no_room_is_no_loss() {
         let path = Impairment { duplicate: 1.0, ..Impairment::default() };
-        let mut line = Line::new(Arc::new(Path::from(&path)), Account::new(&Budget::new(3000)), 1);
+        let mut line = DelayLine::new(Arc::new(Path::from(&path)), Account::new(&Budget::new(3000)), 1);
         assert!(takes(&mut line, 1, 0));
         assert_eq!(arrived(&mut line, 0).len(), 1);
     }

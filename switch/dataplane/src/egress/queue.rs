@@ -1,21 +1,22 @@
-//! One outlet: a sink, with its state, its rate limit, the frames that are enqueued for it, and its emulated link. Head-of-line
-//! blocking by a frame too long for the receiver's buffers is detected here ([`Outlet::lets_pass`]).
+//! One egress queue: a sink, with its state, its rate limit, the frames that are enqueued for it, and its emulated link. Head-of-line
+//! blocking by a frame too long for the receiver's buffers is detected here ([`EgressQueue::lets_pass`]).
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::account::Turns;
+use super::delay::DelayLine;
+use super::fair_queue::FairQueue;
 use super::sink::{Sink, fetched, is_in_memory};
+use super::wait_queue::WaitQueue;
 use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units::{self, BATCH};
 use crate::id::{Direction, PortId, RingKey, Slot};
-use crate::link::Line;
 use crate::notification::{Missed, NotificationState, Spans};
 use crate::packet::Packet;
 use crate::port::Port;
 use crate::port::queue_view::QueueView;
 use crate::ring::{BURDEN, PlaceOutcome, Ring, RingFault};
-use crate::schedule::fair_queue::FairQueue;
-use crate::schedule::{Turns, WaitQueue};
 use crate::stats::{DropReason, PortCounters, Sampler};
 use crate::tap::Taps;
 use crate::time::{Cycles, duration, in_cycles};
@@ -32,7 +33,7 @@ const NOTHING_OFF_LINE: [(DropReason, u32); 2] = [(DropReason::LinkLoss, 0), (Dr
 
 /// A sink, with the worker's state of it.
 #[derive(Debug)]
-pub(crate) struct Outlet {
+pub(crate) struct EgressQueue {
     pub key: RingKey,
     pub(super) port: Arc<Port>,
     /// Times that its rate limit was met since the counters were last updated.
@@ -62,7 +63,7 @@ pub(crate) struct Outlet {
     /// Fair queueing of blocked senders, if there are several.
     pub(super) fair_queue: Option<Box<FairQueue>>,
     /// The emulated link before the receive queue, if the port has one.
-    pub(super) line: Option<Box<Line>>,
+    pub(super) line: Option<Box<DelayLine>>,
     /// Its link emulation is served in every poll iteration.
     pub(super) at_hand: bool,
     /// Frames that the emulated link lost, and those that its queue had no room for, since the counters were last updated.
@@ -70,7 +71,7 @@ pub(crate) struct Outlet {
     /// Frames and bytes since the counters were last updated.
     pub(super) frames: u64,
     pub(super) bytes: u64,
-    /// Its place among the outlets.
+    /// Its place among the egress queues.
     pub(super) slot: Slot,
     /// Frames that were fetched, and may be referred to until they are published.
     fetched: Vec<Vec<u8>>,
@@ -78,7 +79,7 @@ pub(crate) struct Outlet {
     pub(super) shut_until: Cycles,
 }
 
-/// Timeouts and intervals of outlets.
+/// Timeouts and intervals of egress queues.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
     /// Stall timeout: a receiver may take nothing for so long before the frames that are enqueued for it are dropped.
@@ -90,12 +91,12 @@ pub(super) struct Times {
     pub spans: Spans,
 }
 
-/// Work done at outlets.
+/// Work done at egress queues.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     /// Its work units, see [`work_units`].
     pub work_units: u64,
-    /// Outlets whose receive buffers were expensive to walk, with their ports and the work units.
+    /// Egress queues whose receive buffers were expensive to walk, with their ports and the work units.
     pub burdens: Vec<(Slot, PortId, u64)>,
     /// Copies frames for captures.
     pub taps: Taps,
@@ -147,10 +148,10 @@ pub(crate) enum SendOutcome {
     Dropped(DropReason),
 }
 
-impl Outlet {
+impl EgressQueue {
     /// For queue pair `pair` of `port`, with frames going into `sink`, and none enqueued.
     pub(crate) fn new((port, pair): (&Arc<Port>, u16), sink: Sink, enabled: bool, started: bool) -> Self {
-        let mut outlet = Self {
+        let mut queue = Self {
             key: RingKey { port: port.id, pair, direction: Direction::Receive },
             port: Arc::clone(port),
             limited: 0,
@@ -168,7 +169,7 @@ impl Outlet {
             posted: Posted::default(),
             backpressured_last: None,
             fair_queue: None,
-            line: port.line(pair).map(Box::new),
+            line: DelayLine::before(port, pair).map(Box::new),
             at_hand: false,
             off_line: NOTHING_OFF_LINE,
             frames: 0,
@@ -177,8 +178,8 @@ impl Outlet {
             fetched: Vec::new(),
             shut_until: 0,
         };
-        outlet.settle();
-        outlet
+        queue.settle();
+        queue
     }
 
     /// The ring, if it is one.
@@ -333,7 +334,7 @@ impl Outlet {
         self.sink.ring().is_some_and(|ring| ring.has_unshown())
     }
 
-    /// Adds this outlet, which is at `slot`, to `touched`: there is something to publish or to count.
+    /// Adds this egress queue, which is at `slot`, to `touched`: there is something to publish or to count.
     #[inline]
     pub(super) fn touch(&mut self, slot: Slot, touched: &mut Vec<Slot>) {
         if !self.touched {
@@ -548,7 +549,7 @@ impl Outlet {
         self.unfilled
     }
 
-    /// Sets whether that is so, for an outlet with a driver that kicks.
+    /// Sets whether that is so, for an egress queue with a driver that kicks.
     pub(crate) fn set_unfilled(&mut self, unfilled: bool) {
         self.unfilled = unfilled;
     }
@@ -557,7 +558,7 @@ impl Outlet {
         self.open = self.enabled && self.started && !self.faulty;
     }
 
-    /// Closes this outlet, because its driver broke the ring.
+    /// Closes this egress queue, because its driver broke the ring.
     pub(super) fn fail(&mut self, fault: RingFault, faults: &mut Vec<(PortId, RingFault)>) {
         self.faulty = true;
         self.settle();

@@ -1,4 +1,4 @@
-//! A sink: the destination of an outlet's frames, a receive queue or the receive end of another kind of port
+//! A sink: the destination of an egress queue's frames, a receive queue or the receive end of another kind of port
 //! ([`crate::port::end`]).
 
 use crate::memory::Fetch;
@@ -26,7 +26,7 @@ pub(super) fn is_in_memory(packet: &Packet) -> bool {
     packet.loan == Loan::NONE || packet.is_foreign() || bring_in(packet.rest())
 }
 
-/// Destination of an outlet's frames.
+/// Destination of an egress queue's frames.
 #[derive(Debug)]
 pub(crate) enum Sink {
     Ring(Box<ReceiveQueue>),
