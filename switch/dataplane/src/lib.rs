@@ -16,6 +16,7 @@
 //! ends of [`port::end`]; `memlane-model` has the values that are configured and reported.
 
 #![deny(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub(crate) use memlane_model::{descriptors, host_memory, journal};
 pub(crate) use memlane_virtq::{budget, frame, in_flight, memory, notification, offload, packet, ring, threshold, time, watchdog};

@@ -8,6 +8,7 @@
 //! All JSON of these values and all reading of `/proc` is here, so the data path (`memlane-dataplane`) does neither.
 
 #![deny(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub mod descriptors;
 pub mod forecast;

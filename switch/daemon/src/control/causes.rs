@@ -19,6 +19,7 @@ use remedies::remedy;
 
 use super::report::PortReport;
 use crate::config::{Config, PortConfig, PortKind};
+use crate::id::PortId;
 use crate::network::Network;
 use crate::policy::Limit;
 use crate::port::Port;
@@ -64,7 +65,12 @@ impl Subject<'_> {
         let mut causes: Vec<Cause> = self.of_front_end();
         causes.extend(self.alone());
         if self.report.state == "running" {
-            causes.extend(queues::of(&self.entry.kind, || self.network.queue_views(&self.port), Pause::default()));
+            causes.extend(queues::of(
+                &self.entry.kind,
+                || self.network.queue_views(&self.port),
+                &|port| self.name(port),
+                Pause::default(),
+            ));
             let silent = self.report.totals.transmit_frames == 0 && !self.has_drops_of_its_guest();
             if silent && self.is_guest() && !causes.iter().any(|cause| cause.cause == CauseKind::InterfaceDown) {
                 let remedy = "Bring its interface up, and give it an address";
@@ -79,6 +85,11 @@ impl Subject<'_> {
         causes.extend(self.counters());
         causes.extend(self.drops());
         causes
+    }
+
+    /// The name of `port`, if it is another than this one.
+    fn name(&self, port: PortId) -> Option<String> {
+        self.network.port(port).filter(|other| other.id != self.port.id).map(|other| other.name.clone())
     }
 
     fn is_guest(&self) -> bool {

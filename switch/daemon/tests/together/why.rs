@@ -171,6 +171,27 @@ fn missing_receive_buffers_are_told() {
 }
 
 #[test]
+fn a_blocked_transmit_queue_is_told_with_the_end() {
+    let bed = Bed::with(
+        "stall-timeout-ms = 60000\n",
+        &["transmit = \"1pps\"", "mac = \"02:00:00:00:00:01\"", "mac = \"02:00:00:00:00:02\""],
+    );
+    let (mut limited, mut sender) = (bed.guest(0), bed.guest(1));
+    let _full = bed.guest_with_four_buffers(2);
+    // More than the burst of a limit, which is 32 packets.
+    send(&mut limited, 1, 40);
+    let line = bed.wait_for_cause(0, CauseKind::Blocked);
+    assert!(
+        line.contains("its transmit queue 0 is blocked for another ") && line.contains(" ms by its rate limit. Raise"),
+        "{line}"
+    );
+    // More than the receiver may hold of the sender's ring.
+    send(&mut sender, 2, 250);
+    let line = bed.wait_for_cause(1, CauseKind::Blocked);
+    assert!(line.contains(" ms, because p2 has no room (backpressure). Ask again"), "{line}");
+}
+
+#[test]
 fn a_guest_that_does_not_look_or_cannot_be_interrupted_is_told() {
     let addresses = ["", "mac = \"02:00:00:00:00:01\"", "mac = \"02:00:00:00:00:02\"", "mac = \"02:00:00:00:00:03\""];
     let bed = Bed::with("", &addresses);

@@ -84,6 +84,11 @@ impl CpuTime {
         self.times.mark_backlogged(port);
     }
 
+    /// True if `port` was throttled in the last poll iteration.
+    pub fn is_throttled(&self, port: PortId) -> bool {
+        self.times.is_throttled(port)
+    }
+
     /// True if some port was throttled in this poll iteration.
     pub fn has_throttled(&self) -> bool {
         self.times.has_throttled()

@@ -158,6 +158,11 @@ impl VirtualTimes {
         self.least = self.least.into_iter().chain(time).min();
     }
 
+    /// True if `port` was throttled in the last poll iteration.
+    pub(super) fn is_throttled(&self, port: PortId) -> bool {
+        self.ports.get(port.index()).is_some_and(|&time| time > self.floor + self.lead)
+    }
+
     /// True if some port was throttled in this poll iteration.
     pub(super) fn has_throttled(&self) -> bool {
         self.refused

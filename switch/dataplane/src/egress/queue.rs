@@ -401,6 +401,7 @@ impl EgressQueue {
             unfilled: self.unfilled,
             awaits_kick: !self.started,
             stuck: stuck.map(|since| duration(now.saturating_sub(since))),
+            blocked: None,
         })
     }
 

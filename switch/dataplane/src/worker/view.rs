@@ -2,9 +2,9 @@
 
 use super::Worker;
 use crate::id::PortId;
-use crate::ingress::PollState;
-use crate::port::queue_view::QueueView;
-use crate::time::cycles;
+use crate::ingress::{BlockReason, PollState, Source};
+use crate::port::queue_view::{QueueBlock, QueueView};
+use crate::time::{Cycles, cycles, duration};
 
 impl Worker {
     /// The virtqueues of `port` that run here.
@@ -14,10 +14,28 @@ impl Worker {
             let awaits_kick = matches!(source.state, PollState::Unstarted | PollState::Asleep) && !source.polled;
             let (enabled, started) = (source.enabled, source.state != PollState::Unstarted);
             let ring = source.feed.ring()?.view();
-            Some(QueueView { key: source.key, ring, enabled, started, unfilled: false, awaits_kick, stuck: None })
+            let throttled = ring.available > 0 && self.cpu_time.is_throttled(port);
+            let blocked = block(source, now).or(throttled.then_some(QueueBlock::CpuTime));
+            Some(QueueView { key: source.key, ring, enabled, started, unfilled: false, awaits_kick, stuck: None, blocked })
         });
         let mut views: Vec<QueueView> = transmit.collect();
         views.extend(self.egress.views(port, now));
         views
+    }
+}
+
+/// Why `source` takes no more frames in moment `now`, if there is such a reason. Timer polling is none: it takes them later by design.
+fn block(source: &Source, now: Cycles) -> Option<QueueBlock> {
+    let blocked = source.blocked()?;
+    match blocked.reason {
+        BlockReason::RateLimit => {
+            let until = blocked.until.filter(|&until| until > now)?;
+            Some(QueueBlock::RateLimit((until < Cycles::MAX).then(|| duration(until - now))))
+        }
+        BlockReason::NoRoom(_) => source.backpressured.map(|backpressured| QueueBlock::NoRoom {
+            receiver: backpressured.port,
+            waited: duration(now.saturating_sub(backpressured.since)),
+        }),
+        BlockReason::TimerPoll => None,
     }
 }

@@ -41,6 +41,8 @@ pub enum CauseKind {
     Vlan,
     /// A MAC address moves between it and another port.
     Loop,
+    /// A transmit queue is blocked at this moment: by the rate limit, by a receiver without room, or by CPU-time fairness.
+    Blocked,
     /// Its rate limits hold frames back.
     Limited,
     /// Kicks were missing.

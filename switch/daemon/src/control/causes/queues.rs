@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::cause::{Cause, CauseKind};
 use crate::config::PortKind;
-use crate::port::queue_view::QueueView;
+use crate::id::PortId;
+use crate::port::queue_view::{QueueBlock, QueueView};
 
 /// Pause between two looks: longer than the switch and most guests take to find a notification that was lost.
 #[derive(Clone, Copy, Debug)]
@@ -21,8 +22,11 @@ impl Default for Pause {
 /// How long a driver may take nothing before that is told.
 const STUCK: Duration = Duration::from_millis(100);
 
+/// The name of a port, if it is another than the one that is asked about.
+type Name<'a> = &'a dyn Fn(PortId) -> Option<String>;
+
 /// Causes at the queues of a port of this `kind`; `look` asks for their views.
-pub fn of(kind: &PortKind, look: impl Fn() -> Vec<QueueView>, pause: Pause) -> Vec<Cause> {
+pub fn of(kind: &PortKind, look: impl Fn() -> Vec<QueueView>, name: Name<'_>, pause: Pause) -> Vec<Cause> {
     let before = look();
     if before.is_empty() || !matches!(kind, PortKind::VhostUser { .. }) {
         return Vec::new();
@@ -38,6 +42,7 @@ pub fn of(kind: &PortKind, look: impl Fn() -> Vec<QueueView>, pause: Pause) -> V
         causes.extend(without_buffers(&before));
     }
     causes.extend(still.iter().filter(|view| is_suspect(view)).map(stands));
+    causes.extend(before.iter().filter_map(|view| blocked(view, name)));
     // A port has up to 256 queue pairs; one of each kind tells enough.
     let mut kinds = Vec::new();
     causes.retain(|cause| {
@@ -110,6 +115,29 @@ fn stands(view: &QueueView) -> Cause {
     let text = format!("its guest was interrupted, and has not looked at {unread} received frames");
     let remedy = "See that the guest runs (it may be paused, or have crashed), and that its VMM passes interrupts on (irqfd)";
     Cause::new(CauseKind::NotLooking, text, remedy)
+}
+
+/// The cause of a transmit queue that is blocked.
+fn blocked(view: &QueueView, name: Name<'_>) -> Option<Cause> {
+    let queue = format!("its transmit queue {}", view.key.pair);
+    let (text, remedy) = match view.blocked? {
+        // That it is disabled is told by the port's state.
+        QueueBlock::RateLimit(None) => return None,
+        QueueBlock::RateLimit(Some(left)) => {
+            (format!("{queue} is blocked for another {} ms by its rate limit", left.as_millis() + 1), "Raise or remove the limit")
+        }
+        QueueBlock::NoRoom { receiver, waited } => {
+            let receiver = name(receiver).unwrap_or_else(|| "a receiver of its flooded frame".into());
+            let text =
+                format!("{queue} has been blocked for {} ms, because {receiver} has no room (backpressure)", waited.as_millis());
+            (text, "Ask again: it is no fault unless it stays so; then ask why that port is slow")
+        }
+        QueueBlock::CpuTime => (
+            format!("{queue} is throttled until other ports have had their share of the worker's CPU time"),
+            "Give the port a higher weight, or the network more workers",
+        ),
+    };
+    Some(Cause::new(CauseKind::Blocked, text, remedy))
 }
 
 fn told(span: Duration) -> String {
