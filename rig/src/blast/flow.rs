@@ -50,11 +50,6 @@ impl Source {
             self.turn = 0;
         }
     }
-
-    /// Begins anew, after frames were sent that do not count.
-    pub fn rewind(&mut self) {
-        (self.next, self.bytes, self.turn) = (0, 0, 0);
-    }
 }
 
 /// Sequence numbers that are remembered, to tell a frame that comes late from one that comes twice.

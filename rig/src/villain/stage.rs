@@ -199,12 +199,8 @@ impl Traces {
         signalled > 0
     }
 
-    /// Waits until all chains are completed (`true`), or the deadline is over or the villain is cut off (`false`).
-    pub fn wait_returned(&mut self, timeout: Duration) -> bool {
-        self.wait_returned_while(timeout, || {})
-    }
-
-    /// The same, doing `work` again and again meanwhile.
+    /// Waits until all chains are completed (`true`), or the deadline is over or the villain is cut off (`false`), doing `work` again
+    /// and again meanwhile.
     pub fn wait_returned_while(&mut self, timeout: Duration, mut work: impl FnMut()) -> bool {
         let offered = self.offered;
         let mut all = false;

@@ -9,15 +9,13 @@ use super::SegmentEntry;
 pub const OVERHEAD: u32 = 14 + 8 + 8 + 20;
 /// UDP port of VXLAN (IANA).
 pub const UDP_PORT: u16 = 4789;
-/// VXLAN network identifiers have 24 bits.
-pub const MOST_VNI: u32 = (1 << 24) - 1;
 
 /// A checked uplink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UplinkConfig {
     /// Name of its segment.
     pub segment: String,
-    /// VXLAN network identifier, 1 to [`MOST_VNI`].
+    /// VXLAN network identifier, of 24 bits and not 0.
     pub vni: u32,
     /// This host's address on the underlay. Not needed if the VXLAN device exists already.
     pub local: Option<Ipv4Addr>,
