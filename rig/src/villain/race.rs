@@ -28,7 +28,7 @@ case_table! { Race:
     "race-frame" race_frame Port "MAC addresses, IP lengths and TCP header lengths flip while frames are read (DPDK CVE-2026-86562)"
     "race-available-index" race_available_index Port "The available index jumps forth and back"
     "race-available-entries" race_available_entries Port "Entries of the available ring flip between heads, good and bad"
-    "race-used-ring" race_used_ring Port "The guest scribbles over the used ring, indices and wishes included"
+    "race-used-ring" race_used_ring Port "The guest scribbles over the used ring, indices and notification requests included"
     "race-receive" race_receive Port + friend "Receive descriptors flip while a friend sends"
     "race-received-header" race_received_header Frame + friend "num_buffers of received frames is rewritten while the device writes it"
     "race-memory-table" race_memory_table Frame "The memory table is replaced while rings run (DPDK CVE-2026-86567)"

@@ -244,7 +244,7 @@ fn long_packets(payload: usize) -> Vec<(String, Packet)> {
 
 fn frames() -> Vec<(String, Vec<u8>)> {
     let long = long_packets(40).into_iter().map(|(name, packet)| (name, packet.frame()));
-    let whole = packets(40).into_iter().map(|(name, packet)| (name, packet.frame()));
+    let complete = packets(40).into_iter().map(|(name, packet)| (name, packet.frame()));
     let cut = packets(40).into_iter().map(|(name, packet)| (format!("{name}-cut-in-the-transport-header"), cut(&packet)));
     let mut extensions = packets(0)[5].1.frame();
     // Hop-by-hop, routing and destination options of 8, 24 and 16 bytes, then TCP.
@@ -259,7 +259,7 @@ fn frames() -> Vec<(String, Vec<u8>)> {
         ("a-fragment", fragment()),
         ("empty", Vec::new()),
     ];
-    whole.chain(long).chain(cut).chain(named(more)).collect()
+    complete.chain(long).chain(cut).chain(named(more)).collect()
 }
 
 fn cut(packet: &Packet) -> Vec<u8> {
@@ -344,7 +344,7 @@ fn offloads() -> Vec<(String, Vec<u8>)> {
         seeds.push((format!("checksum-{name}"), offload(0, 0, 0, partial.bytes(), &frame)));
         seeds.push((format!("segments-{name}"), offload(0, 0, 5000, gso.bytes(), &frame)));
         seeds.push((format!("partial-segments-{name}-in-pieces"), offload(1, 9, 5000, gso.bytes(), &frame)));
-        seeds.push((format!("whole-{name}"), offload(0xff, 2, 5000, gso.bytes(), &frame)));
+        seeds.push((format!("unsegmented-{name}"), offload(0xff, 2, 5000, gso.bytes(), &frame)));
     }
     let (name, packet) = packets(0).remove(0);
     let largest = u16::MAX - START as u16;
