@@ -14,6 +14,14 @@ const MOST_IN_A_CIRCLE: usize = 8;
 /// The crates of the switch, each of which knows those before it.
 const CRATES: [&str; 5] = ["virtq", "model", "dataplane", "backends", "daemon"];
 
+/// Terms of the field, each with the file that handles it: a search for the term finds the file's head.
+const FOUND_BY_TERM: [(&str, &str); 4] = [
+    ("backpressure", "dataplane/sources/mod.rs"),
+    ("interrupt coalescing", "virtq/notification.rs"),
+    ("fdb aging", "dataplane/table.rs"),
+    ("head-of-line blocking", "dataplane/outlets/mod.rs"),
+];
+
 /// The repository's top folder.
 fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -128,6 +136,26 @@ fn unsafe_code_stands_in_few_files_and_all_are_named() {
         .map(|(name, _)| name.replacen("/src/", "/", 1))
         .collect();
     assert!(with_unsafe.into_iter().eq(&named), "docs/explanation/unsafe.md names {named:?}");
+}
+
+#[test]
+fn a_search_for_a_term_finds_the_head_of_its_module() {
+    let files = files();
+    for (term, file) in FOUND_BY_TERM {
+        let head: Vec<&str> = files[file].lines().map_while(|line| line.strip_prefix("//!")).collect();
+        assert!(head.join("").to_lowercase().contains(term), "the head of {file} has the term {term}");
+    }
+}
+
+/// `memlane-model` does both.
+#[test]
+fn the_data_path_has_no_json_and_reads_no_proc() {
+    let manifest = fs::read_to_string(top().join("switch/dataplane/Cargo.toml")).unwrap();
+    assert!(!["serde", "schemars"].into_iter().any(|name| manifest.contains(name)), "{manifest}");
+    for (name, text) in files().iter().filter(|(name, _)| name.starts_with("dataplane/")) {
+        let code = without_tests(&without_comments(text));
+        assert!(!["\"/proc", "\"/sys", "serde"].into_iter().any(|word| code.contains(word)), "{name}");
+    }
 }
 
 /// The module of a file, from the crate's root on.
