@@ -7,7 +7,7 @@
 #   make test    everything that can be checked here
 #   make prove   what takes longer than tests may: harnesses, interleavings, sanitizers, fuzzing (PROVE_SECONDS=20 each), more guests, the oldest
 #                toolchain, another architecture; names what is missing
-#   make lint    formats, lints, types, words
+#   make lint    formats, lints, types, words, links in doc comments
 #   make docs    the pages as a book: target/book/index.html; fetches mdbook the first time
 #   make docs-reference  generates docs/reference again, after a change of keys, commands, routes, counters, guarantees or the places of tests
 #   make docs-words  the words of each hand-written page, against the aim
@@ -139,7 +139,7 @@ fuzz-corpus:
 fuzz-seeds:
 	cargo run --quiet --locked --manifest-path switch/fuzz/Cargo.toml --bin make-seeds
 
-lint: rust-lint lab-lint words
+lint: rust-lint lab-lint words rustdoc
 
 # Licences, known vulnerabilities, sources and duplicates of all crates.
 .PHONY: deny portable
@@ -176,6 +176,11 @@ docs-words:
 .PHONY: words
 words:
 	words/lint
+
+# Names in doc comments lead somewhere, those of private items too.
+.PHONY: rustdoc
+rustdoc: deps
+	RUSTDOCFLAGS="-D rustdoc::broken_intra_doc_links" cargo doc --quiet --locked --workspace --no-deps --document-private-items
 
 formats: deps
 	cargo fmt --all --check

@@ -178,16 +178,22 @@ fn a_blocked_transmit_queue_is_told_with_the_end() {
     );
     let (mut limited, mut sender) = (bed.guest(0), bed.guest(1));
     let _full = bed.guest_with_four_buffers(2);
-    // More than the burst of a limit, which is 32 packets.
-    send(&mut limited, 1, 40);
+    // More than the burst of a limit, which is 32 packets: the rest takes more than a minute.
+    send(&mut limited, 1, 100);
     let line = bed.wait_for_cause(0, CauseKind::Blocked);
     assert!(
         line.contains("its transmit queue 0 is blocked for another ") && line.contains(" ms by its rate limit. Raise"),
         "{line}"
     );
-    // More than the receiver may hold of the sender's ring.
-    send(&mut sender, 2, 250);
-    let line = bed.wait_for_cause(1, CauseKind::Blocked);
+    // A sender with one receiver is left to wait once that holds its quota of the ring.
+    let mut blocked = None;
+    let more = || {
+        (0..200).for_each(|number| drop(sender.send(&frame(mac(1), mac(2), 60, number))));
+        blocked = bed.causes(1).into_iter().find(|cause| cause.cause == CauseKind::Blocked);
+        blocked.is_some()
+    };
+    wait_until(more, "its transmit queue is blocked");
+    let line = blocked.unwrap().line();
     assert!(line.contains(" ms, because p2 has no room (backpressure). Ask again"), "{line}");
 }
 
