@@ -172,11 +172,6 @@ impl Sleep {
         self.asleep.store(false, Ordering::Relaxed);
     }
 
-    /// True while it sleeps or is about to.
-    pub fn is_asleep(&self) -> bool {
-        self.asleep.load(Ordering::Relaxed)
-    }
-
     /// True, once a sleep, if the sleeper must be woken for work that was given to it before this call.
     pub fn must_wake(&self) -> bool {
         fence(Ordering::SeqCst);

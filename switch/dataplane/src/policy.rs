@@ -114,7 +114,7 @@ impl Limiter {
     }
 
     /// Lets no frame pass from now on, or applies the limit again.
-    pub fn set_shut(&self, shut: bool) {
+    pub(crate) fn set_shut(&self, shut: bool) {
         self.shut.store(shut, Ordering::Relaxed);
     }
 
@@ -216,7 +216,7 @@ impl Policy {
     ///
     /// # Errors
     /// It may not now, for this reason.
-    pub fn may_flood(&self, flood: &Flood) -> Result<(), DropReason> {
+    pub(crate) fn may_flood(&self, flood: &Flood) -> Result<(), DropReason> {
         if flood.suspect && !self.suspect.is_open(flood.now) {
             return Err(DropReason::Loop);
         }
@@ -230,7 +230,7 @@ impl Policy {
 
     /// Anti-spoofing: whether it may send from its pinned address only.
     #[inline]
-    pub fn is_guarded(&self) -> bool {
+    pub(crate) fn is_guarded(&self) -> bool {
         self.guarded.load(Ordering::Relaxed)
     }
 

@@ -78,7 +78,7 @@ impl Segment {
     }
 
     /// Whether a loop may be logged now: once in [`WARN_PAUSE`], so that no guest can fill the log.
-    pub fn may_warn(&self) -> bool {
+    pub(crate) fn may_warn(&self) -> bool {
         let (inner, now) = (&mut *self.inner(), Instant::now());
         let may = inner.warned.is_none_or(|warned| now.duration_since(warned) >= WARN_PAUSE);
         if may {
@@ -93,7 +93,7 @@ impl Segment {
     }
 
     /// Moves of which an event is due at `now`: of each address once in [`MOVE_PAUSE`], and of [`MOST_TOLD`] addresses in that time.
-    pub fn moves_to_tell(&self, now: Instant) -> Vec<Move> {
+    pub(crate) fn moves_to_tell(&self, now: Instant) -> Vec<Move> {
         if !self.move_log.has_moved() {
             return Vec::new();
         }
@@ -132,7 +132,7 @@ impl Segment {
     }
 
     /// Prepares to remove `port`: no MAC address is held there any more.
-    pub fn prepare_to_leave(&self, port: PortId) {
+    pub(crate) fn prepare_to_leave(&self, port: PortId) {
         self.inner().table.forget_moves(port);
     }
 
@@ -163,7 +163,7 @@ impl Segment {
     }
 
     /// Removes the pinned address of `port`, and its other FDB entries.
-    pub fn unpin(&self, port: PortId) {
+    pub(crate) fn unpin(&self, port: PortId) {
         self.inner().table.clear(port);
     }
 }

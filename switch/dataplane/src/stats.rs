@@ -63,12 +63,12 @@ impl<const BUCKETS: usize> Histogram<BUCKETS> {
 }
 
 /// Frames by size.
-pub type FrameSizes = Histogram<{ SIZE_BOUNDS.len() + 1 }>;
+pub(crate) type FrameSizes = Histogram<{ SIZE_BOUNDS.len() + 1 }>;
 
 impl FrameSizes {
     /// Counts `frames` of `length` bytes.
     #[inline]
-    pub fn add_frames(&self, length: u32, frames: u64) {
+    pub(crate) fn add_frames(&self, length: u32, frames: u64) {
         self.add(&SIZE_BOUNDS, length, frames);
     }
 }
@@ -93,7 +93,7 @@ const SAMPLE: u16 = 1021;
 
 /// Chooses the frames whose latency from transmit queue to receive queue is measured.
 #[derive(Debug)]
-pub struct Sampler {
+pub(crate) struct Sampler {
     /// Frames until the next sample.
     left: u16,
 }
@@ -107,7 +107,7 @@ impl Default for Sampler {
 impl Sampler {
     /// Counts `frames`, at most [`SAMPLE`]; true if one of them is to be measured.
     #[inline]
-    pub fn takes(&mut self, frames: u16) -> bool {
+    pub(crate) fn takes(&mut self, frames: u16) -> bool {
         let takes = frames >= self.left;
         self.left = if takes { self.left + SAMPLE - frames } else { self.left - frames };
         takes
@@ -161,13 +161,13 @@ pub struct PortCounters {
 impl PortCounters {
     /// Counts a dropped frame.
     #[inline]
-    pub fn drop_frame(&self, reason: DropReason) {
+    pub(crate) fn drop_frame(&self, reason: DropReason) {
         self.drop_frames(reason, 1);
     }
 
     /// Counts dropped frames.
     #[inline]
-    pub fn drop_frames(&self, reason: DropReason, count: u32) {
+    pub(crate) fn drop_frames(&self, reason: DropReason, count: u32) {
         if count > 0 {
             self.drops[reason as usize].add(count.into());
         }

@@ -40,7 +40,7 @@ pub mod moves;
 /// Entries of a bucket.
 const WAYS: usize = 8;
 /// Aging time: seconds after which a silent MAC address is removed (IEEE 802.1Q, table 8-7).
-pub const DEFAULT_AGE: u32 = 300;
+pub(crate) const DEFAULT_AGE: u32 = 300;
 /// Most entries of one table.
 const MOST: usize = 1 << 20;
 /// Second of confirmation of entries without aging.
@@ -49,7 +49,7 @@ const NEVER: u32 = u32::MAX;
 const WINDOW: u32 = 10;
 /// Moves of a MAC address between ports in a window after which it is held, unless the configuration says otherwise. Failover and
 /// migration take one or two.
-pub const DEFAULT_MOVES: u16 = 8;
+pub(crate) const DEFAULT_MOVES: u16 = 8;
 /// Number of MAC addresses held lately that are kept for loop reports.
 const FLAPS: usize = 16;
 /// VLAN identifiers: those of 12 bits, of which 0 stands for frames without a VLAN.
@@ -261,7 +261,7 @@ impl Table {
 
     /// The same for a segment with only `members` of the ports: it has room for their quotas, so that many small segments take
     /// little memory.
-    pub fn for_members(ports: usize, members: usize, share: u32, key: u64) -> Self {
+    pub(crate) fn for_members(ports: usize, members: usize, share: u32, key: u64) -> Self {
         let wanted = (2 * members.max(1) * share as usize).clamp(WAYS * LEAST_BUCKETS.max(2), MOST).next_power_of_two();
         let buckets = wanted / WAYS;
         let key = key | 1;
@@ -287,13 +287,13 @@ impl Table {
 
     /// The same, and addresses are held after `moves` moves in ten seconds; never if that is 0.
     #[must_use]
-    pub fn holding_after(self, moves: u16) -> Self {
+    pub(crate) fn holding_after(self, moves: u16) -> Self {
         Self { most_moves: moves, ..self }
     }
 
     /// The same, and moves of addresses are noted in `log`.
     #[must_use]
-    pub fn noting_in(self, log: &Arc<MoveLog>) -> Self {
+    pub(crate) fn noting_in(self, log: &Arc<MoveLog>) -> Self {
         Self { log: Arc::clone(log), ..self }
     }
 
@@ -330,7 +330,7 @@ impl Table {
     }
 
     /// The result of [`Self::learn`], and the port that the FDB would name afterwards; nothing is learned.
-    pub fn foresee(&self, station: impl Into<LearnedAddress>, port: PortId, now: u32) -> (Learned, Option<PortId>) {
+    pub(crate) fn foresee(&self, station: impl Into<LearnedAddress>, port: PortId, now: u32) -> (Learned, Option<PortId>) {
         let (place, found) = self.look_up(station.into());
         let learned = match found {
             Some((_, entry)) if entry.port() == port => Learned::Known,
@@ -353,7 +353,7 @@ impl Table {
     }
 
     /// Age of a learned FDB entry in seconds.
-    pub fn age_of(&self, station: LearnedAddress, now: u32) -> Option<u32> {
+    pub(crate) fn age_of(&self, station: LearnedAddress, now: u32) -> Option<u32> {
         let (place, found) = self.look_up(station);
         let (way, entry) = found.filter(|(_, entry)| entry.kind() == FdbEntry::LEARNED)?;
         debug_assert!(entry.is(place));
@@ -452,7 +452,7 @@ impl Table {
     /// Forgets which addresses were at `port` before they moved, so that none is held there: for a port that leaves, because its
     /// number is given to another port, perhaps of another segment. A worker that has begun to move an address may still enter it
     /// at `port`: so call this before every worker has finished its present work, and [`Self::clear`] after.
-    pub fn forget_moves(&self, port: PortId) {
+    pub(crate) fn forget_moves(&self, port: PortId) {
         if self.has_moves.load(Ordering::Relaxed) {
             let is_at_port = |moves: Moves| moves.count() > 0 && moves.home() == port;
             let at_port = self.moves.iter().filter(|moves| is_at_port(Moves(moves.load(Ordering::Relaxed))));
@@ -487,7 +487,7 @@ impl Table {
     }
 
     /// Copies the entries of `other`, as far as there is room. For a table that is not in use yet.
-    pub fn take_over(&self, other: &Self) {
+    pub(crate) fn take_over(&self, other: &Self) {
         for Record { learned_address, port, confirmed, kind } in other.records() {
             match kind {
                 Kind::Pinned => self.pin(learned_address.address, port),
@@ -637,7 +637,7 @@ impl Table {
     }
 
     /// Whether an address was held since this was last asked.
-    pub fn has_flapped(&self) -> bool {
+    pub(crate) fn has_flapped(&self) -> bool {
         self.has_flapped.load(Ordering::Relaxed) && self.has_flapped.swap(false, Ordering::Acquire)
     }
 

@@ -26,7 +26,7 @@ pub const MOST_SNAPLEN: u32 = 256 << 10;
 /// Workers of a network at most.
 const MOST_WORKERS: u8 = 64;
 /// Captures at a time.
-pub const CAPTURES: usize = 4;
+pub(crate) const CAPTURES: usize = 4;
 
 /// Which frames a capture is to have, and how much of each.
 #[derive(Clone, Debug, Default)]

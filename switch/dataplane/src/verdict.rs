@@ -78,7 +78,7 @@ pub fn decide(head: Head, sender: impl Into<Sender>, table: &Table, now: u32) ->
 
 /// A forecast of [`decide`] for a frame, and its grounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Foreseen {
+pub(crate) struct Foreseen {
     /// Where it would go.
     pub verdict: Verdict,
     /// Its source.
@@ -92,7 +92,7 @@ pub struct Foreseen {
 }
 
 /// The verdict of [`decide`], without learning from the frame.
-pub fn foresee(head: Head, sender: impl Into<Sender>, table: &Table, now: u32) -> Foreseen {
+pub(crate) fn foresee(head: Head, sender: impl Into<Sender>, table: &Table, now: u32) -> Foreseen {
     let (mut reading, sender) = (Reading { head, mask: 0 }, sender.into());
     let source = LearnedAddress { address: head.source(), vlan: head.vlan().0 };
     let (learned, after) = table.foresee(source, sender.port, now);
@@ -136,7 +136,7 @@ fn judge(
 ///
 /// # Errors
 /// It may not, for this reason.
-pub fn may_send_from(source: MacAddress, sender: Sender, table: &Table) -> Result<(), DropReason> {
+pub(crate) fn may_send_from(source: MacAddress, sender: Sender, table: &Table) -> Result<(), DropReason> {
     if !source.is_unicast() {
         return Err(DropReason::BadSource);
     }
@@ -147,7 +147,7 @@ pub fn may_send_from(source: MacAddress, sender: Sender, table: &Table) -> Resul
 /// Validity of a verdict: until some address moves or goes, and no longer than this second, so that senders' FDB entries are
 /// confirmed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Epoch {
+pub(crate) struct Epoch {
     /// [`Table::generation`].
     pub generation: u32,
     /// Second.
@@ -156,7 +156,7 @@ pub struct Epoch {
 
 /// Flow cache: a sender's last verdict, because most frames of a batch are like the one before.
 #[derive(Clone, Copy, Debug)]
-pub struct FlowCache {
+pub(crate) struct FlowCache {
     match_mask: MatchMask,
     epoch: Epoch,
     verdict: Verdict,
@@ -173,7 +173,7 @@ impl Default for FlowCache {
 impl FlowCache {
     /// The match mask of frames from `port` that go to one other port, and that port, as far as the flow cache is valid.
     #[inline]
-    pub fn destination(&mut self, port: PortId, table: &Table, epoch: Epoch) -> Option<(MatchMask, PortId)> {
+    pub(crate) fn destination(&mut self, port: PortId, table: &Table, epoch: Epoch) -> Option<(MatchMask, PortId)> {
         let Verdict::To(to) = self.verdict else { return None };
         (self.epoch == epoch || self.still_goes(port, to, table, epoch)).then_some((self.match_mask, to))
     }
@@ -192,7 +192,7 @@ impl FlowCache {
 
     /// As [`decide`].
     #[inline]
-    pub fn decide(&mut self, head: Head, sender: impl Into<Sender>, table: &Table, epoch: Epoch) -> Verdict {
+    pub(crate) fn decide(&mut self, head: Head, sender: impl Into<Sender>, table: &Table, epoch: Epoch) -> Verdict {
         if self.epoch == epoch && self.match_mask.fits(head) {
             return self.verdict;
         }

@@ -1,7 +1,7 @@
 //! Weights: by how much a sender is served more than others.
 
 /// Heaviest weight of a sender.
-pub const MAX_WEIGHT: u16 = 1000;
+pub(crate) const MAX_WEIGHT: u16 = 1000;
 
 /// Weight of a sender at a receiver: the configured one, reduced where the sender's bytes cost more than others'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl Weight {
     pub const PARTS: u64 = 1024;
 
     /// `bytes` times this weight, at least 1.
-    pub fn multiply(self, bytes: u32) -> u32 {
+    pub(crate) fn multiply(self, bytes: u32) -> u32 {
         ((u64::from(bytes) * u64::from(self.0)) >> 16).max(1) as u32
     }
 }

@@ -39,13 +39,13 @@ impl Accounting {
     /// Enters a frame of `sender` of so many `bytes` that was enqueued for `receiver`. Its bytes count here, though none was
     /// copied, and again when it is delivered: an enqueued frame costs its sender at both, and without its bytes a large frame
     /// would seem as expensive per byte as a small one.
-    pub fn enter_waiting(&mut self, sender: PortId, receiver: PortId, bytes: u64) {
+    pub(crate) fn enter_waiting(&mut self, sender: PortId, receiver: PortId, bytes: u64) {
         let bytes = bytes.max(SHORTEST.into());
         self.add(Item { sender, receiver: Some(receiver), work_units: work_units::FRAME, bytes });
     }
 
     /// Enters work for `port` that moved no bytes, perhaps in vain: it says nothing about the cost of bytes.
-    pub fn enter_work_units(&mut self, port: PortId, work_units: u64) {
+    pub(crate) fn enter_work_units(&mut self, port: PortId, work_units: u64) {
         self.add(Item { sender: port, receiver: None, work_units, bytes: 0 });
     }
 
@@ -61,7 +61,7 @@ impl Accounting {
 
     /// Whether there is more than one entry, so frames of more than one sender or receiver.
     #[inline]
-    pub fn is_mixed(&self) -> bool {
+    pub(crate) fn is_mixed(&self) -> bool {
         self.items.len() > 1
     }
 

@@ -53,7 +53,7 @@ impl CpuTime {
 
     /// A poll iteration begins in moment `now`.
     #[inline]
-    pub fn begin_pass(&mut self, now: Cycles) {
+    pub(crate) fn begin_pass(&mut self, now: Cycles) {
         (self.now, self.charged_until) = (now, now);
         self.times.begin_pass();
         self.stolen.begin_pass(now);
@@ -61,14 +61,14 @@ impl CpuTime {
 
     /// A poll iteration moved so many `frames`; returns the cycles that it took.
     #[inline]
-    pub fn end_pass(&mut self, frames: u32) -> Cycles {
+    pub(crate) fn end_pass(&mut self, frames: u32) -> Cycles {
         let took = if frames > 0 { cycles().saturating_sub(self.now) } else { 0 };
         self.times.end_pass(frames, took);
         took
     }
 
     /// The worker slept for so long by itself; that is no stolen time.
-    pub fn slept(&mut self, span: Cycles) {
+    pub(crate) fn slept(&mut self, span: Cycles) {
         self.stolen.slept(span);
     }
 
@@ -80,28 +80,28 @@ impl CpuTime {
 
     /// `port` is backlogged: it has more frames than it was served.
     #[inline]
-    pub fn mark_backlogged(&mut self, port: PortId) {
+    pub(crate) fn mark_backlogged(&mut self, port: PortId) {
         self.times.mark_backlogged(port);
     }
 
     /// True if `port` was throttled in the last poll iteration.
-    pub fn is_throttled(&self, port: PortId) -> bool {
+    pub(crate) fn is_throttled(&self, port: PortId) -> bool {
         self.times.is_throttled(port)
     }
 
     /// True if some port was throttled in this poll iteration.
-    pub fn has_throttled(&self) -> bool {
+    pub(crate) fn has_throttled(&self) -> bool {
         self.times.has_throttled()
     }
 
     /// Weight of `port` in the fair queueing at a receiver; `weight` is the configured one.
     #[inline]
-    pub fn weight_at_receivers(&self, port: PortId, weight: u16) -> Weight {
+    pub(crate) fn weight_at_receivers(&self, port: PortId, weight: u16) -> Weight {
         self.times.weight_at_receivers(port, weight)
     }
 
     /// The accounting, and meanwhile the function [`Self::weight_at_receivers`].
-    pub fn accounting_and_weights(&mut self) -> (&mut Accounting, impl Fn(PortId, u16) -> Weight + Copy) {
+    pub(crate) fn accounting_and_weights(&mut self) -> (&mut Accounting, impl Fn(PortId, u16) -> Weight + Copy) {
         let Self { accounting, times, .. } = self;
         (accounting, |port, weight| times.weight_at_receivers(port, weight))
     }

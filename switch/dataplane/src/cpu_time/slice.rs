@@ -6,7 +6,7 @@ use crate::time::{Cycles, SLICE, cycles, in_cycles};
 
 /// See the module. The clock is read once a [`STEP`] of work units: a batch of small frames is hardly longer.
 #[derive(Debug)]
-pub struct Slice {
+pub(crate) struct Slice {
     enough: u64,
     /// The work units after which the clock is read next.
     next_look: u64,
@@ -17,13 +17,13 @@ pub struct Slice {
 impl Slice {
     /// A slice of at most `most` work units, after those so far.
     #[inline]
-    pub fn new(work_units: u64, most: u64) -> Self {
+    pub(crate) fn new(work_units: u64, most: u64) -> Self {
         Self { enough: work_units + most, next_look: work_units + STEP, until: None }
     }
 
     /// Whether it is over after so many work units.
     #[inline]
-    pub fn is_over(&mut self, work_units: u64) -> bool {
+    pub(crate) fn is_over(&mut self, work_units: u64) -> bool {
         work_units >= self.enough || (work_units >= self.next_look && self.look(work_units, cycles()))
     }
 

@@ -6,15 +6,15 @@ pub const BATCH: usize = 32;
 /// A frame, or a segment of a GSO frame, beside its bytes.
 pub const FRAME: u64 = 2048;
 /// A descriptor of a chain that is walked.
-pub const DESCRIPTOR: u64 = 64;
+pub(crate) const DESCRIPTOR: u64 = 64;
 /// Bytes of a small buffer: beyond [`BURDEN`](crate::ring::BURDEN), one more descriptor may be walked for so many bytes of the
 /// frame.
 pub const SMALL: u32 = 256;
 /// A descriptor chain that is opened or completed.
-pub const TOUCH: u64 = 512;
+pub(crate) const TOUCH: u64 = 512;
 /// A service quantum ends after this many, so that others need not wait for long: some dozen of the largest frames.
-pub const TURN: u64 = 1 << 20;
+pub(crate) const TURN: u64 = 1 << 20;
 /// The clock is read after this many: one of the largest frames, or a dozen small ones.
 pub const STEP: u64 = 1 << 15;
 /// After this many for enqueued frames, or for frames of link emulation, the rest is left to the next poll iteration.
-pub const WAITING: u64 = 2 * TURN;
+pub(crate) const WAITING: u64 = 2 * TURN;

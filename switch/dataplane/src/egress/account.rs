@@ -62,12 +62,12 @@ impl Turns {
     }
 
     /// Enqueued packets of `sender`.
-    pub fn waiting_of(&self, sender: PortId) -> u32 {
+    pub(crate) fn waiting_of(&self, sender: PortId) -> u32 {
         self.senders.iter().find(|queue| queue.port == sender).map_or(0, |queue| queue.flows.waiting())
     }
 
     /// Quanta given since this was last asked.
-    pub fn take_taken(&mut self) -> u64 {
+    pub(crate) fn take_taken(&mut self) -> u64 {
         std::mem::take(&mut self.taken)
     }
 
@@ -97,7 +97,7 @@ impl Turns {
 
     /// The same as if senders with a next packet of `too_long` bytes or more had nothing enqueued: against head-of-line blocking by
     /// a long frame.
-    pub fn next_below(&mut self, too_long: u32, wait_queue: &WaitQueue) -> Option<Spot> {
+    pub(crate) fn next_below(&mut self, too_long: u32, wait_queue: &WaitQueue) -> Option<Spot> {
         for _ in 0..self.senders.len() {
             let sender = self.senders.front_mut()?;
             let spot = sender.flows.next(wait_queue)?;
@@ -157,7 +157,7 @@ impl Turns {
     }
 
     /// Removes every packet for which `condition` holds, and calls `taken` with each.
-    pub fn remove_if(
+    pub(crate) fn remove_if(
         &mut self,
         wait_queue: &mut WaitQueue,
         condition: impl Fn(&crate::packet::Packet) -> bool,

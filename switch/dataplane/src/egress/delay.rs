@@ -61,7 +61,7 @@ impl Ord for Flight {
 
 /// Result of sending one packet along the link, in frames of the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LineOutcome {
+pub(crate) struct LineOutcome {
     /// All of them.
     pub frames: u32,
     /// Those that were lost, by the loss of the path.
@@ -83,7 +83,7 @@ struct WireFrame<'a> {
 
 /// See the module.
 #[derive(Debug)]
-pub struct DelayLine {
+pub(crate) struct DelayLine {
     path: Arc<Path>,
     account: Arc<Account>,
     rng: Rng,
@@ -101,7 +101,7 @@ pub struct DelayLine {
 
 impl DelayLine {
     /// An emulated link along `path`, with frames that take memory from `account`; `seed` determines losses and delays.
-    pub fn new(path: Arc<Path>, account: Arc<Account>, seed: u64) -> Self {
+    pub(crate) fn new(path: Arc<Path>, account: Arc<Account>, seed: u64) -> Self {
         Self {
             path,
             account,
@@ -121,17 +121,17 @@ impl DelayLine {
     }
 
     /// Uses `path` from now on; frames in flight keep their time of arrival.
-    pub fn set_path(&mut self, path: Arc<Path>) {
+    pub(crate) fn set_path(&mut self, path: Arc<Path>) {
         self.path = path;
     }
 
     /// True if frames may bypass it: its path is clear and no frame is in flight.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.flights.is_empty() && self.path.is_clear()
     }
 
     /// Sends a copy of `packet` in moment `now`: as it is, or each of its segments.
-    pub fn take(&mut self, packet: &Packet, now: Cycles) -> LineOutcome {
+    pub(crate) fn take(&mut self, packet: &Packet, now: Cycles) -> LineOutcome {
         let mut taken = LineOutcome::default();
         match if self.path.only_delays() { None } else { Cutter::new(packet, true) } {
             Some(cutter) => self.take_segments(packet, cutter, now, &mut taken),
@@ -240,34 +240,34 @@ impl DelayLine {
     }
 
     /// Frames in flight.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.flights.len()
     }
 
     /// True if no frame is in flight.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.flights.is_empty()
     }
 
     /// Releases the frames that were placed. To be called once they were published to the receiver.
-    pub fn forget_placed(&mut self) {
+    pub(crate) fn forget_placed(&mut self) {
         self.placed.clear();
     }
 
     /// True if frames were placed and not released since.
-    pub fn has_placed(&self) -> bool {
+    pub(crate) fn has_placed(&self) -> bool {
         !self.placed.is_empty()
     }
 
     /// When the next frame arrives.
     #[inline]
-    pub fn due(&self) -> Option<Cycles> {
+    pub(crate) fn due(&self) -> Option<Cycles> {
         self.flights.peek().map(|Reverse(flight)| flight.due)
     }
 
     /// Passes the next frame, if it has arrived at `now`, to `place` as a packet. It stays the first in flight until `place`
     /// returns that it is done with.
-    pub fn serve<R>(&mut self, now: Cycles, packet: &mut Packet, place: impl FnOnce(&mut Packet) -> (R, bool)) -> Option<R> {
+    pub(crate) fn serve<R>(&mut self, now: Cycles, packet: &mut Packet, place: impl FnOnce(&mut Packet) -> (R, bool)) -> Option<R> {
         let mut first = self.flights.peek_mut().filter(|first| first.0.due <= now)?;
         let flight = &mut first.0;
         packet.source = flight.source;

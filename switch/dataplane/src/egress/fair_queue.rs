@@ -29,7 +29,7 @@ struct BlockedSender {
 
 /// See the module.
 #[derive(Debug)]
-pub struct FairQueue {
+pub(crate) struct FairQueue {
     blocked_senders: Vec<BlockedSender>,
     /// The least count of the senders that were backlogged in the previous poll iteration.
     last: Option<u64>,
@@ -42,13 +42,13 @@ pub struct FairQueue {
 
 impl FairQueue {
     /// Begins in moment `now`, and forgets senders after so many cycles.
-    pub fn new(now: Cycles, memory: Cycles) -> Self {
+    pub(super) fn new(now: Cycles, memory: Cycles) -> Self {
         Self { blocked_senders: Vec::new(), last: None, start: 0, memory, now }
     }
 
     /// A poll iteration begins in moment `now`, unless it has already; false if no blocked sender is left.
     #[inline]
-    pub fn begin_pass(&mut self, now: Cycles) -> bool {
+    pub(crate) fn begin_pass(&mut self, now: Cycles) -> bool {
         if self.now != now {
             let (before, memory) = (self.now, self.memory);
             let wanting =
@@ -76,26 +76,26 @@ impl FairQueue {
 
     /// Whether `sender` may have room, or must let the senders behind it catch up.
     #[inline]
-    pub fn may_send(&self, sender: PortId) -> bool {
+    pub(crate) fn may_send(&self, sender: PortId) -> bool {
         let Some(last) = self.last else { return true };
         let own = self.blocked_senders.iter().find(|blocked_sender| blocked_sender.sender == sender);
         own.is_none_or(|own| own.run <= last + LEAD * Weight::PARTS)
     }
 
     /// `sender` found no room: it is blocked, and backlogged.
-    pub fn came(&mut self, sender: PortId) {
+    pub(super) fn came(&mut self, sender: PortId) {
         self.blocked_sender(sender);
     }
 
     /// `sender` is not backlogged any more.
-    pub fn clear_backlog(&mut self, sender: PortId) {
+    pub(crate) fn clear_backlog(&mut self, sender: PortId) {
         if let Some(blocked_sender) = self.blocked_senders.iter_mut().find(|blocked_sender| blocked_sender.sender == sender) {
             blocked_sender.wants = false;
         }
     }
 
     /// So many `bytes` of `sender`, with weight `weight`, were sent; it is backlogged until [`Self::clear_backlog`] is called.
-    pub fn went(&mut self, sender: PortId, weight: Weight, bytes: u64) {
+    pub(super) fn went(&mut self, sender: PortId, weight: Weight, bytes: u64) {
         self.blocked_sender(sender).run += weight.divide(bytes);
     }
 

@@ -32,7 +32,7 @@ struct List {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Flows {
+pub(super) struct Flows {
     buckets: [Flow; BUCKETS],
     /// New flows: they began since they were last empty.
     new: List,
@@ -51,17 +51,17 @@ impl Default for Flows {
 
 impl Flows {
     /// True if no packet is enqueued.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.waiting == 0
     }
 
     /// Enqueued packets.
-    pub fn waiting(&self) -> u32 {
+    pub(super) fn waiting(&self) -> u32 {
         self.waiting
     }
 
     /// Appends the packet at `spot` to its flow.
-    pub fn push(&mut self, spot: Spot, wait_queue: &mut WaitQueue) {
+    pub(super) fn push(&mut self, spot: Spot, wait_queue: &mut WaitQueue) {
         let bucket = wait_queue.packet(spot).flow_hash() as u8 % BUCKETS as u8;
         let flow = &mut self.buckets[usize::from(bucket)];
         self.waiting += 1;
@@ -79,7 +79,7 @@ impl Flows {
     }
 
     /// The next packet, which stays so until it is served or a new flow begins.
-    pub fn next(&mut self, wait_queue: &WaitQueue) -> Option<Spot> {
+    pub(super) fn next(&mut self, wait_queue: &WaitQueue) -> Option<Spot> {
         if self.is_empty() {
             return None;
         }
@@ -130,7 +130,7 @@ impl Flows {
     }
 
     /// Removes the packet that [`Self::next`] named and charges its flow; the caller frees its spot.
-    pub fn served(&mut self, wait_queue: &WaitQueue) -> Option<Spot> {
+    pub(super) fn served(&mut self, wait_queue: &WaitQueue) -> Option<Spot> {
         let spot = self.next(wait_queue)?;
         let bucket = if self.new.head != NONE { self.new.head } else { self.old.head };
         let flow = &mut self.buckets[usize::from(bucket)];
@@ -141,7 +141,7 @@ impl Flows {
     }
 
     /// Removes and frees every packet for which `condition` holds, and calls `taken` with each; returns how many.
-    pub fn remove_if(
+    pub(crate) fn remove_if(
         &mut self,
         wait_queue: &mut WaitQueue,
         condition: &impl Fn(&Packet) -> bool,

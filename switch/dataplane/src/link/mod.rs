@@ -35,7 +35,7 @@ pub struct Path {
 
 impl Path {
     /// True if frames pass without any impairment.
-    pub fn is_clear(&self) -> bool {
+    pub(crate) fn is_clear(&self) -> bool {
         let Self { delay, jitter, loss, bursts, duplicate, rate, .. } = self;
         (*delay, *jitter, *rate) == (0, 0, 0) && *loss == 0.0 && *duplicate == 0.0 && bursts.is_none()
     }

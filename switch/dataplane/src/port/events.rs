@@ -8,21 +8,21 @@ use crate::time::cycles;
 
 /// Rate limit of one kind of log lines about a port. Lines that are left out are counted.
 #[derive(Debug)]
-pub struct EventLog {
+pub(crate) struct EventLog {
     rate: Limiter,
     left_out: AtomicU64,
 }
 
 impl EventLog {
     /// A log of `lines` a second, after a burst of ten seconds' worth, and of at least 32.
-    pub fn new(lines: u64) -> Self {
+    pub(crate) fn new(lines: u64) -> Self {
         let rate = Limiter::default();
         rate.set(&Limit { packets: Some(lines), burst_ms: Some(10_000), ..Limit::default() });
         Self { rate, left_out: AtomicU64::new(0) }
     }
 
     /// Whether one more line may be written now: if so, with the number of lines that were left out since the last.
-    pub fn admit(&self) -> Option<u64> {
+    pub(crate) fn admit(&self) -> Option<u64> {
         let now = cycles();
         if !self.rate.is_open(now) {
             self.left_out.fetch_add(1, Ordering::Relaxed);
@@ -38,14 +38,14 @@ const COUNT_PAUSE: Duration = Duration::from_secs(60);
 
 /// A count of which an event tells now and then.
 #[derive(Debug, Default)]
-pub struct ToldCount {
+pub(crate) struct ToldCount {
     count: u64,
     at: Option<Instant>,
 }
 
 impl ToldCount {
     /// The growth of the count since the last event about it, if one is due at `now`.
-    pub fn news(&mut self, count: u64, now: Instant) -> Option<u64> {
+    pub(crate) fn news(&mut self, count: u64, now: Instant) -> Option<u64> {
         let is_due = self.at.is_none_or(|at| now.saturating_duration_since(at) >= COUNT_PAUSE);
         if count == self.count || !is_due {
             return None;

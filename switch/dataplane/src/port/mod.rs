@@ -250,7 +250,7 @@ impl Port {
     }
 
     /// Bytes that it has received from all workers.
-    pub fn delivered_bytes(&self) -> u64 {
+    pub(crate) fn delivered_bytes(&self) -> u64 {
         self.counters.iter().map(|counters| counters.receive_bytes.get()).sum()
     }
 
@@ -277,12 +277,12 @@ impl Port {
     }
 
     /// Account of the memory for its frames on emulated links.
-    pub fn on_links(&self) -> &Arc<Account> {
+    pub(crate) fn on_links(&self) -> &Arc<Account> {
         &self.on_links
     }
 
     /// Seed of the losses and delays on the emulated link before queue pair `pair`.
-    pub fn seed_of_link(&self, pair: u16) -> u64 {
+    pub(crate) fn seed_of_link(&self, pair: u16) -> u64 {
         self.seed.wrapping_add(u64::from(pair))
     }
 
@@ -292,12 +292,12 @@ impl Port {
     }
 
     /// Whether it is present; it stays so, or not, for as long as the caller holds this.
-    pub fn presence(&self) -> RwLockReadGuard<'_, bool> {
+    pub(crate) fn presence(&self) -> RwLockReadGuard<'_, bool> {
         self.present.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes it: waits for the current users of [`Self::presence`], and no ring of it starts any more.
-    pub fn retire(&self) {
+    pub(crate) fn retire(&self) {
         *self.present.write().unwrap_or_else(PoisonError::into_inner) = false;
     }
 
@@ -333,7 +333,7 @@ impl Port {
     }
 
     /// Serializes stops of this port's rings: the second one finds the base that the first has kept.
-    pub fn one_stop_at_a_time(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn one_stop_at_a_time(&self) -> MutexGuard<'_, ()> {
         self.stopping.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -424,7 +424,7 @@ impl Port {
     }
 
     /// Tells of the first drops for each reason that were not told yet.
-    pub fn tell_first_drops(&self) {
+    pub(crate) fn tell_first_drops(&self) {
         const { assert!(DropReason::ALL.len() <= 64, "a bit a reason") };
         for &reason in DropReason::ALL {
             let bit = 1 << reason as u32;
@@ -440,7 +440,7 @@ impl Port {
     }
 
     /// Tells of limits that held frames back since they were last told of, once a minute each.
-    pub fn tell_limits(&self, now: Instant) {
+    pub(crate) fn tell_limits(&self, now: Instant) {
         let reached = |count: fn(&PortCounters) -> u64| self.counters.iter().map(count).sum::<u64>();
         let limits =
             [("transmit", reached(|cell| cell.transmit_limited.get())), ("receive", reached(|cell| cell.receive_limited.get()))];
@@ -502,7 +502,7 @@ impl Port {
     }
 
     /// Adds so many to them, or subtracts, up to `most`; returns all.
-    pub fn change_paid(&self, bytes: i64, most: u64) -> u64 {
+    pub(crate) fn change_paid(&self, bytes: i64, most: u64) -> u64 {
         let after = |paid: u64| paid.saturating_add_signed(bytes).min(most);
         self.paid.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |paid| Some(after(paid))).map_or(0, after)
     }
@@ -601,7 +601,7 @@ impl Port {
     }
 
     /// Keeps the base of a ring that was stopped without a request of its front end, until it is requested.
-    pub fn remember_base(&self, key: RingKey, base: u16) {
+    pub(crate) fn remember_base(&self, key: RingKey, base: u16) {
         self.inner().bases.insert(key, base);
     }
 

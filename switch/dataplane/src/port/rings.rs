@@ -43,7 +43,7 @@ impl Rings {
     }
 
     /// Forgets filled rings that do not run any more.
-    pub fn forget_ended(&mut self) {
+    pub(crate) fn forget_ended(&mut self) {
         let running = &self.running;
         self.filled.retain(|(key, slot)| running.get(key).is_some_and(|ring| ring.entry.slot == *slot));
     }

@@ -14,7 +14,7 @@ const KEPT: usize = 16;
 
 /// A MAC address was learned at another port than before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Move {
+pub(crate) struct Move {
     /// The MAC address.
     pub learned_address: LearnedAddress,
     /// The port where it was.
@@ -25,7 +25,7 @@ pub struct Move {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct MoveLog {
+pub(crate) struct MoveLog {
     count: AtomicU64,
     /// Moves since they were last taken, one an address.
     last: Mutex<Vec<Move>>,
@@ -34,7 +34,7 @@ pub struct MoveLog {
 
 impl MoveLog {
     /// Counts `moved`, and keeps it if there is room.
-    pub fn note(&self, moved: Move) {
+    pub(crate) fn note(&self, moved: Move) {
         self.count.fetch_add(1, Ordering::Relaxed);
         // A worker does not wait for another one, or for the thread that takes them.
         let Ok(mut last) = self.last.try_lock() else { return };
@@ -50,18 +50,18 @@ impl MoveLog {
     }
 
     /// Moves since the segment was made.
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
     /// Whether an address moved since this was last asked.
-    pub fn has_moved(&self) -> bool {
+    pub(crate) fn has_moved(&self) -> bool {
         self.has_last.load(Ordering::Relaxed) && self.has_last.swap(false, Ordering::Acquire)
     }
 
     /// Takes the last moves: each address once, from where it was first to where it was last. An address that is back where it
     /// was is among them.
-    pub fn take(&self) -> Vec<Move> {
+    pub(crate) fn take(&self) -> Vec<Move> {
         std::mem::take(&mut self.last.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -55,7 +55,7 @@ impl Mailbox {
 
     /// True if there are commands.
     #[inline]
-    pub fn has_post(&self) -> bool {
+    pub(crate) fn has_post(&self) -> bool {
         self.post.has_any()
     }
 
@@ -114,7 +114,10 @@ impl WorkerHandle {
     }
 
     /// As [`Self::ask`], for answers that depend on a later event: the worker keeps the reply sender until then.
-    pub fn ask_later<R: Send + 'static>(&self, command: impl FnOnce(&mut Worker, mpsc::Sender<R>) + Send + 'static) -> Option<R> {
+    pub(crate) fn ask_later<R: Send + 'static>(
+        &self,
+        command: impl FnOnce(&mut Worker, mpsc::Sender<R>) + Send + 'static,
+    ) -> Option<R> {
         let (reply, answer) = mpsc::channel();
         self.tell(move |worker| command(worker, reply));
         answer.recv().ok()

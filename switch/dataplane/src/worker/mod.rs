@@ -171,7 +171,7 @@ impl Worker {
     }
 
     /// Copies no more for capture `number`.
-    pub fn remove_tap(&mut self, number: u64) -> Option<Tap> {
+    pub(crate) fn remove_tap(&mut self, number: u64) -> Option<Tap> {
         self.egress.work.taps.remove(number)
     }
 
@@ -182,7 +182,7 @@ impl Worker {
 
     /// Ends while frames may be in flight between workers. The memory of its virtqueues stays mapped, because other workers may be
     /// reading frames there; commands that wait for its answers fail.
-    pub fn abandon(mut self) {
+    pub(crate) fn abandon(mut self) {
         let unanswered: Vec<_> = self.sources.iter().filter_map(|(_, source)| source.when_back.take()).collect();
         std::mem::forget(self);
         drop(unanswered);

@@ -45,7 +45,7 @@ impl Worker {
     }
 
     /// Uses the forwarding table `table` in `segment` from now on; the flow caches of its senders are emptied.
-    pub fn set_table(&mut self, segment: SegmentId, table: Arc<Table>) {
+    pub(crate) fn set_table(&mut self, segment: SegmentId, table: Arc<Table>) {
         self.port_table.set_table(segment, table);
         for (_, source) in self.sources.iter().filter(|(_, source)| source.port.segment.id == segment) {
             source.flow_cache = FlowCache::default();
@@ -102,7 +102,7 @@ impl Worker {
     ///
     /// # Errors
     /// The kernel refuses to watch them, or the port is not in the worker's port table.
-    pub fn add_ends(&mut self, port: PortId, pair: u16, session: u32, ends: Ends) -> std::io::Result<Slot> {
+    pub(crate) fn add_ends(&mut self, port: PortId, pair: u16, session: u32, ends: Ends) -> std::io::Result<Slot> {
         self.port_table.note_session(port, session);
         let port = self.port_table.port(port).ok_or_else(|| std::io::Error::other("the port is gone"))?;
         // Frames of a TAP or stream end request only offloads that the switch negotiated with it, so all are allowed.
@@ -215,7 +215,7 @@ impl Worker {
     }
 
     /// Whether any frame from or to `port` is in flight or enqueued here.
-    pub fn has_under_way(&mut self, port: PortId) -> bool {
+    pub(crate) fn has_under_way(&mut self, port: PortId) -> bool {
         let from = self.sources.iter().any(|(_, source)| source.port.id == port && source.feed.in_flight() > 0);
         from || self.egress.has_under_way(port)
     }
@@ -271,7 +271,7 @@ impl Worker {
     }
 
     /// Learns `address` at `port` for an announcement, within the port's flood limits; false if it may not be announced. Counts it.
-    pub fn learn_announced(&mut self, port: &Arc<Port>, address: MacAddress) -> bool {
+    pub(crate) fn learn_announced(&mut self, port: &Arc<Port>, address: MacAddress) -> bool {
         let Some(segment) = self.port_table.members(port.segment.id).filter(|_| self.port_table.knows(port)) else { return false };
         // The worker may have slept until this command: its own second may be long ago, and an address that is learned then would
         // age out at once.

@@ -14,7 +14,7 @@ use std::sync::{
 
 /// See the module.
 #[derive(Debug)]
-pub struct Post<T> {
+pub(crate) struct Post<T> {
     /// `None` once it is closed.
     items: Mutex<Option<Vec<T>>>,
     any: AtomicBool,
@@ -28,7 +28,7 @@ impl<T> Default for Post<T> {
 
 impl<T> Post<T> {
     /// Puts `item` down; it is dropped if the post is closed. The collecting worker may be asleep: wake it after this.
-    pub fn put(&self, item: T) {
+    pub(super) fn put(&self, item: T) {
         let refused = match &mut *self.items.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(items) => {
                 items.push(item);
@@ -43,7 +43,7 @@ impl<T> Post<T> {
 
     /// Drops the items that were not collected, and all that are put down from now on. The collecting worker may be asleep, as in
     /// [`Self::put`].
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         let left = self.items.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.any.store(true, Ordering::Release);
         drop(left);
@@ -51,12 +51,12 @@ impl<T> Post<T> {
 
     /// True if there is something to collect.
     #[inline]
-    pub fn has_any(&self) -> bool {
+    pub(crate) fn has_any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
 
     /// Takes all items, in order; `None` if the post is closed.
-    pub fn collect(&self) -> Option<Vec<T>> {
+    pub(super) fn collect(&self) -> Option<Vec<T>> {
         let mut items = self.items.lock().unwrap_or_else(PoisonError::into_inner);
         self.any.store(items.is_none(), Ordering::Relaxed);
         items.as_mut().map(std::mem::take)
