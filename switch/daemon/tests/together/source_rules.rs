@@ -16,10 +16,10 @@ const CRATES: [&str; 5] = ["virtq", "model", "dataplane", "backends", "daemon"];
 
 /// Terms of the field, each with the file that handles it: a search for the term finds the file's head.
 const FOUND_BY_TERM: [(&str, &str); 4] = [
-    ("backpressure", "dataplane/sources/mod.rs"),
+    ("backpressure", "dataplane/ingress/source.rs"),
     ("interrupt coalescing", "virtq/notification.rs"),
     ("fdb aging", "dataplane/table.rs"),
-    ("head-of-line blocking", "dataplane/outlets/mod.rs"),
+    ("head-of-line blocking", "dataplane/egress/mod.rs"),
 ];
 
 /// The repository's top folder.
