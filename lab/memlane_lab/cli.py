@@ -48,6 +48,7 @@ app.add_typer(topo, name="topo")
 app.add_typer(predictions.app, name="model")
 app.command()(predictions.calibrate)
 app.command("predict")(predictions.predict_command)
+app.command("plan")(predictions.plan_command)
 
 
 def _experiments(begun: str) -> list[str]:

@@ -82,7 +82,7 @@ def _tables(page: str) -> Iterator[tuple[str, str, list[str], list[list[str]]]]:
 
 
 def _measure(heading: str) -> str | None:
-    """The measure of a heading, behind whose title a unit may stand."""
+    """The measure of a heading: its title, with or without a unit behind."""
     known = [title for title in TITLES if heading == title or heading.startswith(f"{title}, ")]
     return TITLES[max(known, key=len)] if known else None
 
@@ -106,7 +106,7 @@ def _compared(
 
 
 def _pages() -> Iterator[tuple[Path, str, str, Any]]:
-    """Every ratio of every page: the page, its place there, its text, and what the samples say."""
+    """Every ratio of every page: the page, its place there, its text, and the ratio of the samples."""
     for run in RUNS:
         stated = {each["experiment"]["title"]: each for each in json.loads(run.read_text())["experiments"]}
         values = {title: _values(run.parent / f"{each['experiment']['name']}.csv.gz") for title, each in stated.items()}

@@ -11,11 +11,11 @@ from memlane_lab.commands import calibrate as calibration
 from memlane_lab.commands import published
 from memlane_lab.common import cache
 from memlane_lab.common.errors import LabError
-from memlane_lab.common.progress import results, say, tell
+from memlane_lab.common.progress import JsonOption, results, say, tell, tell_json
 from memlane_lab.common.sizes import parse as size
 from memlane_lab.measuring import machine
 from memlane_lab.model import check as checking
-from memlane_lab.model import fitted, observations, page, sweep, tables, what_if
+from memlane_lab.model import fitted, observations, page, planning, sweep, tables, what_if
 from memlane_lab.model.configuration import Configuration, Work
 from memlane_lab.model.fitted import Model
 from memlane_lab.model.predict import Prediction, predict
@@ -117,7 +117,7 @@ def predict_command(
     placement: Annotated[str | None, typer.Option(help="near or far; by default the one calibrated most")] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--what-if", help="copy=0, wakeups=0.5, message=0.5, cores=2x; several count together"),
+        typer.Option("--what-if", help="copy=0, wakeups=0.5, calls=0.5, cores=2x; several count together"),
     ] = None,
     host: HostOption = None,
     over: Annotated[sweep.Over | None, typer.Option("--sweep", help="draw curves over pairs, message or load")] = None,
@@ -148,7 +148,54 @@ def predict_command(
     for each in asked:
         plain = _told(model, each, what_if.WhatIf(), extrapolate=extrapolate)
         changed = _told(model, each, change, extrapolate=extrapolate) if changes else None
+        if changed and model.pooled:
+            changed = changed[0], None  # counted stages are those of streams
         results.print(tables.prediction(plain, changed, changes or ()))
+
+
+def plan_command(
+    number: Annotated[int | None, typer.Option("--guests", min=2, max=128, help="guests; none: as many as fit")] = None,
+    each: Annotated[
+        str | None, typer.Option("--each", help="rate that each guest sends, as 200Mbit; none: the most that fits")
+    ] = None,
+    message: Annotated[str, typer.Option("--message", help="bytes of a message, as 1400, 16K, 1M")] = "128K",
+    path: Annotated[str, typer.Option("--path", help="a path that was calibrated")] = "memlane",
+    host: HostOption = None,
+    extrapolate: Annotated[bool, typer.Option("--extrapolate", help="also plan beyond the calibrated range")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say whether guests fit on this host, each sending at a rate, with the CPU left and the time of a message.
+
+    Exit code 1: they do not fit.
+
+    memlane-lab plan --guests 12 --each 200Mbit
+
+    memlane-lab plan --each 200Mbit
+
+    memlane-lab plan --guests 12
+    """
+    model = fitted.read(host) if host else _own()
+    size, rate = _size(message), _bits(each) if each else None
+    if number is not None and rate is not None:
+        found = planning.plan(model, path, size, number, rate, extrapolate=extrapolate)
+    elif rate is not None:
+        found = planning.most_guests(model, path, size, rate, extrapolate=extrapolate)
+    elif number is not None:
+        found = planning.most_each(model, path, size, number, extrapolate=extrapolate)
+    else:
+        raise typer.BadParameter("a plan needs --guests, --each, or both")
+    if as_json:
+        tell_json(found)
+    else:
+        results.print(tables.plan(found))
+    raise typer.Exit(0 if found.fits else 1)
+
+
+def _bits(stated: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMG]?)(?:bit(?:/s)?)?", stated)
+    if not found or not float(found[1]):
+        raise typer.BadParameter(f"{stated!r} is no rate; rates are as 200Mbit, 1.5Gbit")
+    return float(found[1]) * {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}[found[2]]
 
 
 def _told(

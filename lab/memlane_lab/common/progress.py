@@ -1,9 +1,15 @@
 """How long work is seen: a bar with the time left on a terminal, a line now and then elsewhere."""
 
+import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any
 
+import typer
+from pydantic import BaseModel
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -24,6 +30,28 @@ def say(text: str) -> None:
 def tell(text: str) -> None:
     """One line of results: nothing in it, such as a path with brackets, is taken for markup."""
     results.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def tell_json(found: Any) -> None:  # noqa: ANN401
+    """A result as JSON: dataclasses, models, and lists of them; infinite numbers are null."""
+    results.print(json.dumps(_plain(found), indent=1), highlight=False, markup=False, soft_wrap=True)
+
+
+def _plain(found: Any) -> Any:  # noqa: ANN401
+    if isinstance(found, BaseModel):
+        return _plain(found.model_dump(mode="json"))
+    if is_dataclass(found) and not isinstance(found, type):
+        return {each.name: _plain(getattr(found, each.name)) for each in fields(found)}
+    if isinstance(found, dict):
+        return {str(name): _plain(value) for name, value in found.items()}
+    if isinstance(found, list | tuple | set):
+        return [_plain(each) for each in found]
+    if isinstance(found, float):
+        return found if math.isfinite(found) else None
+    return found if isinstance(found, str | int | bool) or found is None else str(found)
+
+
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of tables")]
 
 
 def span(seconds: float) -> str:

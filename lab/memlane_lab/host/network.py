@@ -139,7 +139,7 @@ def limit(device: str, rate: int, *, namespace: str) -> None:
 def share(device: str, rate: int, senders: Sequence[str], *, namespace: str) -> None:
     """Has a device send at most `rate` bit/s, in equal shares of all senders, each told by its MAC address.
 
-    Hierarchical token buckets (tc-htb(8)): each sender has its share for sure, and lends what it leaves.
+    Hierarchical token buckets (tc-htb(8)): each sender has its share for sure, and lends the rest of it.
     """
     lines = share_lines(device, rate, senders)
     command = [*enter(namespace), "tc", "-batch", "-"]

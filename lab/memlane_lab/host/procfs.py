@@ -130,7 +130,7 @@ def whole_host() -> HostCpu:
 def parse_host(told: str, now: float) -> HostCpu:
     """Reads /proc/stat at the time `now`.
 
-    Busy time is what idle, waiting and stolen time leave of all CPUs' time. The kernel adds up idle time exactly, but
+    Busy time is all CPUs' time without idle, waiting and stolen time. The kernel adds up idle time exactly, but
     busy time by whether a tick finds the CPU at work: of work that recurs with the ticks it counts all or nothing.
     """
     first, *rest = told.splitlines()

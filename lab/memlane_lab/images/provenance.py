@@ -1,6 +1,6 @@
 """The provenance of guests: versions of the programs that make their traffic, digests of all that they boot.
 
-Images are named by a digest of the code that makes them, so a look at what is there stands here and not beside it:
+Images are named by a digest of the code that makes them, so the look into the cache stands here and not beside it:
 otherwise every change of it would have all images built again.
 """
 

@@ -61,12 +61,17 @@ class Discrepancy(Strict):
         return np.asarray(np.linalg.inv(_covariance(np.array(self.at), self.knobs)), dtype=np.float64)
 
 
-def fit(at: Sequence[tuple[float, ...]], off: Sequence[float]) -> Discrepancy:
-    """The most probable discrepancy, given the residuals observed `at` some features."""
+def fit(
+    at: Sequence[tuple[float, ...]], off: Sequence[float], *, more: Sequence[tuple[float, float]] = ()
+) -> Discrepancy:
+    """The most probable discrepancy, given the residuals observed `at` some features.
+
+    `more`: priors of the lengths of further features behind size, pairs, load and placement.
+    """
     from scipy.optimize import minimize
 
     points, values = np.array(at), np.array(off)
-    prior = np.array(_PRIORS)
+    prior = np.array([*_PRIORS[:-1], *more, _PRIORS[-1]])
 
     def surprise(knobs: Matrix) -> float:
         covariance = _covariance(points, tuple(knobs))

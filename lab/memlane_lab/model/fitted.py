@@ -10,10 +10,11 @@ import numpy as np
 from memlane_lab.common import strict
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.strict import Strict
-from memlane_lab.model import costs, discrepancy, observations, sharing
+from memlane_lab.model import costs, discrepancy, observations, pooled, sharing
 from memlane_lab.model.configuration import Configuration, Work
 from memlane_lab.model.discrepancy import Discrepancy
 from memlane_lab.model.observations import Observation
+from memlane_lab.model.pooled import Pooled
 from memlane_lab.model.sharing import Stages
 from memlane_lab.paths import PATHS
 from memlane_lab.statistics.stats import FEWEST
@@ -76,6 +77,8 @@ class Model(Strict):
     fitted: list[Fitted]
     observed: list[Observation]
     """The observations that it was fitted from."""
+    pooled: Pooled | None = None
+    """The model of streams by counted path lengths, of all paths together."""
 
     def of(self, path: str, work: Work) -> Fitted:
         """The model of a path; raises if it was not calibrated."""
@@ -97,7 +100,13 @@ def fit(runs: Sequence[Path], disturbance: float = observations.DISTURBED) -> Mo
         if changed := differences(machines[0], machine):
             raise LabError(f"{runs[0]} and {folder} cannot be fitted together, because they differ: {changed}")
     cpus = int(read[0][0].machine["cpus"])
-    return of_observations([each for _, found in read for each in found], machines[0], cpus)
+    return with_queues(of_observations([each for _, found in read for each in found], machines[0], cpus))
+
+
+def with_queues(model: Model) -> Model:
+    """The model with that of streams by counted path lengths, fitted from the same observations."""
+    own = [each for each in model.observed if each.configuration.work is Work.STREAM]
+    return model.model_copy(update={"pooled": pooled.fit(own, model.cpus)}) if len(own) >= _FEWEST else model
 
 
 def of_observations(observed: Sequence[Observation], machine: Mapping[str, str], cpus: int) -> Model:

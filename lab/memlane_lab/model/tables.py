@@ -10,6 +10,7 @@ from memlane_lab.model import check as checking
 from memlane_lab.model.check import Checked, Errors
 from memlane_lab.model.configuration import Work
 from memlane_lab.model.fitted import Model
+from memlane_lab.model.planning import Plan
 from memlane_lab.model.predict import Bounded, Prediction
 from memlane_lab.statistics.measures import scale, significant
 
@@ -41,15 +42,18 @@ def prediction(plain: Told, changed: Told | None, changes: Sequence[str]) -> Tab
     table.columns[0].no_wrap = True
     if changed:
         table.add_column(f"with {', '.join(changes)}")
+        table.add_column("90 % of samples")
         table.add_column("times")
     others = dict(_figures(*changed)) if changed else {}
     for name, (unit, figure) in _figures(*plain):
         used = scale(unit, [figure.estimate])
         row = [name, used.text(figure.estimate), f"{used.number(figure.low)} to {used.number(figure.high)}"]
         if name in others:
-            other = others[name][1].estimate
-            times = other / figure.estimate if figure.estimate else float("nan")
-            row += [scale(unit, [other]).text(other), f"{significant(times)} x"]
+            other = others[name][1]
+            times = other.estimate / figure.estimate if figure.estimate else float("nan")
+            own = scale(unit, [other.estimate])
+            bounds = f"{own.number(other.low)} to {own.number(other.high)}"
+            row += [own.text(other.estimate), bounds, f"{significant(times)} x"]
         table.add_row(*row)
     return table
 
@@ -65,6 +69,21 @@ def _figures(stream: Prediction, answers: Prediction | None) -> Iterator[tuple[s
     if answers:
         yield "response time (asking instead)", ("s", answers.response)
         yield "  requests answered, all pairs", ("1/s", answers.rate)
+
+
+def plan(found: Plan) -> Table:
+    """The answer to a plan."""
+    used = scale("bit/s", [found.each])
+    title = f"{found.guests} guests, each sending {used.text(found.each)}: {'fits' if found.fits else 'does not fit'}"
+    table = Table("", "", title=title, show_header=False, **_PLAIN)
+    needed, most = map(significant, found.needed)
+    table.add_row("CPUs needed", f"{needed} (at most {most} in 90 %)")
+    table.add_row("CPUs left", significant(found.left))
+    if found.fits:
+        table.add_row("a message takes, 99th percentile", scale("s", [found.p99]).text(found.p99))
+    else:
+        table.add_row("because", found.reason)
+    return table
 
 
 def errors(checked: Sequence[Checked]) -> Iterator[Table]:

@@ -1,4 +1,8 @@
-"""What-ifs: costs and CPUs changed before the host shares them, as `copy=0`, `wakeups=0.5`, `cores=2x`."""
+"""What-ifs: costs and CPUs changed before the host shares them, as `copy=0`, `wakeups=0.5`, `cores=2x`.
+
+A model with counted path lengths changes stages of them: the copies between guests, notification and scheduling, system
+calls. A model without has costs of a message, a byte and a wake-up only.
+"""
 
 import re
 from collections.abc import Sequence
@@ -18,8 +22,16 @@ class WhatIf(Strict):
     """The cost that grows with bytes: copies between users, kernels and guests, and checksums where there are any."""
     wakeups: float = 1.0
     """Of how often parties are woken, and of the time in which all wait for a CPU to wake."""
+    calls: float = 1.0
+    """System calls of guests and network."""
     cores: float = 1.0
     """Of the host's CPUs; a guest still has one processor."""
+
+    @property
+    def changed(self) -> dict[str, float]:
+        """The changed words and their factors."""
+        told = {"message": self.message, "copy": self.copy_, "wakeups": self.wakeups, "calls": self.calls}
+        return {word: factor for word, factor in (told | {"cores": self.cores}).items() if factor != 1.0}
 
     def stages(self, stages: Stages) -> Stages:
         """The same with these costs."""
@@ -37,11 +49,11 @@ def parse(words: Sequence[str]) -> WhatIf:
     """The changes of `--what-if`: NAME=FACTOR each."""
     found: dict[str, float] = {}
     for word in words:
-        stated = re.fullmatch(r"(copy|wakeups|message|cores)=(\d+(?:\.\d+)?)x?", word)
+        stated = re.fullmatch(r"(copy|wakeups|message|calls|cores)=(\d+(?:\.\d+)?)x?", word)
         if not stated or (stated[1] == "cores" and float(stated[2]) == 0):
             raise LabError(
-                f"--what-if {word!r} says nothing: it takes copy, message, wakeups or cores, and a factor, as copy=0, "
-                "wakeups=0.5, cores=2x"
+                f"--what-if {word!r} says nothing: it takes copy, message, wakeups, calls or cores, and a factor, "
+                "as copy=0, wakeups=0.5, cores=2x"
             )
         found["copy_" if stated[1] == "copy" else stated[1]] = float(stated[2])
     return WhatIf(**found)

@@ -1,7 +1,7 @@
 """The bridge at its best where fairness is asked: a limit that gives each sender a class of its own.
 
-Without it a limit is a token bucket over one queue (FIFO), in which senders crowd each other out. Nobody has it unless
-somebody configures it, for each receiver and each sender.
+Without it a limit is a token bucket over one queue (FIFO), in which senders crowd each other out. The classes have to
+be configured, for each receiver and each sender.
 """
 
 from typing import ClassVar

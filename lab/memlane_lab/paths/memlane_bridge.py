@@ -1,4 +1,4 @@
-"""A bridge whose guests have the same driver as memlane's: memlane only carries each guest's frames to a TAP.
+"""The bridge behind the same guest driver as memlane's: memlane only carries each guest's frames to a TAP.
 
 User Mode Linux reaches the bridge by a TAP driver of its own, so that a ratio to the path `bridge` is one of drivers,
 too. Here each guest has a vhost-user port and a TAP on a segment of their own, and the kernel's bridge joins the TAPs:
