@@ -3,8 +3,8 @@
 //! A worker never waits for the reader of a capture: each has a bounded ring of its own to it, and frames that do not fit are
 //! counted as missed. Without a capture a tap is one branch.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use memlane_observe::bpf;
 use rtrb::chunks::ChunkError;
@@ -31,8 +31,8 @@ pub(crate) const CAPTURES: usize = 4;
 /// Which frames a capture is to have, and how much of each.
 #[derive(Clone, Debug, Default)]
 pub struct CaptureOrder {
-    /// At which ports; all if it is `None`.
-    pub ports: Option<Vec<PortId>>,
+    /// At the ports of these names, also those that come later; at all if it is `None`.
+    pub ports: Option<Vec<String>>,
     /// Only those that are dropped.
     pub drops_only: bool,
     /// Most bytes of a frame.
@@ -141,8 +141,8 @@ impl Seen {
 #[derive(Debug)]
 struct Shared {
     order: CaptureOrder,
-    /// One bit a port.
-    ports: Option<Box<[u64]>>,
+    /// One bit a port; all are captured if there are none.
+    ports: Option<Box<[AtomicU64]>>,
     /// Frames that found no room, by their ports.
     missed: Box<[AtomicU64]>,
 }
@@ -167,11 +167,7 @@ pub struct TapReader {
 
 /// A capture of what `workers` workers see: a tap for each, and their reader.
 pub fn capture(number: u64, order: CaptureOrder, workers: usize) -> (Vec<Tap>, TapReader) {
-    let ports = order.ports.as_ref().map(|ports| {
-        let mut bits = vec![0_u64; MAX_PORTS.div_ceil(64)].into_boxed_slice();
-        ports.iter().for_each(|port| bits[port.index() / 64] |= 1 << (port.index() % 64));
-        bits
-    });
+    let ports = order.ports.is_some().then(|| std::iter::repeat_with(AtomicU64::default).take(MAX_PORTS.div_ceil(64)).collect());
     let missed = std::iter::repeat_with(AtomicU64::default).take(MAX_PORTS).collect();
     let shared = Arc::new(Shared { order, ports, missed });
     let bytes = (RINGS / workers.max(1)).clamp(LEAST_RING, MOST_RING);
@@ -180,6 +176,29 @@ pub fn capture(number: u64, order: CaptureOrder, workers: usize) -> (Vec<Tap>, T
         .map(|(to, from)| (Tap { number, shared: Arc::clone(&shared), to }, from))
         .unzip();
     (taps, TapReader { shared, from, held: Vec::new() })
+}
+
+/// A port's bit in the word of its number.
+fn bit(port: PortId) -> u64 {
+    1 << (port.index() % 64)
+}
+
+/// Tells a capture which port has a number now.
+#[derive(Debug)]
+pub(crate) struct Follower(Weak<Shared>);
+
+impl Follower {
+    /// The port called `name` has the number `port` from now on: whether it is captured does not depend on the port before.
+    pub(crate) fn follow(&self, port: PortId, name: &str) {
+        let Some(shared) = self.0.upgrade() else { return };
+        let (Some(bits), Some(names)) = (&shared.ports, &shared.order.ports) else { return };
+        let word = &bits[port.index() / 64];
+        if names.iter().any(|wanted| wanted == name) {
+            word.fetch_or(bit(port), Ordering::Relaxed);
+        } else {
+            word.fetch_and(!bit(port), Ordering::Relaxed);
+        }
+    }
 }
 
 /// A frame as a filter reads it.
@@ -198,7 +217,7 @@ impl bpf::Frame for Filtered<'_> {
 impl Tap {
     fn takes(&self, port: PortId, sight: Sight) -> bool {
         let Shared { order, ports, .. } = &*self.shared;
-        let at_port = ports.as_ref().is_none_or(|bits| bits[port.index() / 64] & 1 << (port.index() % 64) != 0);
+        let at_port = ports.as_ref().is_none_or(|bits| bits[port.index() / 64].load(Ordering::Relaxed) & bit(port) != 0);
         at_port && (!order.drops_only || matches!(sight, Sight::Dropped(_)))
     }
 
@@ -273,9 +292,14 @@ impl TapReader {
         &self.shared.order
     }
 
+    /// Tells the capture of new ports.
+    pub(crate) fn follower(&self) -> Follower {
+        Follower(Arc::downgrade(&self.shared))
+    }
+
     /// Counts this reader and all taps of the capture.
     #[cfg(test)]
-    pub(crate) fn taps(&self) -> std::sync::Weak<impl Sized + use<>> {
+    pub(crate) fn taps(&self) -> Weak<impl Sized + use<>> {
         Arc::downgrade(&self.shared)
     }
 }
@@ -467,8 +491,9 @@ mod tests {
     fn only_what_was_ordered_is_copied() {
         let filter =
             bpf::Program::new(&[(0x28, 0, 0, 12).into(), (0x15, 0, 1, 0x0806).into(), (6, 0, 0, 20).into(), (6, 0, 0, 0).into()]);
-        let order = CaptureOrder { ports: Some(vec![PortId(2)]), filter: Some(filter.unwrap()), ..whole() };
+        let order = CaptureOrder { ports: Some(vec!["two".into()]), filter: Some(filter.unwrap()), ..whole() };
         let (mut taps, mut reader) = taps(order);
+        (0..4).for_each(|n| reader.follower().follow(PortId(n), if n == 2 { "two" } else { "other" }));
         let frame = |kind: [u8; 2]| [[2; 12].as_slice(), &kind, &[7; 40]].concat();
         let (mut arp, mut ip) = (Packet::from_bytes(PortId(2), &frame([8, 6])), Packet::from_bytes(PortId(2), &frame([8, 0])));
         [&mut arp, &mut ip].into_iter().for_each(|packet| taps.transmit(packet));
@@ -487,5 +512,22 @@ mod tests {
         );
         assert!(taps.remove(2).is_none() && taps.remove(1).is_some());
         assert!(!taps.are_on());
+    }
+
+    #[test]
+    fn a_named_port_is_captured_by_whichever_number_it_has() {
+        let (mut taps, mut reader) = taps(CaptureOrder { ports: Some(vec!["web".into()]), ..whole() });
+        let follower = reader.follower();
+        let mut sights = |number: u16| {
+            taps.transmit(&mut Packet::from_bytes(PortId(number), &[1; 60]));
+            all(&mut reader).len()
+        };
+        assert_eq!(sights(3), 0);
+        follower.follow(PortId(3), "web");
+        assert_eq!((sights(3), sights(67)), (1, 0));
+        // It goes, and comes back with another number.
+        follower.follow(PortId(3), "db");
+        follower.follow(PortId(67), "web");
+        assert_eq!((sights(3), sights(67)), (0, 1));
     }
 }

@@ -79,10 +79,11 @@ impl CaptureRequest {
         }
         let program: Vec<Instruction> = self.program.iter().map(|&instruction| instruction.into()).collect();
         let filter = (!program.is_empty()).then(|| Program::new(&program)).transpose();
-        let ids = |name: &String| network.find(name).map(|port| port.id).ok_or_else(|| Refusal::from(NoSuchPort(name.clone())));
-        let ports = self.ports.iter().map(ids).collect::<Result<HashSet<PortId>, _>>()?;
+        if let Some(missing) = self.ports.iter().find(|name| network.find(name).is_none()) {
+            return Err(NoSuchPort(missing.clone()).into());
+        }
         Ok(CaptureOrder {
-            ports: (!ports.is_empty()).then(|| ports.into_iter().collect()),
+            ports: (!self.ports.is_empty()).then(|| self.ports.clone()),
             drops_only: self.drops,
             snaplen: self.snaplen.clamp(1, MOST_SNAPLEN),
             filter: filter.map_err(|fault| mistaken("program", fault.to_string()))?,
@@ -160,22 +161,10 @@ struct Pump {
     file: File,
 }
 
-/// The port that a frame is of.
-enum Owner {
-    /// The port that has the number now.
-    Present,
-    /// A port that was detached since.
-    Gone,
-    /// A port that was not requested, with the number of one that was.
-    Unwanted,
-}
-
 /// The pcapng file so far.
 struct File {
     writer: Writer<Vec<u8>>,
     ports: HashMap<PortId, Known>,
-    /// Names of the requested ports; all if it is empty. Numbers are not enough: that of a detached port is given to another.
-    wanted: HashSet<String>,
     filter: String,
     snaplen: u32,
     moment: Moment,
@@ -189,12 +178,10 @@ impl Pump {
         let writer = Writer::new(Vec::new(), concat!("memlane ", env!("CARGO_PKG_VERSION")))?;
         // Each interface of the file has it.
         let (filter, snaplen) = (shortened(&request.filter), capture.order().snaplen);
-        let wanted = request.ports.iter().cloned().collect();
-        let mut file =
-            File { writer, ports: HashMap::new(), wanted, filter, snaplen, moment: Moment::now(), frames: 0, missed_at_gone: 0 };
-        let ports = capture.network().ports().into_iter().map(|port| port.id);
-        let ordered = |port: &PortId| capture.order().ports.as_ref().is_none_or(|ports| ports.contains(port));
-        ports.filter(ordered).try_for_each(|port| file.look_up(port, Cycles::MAX, &capture).map(drop))?;
+        let mut file = File { writer, ports: HashMap::new(), filter, snaplen, moment: Moment::now(), frames: 0, missed_at_gone: 0 };
+        let ports = capture.network().ports();
+        let ordered = ports.iter().filter(|port| request.ports.is_empty() || request.ports.contains(&port.name));
+        ordered.map(|port| port.id).try_for_each(|port| file.look_up(port, Cycles::MAX, &capture).map(drop))?;
         Ok(Self { capture, request, to, file })
     }
 
@@ -246,10 +233,8 @@ impl Pump {
                 break;
             }
             if !looked_up.contains(&what.port) {
-                match file.look_up(what.port, what.at, capture)? {
-                    Owner::Present => drop(looked_up.insert(what.port)),
-                    Owner::Gone => {}
-                    Owner::Unwanted => continue,
+                if file.look_up(what.port, what.at, capture)? {
+                    looked_up.insert(what.port);
                 }
             }
             file.write(what, &mut bytes, capture.missed(what.port))?;
@@ -259,15 +244,14 @@ impl Pump {
 }
 
 impl File {
-    /// Writes the interface of the port that had the number `port` at `at`, if it is new.
-    fn look_up(&mut self, port: PortId, at: Cycles, capture: &Capture) -> io::Result<Owner> {
+    /// Writes the interface of the port that had the number `port` at `at`, if it is new; true if that port has the number still.
+    fn look_up(&mut self, port: PortId, at: Cycles, capture: &Capture) -> io::Result<bool> {
         // The queues may still hold frames of an earlier port with this number.
         let found = capture.network().port(port).filter(|found| found.added <= at);
         match (&found, self.ports.get(&port)) {
-            (Some(found), _) if !self.wanted.is_empty() && !self.wanted.contains(&found.name) => return Ok(Owner::Unwanted),
-            (Some(found), Some(known)) if known.name == found.name => return Ok(Owner::Present),
+            (Some(found), Some(known)) if known.name == found.name => return Ok(true),
             // Its last frames before it was detached.
-            (None, Some(_)) => return Ok(Owner::Gone),
+            (None, Some(_)) => return Ok(false),
             _ => {}
         }
         let name = found.as_ref().map_or_else(|| format!("port {}", port.0), |port| port.name.clone());
@@ -283,7 +267,7 @@ impl File {
             None => 0,
         };
         self.ports.insert(port, Known { id, name, statistics, written: statistics, told: before, before });
-        Ok(if found.is_some() { Owner::Present } else { Owner::Gone })
+        Ok(found.is_some())
     }
 
     /// Writes a frame, with the checksum that its sender left to the device.

@@ -1,12 +1,13 @@
 //! Packet captures: taps at all workers, and the readers of their copies.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use thiserror::Error;
 
 use super::{Network, Told};
 use crate::id::PortId;
-use crate::tap::{self, CAPTURES, CaptureOrder, Seen, TapReader};
+use crate::port::Port;
+use crate::tap::{self, CAPTURES, CaptureOrder, Follower, Seen, TapReader};
 use crate::time::Cycles;
 
 /// As many captures run as may.
@@ -28,19 +29,32 @@ impl Network {
     /// # Errors
     /// [`TooManyCaptures`].
     pub fn capture(self: &Arc<Self>, order: CaptureOrder) -> Result<Capture, TooManyCaptures> {
-        let number = {
-            let mut numbers = self.captures.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            if numbers.len() >= CAPTURES {
+        let (number, taps, reader) = {
+            // No port is added meanwhile.
+            let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut captures = self.running_captures();
+            if captures.len() >= CAPTURES {
                 return Err(TooManyCaptures);
             }
-            let number = numbers.last().map_or(1, |last| last + 1);
-            numbers.push(number);
-            number
+            let number = captures.last().map_or(1, |(last, _)| last + 1);
+            let (taps, reader) = tap::capture(number, order, self.workers.len());
+            let follower = reader.follower();
+            self.ports().iter().for_each(|port| follower.follow(port.id, &port.name));
+            captures.push((number, follower));
+            (number, taps, reader)
         };
-        let (taps, reader) = tap::capture(number, order, self.workers.len());
         let told = self.workers.iter().zip(taps).map(|(worker, tap)| worker.order(move |worker| worker.add_tap(tap)));
         Told(told.collect()).wait();
         Ok(Capture { network: Arc::clone(self), number, reader })
+    }
+
+    fn running_captures(&self) -> MutexGuard<'_, Vec<(u64, Follower)>> {
+        self.captures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells captures of a port that is about to be added.
+    pub(super) fn tell_captures(&self, port: &Port) {
+        self.running_captures().iter().for_each(|(_, follower)| follower.follow(port.id, &port.name));
     }
 }
 
@@ -73,7 +87,7 @@ impl Drop for Capture {
             self.network.workers.iter().map(|worker| worker.order(move |worker| worker.remove_tap(number))).collect();
         // The rings are freed by this thread: to unmap some megabytes takes a worker longer than many frames do.
         taps.into_iter().for_each(|tap| drop(tap.recv()));
-        self.network.captures.lock().unwrap_or_else(std::sync::PoisonError::into_inner).retain(|&other| other != number);
+        self.network.running_captures().retain(|&(other, _)| other != number);
     }
 }
 

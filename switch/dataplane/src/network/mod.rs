@@ -47,6 +47,7 @@ use crate::policy::PortLimits;
 use crate::port::settings::PortSettings;
 use crate::port::{Port, PortState};
 use crate::shared::Shared;
+use crate::tap::Follower;
 use crate::time::cycles;
 use crate::watchdog;
 use crate::worker::{Event, Mailbox, Quit, Worker, WorkerHandle, links};
@@ -68,8 +69,8 @@ pub struct Network {
     threads: Mutex<Vec<JoinHandle<()>>>,
     fatal: Arc<Fatal>,
     payer: Payer,
-    /// Numbers of the captures that run.
-    captures: Mutex<Vec<u64>>,
+    /// The captures that run, by their numbers.
+    captures: Mutex<Vec<(u64, Follower)>>,
     /// When first drops were last looked for; 0 before the first time.
     looked: AtomicU64,
 }

@@ -183,6 +183,7 @@ impl Network {
             // Last: workers look receivers up in the forwarding table, and all of them know this port from here on.
             let _ = segment.pin(address, id);
         }
+        self.tell_captures(&port);
         self.registry_mut().enter(&port);
         let (port_name, segment) = (port.name.clone(), port.segment.name.clone());
         self.shared.journal.add(NetworkEvent::PortAttached { port: port_name, segment });
