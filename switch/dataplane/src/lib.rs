@@ -32,6 +32,7 @@ mod outcome;
 pub mod policy;
 pub mod pool;
 pub mod port;
+mod probes;
 pub mod segment;
 pub mod settings;
 pub mod shared;

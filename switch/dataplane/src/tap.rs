@@ -14,6 +14,7 @@ use crate::frame::NetHeader;
 use crate::id::{MAX_PORTS, PortId};
 use crate::offload::checksum;
 use crate::packet::Packet;
+use crate::probes;
 use crate::stats::DropReason;
 use crate::time::{Cycles, cycles};
 
@@ -369,6 +370,7 @@ impl Taps {
     /// `packet` was dropped for `reason`, which is counted at `port`.
     #[inline]
     pub(crate) fn dropped(&mut self, packet: &Packet, port: PortId, reason: DropReason) {
+        probes::drop(port, reason, packet.length);
         if self.are_on() {
             self.see(packet, port, Sight::Dropped(reason));
         }
@@ -377,6 +379,7 @@ impl Taps {
     /// A frame of `port` was dropped for `reason` before it was read.
     #[inline]
     pub(crate) fn unread(&mut self, port: PortId, reason: DropReason) {
+        probes::drop(port, reason, 0);
         if self.are_on() {
             let id = self.next_id();
             let seen = Seen {

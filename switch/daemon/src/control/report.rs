@@ -83,6 +83,9 @@ pub struct GuestMemoryReport {
 pub struct PortReport {
     /// Its name.
     pub name: String,
+    /// Its number while it is attached, as tracepoints give it.
+    #[serde(default)]
+    pub number: u16,
     /// Its segment.
     pub segment: String,
     /// See [`PortKind::name`].
@@ -256,6 +259,7 @@ impl PortReport {
         let address = port.settings.mac.or_else(|| own(!matches!(port.kind, PortKind::Tap { .. } | PortKind::Null)));
         Some(Self {
             name: port.name.clone(),
+            number: status.id.0,
             segment: port.segment.clone(),
             kind: port.kind.name().into(),
             place: port.kind.place(),

@@ -27,7 +27,7 @@ fn reasons() -> String {
 /// The numbers of a report, with what they count.
 fn fields(document: &Value, report: &str) -> String {
     let fields = document["components"]["schemas"][report]["properties"].as_object().expect(report);
-    let is_number = |field: &&(&String, &Value)| field.1["type"] == "integer";
+    let is_number = |field: &&(&String, &Value)| field.1["type"] == "integer" && field.0 != "number";
     let row =
         |(name, field): (&String, &Value)| vec![format!("`{name}`"), prose(field["description"].as_str().unwrap_or_default())];
     table(&["counter", "meaning"], &fields.iter().filter(|field| is_number(&field)).map(row).collect::<Vec<_>>())

@@ -44,6 +44,7 @@ mod metrics;
 mod offloads;
 mod operator;
 mod port_settings;
+mod probes;
 mod properties;
 mod renamed;
 mod ring_states;

@@ -163,7 +163,12 @@ impl Egress {
     /// Removes an egress queue; `returned` is called with each packet that was enqueued for it.
     pub(crate) fn remove(&mut self, slot: Slot, mut returned: impl FnMut(&Packet)) -> Option<EgressQueue> {
         let mut queue = self.slots.remove(slot)?;
-        queue.turns.remove_if(&mut self.wait_queue, |_| true, &mut returned);
+        let (port, taps) = (queue.key.port, &mut self.work.taps);
+        let drop = |packet: &Packet| {
+            taps.dropped(packet, port, DropReason::ReceiverAbsent);
+            returned(packet);
+        };
+        queue.turns.remove_if(&mut self.wait_queue, |_| true, drop);
         self.waiting.retain(|&other| other != slot);
         self.lines.retain(|&other| other != slot);
         self.arrivals.forget(slot);
@@ -607,11 +612,14 @@ impl Egress {
         self.faults.pop()
     }
 
-    /// Removes all enqueued packets for which `condition` holds.
+    /// Removes all enqueued packets for which `condition` holds, because their transmit queue stops or moves.
     pub(crate) fn recall(&mut self, condition: impl Fn(&Packet) -> bool, mut returned: impl FnMut(&Packet, PortId)) {
         for (_, queue) in self.slots.iter_mut() {
             let port = queue.key.port;
-            queue.turns.remove_if(&mut self.wait_queue, &condition, |packet| returned(packet, port));
+            queue.turns.remove_if(&mut self.wait_queue, &condition, |packet| {
+                self.work.taps.dropped(packet, packet.source, DropReason::SenderStopped);
+                returned(packet, port);
+            });
             queue.move_on_if_served(self.now);
         }
         let slots = &self.slots;

@@ -16,6 +16,7 @@ use crate::notification::{Missed, NotificationState, Spans};
 use crate::packet::Packet;
 use crate::port::Port;
 use crate::port::queue_view::QueueView;
+use crate::probes;
 use crate::ring::{BURDEN, PlaceOutcome, Ring, RingFault};
 use crate::stats::{DropReason, PortCounters, Sampler};
 use crate::tap::Taps;
@@ -576,8 +577,16 @@ impl EgressQueue {
         let calls = self.sink.ring().map_or(0, Ring::take_calls);
         let bad = self.sink.take_bad_chains();
         let off_line = std::mem::replace(&mut self.off_line, NOTHING_OFF_LINE);
-        for (reason, count) in self.sink.take_refused().into_iter().chain(off_line) {
+        // The frames that the kernel or a peer refused are gone: their number is known.
+        for (reason, count) in self.sink.take_refused() {
+            (0..count).for_each(|_| probes::drop(self.key.port, reason, 0));
             counters.drop_frames(reason, count);
+        }
+        for (reason, count) in off_line {
+            counters.drop_frames(reason, count);
+        }
+        if calls > 0 {
+            probes::call(self.key);
         }
         if calls > 0 || bad > 0 {
             counters.interrupts.add(calls.into());

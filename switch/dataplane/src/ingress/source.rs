@@ -13,6 +13,7 @@ use crate::notification::{Missed, NotificationState, Spans};
 use crate::offload::Offloads;
 use crate::packet::{Packet, Stamp};
 use crate::port::Port;
+use crate::probes;
 use crate::ring::{Ring, RingFault, SplitRing};
 use crate::settings::{Poll, Settings};
 use crate::stats::PortCounters;
@@ -269,6 +270,7 @@ impl Source {
         let result = call(ring);
         let calls = ring.take_calls();
         if calls > 0 {
+            probes::call(self.key);
             counters(self.port()).interrupts.add(calls.into());
         }
         result

@@ -26,6 +26,7 @@ use crate::journal::{Journal, NetworkEvent};
 use crate::link::{Impairment, Path};
 use crate::memory::{Fetch, MemoryMap, Quota};
 use crate::policy::{Limit, Limiter, Policy, PortLimits};
+use crate::probes;
 use crate::ring::{Call, Called, InterruptBreaker};
 use crate::segment::Segment;
 use crate::shared::Shared;
@@ -382,6 +383,7 @@ impl Port {
             }
             let broken = matches!(state, PortState::Quarantined(_));
             if inner.state != state {
+                probes::port_state(self.id, &state);
                 self.tell_state(&state);
             }
             inner.state = state;
@@ -554,6 +556,7 @@ impl Port {
 
     /// A front end has connected.
     pub fn front_end_came(&self, peer: Option<Peer>) {
+        probes::session(self.id, peer.as_ref().map_or(0, |peer| peer.pid));
         let program = named(peer.as_ref());
         let line = format!("front end connected: {program}");
         self.log_event(format_args!("{line}"), NetworkEvent::FrontEndConnected { port: self.name.clone(), program });

@@ -12,6 +12,7 @@ use crate::egress::SendOutcome;
 use crate::id::{PortId, Slot};
 use crate::outcome::Outcome;
 use crate::packet::{Packet, TransmitQueueId};
+use crate::probes;
 use crate::ring::{RingFault, full_fence};
 use crate::settings::Poll;
 use crate::stats::PortCounters;
@@ -85,6 +86,7 @@ impl Worker {
             counters.busy_passes.add(1);
             counters.frames.add(frames.into());
             counters.busy_cycles.add(took);
+            probes::worker_pass(self.index, frames, took);
         }
     }
 

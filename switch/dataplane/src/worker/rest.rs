@@ -20,8 +20,9 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::timerfd::TimerFd;
 
 use super::{Event, Mailbox, Worker};
-use crate::id::{Direction, Slot};
+use crate::id::{Direction, RingKey, Slot};
 use crate::ingress::{BlockReason, Blocked, Feed, PollState};
+use crate::probes;
 use crate::settings::{Poll, Settings};
 use crate::time::{Cycles, cycles, cycles_after, duration, frequency, in_cycles};
 use adaptive_poll::AdaptivePoll;
@@ -301,18 +302,23 @@ impl Worker {
         let slot = Slot::from_number((token >> 1) as u32);
         if token & 1 == 0 {
             let Some(source) = self.sources.get(slot) else { return };
-            let port = source.port();
+            let key = source.key;
             if let Feed::Other(end, _) = &mut source.feed {
                 end.wake();
             }
             self.sources.kicked(slot);
-            self.counters(port).kicks.add(1);
+            self.note_kick(key);
         } else if let Some((key, first)) = self.egress.kicked(slot) {
-            self.counters(key.port).kicks.add(1);
+            self.note_kick(key);
             if first && let Some((port, session)) = self.port_table.session(key.port) {
                 self.report(Event::Filled(Arc::clone(port), session, key, slot));
             }
         }
+    }
+
+    fn note_kick(&self, key: RingKey) {
+        probes::kick(key);
+        self.counters(key.port).kicks.add(1);
     }
 
     /// Reports to the control side that some mapping lost its file.

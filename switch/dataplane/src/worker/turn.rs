@@ -289,6 +289,7 @@ impl Turn<'_> {
         self.source.keep_in_flight(packet, port);
         self.counters.handed_over.add(1);
         if !self.peers.send(entry.worker, Message::Deliver(packet.clone(), port, entry.slot), packet.source) {
+            self.egress.work.taps.dropped(packet, port, DropReason::ReceiverFull);
             self.outcomes.missed(port, DropReason::ReceiverFull);
             self.source.come_back(packet.head, Some(port));
         }
