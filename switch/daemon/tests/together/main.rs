@@ -42,6 +42,7 @@ mod memory_runs_out;
 mod messages;
 mod metrics;
 mod offloads;
+mod openmetrics;
 mod operator;
 mod port_settings;
 mod probes;

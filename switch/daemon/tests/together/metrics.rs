@@ -19,14 +19,19 @@ use nix::unistd::Pid;
 const NETWORK: &str = "control = \"control\"\nmetrics = \"unix:metrics\"\nmetrics-access = { mode = \"0666\" }\n\
                        [[port]]\nname = \"web\"\nvhost-user = \"web.sock\"\n[[port]]\nname = \"db\"\nvhost-user = \"db.sock\"\n";
 
-fn up(folder: &Path, text: &str) -> Running {
+pub(super) fn up(folder: &Path, text: &str) -> Running {
     write(folder, "net.toml", text);
     Running::start(memlane(folder, &["up", "net.toml"]))
 }
 
 /// The answer of `stream` to a request: head and body.
-fn asked(mut stream: impl Read + Write, request: &str) -> (String, String) {
-    write!(stream, "{request}\r\nhost: memlane\r\nconnection: close\r\n\r\n").unwrap();
+pub(super) fn asked(stream: impl Read + Write, request: &str) -> (String, String) {
+    asked_with(stream, request, "")
+}
+
+/// The same for a request with a body.
+pub(super) fn asked_with(mut stream: impl Read + Write, request: &str, body: &str) -> (String, String) {
+    write!(stream, "{request}\r\nhost: memlane\r\nconnection: close\r\n\r\n{body}").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -57,7 +62,7 @@ fn promtool(text: &str) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-fn guest(folder: &Path, name: &str, index: usize) -> ToyGuest {
+pub(super) fn guest(folder: &Path, name: &str, index: usize) -> ToyGuest {
     let builder = ToyGuest::builder().mac(mac(index)).timeout(TIMEOUT).memory(MemoryPlan::new(64 << 20));
     builder.connect(folder.join(format!("{name}.sock"))).unwrap()
 }
@@ -255,5 +260,25 @@ fn scrapers_that_never_read_lock_nobody_out() {
     };
     wait_until(scrapes, "a scraper that reads is answered");
     assert!(printed(folder, &["ls", "net.toml"]).contains("web"));
+    drop(stuck);
+}
+
+/// Clients that never read the network's report lock no command out.
+#[test]
+fn clients_that_never_read_the_report_lock_nobody_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let ports: String = (0..200).map(|n| format!("[[port]]\nname = \"p{n}\"\nnull = true\n")).collect();
+    let _running = up(folder, &format!("control = \"control\"\n{ports}"));
+    let stuck: Vec<_> = (0..64)
+        .map(|_| {
+            let mut stream = UnixStream::connect(folder.join("control")).unwrap();
+            (0..100).for_each(|_| drop(stream.write_all(b"GET /v1/network HTTP/1.1\r\nhost: a\r\n\r\n")));
+            stream
+        })
+        .collect();
+    let lists = || memlane(folder, &["ls", "net.toml"]).output().unwrap().status.success();
+    wait_until(lists, "a command is answered");
+    assert!(printed(folder, &["status", "net.toml"]).contains("p199"));
     drop(stuck);
 }
