@@ -11,6 +11,7 @@ mod evpn;
 mod extcap;
 mod frames;
 mod guest;
+mod journald;
 mod keys;
 mod libvirt;
 mod list;

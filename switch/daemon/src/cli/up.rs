@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
+use super::journald::Journald;
 use super::net::DEFAULT_NAME;
 use super::service::ServiceManager;
 use super::{Failure, output};
@@ -63,7 +64,7 @@ impl Up {
         let origin = Origin { file, folder, state: self.state.map(absolute).transpose()? };
         // Checked first: later, a second start would be reported as a port's socket in use.
         control::check_free(&config.control_socket(origin.file.as_deref())).map_err(Failure::running)?;
-        log_to_stderr();
+        start_log(&config.name);
         if let Err(cause) = descriptors::raise_limit() {
             tracing::warn!(%cause, "cannot raise the soft limit of open files, so it stays as it is");
         }
@@ -219,9 +220,16 @@ fn reload(managed: &Managed) {
     }
 }
 
-fn log_to_stderr() {
+/// Log lines go to the journal if standard error does, else to standard error.
+fn start_log(network: &str) {
     use tracing_subscriber::EnvFilter;
+    use tracing_subscriber::layer::SubscriberExt;
+    use tracing_subscriber::util::SubscriberInitExt;
     let filter = EnvFilter::try_from_env("MEMLANE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let json = std::env::var_os("MEMLANE_LOG_FORMAT").is_some_and(|format| format == "json");
+    if let Some(journald) = Journald::behind_stderr(network).filter(|_| !json) {
+        return tracing_subscriber::registry().with(filter).with(journald).init();
+    }
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -229,10 +237,7 @@ fn log_to_stderr() {
         .with_ansi(std::io::stderr().is_terminal() && !plain)
         // Otherwise it would report a failure to write the log to standard error, which is that log, and end the thread.
         .log_internal_errors(false);
-    match std::env::var_os("MEMLANE_LOG_FORMAT").is_some_and(|format| format == "json") {
-        true => subscriber.json().flatten_event(true).init(),
-        false => subscriber.init(),
-    }
+    if json { subscriber.json().flatten_event(true).init() } else { subscriber.init() }
 }
 
 #[cfg(test)]

@@ -26,6 +26,8 @@ const PARTS: usize = 16;
 const EVENTS: usize = 64;
 /// Longest time without a part, so that a disconnected client is noticed.
 const ALIVE: Duration = Duration::from_secs(10);
+/// Longest time in which a client takes none of its events, before its place is free for another.
+const STALLED: Duration = Duration::from_secs(30);
 /// Interval at which drop counters are examined while a client follows the events: sleeping workers add no event.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -138,7 +140,7 @@ pub fn events(managed: &Arc<Managed>, headers: &HeaderMap, query: &EventsQuery, 
     let from = query.from.or(last.map(|last| last.saturating_add(1))).map_or(From::Oldest, From::Sequence);
     let reader = managed.events(from)?;
     let (response, to) = answer(form.content_type());
-    let feed = Feed { managed: Arc::clone(managed), reader, form, to };
+    let feed = Feed { managed: Arc::clone(managed), reader, form, to, stalled: STALLED };
     let end = query.end;
     tokio::spawn(async move {
         // Ends when the client disconnects.
@@ -153,6 +155,8 @@ struct Feed {
     reader: Reader<NetworkEvent>,
     form: Form,
     to: Sender<Bytes>,
+    /// See [`STALLED`].
+    stalled: Duration,
 }
 
 impl Feed {
@@ -192,16 +196,33 @@ impl Feed {
     }
 
     async fn send(&mut self, text: String) -> Result<(), Gone> {
-        self.to.send_data(text.into()).await.map_err(|_| Gone)
+        let sent = tokio::time::timeout(self.stalled, self.to.send_data(text.into())).await;
+        sent.map_err(|_| Gone)?.map_err(|_| Gone)
     }
 }
 
-/// The client has disconnected, or the network has ended.
+/// The client has disconnected or stopped reading, or the network has ended.
 struct Gone;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+    use crate::control::Origin;
+
+    #[test]
+    fn a_client_that_stops_reading_is_given_up() {
+        let managed = Arc::new(Managed::start(Config::named("stalled").unwrap(), Origin::default()).unwrap());
+        let journal = managed.ask(|daemon| Arc::clone(&daemon.network().shared().journal)).unwrap();
+        (0..2 * PARTS * EVENTS).for_each(|n| journal.add(NetworkEvent::PortDetached { port: format!("p{n}") }));
+        let (_unread, to) = answer(Form::TYPES[0]);
+        let reader = managed.events(From::Oldest).unwrap();
+        let feed = Feed { managed: Arc::clone(&managed), reader, form: Form::ServerSent, to, stalled: Duration::from_millis(20) };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let ended = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), feed.follow()).await });
+        assert!(matches!(ended, Ok(Err(Gone))), "it would wait for ever");
+        managed.stop();
+    }
 
     #[test]
     fn events_are_written_as_browsers_and_programs_read_them() {

@@ -195,7 +195,7 @@ const FAULTS: i64 = 2000;
 
 /// A guest with frames, or buffers, across the borders of so many pages each, which were returned to the kernel: it replaces the
 /// last guest of `bed`. Returns the address of the first page of each.
-fn give_pages_back(bed: &mut Bed, frames: u64, posted: u16) -> Vec<u64> {
+pub(super) fn give_pages_back(bed: &mut Bed, frames: u64, posted: u16) -> Vec<u64> {
     replace_last_by(bed, Guest::with_memory(128 << 20, 16_384, posted, false), Offloads::ALL);
     let memory = &bed.guests.last().unwrap().memory;
     let length = frames * (PAGES + 1) * PAGE;
@@ -208,7 +208,7 @@ fn give_pages_back(bed: &mut Bed, frames: u64, posted: u16) -> Vec<u64> {
 }
 
 /// Addresses of two bytes across the border of each page of a frame.
-fn borders(first: u64) -> impl Iterator<Item = u64> {
+pub(super) fn borders(first: u64) -> impl Iterator<Item = u64> {
     (1..=PAGES).map(move |page| first + page * PAGE - 1)
 }
 
