@@ -214,7 +214,7 @@ mod tests {
     fn a_client_that_stops_reading_is_given_up() {
         let managed = Arc::new(Managed::start(Config::named("stalled").unwrap(), Origin::default()).unwrap());
         let journal = managed.ask(|daemon| Arc::clone(&daemon.network().shared().journal)).unwrap();
-        (0..2 * PARTS * EVENTS).for_each(|n| journal.add(NetworkEvent::PortDetached { port: format!("p{n}") }));
+        (0..2 * PARTS * EVENTS).for_each(|n| drop(journal.add(NetworkEvent::PortDetached { port: format!("p{n}") })));
         let (_unread, to) = answer(Form::TYPES[0]);
         let reader = managed.events(From::Oldest).unwrap();
         let feed = Feed { managed: Arc::clone(&managed), reader, form: Form::ServerSent, to, stalled: Duration::from_millis(20) };
