@@ -201,8 +201,8 @@ impl Network {
             Event::Flapped(id) => self.warn_of_loop(id),
             Event::MemoryLost => {
                 for port in self.ports() {
-                    if let Some(loss) = port.memory().and_then(|memory| memory.loss()) {
-                        self.quarantine(&port, &loss.to_string());
+                    if let Some(loss) = port.memory_loss() {
+                        self.quarantine(&port, &loss);
                     }
                 }
             }

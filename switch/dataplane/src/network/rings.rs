@@ -12,7 +12,7 @@ use crate::port::end::Backend;
 use crate::port::queue_view::QueueView;
 use crate::port::rings::{Rings, Running};
 use crate::port::{Port, PortState};
-use crate::ring::{Call, ReceiveQueue, Ring, RingOptions, SplitRing, TransmitQueue};
+use crate::ring::{Call, ReceiveQueue, Ring, RingLog, RingOptions, SplitRing, TransmitQueue};
 use crate::worker::Start;
 
 /// Interval at which a port that is drained is checked for frames in flight.
@@ -33,6 +33,8 @@ pub struct RingParts {
     pub base: u16,
     /// The eventfd to interrupt the driver.
     pub call: Option<Call>,
+    /// The front end's dirty log, during a live migration.
+    pub log: Option<RingLog>,
     /// Negotiated offloads of this direction.
     pub offloads: Offloads,
     /// Mergeable receive buffers: a frame may fill several (VIRTIO_NET_F_MRG_RXBUF).
@@ -44,7 +46,7 @@ pub struct RingParts {
 impl Network {
     /// Starts a ring of `port`, unless that was removed. Pairs beyond [`MAX_PAIRS`] carry nothing.
     pub fn start_ring(&self, port: &Arc<Port>, parts: RingParts) {
-        let RingParts { key, split, memory, options, base, call, offloads, mergeable, start } = parts;
+        let RingParts { key, split, memory, options, base, call, log, offloads, mergeable, start } = parts;
         let present = port.presence();
         if key.pair >= MAX_PAIRS || !*present {
             return;
@@ -55,6 +57,7 @@ impl Network {
         let started = self.worker(worker).ask(move |worker| {
             let mut ring = Ring::new(split, memory, options, base);
             ring.set_call(call);
+            ring.set_log(log);
             let slot = match key.direction {
                 Direction::Transmit => worker.add_transmit_queue(key, TransmitQueue::new(ring), offloads, start),
                 Direction::Receive => worker.add_receive_queue(key, ReceiveQueue::new(ring, offloads, mergeable), start),
@@ -180,6 +183,14 @@ impl Network {
         let Some(running) = port.rings().running.get(&key).copied() else { return Err(call) };
         self.worker(running.entry.worker).ask(move |worker| worker.set_call(key, call));
         Ok(())
+    }
+
+    /// Has the writes of a running ring marked in `log` from now on, or in none. No ring of `port` that is being stopped uses an
+    /// earlier log when this returns.
+    pub fn set_log(&self, port: &Port, key: RingKey, log: Option<RingLog>) {
+        let _turn = port.one_stop_at_a_time();
+        let Some(running) = port.rings().running.get(&key).copied() else { return };
+        self.worker(running.entry.worker).ask(move |worker| worker.set_log(key, log));
     }
 
     /// Moves a running ring to other memory, in which it lies at `split`.

@@ -24,7 +24,7 @@ use crate::frame::MacAddress;
 use crate::id::{PortId, RingKey, SegmentId};
 use crate::journal::{Journal, NetworkEvent};
 use crate::link::{Impairment, Path};
-use crate::memory::{Fetch, MemoryMap, Quota};
+use crate::memory::{DirtyLog, Fetch, MemoryMap, Quota};
 use crate::policy::{Limit, Limiter, Policy, PortLimits};
 use crate::probes;
 use crate::ring::{Call, Called, InterruptBreaker};
@@ -148,6 +148,7 @@ struct Inner {
     /// Other programs that were refused a connection meanwhile.
     turned_away: u64,
     memory: Option<Arc<MemoryMap>>,
+    log: Option<Arc<DirtyLog>>,
     bases: HashMap<RingKey, u16>,
     /// Eventfds by which front ends are told of a ring's errors (SET_VRING_ERR).
     errors: HashMap<RingKey, Call>,
@@ -179,6 +180,7 @@ impl Port {
             front_end: None,
             turned_away: 0,
             memory: None,
+            log: None,
             bases: HashMap::new(),
             errors: HashMap::new(),
         };
@@ -498,6 +500,21 @@ impl Port {
         self.inner().memory = memory;
     }
 
+    /// Sets the front end's dirty log in use.
+    pub fn set_log(&self, log: Option<Arc<DirtyLog>>) {
+        self.inner().log = log;
+    }
+
+    /// The reason why the guest's memory or the front end's dirty log lost a page, if one did.
+    pub fn memory_loss(&self) -> Option<String> {
+        let (memory, log) = {
+            let inner = self.inner();
+            (inner.memory.clone(), inner.log.clone())
+        };
+        let loss = memory.and_then(|memory| memory.loss()).map(|loss| loss.to_string());
+        loss.or_else(|| log.and_then(|log| log.loss()).map(|loss| loss.to_string()))
+    }
+
     /// Bytes of its guest's memory that are charged to the switch, as seen last.
     pub fn paid(&self) -> u64 {
         self.paid.load(Ordering::Relaxed)
@@ -597,7 +614,7 @@ impl Port {
     pub fn forget_front_end(&self) {
         self.paid.store(0, Ordering::Relaxed);
         let mut inner = self.inner();
-        inner.memory = None;
+        (inner.memory, inner.log) = (None, None);
         inner.advice = None;
         inner.bases.clear();
         inner.errors.clear();

@@ -16,7 +16,7 @@ use crate::offload::Offloads;
 use crate::packet::{Packet, Reach};
 use crate::port::Port;
 use crate::port::end::Ends;
-use crate::ring::{Call, ReceiveQueue, Ring, SplitRing, TransmitQueue};
+use crate::ring::{Call, ReceiveQueue, Ring, RingLog, SplitRing, TransmitQueue};
 use crate::stats::DropReason;
 use crate::table::{Learned, Table};
 use crate::time::cycles;
@@ -255,6 +255,13 @@ impl Worker {
         }
         // An interrupt that is kept back is sent when a timer expires.
         self.happened(key);
+    }
+
+    /// Has the writes of a ring marked in `log` from now on, or in none.
+    pub fn set_log(&mut self, key: RingKey, log: Option<RingLog>) {
+        if let Some(ring) = self.ring(key) {
+            ring.set_log(log);
+        }
     }
 
     /// Moves a ring to a new memory map; answers once the old one is not used any more.

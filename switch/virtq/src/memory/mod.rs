@@ -5,11 +5,13 @@
 //!   ([`MemoryMap`]). Every holder of pointers into a map holds the map.
 //! - A mapping may lose its file at any time, when the guest truncates it or no page is left for it; [`sigbus`] turns that into a
 //!   lost region instead of a dead daemon.
+//! - A **dirty log** is the bitmap of pages that the switch has written, for the front end's live migration ([`DirtyLog`]).
 //! - Under Xen, guests share single pages, by **grants**: memory that is only named that way is [`Foreign`].
 //!
 //! Addresses come in two kinds (vhost-user, "Memory region description"): *guest addresses* inside descriptors, and *user
 //! addresses* (of the front end's own process) for the virtqueues themselves.
 
+mod dirty_log;
 pub mod faults;
 mod foreign;
 mod iovec;
@@ -22,6 +24,7 @@ mod slot;
 
 use std::sync::Arc;
 
+pub use dirty_log::{DirtyLog, LOG_PAGE, LogLoss};
 pub use foreign::{Fetch, Foreign, Granted};
 pub(crate) use iovec::HostAddress;
 pub use iovec::{Iovec, SharedPage};
@@ -109,6 +112,14 @@ impl MemoryMap {
         self.regions.iter().find_map(|region| region.place_user(address, length))
     }
 
+    /// The guest address of the byte at host address `place`; `None` outside of the map.
+    pub fn guest_address(&self, place: *const u8) -> Option<u64> {
+        self.spans.iter().find_map(|span| {
+            let offset = (place.addr() as u64).wrapping_sub(span.host_start.get().addr() as u64);
+            (offset < span.length).then(|| span.guest_start + offset)
+        })
+    }
+
     /// The reason why a region of this map lost its memory (see [`sigbus`]), if one did: bytes that were read since are worthless.
     pub fn loss(&self) -> Option<Loss> {
         self.regions.iter().find_map(|region| region.loss())
@@ -156,6 +167,16 @@ mod tests {
             .map(|&a| map.find(a, &mut hint).map(|p| p.1))
             .collect();
         assert_eq!(found, [Some(0x2000), Some(1), None, None, Some(0x1000), Some(1), None, None]);
+    }
+
+    #[test]
+    fn a_host_address_leads_back_to_its_guest_address() {
+        let map = map(&[(0x4000, 0x1000), (0, 0x2000)]).unwrap();
+        for address in [0, 0x1fff, 0x4000, 0x4fff] {
+            let (place, _) = map.find(address, &mut Hint::default()).unwrap();
+            assert_eq!(map.guest_address(place), Some(address));
+        }
+        assert_eq!(map.guest_address(std::ptr::null()), None);
     }
 
     #[test]

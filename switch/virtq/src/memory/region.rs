@@ -273,6 +273,11 @@ impl Region {
         if touched.signum() == allocated.signum() { touched.signum() * touched.abs().min(allocated.abs()) } else { 0 }
     }
 
+    /// Its file; none for private memory.
+    pub(super) fn file(&self) -> Option<&File> {
+        self.file.as_ref().map(|backing| &backing.file)
+    }
+
     /// The front end's description of it.
     pub fn table(&self) -> &RegionTable {
         &self.table

@@ -27,9 +27,14 @@ static FREED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 /// Counts losses, so that a worker learns of one by a single load per poll iteration.
 static LOSSES: AtomicU32 = AtomicU32::new(0);
 
-/// Mappings lost since the process began; changes exactly when some [`Watch`] becomes lost.
+/// Mappings lost since the process began; changes exactly when some [`Watch`] becomes lost, or a [dirty log](super::DirtyLog) short.
 pub fn losses() -> u32 {
     LOSSES.load(Ordering::Acquire)
+}
+
+/// Counts a loss that showed without a signal.
+pub(super) fn note_loss() {
+    LOSSES.fetch_add(1, Ordering::Release);
 }
 
 /// Watches one mapping until dropped.
@@ -100,7 +105,7 @@ fn replace_mapping_of(address: usize) -> bool {
         let replaced = map(start, length) || map(address & !(PAGE - 1), PAGE);
         if !slot.is_lost() {
             slot.lose();
-            LOSSES.fetch_add(1, Ordering::Release);
+            note_loss();
         }
         return replaced;
     }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::chain::{Access, Walk};
-use super::{Call, Ring, RingFault, SplitRing, full_fence};
+use super::{Call, Ring, RingFault, RingLog, SplitRing, full_fence};
 use crate::memory::{Iovec, MemoryMap};
 
 /// Longest command that is read; longer ones are answered with an error.
@@ -53,6 +53,11 @@ impl Control {
     /// Moves the ring to a new memory map, in which its areas lie at `split`.
     pub fn set_memory(&mut self, split: SplitRing, memory: Arc<MemoryMap>) {
         self.ring.set_memory(split, memory);
+    }
+
+    /// Has writes marked in `log` from now on, or in none.
+    pub fn set_log(&mut self, log: Option<RingLog>) {
+        self.ring.set_log(log);
     }
 
     /// Position from which another device would continue.
@@ -103,7 +108,9 @@ impl Control {
         let answer = obey(&command[..total as usize - 1]);
         let last = self.iovecs[self.iovecs.len() - 1];
         // A driver that did not make the byte writable spoils only its own memory.
-        last.skip(last.length() - 1).write(&[answer as u8]);
+        let place = last.skip(last.length() - 1);
+        place.write(&[answer as u8]);
+        self.ring.log_written(place);
         1
     }
 }

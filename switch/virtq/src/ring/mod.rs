@@ -6,6 +6,7 @@
 //! - [`Ring`]: positions in both rings, publishing, and the interrupts and kicks that go with them.
 //! - [`TransmitQueue`]: the guest's transmit queue (TX): packets come out.
 //! - [`ReceiveQueue`]: the guest's receive queue (RX): packets go in.
+//! - [`RingLog`]: marks written pages in the front end's dirty log, during a live migration.
 //! - [`Control`]: commands and answers of the control queue, off the workers.
 //! - [`fast_path`]: the fast path, frames of the most frequent kind, straight from a transmit queue to a receive queue.
 //!
@@ -15,6 +16,7 @@ mod ahead;
 mod breaker;
 pub mod chain;
 mod control;
+mod dirty;
 pub mod fast_path;
 mod notify;
 #[cfg(test)]
@@ -31,6 +33,7 @@ use std::sync::Arc;
 pub use breaker::InterruptBreaker;
 pub use chain::{Access, ChainFault};
 pub use control::{Answer, Control};
+pub use dirty::RingLog;
 pub use notify::{Call, Called, NotNotifier, Notifier};
 pub use receive::{BURDEN, PlaceOutcome, ReceiveQueue, Refusal};
 pub use shared::{Areas, SplitRing, full_fence};
@@ -96,6 +99,8 @@ pub struct Ring {
     /// The last head completed by [`Self::complete_unwritten`].
     last_unwritten: Option<u16>,
     call: Option<Call>,
+    /// Where writes are marked during a live migration.
+    log: Option<Box<RingLog>>,
     /// An interrupt is to be sent once the port's interrupt circuit breaker allows it.
     kept: bool,
     /// Whether the driver was last asked for kicks.
@@ -126,6 +131,7 @@ impl Ring {
             ahead: Ahead::new(base),
             last_unwritten: None,
             call: None,
+            log: None,
             kept: false,
             armed: true,
             calls: 0,
@@ -248,8 +254,11 @@ impl Ring {
             if let Some(head) = self.last_unwritten.take() {
                 self.split.put_used(self.published_used, head, 0);
             }
-            self.published_used = self.next_used;
+            let from = std::mem::replace(&mut self.published_used, self.next_used);
             self.split.publish_used(self.next_used);
+            if self.log.is_some() {
+                self.log_published(from);
+            }
         }
     }
 
@@ -383,6 +392,9 @@ impl Ring {
             self.split.set_used_flags(0);
         }
         self.armed = true;
+        if self.log.is_some() {
+            self.log_requests();
+        }
         full_fence();
         self.has_news()
     }
@@ -392,6 +404,9 @@ impl Ring {
     pub fn disarm(&mut self) {
         if self.armed && !self.options.event_index {
             self.split.set_used_flags(1);
+            if self.log.is_some() {
+                self.log_requests();
+            }
         }
         self.armed = false;
     }

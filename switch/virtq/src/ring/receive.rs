@@ -148,6 +148,9 @@ impl ReceiveQueue {
             return Ok(false);
         };
         self.write_to_one(room, packet);
+        if self.ring.is_logged() {
+            self.ring.log_written(room);
+        }
         self.ring.advance(1);
         self.ring.complete(head, needed);
         Ok(true)
@@ -201,6 +204,9 @@ impl ReceiveQueue {
     fn check(&self, writer: &Writer) -> Result<(), Refusal> {
         if !writer.has_given_up() {
             return Ok(());
+        }
+        if self.ring.is_logged() {
+            self.log_rooms(u32::MAX);
         }
         let of_receiver = self.rooms.len() as u64 > BURDEN;
         Err(Refusal::Drop(if of_receiver { DropReason::ReceiverMemory } else { DropReason::SenderMemory }))
@@ -336,6 +342,9 @@ impl ReceiveQueue {
     /// Takes the collected buffers and completes them with a frame of `length` bytes.
     fn complete(&mut self, length: u32) {
         let mut left = length + u32::from(self.ring.options.header_length);
+        if self.ring.is_logged() {
+            self.log_rooms(left);
+        }
         for buffer in &self.buffers {
             let used = left.min(buffer.capacity);
             self.ring.split.put_used(self.ring.next_used, buffer.head, used);
@@ -343,6 +352,19 @@ impl ReceiveQueue {
             left -= used;
         }
         self.ring.advance(self.buffers.len() as u16);
+    }
+}
+
+impl ReceiveQueue {
+    /// Marks the first `length` bytes of the collected buffers in the dirty log.
+    #[cold]
+    fn log_rooms(&self, length: u32) {
+        let mut left = length;
+        for room in &self.rooms {
+            let written = room.first(left);
+            self.ring.log_written(written);
+            left -= written.length();
+        }
     }
 }
 

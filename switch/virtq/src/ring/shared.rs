@@ -216,6 +216,21 @@ impl SplitRing {
         unsafe { Descriptor::read(self.areas.descriptors.add(Descriptor::SIZE * usize::from(index & self.mask))) }
     }
 
+    /// Offset in the used ring of element `position`.
+    pub(super) fn used_offset(&self, position: u16) -> u64 {
+        4 + 8 * u64::from(position & self.mask)
+    }
+
+    /// Offset in the used ring of the request for kicks (`avail_event`).
+    pub(super) fn request_offset(&self) -> u64 {
+        4 + 8 * u64::from(self.size)
+    }
+
+    /// Address of the used ring in the switch's memory.
+    pub(super) fn used_ring(&self) -> *const u8 {
+        self.areas.used
+    }
+
     /// Writes used element `position`; the driver may read it once [`Self::publish_used`] has passed it.
     #[inline]
     pub fn put_used(&self, position: u16, head: u16, length: u32) {
