@@ -4,8 +4,11 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use vhost::vhost_user::VhostUserFrontend;
-use vhost::vhost_user::message::{FrontendReq, VhostUserConfigFlags, VhostUserInflight, VhostUserProtocolFeatures};
-use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
+use vhost::vhost_user::message::{
+    FrontendReq, VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
+    VhostUserProtocolFeatures,
+};
+use vhost::{VhostBackend, VhostUserDirtyLogRegion, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::{Acknowledge, Frontend, Result, socket};
@@ -146,6 +149,30 @@ impl Frontend {
     pub fn inflight(&mut self, queues: u16, size: u16) -> Result<u64> {
         let request = VhostUserInflight { mmap_size: 0, mmap_offset: 0, num_queues: queues, queue_size: size };
         self.say("GET_INFLIGHT_FD", |vhost| vhost.get_inflight_fd(&request).map(|(reply, _)| reply.mmap_size))
+    }
+
+    /// SET_LOG_BASE: the dirty log of `size` bytes at `offset` of the file. It is always answered.
+    pub fn set_log_base(&mut self, file: RawFd, offset: u64, size: u64) -> Result<()> {
+        let region = VhostUserDirtyLogRegion { mmap_size: size, mmap_offset: offset, mmap_handle: file };
+        self.say("SET_LOG_BASE", |vhost| vhost.set_log_base(0, Some(region)))
+    }
+
+    /// SET_LOG_FD.
+    pub fn set_log_fd(&mut self, fd: RawFd) -> Result<()> {
+        self.say("SET_LOG_FD", |vhost| vhost.set_log_fd(fd))
+    }
+
+    /// SET_DEVICE_STATE_FD: the back end's state is to go to the front end (`save`) or to come from there, through `fd`.
+    pub fn set_device_state_fd(&mut self, save: bool, fd: OwnedFd) -> Result<()> {
+        let direction = if save { VhostTransferStateDirection::SAVE } else { VhostTransferStateDirection::LOAD };
+        self.say("SET_DEVICE_STATE_FD", |vhost| {
+            Ok(vhost.set_device_state_fd(direction, VhostTransferStatePhase::STOPPED, fd).map(drop)?)
+        })
+    }
+
+    /// CHECK_DEVICE_STATE: whether the transfer succeeded.
+    pub fn check_device_state(&mut self) -> Result<()> {
+        self.say("CHECK_DEVICE_STATE", |vhost| Ok(vhost.check_device_state()?))
     }
 
     /// RESET_OWNER, which is deprecated.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::memory::GuestMemory;
+use crate::memory::{GuestMemory, LOG_PAGE};
 use crate::ring::{DriverRing, Iovec, RingOptions};
 
 use super::{GuestError, Queue, RingStep, ToyGuest};
@@ -34,7 +34,8 @@ impl ToyGuest {
         for step in [RingStep::Call, RingStep::Size, RingStep::Base, RingStep::Addresses, RingStep::Kick, RingStep::Enable] {
             self.queue_step(&mut queue, step)?;
         }
-        let room = self.memory.allocate(LONGEST + 1, 64)?;
+        // On pages of its own, so that a dirty log tells answers from used elements.
+        let room = self.memory.allocate(LONGEST + 1, LOG_PAGE)?;
         Ok(ControlQueue { queue, memory: self.memory.clone(), room })
     }
 }

@@ -169,6 +169,39 @@ impl ToyGuest {
         self.pairs.iter_mut().flat_map(|pair| [&mut pair.receive.queue, &mut pair.transmit.queue])
     }
 
+    /// SET_FEATURES with VHOST_F_LOG_ALL, or without it again: the back end marks the pages that it writes. Rings may run.
+    /// Waits until it is done, as QEMU does.
+    ///
+    /// # Errors
+    /// [`GuestError::Frontend`] when the back end refuses.
+    pub fn log_writes(&mut self, on: bool) -> Result<()> {
+        self.features = if on { self.features | features::LOG_ALL } else { self.features & !features::LOG_ALL };
+        self.step(Step::SetFeatures)?;
+        self.synchronise()
+    }
+
+    /// SET_VRING_ADDR of each ring, with VHOST_VRING_F_LOG and the used ring's guest address or without. Rings may run.
+    /// Waits until it is done.
+    ///
+    /// # Errors
+    /// [`GuestError::Frontend`] when the back end refuses.
+    pub fn log_rings(&mut self, on: bool) -> Result<()> {
+        let areas = self.queues().map(|queue| Ok((queue.index, addresses(queue)?, queue.ring.shared().addresses().used)));
+        for (index, areas, used) in areas.collect::<Result<Vec<_>>>()? {
+            let areas = VringConfigData { flags: on.into(), log_addr: on.then_some(used), ..areas };
+            self.frontend()?.set_ring_addresses(index, &areas)?;
+        }
+        self.synchronise()
+    }
+
+    /// Runs of guest addresses, first address and bytes, that only the back end writes: used rings and receive buffers.
+    pub fn back_end_ranges(&mut self) -> Vec<(u64, u64)> {
+        let used = |queue: &Queue| (queue.ring.shared().addresses().used, 6 + 8 * u64::from(queue.ring.options().size));
+        let mut ranges: Vec<_> = self.queues().map(|queue| used(queue)).collect();
+        ranges.extend(self.pairs.iter().map(|pair| pair.receive.range()));
+        ranges
+    }
+
     /// The messages of the connection's beginning.
     pub(super) fn negotiate(&mut self) -> Result<()> {
         self.run(self.plan.habit.connect)

@@ -29,6 +29,8 @@ pub struct ReceiveQueue {
     buffers: ReceiveBuffers,
     /// Guest address of the first buffer.
     start: u64,
+    /// Buffers in all.
+    count: u16,
     /// Buffers that are not posted.
     free: Vec<u16>,
     /// The buffer of each chain in flight, by head.
@@ -42,7 +44,12 @@ impl ReceiveQueue {
         let start = memory.allocate(u64::from(count) * buffers.stride(), 64)?;
         let of_head = vec![0; usize::from(size)];
         let free = (0..count).rev().collect();
-        Ok(Self { queue, repost: buffers.repost, buffers, start, free, of_head })
+        Ok(Self { queue, repost: buffers.repost, buffers, start, count, free, of_head })
+    }
+
+    /// First guest address of the buffers, and their bytes.
+    pub(super) fn range(&self) -> (u64, u64) {
+        (self.start, u64::from(self.count) * self.buffers.stride())
     }
 
     /// Posts up to `count` more buffers and shows them: how many there were free descriptors for.

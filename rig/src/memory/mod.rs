@@ -5,9 +5,12 @@
 //! 2. [`GuestMemory`]: the plan made real: one memfd, each [`Region`] mapped shared. Cloning it clones a handle.
 //! 3. Guest addresses: [`GuestMemory::allocate`] hands out ranges, `read`/`write` copy bytes at any of them.
 //!
+//! 4. [`DirtyLog`]: the bitmap in which the back end marks the pages that it writes.
+//!
 //! Guest-physical addresses, user addresses (where this process maps them) and file offsets all differ on purpose,
 //! so that a back end which confuses them is found out.
 
+mod dirty_log;
 mod map;
 mod plan;
 
@@ -17,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use vhost::VhostUserMemoryRegionInfo;
 
+pub use dirty_log::{DirtyLog, LOG_PAGE};
 use map::Mapping;
 pub use plan::{MemoryPlan, Pages, RegionPlan};
 

@@ -22,7 +22,7 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 use crate::network::Network;
 use crate::network::fatal::{caught, defect};
 use crate::port::Port;
-use crate::ring::{Answer, Call, Control, RingFault, SplitRing};
+use crate::ring::{Answer, Call, Control, RingFault, RingLog, SplitRing};
 
 /// Timeout of an order; a thread that its guest holds up for longer is abandoned.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -134,6 +134,11 @@ impl ControlQueue {
     /// Changes how the driver is interrupted.
     pub(super) fn set_call(&self, call: Option<Call>) {
         self.ask(Then::GoOn, move |control| control.set_call(call));
+    }
+
+    /// Has writes marked in `log` from now on, or in none.
+    pub(super) fn set_log(&self, log: Option<RingLog>) {
+        self.ask(Then::GoOn, move |control| control.set_log(log));
     }
 
     /// Moves the virtqueue to other memory.

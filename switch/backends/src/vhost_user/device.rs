@@ -14,6 +14,7 @@ use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqH
 
 use super::DeviceSettings;
 use super::control::{Commands, ControlQueue};
+use super::device_state;
 use super::features::{self, Agreed, Circumstances};
 use super::shared_memory_check::SharedMemoryProblem;
 use super::vring::{Addresses, Kick, Vring, VringError};
@@ -21,11 +22,11 @@ use crate::budget::Permit;
 use crate::descriptors::OF_CONTROL_QUEUE;
 use crate::frame::MacAddress;
 use crate::id::{Direction, MAX_PAIRS, RingKey};
-use crate::memory::{MemoryMap, Region, RegionError, RegionTable};
+use crate::memory::{DirtyLog, MemoryMap, Region, RegionError, RegionTable};
 use crate::network::{Network, RingParts};
 use crate::port::Offer;
 use crate::port::PortState;
-use crate::ring::{Call, Control, Notifier, Ring};
+use crate::ring::{Call, Control, Notifier, Ring, RingLog};
 
 /// Virtqueues of a port: a pair of receive and transmit queue for each queue pair, and a control virtqueue after them.
 const RINGS: u32 = 2 * MAX_PAIRS as u32 + 1;
@@ -41,6 +42,10 @@ pub struct Device {
     protocol: u64,
     features: Agreed,
     memory: Arc<MemoryMap>,
+    /// The dirty log that the front end set last; it is used while [`Agreed::logs`].
+    log: Option<Arc<DirtyLog>>,
+    /// The channel of a device state that the front end has begun to send.
+    state: Option<File>,
     rings: Vec<Vring>,
     control: Option<ControlQueue>,
     status: u8,
@@ -68,6 +73,7 @@ enum Held {
     Error(u32),
     Channel,
     ControlQueue,
+    State,
 }
 
 /// An error that ends the connection, with its cause.
@@ -85,6 +91,8 @@ impl Device {
             protocol: 0,
             features: Agreed::default(),
             memory: Arc::default(),
+            log: None,
+            state: None,
             rings: (0..RINGS).map(|_| Vring::default()).collect(),
             control: None,
             status: 0,
@@ -244,10 +252,16 @@ impl Device {
         if ring.running || !ring.is_complete() || self.memory.regions().is_empty() || self.broken.is_some() {
             return Ok(());
         }
+        let log = self.ring_log(index as usize);
+        if let Some(loss) = log.as_ref().and_then(|log| log.log.loss()) {
+            return Err(self.broke(index, loss));
+        }
+        let ring = &mut self.rings[index as usize];
         let mut parts = match ring.parts(key, self.features, &self.memory) {
             Ok(parts) => parts,
             Err(cause) => return Err(self.broke(index, cause)),
         };
+        parts.log = log;
         let ring = &mut self.rings[index as usize];
         parts.start.session = self.settings.port.session();
         ring.running = true;
@@ -287,6 +301,7 @@ impl Device {
     fn start_control(&mut self, parts: RingParts) -> Result<()> {
         let mut ring = Ring::new(parts.split, parts.memory, parts.options, parts.base);
         ring.set_call(parts.call);
+        ring.set_log(parts.log);
         if !parts.start.at_once {
             // Until the driver asks for more, it uses the first pair (virtio 1.2, section 5.1.6.5.5). A request made before this
             // process began is not known: then the pairs with buffers in their receive queues count.
@@ -340,6 +355,36 @@ impl Device {
         self.stop_rings();
         self.rings.iter_mut().for_each(|ring| *ring = Vring::default());
         self.features = Agreed::default();
+        self.log = None;
+        self.settings.port.set_log(None);
+    }
+
+    /// The dirty log in use, if the front end has writes logged.
+    fn log_in_use(&self) -> Option<Arc<DirtyLog>> {
+        self.log.clone().filter(|_| self.features.logs())
+    }
+
+    /// The dirty log of virtqueue `index`.
+    fn ring_log(&self, index: usize) -> Option<RingLog> {
+        self.log_in_use().map(|log| RingLog { log, used: self.rings[index].log_address })
+    }
+
+    /// Has running virtqueue `index` use the present dirty log, or none, from now on.
+    fn update_log(&self, index: usize) {
+        if !self.rings[index].running {
+            return;
+        }
+        self.limit_control_rate();
+        match &self.control {
+            Some(control) if self.is_control(index as u32) => control.set_log(self.ring_log(index)),
+            _ => self.network.set_log(&self.settings.port, self.key(index), self.ring_log(index)),
+        }
+    }
+
+    /// As [`Self::update_log`] for all virtqueues: none of them uses an earlier log when this returns.
+    fn update_logs(&self) {
+        self.settings.port.set_log(self.log_in_use());
+        (0..self.rings.len()).for_each(|index| self.update_log(index));
     }
 
     /// Whether the guest may have memory of `wanted` bytes. While a memory table replaces another, both exist for a moment; that
@@ -430,10 +475,15 @@ impl VhostUserBackendReqHandlerMut for Device {
         if surplus != 0 {
             return Err(refuse(format!("the front end set features {surplus:#x}, which were not offered")));
         }
-        if self.features != Agreed(features) && self.rings.iter().any(|ring| ring.running) {
+        let features = Agreed(features);
+        if !self.features.differs_in_logging(features) && self.rings.iter().any(|ring| ring.running) {
             return Err(refuse("the front end changed features while rings run"));
         }
-        self.features = Agreed(features);
+        let is_switched = self.features.logs() != features.logs();
+        self.features = features;
+        if is_switched {
+            self.update_logs();
+        }
         Ok(())
     }
 
@@ -505,11 +555,11 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_vring_addr(
         &mut self,
         index: u32,
-        _flags: VhostUserVringAddrFlags,
+        flags: VhostUserVringAddrFlags,
         descriptor: u64,
         used: u64,
         available: u64,
-        _log: u64,
+        log: u64,
     ) -> Result<()> {
         let addresses = Some(Addresses { descriptors: descriptor, available, used });
         let ring = self.ring(index)?;
@@ -517,6 +567,10 @@ impl VhostUserBackendReqHandlerMut for Device {
             return Err(refuse("the front end moved a running ring"));
         }
         ring.addresses = addresses;
+        let log = flags.contains(VhostUserVringAddrFlags::VHOST_VRING_F_LOG).then_some(log);
+        if std::mem::replace(&mut ring.log_address, log) != log {
+            self.update_log(index as usize);
+        }
         self.start_if_complete(index)
     }
 
@@ -631,22 +685,36 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn set_device_state_fd(
         &mut self,
-        _direction: VhostTransferStateDirection,
+        direction: VhostTransferStateDirection,
         _phase: VhostTransferStatePhase,
-        _fd: File,
+        file: File,
     ) -> Result<Option<File>> {
-        Err(refuse("device state transfer, which was not offered"))
+        if self.rings.iter().any(|ring| ring.running) {
+            return Err(refuse("a device state was requested while rings run"));
+        }
+        // To be saved is nothing: the end of the file says so.
+        let state = (direction == VhostTransferStateDirection::LOAD).then_some(file);
+        self.hold(Held::State, state.is_some())?;
+        self.state = state;
+        Ok(None)
     }
 
     fn check_device_state(&mut self) -> Result<()> {
-        Err(refuse("device state transfer, which was not offered"))
+        self.hold(Held::State, false)?;
+        self.state.take().map_or(Ok(()), |state| device_state::check_empty(&state).map_err(refuse))
     }
 
     fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
         Err(refuse("shared memory regions, which were not offered"))
     }
 
-    fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
-        Err(refuse("a dirty log, which was not offered"))
+    fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
+        let mapped = DirtyLog::map(file, log.mmap_offset, log.mmap_size, &self.settings.port.mapped);
+        self.short |= matches!(mapped, Err(RegionError::Descriptors));
+        let mapped = mapped.map_err(|error| refuse(format!("the front end's dirty log cannot be mapped: {error}")))?;
+        // The front end reads the one before as soon as this is answered, and expects no more bits there.
+        self.log = Some(Arc::new(mapped));
+        self.update_logs();
+        Ok(())
     }
 }

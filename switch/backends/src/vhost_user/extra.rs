@@ -1,5 +1,5 @@
-//! Messages that the `vhost` crate's handler does not serve: SEND_RARP, NET_SET_MTU, SET_STATUS, GET_STATUS, which it does not
-//! know; IOTLB_MSG, which is refused with an explanation for the operator; SET_VRING_ENABLE, which the crate accepts only after
+//! Messages that the `vhost` crate's handler does not serve: SEND_RARP, NET_SET_MTU, SET_STATUS, GET_STATUS, SET_LOG_FD, which it does
+//! not know; IOTLB_MSG, which is refused with an explanation for the operator; SET_VRING_ENABLE, which the crate accepts only after
 //! SET_FEATURES, while QEMU sends it before; and SET_VRING_ADDR, where the crate reports a wrong address, which is the guest's
 //! fault, as a broken message of the front end.
 
@@ -17,7 +17,8 @@ const VERSION_MASK: u32 = 3;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 
-const OURS: [FrontendReq; 7] = [
+const OURS: [FrontendReq; 8] = [
+    FrontendReq::SET_LOG_FD,
     FrontendReq::SET_VRING_ADDR,
     FrontendReq::SET_VRING_ENABLE,
     FrontendReq::SEND_RARP,
@@ -38,13 +39,14 @@ pub(super) fn is_ours(message: &Message) -> Option<FrontendReq> {
 /// The message breaks a rule, or the connection ended.
 pub(super) fn serve(request: FrontendReq, message: &Message, device: &mut Device, stream: &UnixStream) -> io::Result<()> {
     let wanted = match request {
-        FrontendReq::GET_STATUS => 0,
+        FrontendReq::GET_STATUS | FrontendReq::SET_LOG_FD => 0,
         FrontendReq::SET_VRING_ADDR => 40,
         FrontendReq::IOTLB_MSG => 32,
         _ => 8,
     };
     let well_formed = message.flags & VERSION_MASK == VERSION && message.flags & REPLY == 0;
-    if !well_formed || message.payload.len() != wanted || !message.files.is_empty() {
+    let files = usize::from(request == FrontendReq::SET_LOG_FD);
+    if !well_formed || message.payload.len() != wanted || message.files.len() != files {
         return Err(io::Error::other("a malformed message"));
     }
     if !device.agreed_protocol().contains(needed(request)) {
@@ -64,6 +66,7 @@ pub(super) fn serve(request: FrontendReq, message: &Message, device: &mut Device
 fn needed(request: FrontendReq) -> Protocol {
     match request {
         FrontendReq::SEND_RARP => Protocol::RARP,
+        FrontendReq::SET_LOG_FD => Protocol::LOG_SHMFD,
         FrontendReq::NET_SET_MTU => Protocol::MTU,
         FrontendReq::SET_STATUS | FrontendReq::GET_STATUS => Protocol::STATUS,
         _ => Protocol::empty(),
@@ -91,6 +94,9 @@ fn act(request: FrontendReq, payload: &[u8], device: &mut Device) -> io::Result<
             }
             device.set_vring_enable(index, enable == 1).map_err(io::Error::other)?;
         }
+        // The eventfd by which a back end may tell of marked pages. No known front end waits for it: they read the log when they copy
+        // memory. So it is closed.
+        FrontendReq::SET_LOG_FD => {}
         FrontendReq::SEND_RARP => device.send_rarp(number),
         FrontendReq::NET_SET_MTU => return Ok(device.set_mtu(number)),
         FrontendReq::IOTLB_MSG => return Ok(device.refuse_translation()),

@@ -1,5 +1,5 @@
 //! Feature negotiation: the features that memlane offers, and those that a driver accepted (virtio 1.4, sections 2.2, 5.1.3 and 6;
-//! vhost-user, "Protocol features"). Packed virtqueues, live migration and RSS are not offered
+//! vhost-user, "Protocol features"). Packed virtqueues, postcopy and RSS are not offered
 //! (`docs/adr/0030-features-not-offered.md`).
 
 use std::fmt;
@@ -12,6 +12,9 @@ use crate::ring::RingOptions;
 
 /// Bit 30: the vhost-user protocol features exist.
 pub const PROTOCOL_FEATURES: u64 = 1 << 30;
+
+/// VHOST_F_LOG_ALL: every write to the guest is marked in the front end's dirty log (vhost-user, "Migration").
+const LOG_ALL_BIT: u32 = 26;
 
 const fn bit(number: u32) -> u64 {
     1 << number
@@ -27,6 +30,7 @@ const VERSION_1: u64 = bit(config::VIRTIO_F_VERSION_1);
 const EVENT_INDEX: u64 = bit(ring::VIRTIO_RING_F_EVENT_IDX);
 const ACCESS_PLATFORM: u64 = bit(config::VIRTIO_F_ACCESS_PLATFORM);
 const IN_ORDER: u64 = bit(config::VIRTIO_F_IN_ORDER);
+const LOG_ALL: u64 = bit(LOG_ALL_BIT);
 const INDIRECT: u64 = bit(ring::VIRTIO_RING_F_INDIRECT_DESC);
 
 /// Offered to every guest.
@@ -36,6 +40,7 @@ const ALWAYS: u64 = VERSION_1
     | MERGEABLE
     | MAC
     | PROTOCOL_FEATURES
+    | LOG_ALL
     | bit(config::VIRTIO_F_ANY_LAYOUT)
     | bit(net::VIRTIO_NET_F_STATUS)
     | bit(net::VIRTIO_NET_F_CSUM)
@@ -59,7 +64,7 @@ const RECEIVE_OFFLOADS: u64 = bit(net::VIRTIO_NET_F_GUEST_CSUM)
     | bit(net::VIRTIO_NET_F_GUEST_USO6);
 
 /// Names of the virtio and virtio-net features that have one (virtio 1.4, sections 5.1.3 and 6), without their prefixes.
-const NAMES: [(u32, &str); 40] = [
+const NAMES: [(u32, &str); 41] = [
     (net::VIRTIO_NET_F_CSUM, "CSUM"),
     (net::VIRTIO_NET_F_GUEST_CSUM, "GUEST_CSUM"),
     (net::VIRTIO_NET_F_CTRL_GUEST_OFFLOADS, "CTRL_GUEST_OFFLOADS"),
@@ -83,6 +88,7 @@ const NAMES: [(u32, &str); 40] = [
     (net::VIRTIO_NET_F_CTRL_MAC_ADDR, "CTRL_MAC_ADDR"),
     (config::VIRTIO_F_NOTIFY_ON_EMPTY, "NOTIFY_ON_EMPTY"),
     (config::VIRTIO_F_ANY_LAYOUT, "ANY_LAYOUT"),
+    (LOG_ALL_BIT, "LOG_ALL"),
     (ring::VIRTIO_RING_F_INDIRECT_DESC, "INDIRECT_DESC"),
     (ring::VIRTIO_RING_F_EVENT_IDX, "EVENT_IDX"),
     (30, "PROTOCOL_FEATURES"),
@@ -104,6 +110,8 @@ const NAMES: [(u32, &str); 40] = [
 
 /// Protocol features that a port serves.
 const PROTOCOL: Protocol = Protocol::MQ
+    .union(Protocol::LOG_SHMFD)
+    .union(Protocol::DEVICE_STATE)
     .union(Protocol::RARP)
     .union(Protocol::REPLY_ACK)
     .union(Protocol::MTU)
@@ -219,6 +227,16 @@ impl Agreed {
     /// Whether the driver has a control virtqueue that this back end serves.
     pub fn control_queue(self) -> bool {
         self.has(CTRL_VQ)
+    }
+
+    /// Whether writes to the guest are marked in the front end's dirty log.
+    pub fn logs(self) -> bool {
+        self.has(LOG_ALL)
+    }
+
+    /// Whether only [`Self::logs`] may differ from `other`.
+    pub fn differs_in_logging(self, other: Self) -> bool {
+        (self.0 ^ other.0) & !LOG_ALL == 0
     }
 
     /// Whether the front end may translate the device's addresses (vIOMMU).

@@ -55,6 +55,8 @@ pub(super) struct Vring {
     pub base: u16,
     pub kick: Option<Kick>,
     pub call: Option<Call>,
+    /// Guest address at which writes to the used ring are logged (VHOST_VRING_F_LOG), where the front end states it.
+    pub log_address: Option<u64>,
     /// Enabled by message; without protocol features a virtqueue needs no such message.
     pub enabled: bool,
     pub running: bool,
@@ -112,6 +114,7 @@ impl Vring {
             options: agreed.ring(),
             base,
             call: self.call.take(),
+            log: None,
             offloads,
             mergeable: agreed.mergeable(),
             start: Start { kick, at_once: resumed || polled, enabled: self.enabled || !agreed.protocol(), session: 0 },

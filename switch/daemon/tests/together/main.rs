@@ -29,6 +29,7 @@ mod commands;
 mod control;
 mod control_queue;
 mod descriptors_run_out;
+mod dirty_log;
 mod docs;
 mod events;
 mod extcap;

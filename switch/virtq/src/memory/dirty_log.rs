@@ -8,16 +8,14 @@
 //! are left out of it, so the guest's copy is worthless. The worker learns of that as of lost memory ([`sigbus`]), and the port is
 //! quarantined.
 
-#![expect(unsafe_code, reason = "a bitmap that the front end reads and clears")]
-
 use std::fmt;
 use std::fs::File;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use super::region::{Loss, Quota, Region, RegionError, RegionTable};
 use super::sigbus;
 
-/// Bytes of a page of the log (VHOST_LOG_PAGE), whatever the pages of guest and host are.
+/// Bytes of a page of the log (VHOST_LOG_PAGE), independent of the page sizes of guest and host.
 pub const LOG_PAGE: u64 = 4096;
 
 /// Reason why pages are missing in a dirty log.
@@ -74,16 +72,9 @@ impl DirtyLog {
         let mut page = first;
         while page <= last {
             let until = last.min(page | 7);
-            self.set(page / 8, 0xff << (page % 8) & 0xff >> (7 - until % 8));
+            self.bitmap.set_bits(page / 8, 0xff << (page % 8) & 0xff >> (7 - until % 8));
             page = until + 1;
         }
-    }
-
-    /// Sets the bits `bits` of byte `byte`, which is in the log.
-    fn set(&self, byte: u64, bits: u8) {
-        let place = self.bitmap.host_start().wrapping_add(byte as usize);
-        // SAFETY: inside the mapping, which lives as long as this; the front end may write there, atomics may alias it.
-        unsafe { AtomicU8::from_ptr(place) }.fetch_or(bits, Ordering::Relaxed);
     }
 
     #[cold]
@@ -165,9 +156,13 @@ mod tests {
 
     #[test]
     fn pages_behind_the_end_are_left_out_and_the_log_is_lost() {
-        for (address, length, pages) in
-            [(8 * 4096, 1, vec![]), (7 * 4096, 4097, vec![7]), (u64::MAX, 1, vec![]), (u64::MAX, 2, vec![]), (0, u64::MAX, (0..8).collect())]
-        {
+        for (address, length, pages) in [
+            (8 * 4096, 1, vec![]),
+            (7 * 4096, 4097, vec![7]),
+            (u64::MAX, 1, vec![]),
+            (u64::MAX, 2, vec![]),
+            (0, u64::MAX, (0..8).collect()),
+        ] {
             let (log, file) = log(1);
             let before = sigbus::losses();
             log.mark(address, length);

@@ -10,10 +10,10 @@
 
 #![expect(unsafe_code, reason = "memory that others write is reached by address")]
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use super::mapping::Mapping;
-use super::{Foreign, Granted, Hint, MemoryMap};
+use super::{Foreign, Granted, Hint, MemoryMap, Region};
 use crate::copy::{self, Block};
 
 /// An address in memory that guests or other threads write: an address, not an access.
@@ -65,6 +65,18 @@ impl MemoryMap {
         let (place, follow) = self.find(address, hint)?;
         // SAFETY: the map vouches for so many bytes there, see the module.
         Some(unsafe { Iovec::new(place, u64::from(most).min(follow) as u32) })
+    }
+}
+
+impl Region {
+    /// Sets `bits` of its byte `offset`, atomically; nothing outside of it.
+    #[inline]
+    pub(super) fn set_bits(&self, offset: u64, bits: u8) {
+        if offset < self.length() {
+            let place = self.host_start().wrapping_add(offset as usize);
+            // SAFETY: inside the mapping, which lives as long as the region; others may write there, and atomics may alias them.
+            unsafe { AtomicU8::from_ptr(place) }.fetch_or(bits, Ordering::Relaxed);
+        }
     }
 }
 
