@@ -24,6 +24,7 @@ pub(crate) use memlane_virtq::{budget, frame, in_flight, memory, notification, o
 pub mod cpu_time;
 pub mod egress;
 pub mod handover;
+pub mod headers;
 pub mod id;
 mod ingress;
 pub mod link;

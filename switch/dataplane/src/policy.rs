@@ -1,9 +1,11 @@
 //! Limits of a port that the operator sets: its weight among senders, rate limits, storm control (of broadcast, multicast and
-//! unknown-unicast frames), and anti-spoofing; all may change while the network runs.
+//! unknown-unicast frames), and [`rules`] about its frames, as anti-spoofing; all may change while the network runs.
 //!
 //! A **limiter** is a token bucket that is stored as one moment: when it would be full again (the generic cell rate algorithm,
 //! ITU-T I.371). It is shared by all queues of a port on all workers, so that more queues are no more tokens. A rate limit drops no
 //! frames: it leaves them in the sender's transmit ring (backpressure).
+
+pub mod rules;
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,6 +14,7 @@ pub use memlane_model::limits::{AntiSpoof, DEFAULT_STORM, Limit, PortLimits};
 
 use crate::stats::DropReason;
 use crate::time::{Cycles, frequency};
+use rules::{PortRules, Published};
 
 /// Minimum burst, so that a limit never cuts a batch that hardware and kernels send at once: one frame of the maximum size.
 const LEAST_BURST_BYTES: u64 = 65_536;
@@ -165,8 +168,8 @@ pub struct Policy {
     usual_storm: AtomicBool,
     /// Limit of its floods while it is a suspect.
     suspect: Limiter,
-    /// Anti-spoofing: it may send from its pinned address only.
-    guarded: AtomicBool,
+    /// Rules about its frames.
+    pub rules: Published,
 }
 
 impl Policy {
@@ -179,7 +182,7 @@ impl Policy {
             storm: Limiter::default(),
             usual_storm: AtomicBool::new(true),
             suspect: Limiter::default(),
-            guarded: AtomicBool::new(false),
+            rules: Published::default(),
         };
         policy.suspect.set_packets(Some(SUSPECT_FLOODS), SUSPECT_FLOODS);
         policy.set(limits);
@@ -194,7 +197,7 @@ impl Policy {
         let burst = (limits.storm / STORM_BURSTS).max(LEAST_STORM_BURST);
         self.storm.set_packets((limits.storm > 0).then_some(limits.storm), burst);
         self.usual_storm.store(limits.storm == DEFAULT_STORM, Ordering::Relaxed);
-        self.guarded.store(limits.anti_spoof == AntiSpoof::Mac, Ordering::Relaxed);
+        self.rules.set(PortRules::of(limits));
     }
 
     /// Charges a frame that the port floods.
@@ -226,12 +229,6 @@ impl Policy {
 
     fn limits_flood(&self, flood: &Flood) -> bool {
         !flood.reaches_one || !self.usual_storm.load(Ordering::Relaxed)
-    }
-
-    /// Anti-spoofing: whether it may send from its pinned address only.
-    #[inline]
-    pub(crate) fn is_guarded(&self) -> bool {
-        self.guarded.load(Ordering::Relaxed)
     }
 
     /// Its weight among senders.

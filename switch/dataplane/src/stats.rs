@@ -155,7 +155,17 @@ pub struct PortCounters {
     pub sizes: FrameSizes,
     /// Latency of frames placed in the guest's receive queues.
     pub waits: Waits,
-    drops: [Counter; REASONS],
+    drops: Drops,
+}
+
+/// Dropped frames by reason.
+#[derive(Debug)]
+struct Drops([Counter; REASONS]);
+
+impl Default for Drops {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Counter::default()))
+    }
 }
 
 impl PortCounters {
@@ -169,13 +179,13 @@ impl PortCounters {
     #[inline]
     pub(crate) fn drop_frames(&self, reason: DropReason, count: u32) {
         if count > 0 {
-            self.drops[reason as usize].add(count.into());
+            self.drops.0[reason as usize].add(count.into());
         }
     }
 
     /// Frames dropped for `reason`.
     pub fn dropped(&self, reason: DropReason) -> u64 {
-        self.drops[reason as usize].get()
+        self.drops.0[reason as usize].get()
     }
 }
 

@@ -1,13 +1,19 @@
 //! Forwarding decision: a pure function of a frame's first bytes and of the broadcast domain's forwarding table.
 //!
-//! A **verdict** comes with the **match mask** of the bits on which it depends ([`Reading`] records the bits that a rule reads),
+//! A **verdict** comes with the **match mask** of the bits on which it depends ([`reading`] records the bits that a rule reads),
 //! and a **flow cache** keeps a sender's last verdict: a frame that fits the mask needs no new decision. A new rule asks the
-//! reading for the bits that it needs; the flow cache and the fast path ([`crate::ring::fast_path`]) follow from that.
+//! reading for the bits that it needs; the flow cache and the fast path ([`crate::ring::fast_path`]) follow from that. The rule of [`identity`]
+//! reads more than Ethernet headers; verdicts on ARP and neighbour discovery are not kept.
 
-use crate::frame::{Head, MacAddress, MatchMask};
+pub(crate) mod identity;
+pub mod reading;
+
+use crate::frame::{FurtherMask, Head, MacAddress, MatchMask};
 use crate::id::PortId;
+use crate::policy::rules::PortRules;
 use crate::stats::DropReason;
 use crate::table::{Learned, LearnedAddress, Table};
+use reading::{Reading, Start};
 
 /// Destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,60 +26,39 @@ pub enum Verdict {
     Drop(DropReason),
 }
 
-/// A frame's head, with a record of the bits that were read.
-#[derive(Clone, Copy, Debug)]
-struct Reading {
-    head: Head,
-    mask: u128,
-}
-
-impl Reading {
-    fn source(&mut self) -> MacAddress {
-        self.mask |= Head::SOURCE;
-        self.head.source()
-    }
-
-    fn destination(&mut self) -> MacAddress {
-        self.mask |= Head::DESTINATION;
-        self.head.destination()
-    }
-
-    fn vlan(&mut self) -> u16 {
-        let (vlan, read) = self.head.vlan();
-        self.mask |= read;
-        vlan
-    }
-
-    /// The mask of the bits that were read.
-    fn match_mask(self) -> MatchMask {
-        MatchMask::new(self.mask, self.head)
-    }
-}
-
 /// The port from which a frame came.
 #[derive(Clone, Copy, Debug)]
-pub struct Sender {
+pub struct Sender<'r> {
     /// The port.
     pub port: PortId,
-    /// Anti-spoofing: it may send from its pinned address only.
-    pub guarded: bool,
+    /// Rules about its frames.
+    pub rules: &'r PortRules,
 }
 
-impl From<PortId> for Sender {
+impl From<PortId> for Sender<'_> {
     /// A port that may send from any address that is not pinned to another.
     fn from(port: PortId) -> Self {
-        Self { port, guarded: false }
+        static NONE: PortRules = PortRules::NONE;
+        Self { port, rules: &NONE }
     }
 }
 
-/// Decides on a frame with this `head` that `sender` sent in second `now`, with MAC learning of its source; returns the match mask,
-/// too.
-pub fn decide(head: Head, sender: impl Into<Sender>, table: &Table, now: u32) -> (Verdict, MatchMask) {
-    let (mut reading, sender) = (Reading { head, mask: 0 }, sender.into());
+/// A verdict, and the masks of the bits on which it depends.
+#[derive(Clone, Copy, Debug)]
+pub struct Decision {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// The masks; `None` if the verdict holds for this frame only.
+    pub masks: Option<(MatchMask, FurtherMask)>,
+}
+
+/// Decides on a frame that begins with `start` and that `sender` sent in second `now`, with MAC learning of its source.
+pub fn decide<'f, 'r>(start: impl Into<Start<'f>>, sender: impl Into<Sender<'r>>, table: &Table, now: u32) -> Decision {
+    let (mut reading, sender) = (Reading::new(start.into()), sender.into());
     let learn = |station| table.learn(station, sender.port, now);
     let find = |station| table.find(station);
     let verdict = judge(&mut reading, sender, table, learn, find).unwrap_or_else(Verdict::Drop);
-    (verdict, reading.match_mask())
+    Decision { verdict, masks: reading.masks() }
 }
 
 /// A forecast of [`decide`] for a frame, and its grounds.
@@ -92,8 +77,9 @@ pub(crate) struct Foreseen {
 }
 
 /// The verdict of [`decide`], without learning from the frame.
-pub(crate) fn foresee(head: Head, sender: impl Into<Sender>, table: &Table, now: u32) -> Foreseen {
-    let (mut reading, sender) = (Reading { head, mask: 0 }, sender.into());
+pub(crate) fn foresee<'f, 'r>(start: impl Into<Start<'f>>, sender: impl Into<Sender<'r>>, table: &Table, now: u32) -> Foreseen {
+    let (mut reading, sender) = (Reading::new(start.into()), sender.into());
+    let head = reading.start.head();
     let source = LearnedAddress { address: head.source(), vlan: head.vlan().0 };
     let (learned, after) = table.foresee(source, sender.port, now);
     let mut asked = None;
@@ -106,8 +92,8 @@ pub(crate) fn foresee(head: Head, sender: impl Into<Sender>, table: &Table, now:
 /// Decides; `learn` is called with the source, then `find` with the destination.
 #[inline]
 fn judge(
-    frame: &mut Reading,
-    sender: Sender,
+    frame: &mut Reading<'_>,
+    sender: Sender<'_>,
     table: &Table,
     learn: impl FnOnce(LearnedAddress) -> Learned,
     find: impl FnOnce(LearnedAddress) -> Option<PortId>,
@@ -115,6 +101,9 @@ fn judge(
     let source = frame.source();
     may_send_from(source, sender, table)?;
     let vlan = frame.vlan();
+    if let Some(identity) = &sender.rules.identity {
+        identity::check(frame, source, identity, |mac| is_own(mac, sender, table))?;
+    }
     let flood = match learn(LearnedAddress { address: source, vlan }) {
         Learned::Pinned => return Err(DropReason::BadSource),
         // Its floods would circulate in the loop.
@@ -136,12 +125,17 @@ fn judge(
 ///
 /// # Errors
 /// It may not, for this reason.
-pub(crate) fn may_send_from(source: MacAddress, sender: Sender, table: &Table) -> Result<(), DropReason> {
+pub(crate) fn may_send_from(source: MacAddress, sender: Sender<'_>, table: &Table) -> Result<(), DropReason> {
     if !source.is_unicast() {
         return Err(DropReason::BadSource);
     }
-    let own = !sender.guarded || table.pinned(source) == Some(sender.port);
-    own.then_some(()).ok_or(DropReason::SpoofedSource)
+    let may = !sender.rules.is_guarded || is_own(source, sender, table);
+    may.then_some(()).ok_or(DropReason::SpoofedSource)
+}
+
+/// Whether `mac` is pinned to the port, or it may use it beside that.
+fn is_own(mac: MacAddress, sender: Sender<'_>, table: &Table) -> bool {
+    table.pinned(mac) == Some(sender.port) || sender.rules.macs.contains(&mac)
 }
 
 /// Validity of a verdict: until some address moves or goes, and no longer than this second, so that senders' FDB entries are
@@ -154,10 +148,20 @@ pub(crate) struct Epoch {
     pub second: u32,
 }
 
+/// The masks of a flow cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Masks<'c> {
+    /// Bits of the Ethernet header.
+    pub head: MatchMask,
+    /// Bits behind it; for most verdicts none.
+    pub further: &'c FurtherMask,
+}
+
 /// Flow cache: a sender's last verdict, because most frames of a batch are like the one before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FlowCache {
     match_mask: MatchMask,
+    further: FurtherMask,
     epoch: Epoch,
     verdict: Verdict,
 }
@@ -166,16 +170,18 @@ impl Default for FlowCache {
     fn default() -> Self {
         // Frames from the all-zero source never get another verdict than this one.
         let match_mask = MatchMask::new(Head::SOURCE, Head::default());
-        Self { match_mask, epoch: Epoch::default(), verdict: Verdict::Drop(DropReason::BadSource) }
+        let further = FurtherMask::default();
+        Self { match_mask, further, epoch: Epoch::default(), verdict: Verdict::Drop(DropReason::BadSource) }
     }
 }
 
 impl FlowCache {
-    /// The match mask of frames from `port` that go to one other port, and that port, as far as the flow cache is valid.
+    /// The masks of frames from `port` that go to one other port, and that port, as far as the flow cache is valid.
     #[inline]
-    pub(crate) fn destination(&mut self, port: PortId, table: &Table, epoch: Epoch) -> Option<(MatchMask, PortId)> {
+    pub(crate) fn destination(&mut self, port: PortId, table: &Table, epoch: Epoch) -> Option<(Masks<'_>, PortId)> {
         let Verdict::To(to) = self.verdict else { return None };
-        (self.epoch == epoch || self.still_goes(port, to, table, epoch)).then_some((self.match_mask, to))
+        let holds = self.epoch == epoch || self.still_goes(port, to, table, epoch);
+        holds.then_some((Masks { head: self.match_mask, further: &self.further }, to))
     }
 
     /// Checks whether another address moved or went, so that a guest that invents addresses costs the others only one look-up.
@@ -190,16 +196,33 @@ impl FlowCache {
         holds
     }
 
+    /// Whether it has the verdict on a frame that begins with `start`.
+    #[inline]
+    pub(crate) fn fits(&self, start: Start<'_>, epoch: Epoch) -> bool {
+        let fits = self.epoch == epoch && self.match_mask.fits(start.head());
+        fits && (self.further.is_empty() || self.further.fits(start.bytes()))
+    }
+
     /// As [`decide`].
     #[inline]
-    pub(crate) fn decide(&mut self, head: Head, sender: impl Into<Sender>, table: &Table, epoch: Epoch) -> Verdict {
-        if self.epoch == epoch && self.match_mask.fits(head) {
+    pub(crate) fn decide<'f, 'r>(
+        &mut self,
+        start: impl Into<Start<'f>>,
+        sender: impl Into<Sender<'r>>,
+        table: &Table,
+        epoch: Epoch,
+    ) -> Verdict {
+        let start = start.into();
+        if self.fits(start, epoch) {
             return self.verdict;
         }
-        let (verdict, match_mask) = decide(head, sender, table, epoch.second);
+        let Decision { verdict, masks } = decide(start, sender, table, epoch.second);
         // A new address does not change the table's generation, so an unknown destination is not cached.
-        let is_unknown = verdict == Verdict::Flood && !head.destination().is_group();
-        *self = if is_unknown { Self::default() } else { Self { match_mask, epoch, verdict } };
+        let is_unknown = verdict == Verdict::Flood && !start.head().destination().is_group();
+        *self = match masks {
+            Some((match_mask, further)) if !is_unknown => Self { match_mask, further, epoch, verdict },
+            _ => Self::default(),
+        };
         verdict
     }
 }
@@ -224,6 +247,13 @@ mod tests {
         head_of_type(source, destination, 0x0800)
     }
 
+    /// A verdict that a flow cache can keep, with its match mask.
+    fn masked(decision: Decision) -> (Verdict, MatchMask) {
+        let (match_mask, further) = decision.masks.unwrap();
+        assert!(further.is_empty());
+        (decision.verdict, match_mask)
+    }
+
     const A: MacAddress = MacAddress::BROADCAST;
 
     fn learned_address(n: u8) -> MacAddress {
@@ -235,7 +265,7 @@ mod tests {
         let table = Table::new(3, 64, 1);
         table.learn(learned_address(2), PortId(2), 0);
         table.learn(learned_address(9), PortId(0), 0);
-        let decide = |source, destination| decide(head(source, destination), PortId(0), &table, 0).0;
+        let decide = |source, destination| decide(head(source, destination), PortId(0), &table, 0).verdict;
         assert_eq!(decide(learned_address(1), learned_address(2)), Verdict::To(PortId(2)));
         assert_eq!(decide(learned_address(1), learned_address(3)), Verdict::Flood);
         assert_eq!(decide(learned_address(1), A), Verdict::Flood);
@@ -251,11 +281,12 @@ mod tests {
         for n in 0..2000_u32 {
             let source = [learned_address((n % 5) as u8), learned_address(9), A, MacAddress::default()][n as usize / 3 % 4];
             let destination = [learned_address((n % 7) as u8), learned_address(9), A][n as usize / 5 % 3];
-            let sender = Sender { port: PortId((n % 3) as u16), guarded: n % 11 == 0 };
+            let rules = PortRules { is_guarded: n % 11 == 0, ..PortRules::NONE };
+            let sender = Sender { port: PortId((n % 3) as u16), rules: &rules };
             let (head, generation) = (head(source, destination), table.generation());
             let foreseen = foresee(head, sender, &table, n / 100);
             assert_eq!((table.generation(), foreseen.source), (generation, source));
-            assert_eq!(decide(head, sender, &table, n / 100).0, foreseen.verdict, "{n}: {foreseen:?}");
+            assert_eq!(decide(head, sender, &table, n / 100).verdict, foreseen.verdict, "{n}: {foreseen:?}");
         }
     }
 
@@ -263,7 +294,7 @@ mod tests {
     fn a_verdict_tells_what_it_read() {
         let table = Table::new(3, 64, 1);
         table.learn(learned_address(2), PortId(2), 0);
-        let (verdict, match_mask) = decide(head(learned_address(1), learned_address(2)), PortId(0), &table, 0);
+        let (verdict, match_mask) = masked(decide(head(learned_address(1), learned_address(2)), PortId(0), &table, 0));
         assert_eq!(verdict, Verdict::To(PortId(2)));
         assert!(
             match_mask.fits(head_of_type(learned_address(1), learned_address(2), 0x0806)),
@@ -277,7 +308,7 @@ mod tests {
             !match_mask.fits(head(learned_address(1), learned_address(3)))
                 && !match_mask.fits(head(learned_address(3), learned_address(2)))
         );
-        let (verdict, match_mask) = decide(head(A, learned_address(2)), PortId(0), &table, 0);
+        let (verdict, match_mask) = masked(decide(head(A, learned_address(2)), PortId(0), &table, 0));
         assert_eq!(verdict, Verdict::Drop(DropReason::BadSource));
         assert!(match_mask.fits(head(A, learned_address(3))), "from such a source nothing goes anywhere");
     }
@@ -296,7 +327,7 @@ mod tests {
     fn answers_go_where_the_station_is_in_their_vlan() {
         let table = Table::new(3, 64, 1);
         let (client, firewall, server) = (PortId(0), PortId(1), PortId(2));
-        let decide = |head, port| decide(head, port, &table, 0).0;
+        let decide = |head, port: PortId| decide(head, port, &table, 0).verdict;
         for kind in [0x8100, 0x88a8] {
             assert_eq!(decide(tagged(learned_address(1), learned_address(3), kind, 10), client), Verdict::Flood);
             assert_eq!(
@@ -325,8 +356,9 @@ mod tests {
     fn a_guarded_port_sends_from_its_own_address_only() {
         let table = Table::new(3, 64, 1);
         table.pin(learned_address(1), PortId(0));
-        let guarded = Sender { port: PortId(0), guarded: true };
-        let decide = |source, sender| decide(head(source, A), sender, &table, 0).0;
+        let rules = PortRules { is_guarded: true, ..PortRules::NONE };
+        let guarded = Sender { port: PortId(0), rules: &rules };
+        let decide = |source, sender| decide(head(source, A), sender, &table, 0).verdict;
         assert_eq!(decide(learned_address(1), guarded), Verdict::Flood);
         assert_eq!(decide(learned_address(2), guarded), Verdict::Drop(DropReason::SpoofedSource));
         assert_eq!(table.find(learned_address(2)), None, "nothing is learned from it");
@@ -337,7 +369,7 @@ mod tests {
     fn what_a_loop_floods_goes_nowhere_and_what_is_for_one_port_goes_there() {
         let table = Table::new(4, 64, 1);
         table.learn(learned_address(2), PortId(3), 0);
-        let ask = |destination, port: u16| decide(head(learned_address(1), destination), PortId(port), &table, 0).0;
+        let ask = |destination, port: u16| decide(head(learned_address(1), destination), PortId(port), &table, 0).verdict;
         ask(A, 0);
         for n in 0..100 {
             ask(A, 1 + n % 2);
@@ -366,7 +398,7 @@ mod tests {
         table.learn(LearnedAddress { address: learned_address(2), vlan: 10 }, here, 0);
         assert_eq!(flow_cache.destination(here, &table, epoch()).map(|(_, to)| to), Some(twenty));
         table.learn(LearnedAddress { address: learned_address(2), vlan: 20 }, ten, 0);
-        assert_eq!(flow_cache.destination(here, &table, epoch()), None);
+        assert!(flow_cache.destination(here, &table, epoch()).is_none());
     }
 
     #[test]
@@ -376,26 +408,24 @@ mod tests {
         let epoch = || Epoch { generation: table.generation(), second: 0 };
         table.learn(learned_address(2), PortId(2), 0);
         flow_cache.decide(head(learned_address(1), learned_address(2)), PortId(0), &table, epoch());
+        let goes = |cache: &mut FlowCache, epoch| cache.destination(PortId(0), &table, epoch).map(|(masks, to)| (masks.head, to));
         let before = epoch();
         for n in 0..1000_u16 {
             let [a, b] = n.to_be_bytes();
             table.learn(MacAddress::new([2, 0, 0, 1, a, b]), PortId(1), 0);
         }
         assert_ne!(epoch(), before, "some of its own had to give way");
-        let known = Some((decide(head(learned_address(1), learned_address(2)), PortId(0), &table, 0).1, PortId(2)));
-        assert_eq!(flow_cache.destination(PortId(0), &table, epoch()), known);
-        assert_eq!(
-            flow_cache.destination(PortId(0), &table, Epoch { second: 1, ..epoch() }),
-            None,
-            "the sender is to be confirmed"
-        );
+        let match_mask = masked(decide(head(learned_address(1), learned_address(2)), PortId(0), &table, 0)).1;
+        let known = Some((match_mask, PortId(2)));
+        assert_eq!(goes(&mut flow_cache, epoch()), known);
+        assert_eq!(goes(&mut flow_cache, Epoch { second: 1, ..epoch() }), None, "the sender is to be confirmed");
         // A move of the sender or the receiver does.
         table.learn(learned_address(1), PortId(1), 0);
-        assert_eq!(flow_cache.destination(PortId(0), &table, epoch()), None);
+        assert_eq!(goes(&mut flow_cache, epoch()), None);
         flow_cache.decide(head(learned_address(1), learned_address(2)), PortId(0), &table, epoch());
-        assert_eq!(flow_cache.destination(PortId(0), &table, epoch()), known);
+        assert_eq!(goes(&mut flow_cache, epoch()), known);
         table.forget(PortId(2));
-        assert_eq!(flow_cache.destination(PortId(0), &table, epoch()), None);
+        assert_eq!(goes(&mut flow_cache, epoch()), None);
     }
 
     #[test]

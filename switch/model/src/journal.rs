@@ -90,6 +90,21 @@ pub enum NetworkEvent {
         /// Frames that were dropped for it so far.
         frames: u64,
     },
+    /// A frame was dropped because its addresses are not the port's, or its service is not allowed: told once a minute for each port
+    /// and reason.
+    AddressRefused {
+        /// The port.
+        port: String,
+        /// The reason, as in the counters.
+        reason: String,
+        /// The MAC address that the frame claims for its sender.
+        mac: String,
+        /// The IP address that it claims for its sender, if it shows one.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        ip: Option<String>,
+        /// The key of the port that would allow the frame.
+        allowed_by: String,
+    },
     /// A MAC address moves between two ports too often: a loop?
     AddressFlaps {
         /// The segment.
@@ -197,6 +212,7 @@ impl NetworkEvent {
             | Self::PortRunning { port }
             | Self::PortQuarantined { port, .. }
             | Self::FirstDrop { port, .. }
+            | Self::AddressRefused { port, .. }
             | Self::LimitReached { port, .. }
             | Self::LeftOut { port, .. }
             | Self::AddressFlaps { moves_to: port, .. }
@@ -218,6 +234,7 @@ impl NetworkEvent {
             Self::PortRunning { .. } => "port-running",
             Self::PortQuarantined { .. } => "port-quarantined",
             Self::FirstDrop { .. } => "first-drop",
+            Self::AddressRefused { .. } => "address-refused",
             Self::AddressFlaps { .. } => "address-flaps",
             Self::AddressMoved { .. } => "address-moved",
             Self::LimitReached { .. } => "limit-reached",

@@ -1,6 +1,7 @@
 //! Limits of a port that the operator sets, as configured.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use schemars::JsonSchema;
@@ -8,6 +9,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+use crate::addresses::{AllowedPair, Service};
 use crate::quantity::{self, Quantity, parse_rate};
 
 /// Storm control: flooded frames a second that a port may send unless its configuration says otherwise. That is more than
@@ -92,8 +94,11 @@ pub enum AntiSpoof {
     /// Frames from addresses that are pinned to other ports.
     #[default]
     Off,
-    /// All frames but those from the address that is pinned to the port.
+    /// All frames but those from MAC addresses of the port: `mac`, and those of `allowed`.
     Mac,
+    /// Those too, and frames with other IP addresses than the port's: as source of IPv4 and IPv6, as sender of ARP, in neighbour
+    /// discovery; and DHCP answers and router advertisements without `may-serve`.
+    All,
 }
 
 /// All limits of a port that the operator sets, as configured.
@@ -110,13 +115,28 @@ pub struct PortLimits {
     /// Storm control: flooded frames (broadcast, multicast, unknown unicast) that it may send a second; 0 for no limit. By default
     /// 200000, and no limit on a segment of two ports, where they reach one receiver.
     pub storm: u64,
-    /// Anti-spoofing: frames that are dropped because of their source address.
+    /// Anti-spoofing: frames that are dropped because of their addresses.
     pub anti_spoof: AntiSpoof,
+    /// The guest's IP addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Further pairs of addresses that it may use.
+    pub allowed: Vec<AllowedPair>,
+    /// Services that it may offer.
+    pub may_serve: Vec<Service>,
 }
 
 impl Default for PortLimits {
     fn default() -> Self {
-        Self { weight: 1, transmit: Limit::default(), receive: Limit::default(), storm: DEFAULT_STORM, anti_spoof: AntiSpoof::Off }
+        Self {
+            weight: 1,
+            transmit: Limit::default(),
+            receive: Limit::default(),
+            storm: DEFAULT_STORM,
+            anti_spoof: AntiSpoof::Off,
+            addresses: Vec::new(),
+            allowed: Vec::new(),
+            may_serve: Vec::new(),
+        }
     }
 }
 

@@ -118,6 +118,13 @@ impl Block {
         unsafe { self.store(to.as_mut_ptr()) }
     }
 
+    /// The 16 bytes from `16 * lane` on, as a little-endian number.
+    #[inline(always)]
+    pub fn lane(&self, lane: usize) -> u128 {
+        // SAFETY: a lane is 16 bytes without padding, of which every pattern is a number.
+        u128::from_le(unsafe { std::mem::transmute::<Lane, u128>(self.0[lane]) })
+    }
+
     /// Whether the first 16 bytes, as a little-endian number, have these `bits` where `mask` has ones.
     #[inline(always)]
     pub fn begins_with(&self, mask: u128, bits: u128) -> bool {

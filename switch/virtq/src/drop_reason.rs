@@ -60,6 +60,12 @@ drop_reasons! {
     Storm = "storm",
     /// Anti-spoofing: the source is not the port's own address, and the port may send from no other.
     SpoofedSource = "spoofed-source",
+    /// Anti-spoofing: the IP source is not an address of the port, or the IP header is hidden or malformed.
+    SpoofedIp = "spoofed-ip",
+    /// Anti-spoofing: an ARP or neighbour discovery message that claims an address which the port has not, or that hides it.
+    SpoofedArp = "spoofed-arp",
+    /// Anti-spoofing: a DHCP answer, router advertisement or redirect from a port that may not serve them.
+    NotAServer = "not-a-server",
     /// Loop protection: a flooded frame from a port whose MAC addresses keep moving to another port and back.
     Loop = "loop",
     /// The port's transmit queue is started but disabled.

@@ -26,10 +26,14 @@ pub const LONGEST_HEADERS: usize = 4096;
 /// Bytes that suffice for the verdict on a frame without offloads.
 pub const SHORT_START: usize = 64;
 
-const TYPE_IPV4: u16 = 0x0800;
-const TYPE_IPV6: u16 = 0x86dd;
-const TYPE_VLAN: u16 = 0x8100;
-const TYPE_QINQ: u16 = 0x88a8;
+/// EtherType of IPv4.
+pub const TYPE_IPV4: u16 = 0x0800;
+/// EtherType of IPv6.
+pub const TYPE_IPV6: u16 = 0x86dd;
+/// EtherType of a VLAN tag (IEEE 802.1Q, C-tag).
+pub const TYPE_VLAN: u16 = 0x8100;
+/// EtherType of a service VLAN tag (IEEE 802.1Q, S-tag).
+pub const TYPE_QINQ: u16 = 0x88a8;
 /// The bits of a tag that are the VLAN's identifier.
 const VLAN: u16 = 0xfff;
 /// IP protocol number of TCP.
@@ -180,6 +184,67 @@ impl MatchMask {
     /// The known bits of every head that fits; the other bits are zero.
     pub fn head(self) -> Head {
         Head(self.bits)
+    }
+}
+
+/// Bytes of a frame behind its [`Head`] that a match mask can hold: a frame's addresses and ports as far as a [`Block`] has them.
+const FURTHER: usize = SHORT_START - 16;
+
+/// Extension of a [`MatchMask`] over the bytes from 16 to 64, for verdicts that depend on IP addresses and ports too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FurtherMask {
+    mask: [u128; FURTHER / 16],
+    bits: [u128; FURTHER / 16],
+    /// Length of the bytes that determine the verdict, from the start of the frame: a shorter frame does not fit.
+    reach: u32,
+}
+
+impl FurtherMask {
+    /// Adds the bits of `mask` of the byte at `at` of a frame whose byte there is `byte`. False if no match mask holds that byte.
+    #[must_use]
+    pub fn add(&mut self, at: usize, byte: u8, mask: u8) -> bool {
+        if !(16..SHORT_START).contains(&at) {
+            return false;
+        }
+        let (lane, shift) = (at / 16 - 1, 8 * (at % 16));
+        self.mask[lane] |= u128::from(mask) << shift;
+        self.bits[lane] |= u128::from(byte & mask) << shift;
+        self.reach = self.reach.max(at as u32 + 1);
+        true
+    }
+
+    /// Frames of fewer than `length` bytes do not fit.
+    pub fn reach_to(&mut self, length: usize) {
+        self.reach = self.reach.max(length.min(SHORT_START) as u32);
+    }
+
+    /// Whether every frame fits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.reach == 0
+    }
+
+    /// Whether the frame that begins with `start` has these bits, and is so long.
+    pub fn fits(&self, start: &[u8]) -> bool {
+        let Some(start) = start.get(..self.reach as usize) else { return false };
+        let mut bytes = [0; SHORT_START];
+        bytes[..start.len()].copy_from_slice(start);
+        self.fits_lanes(|lane| {
+            let mut word = [0; 16];
+            word.copy_from_slice(&bytes[16 * lane..16 * lane + 16]);
+            u128::from_le_bytes(word)
+        })
+    }
+
+    /// As [`Self::fits`], for the frame of at least 64 bytes that begins with `start`.
+    #[inline]
+    pub fn fits_block(&self, start: &Block) -> bool {
+        self.fits_lanes(|lane| start.lane(lane))
+    }
+
+    #[inline(always)]
+    fn fits_lanes(&self, lane: impl Fn(usize) -> u128) -> bool {
+        (0..FURTHER / 16).all(|n| lane(n + 1) & self.mask[n] == self.bits[n])
     }
 }
 
@@ -469,8 +534,8 @@ pub fn ip_version(start: &[u8]) -> Option<u8> {
     }
 }
 
-/// The type behind up to two VLAN tags, and where that header begins.
-fn network_type(start: &[u8]) -> Option<(u16, usize)> {
+/// The EtherType behind up to two VLAN tags, and the offset of the header that it names; `None` if there are more tags, or the frame ends before.
+pub fn network_type(start: &[u8]) -> Option<(u16, usize)> {
     let mut at = ETHERNET - 2;
     for _ in 0..3 {
         let kind = u16::from_be_bytes([*start.get(at)?, *start.get(at + 1)?]);
@@ -566,6 +631,28 @@ mod tests {
             let block = Block::of(other.first_chunk().unwrap());
             let fits = !(6..12).contains(&changed);
             assert_eq!((match_mask.fits(Head::of(&other)), match_mask.fits_block(&block)), (fits, fits), "byte {changed}");
+        }
+    }
+
+    #[test]
+    fn a_further_mask_compares_its_bytes_only() {
+        let bytes: [u8; START] = std::array::from_fn(|n| n as u8 + 2);
+        let mut further = FurtherMask::default();
+        assert!(further.fits(&[]), "no byte is compared");
+        for at in [16, 31, 32, 50] {
+            assert!(further.add(at, bytes[at], 0xf0));
+        }
+        assert!(!further.add(15, 0, 1) && !further.add(SHORT_START, 0, 1));
+        assert!(!further.fits(&bytes[..50]) && further.fits(&bytes[..51]), "too short a frame does not fit");
+        for changed in 0..SHORT_START {
+            let mut other = bytes;
+            other[changed] ^= 0x80;
+            let fits = ![16, 31, 32, 50].contains(&changed);
+            let block = Block::of(other.first_chunk().unwrap());
+            assert_eq!((further.fits(&other), further.fits_block(&block)), (fits, fits), "byte {changed}");
+            let mut other = bytes;
+            other[changed] ^= 1;
+            assert!(further.fits(&other), "bit 0 of byte {changed} is not compared");
         }
     }
 }

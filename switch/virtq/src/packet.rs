@@ -197,6 +197,28 @@ impl Packet {
         done
     }
 
+    /// Copies more of the frame to `start`, up to [`START`] bytes, so that a verdict on them is one on the bytes that are delivered. Bytes in
+    /// Xen grants, or in chunks of a long list of buffer segments, stay where they are.
+    pub fn copy_more(&mut self) {
+        let from = self.start().len();
+        let wanted = (self.length as usize).min(START);
+        if from >= wanted || self.is_foreign() {
+            return;
+        }
+        let (mut at, mut faults) = (from, Faults::default());
+        while at < wanted && self.own_iovecs > 0 && faults.may_go_on() {
+            let run = self.own[0].first((wanted - at) as u32);
+            run.copy_in(&mut self.start[at..][..run.length() as usize]);
+            at += run.length() as usize;
+            self.own[0] = self.own[0].skip(run.length());
+            if self.own[0].length() == 0 {
+                self.own.copy_within(1.., 0);
+                self.own_iovecs -= 1;
+            }
+        }
+        self.start_length = at as u32;
+    }
+
     /// Its flow hash, see [`frame::flow_hash`].
     #[inline]
     pub fn flow_hash(&self) -> u32 {

@@ -70,6 +70,10 @@ fn told(event: &NetworkEvent) -> String {
         E::FrontEndLeft { port, cause } => format!("{port}: front end left: {cause}"),
         E::PortRunning { port } => format!("{port}: running"),
         E::PortQuarantined { port, cause } => format!("{port}: in quarantine: {cause}"),
+        E::AddressRefused { port, reason, mac, ip, allowed_by } => {
+            let ip = ip.as_ref().map(|ip| format!(" with {ip}")).unwrap_or_default();
+            format!("{port}: frame dropped as {reason}, from {mac}{ip}; key that would allow it: {allowed_by}")
+        }
         E::FirstDrop { port, reason, frames } => format!("{port}: first drops for {reason}: {frames} frames"),
         E::AddressFlaps { segment, address, held_at, moves_to } => {
             format!("{segment}: address {address} moves between ports {held_at} and {moves_to}: a loop? It is held at {held_at}")

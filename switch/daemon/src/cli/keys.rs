@@ -49,9 +49,19 @@ pub(super) struct Changeable {
     /// limit.
     #[arg(long, value_name = "NUMBER")]
     storm: Option<String>,
-    /// Source address filter: "mac" drops frames that are not from the port's mac, "off" drops none for that.
+    /// Filter of the guest's addresses: "mac" drops frames that are not from the port's mac, "all" also those with other IP
+    /// addresses than its own, "off" drops none for that.
     #[arg(long, value_name = "RULE")]
     anti_spoof: Option<String>,
+    /// IP addresses of the guest, as in the file: '["10.0.0.5"]'.
+    #[arg(long, value_name = "LIST")]
+    addresses: Option<String>,
+    /// Further addresses that the guest may use, as in the file: '[{ mac = "00:00:5e:00:01:07", ip = "10.0.0.100" }]'.
+    #[arg(long, value_name = "LIST")]
+    allowed: Option<String>,
+    /// Services that the guest may offer, as in the file: '["dhcp", "ra"]'.
+    #[arg(long, value_name = "LIST")]
+    may_serve: Option<String>,
     /// Link emulation towards the guest, as in the file: '{ delay = "10ms", loss = "1%" }'.
     #[arg(long, value_name = "LINK")]
     link: Option<String>,
@@ -78,6 +88,9 @@ impl Changeable {
             &self.receive,
             &self.storm,
             &self.anti_spoof,
+            &self.addresses,
+            &self.allowed,
+            &self.may_serve,
             &self.link,
             &self.mac,
             &self.mtu,
@@ -109,6 +122,9 @@ mod tests {
             ("receive", "{ packets = 9 }", json!({ "packets": 9 })),
             ("storm", "0", json!(0)),
             ("anti-spoof", "mac", json!("mac")),
+            ("addresses", "[\"10.0.0.5\"]", json!(["10.0.0.5"])),
+            ("allowed", "[{ ip = \"10.1.0.0/16\" }]", json!([{ "ip": "10.1.0.0/16" }])),
+            ("may-serve", "[\"ra\"]", json!(["ra"])),
             ("link", "{ loss = \"1%\" }", json!({ "loss": "1%" })),
             ("mac", "02:00:00:00:00:01", json!("02:00:00:00:00:01")),
             ("mtu", "1400", json!(1400)),

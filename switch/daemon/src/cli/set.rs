@@ -42,7 +42,11 @@ pub(super) fn settings(entry: &PortEntry) -> String {
     let link = entry.link.as_ref().map(|link| format!(", link {}", stated(link)));
     let mac = entry.mac.as_ref().map(|mac| format!(", mac {mac}"));
     let mtu = entry.mtu.map(|mtu| format!(", mtu {mtu}"));
-    let guarded = (entry.anti_spoof == AntiSpoof::Mac).then(|| ", anti-spoof mac".to_owned());
+    let guarded = match entry.anti_spoof {
+        AntiSpoof::Off => None,
+        AntiSpoof::Mac => Some(", anti-spoof mac".to_owned()),
+        AntiSpoof::All => Some(", anti-spoof all".to_owned()),
+    };
     let disabled = (!entry.enabled).then(|| ", disabled".to_owned());
     let rest: String = [link, mac, guarded, mtu, disabled].into_iter().flatten().collect();
     let (transmit, receive) = (words(&entry.transmit), words(&entry.receive));

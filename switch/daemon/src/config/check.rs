@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -34,6 +34,8 @@ use memlane_backends::vhost_user::access::Access;
 pub const MAX_PORTS: usize = 4096;
 /// Longest path of a Unix socket (unix(7)).
 const SOCKET_PATH: usize = 107;
+/// Most elements of `addresses`, and of `allowed`: each frame that no flow cache knows is compared with all.
+const MOST_ADDRESSES: usize = 64;
 /// Longest name of a network interface.
 const INTERFACE_NAME: usize = 15;
 /// Longest name of a network, segment or port.
@@ -472,6 +474,35 @@ impl<'t> Checker<'t> {
         }
         if entry.anti_spoof != AntiSpoof::Off && !place.has("mac") {
             let text = "anti-spoof needs the guest's MAC address, and the port has none: add one, as mac = \"02:00:00:00:00:01\"";
+            self.note(place, "anti-spoof", text);
+        }
+        self.check_addresses(entry, place);
+    }
+
+    fn check_addresses(&mut self, entry: &PortEntry, place: &Place) {
+        let is_unicast = |address: &IpAddr| {
+            let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+            !address.is_unspecified() && !address.is_multicast() && !address.is_loopback() && !is_broadcast
+        };
+        for address in entry.addresses.iter().filter(|address| !is_unicast(address)) {
+            let text = format_args!("addresses contains \"{address}\"; they must be unicast addresses of the guest");
+            self.note(place, "addresses", text);
+        }
+        for (key, count) in [("addresses", entry.addresses.len()), ("allowed", entry.allowed.len())] {
+            if count > MOST_ADDRESSES {
+                let text = format_args!(
+                    "{key} has {count} elements, and may have {MOST_ADDRESSES}: use a prefix, as allowed = [{{ ip = \"10.1.0.0/16\" }}]"
+                );
+                self.note(place, key, text);
+            }
+        }
+        if entry.allowed.iter().any(|pair| pair.mac.is_none() && pair.ip.is_none()) {
+            let text = "an element of allowed has no address: add mac, ip or both, as { mac = \"00:00:5e:00:01:07\", ip = \"10.0.0.100\" }";
+            self.note(place, "allowed", text);
+        }
+        let has_address = place.has("addresses") || entry.allowed.iter().any(|pair| pair.ip.is_some());
+        if entry.anti_spoof == AntiSpoof::All && !has_address {
+            let text = "anti-spoof = \"all\" needs the guest's IP addresses, and the port has none: add them, as addresses = [\"10.0.0.5\", \"fd00::5\"]";
             self.note(place, "anti-spoof", text);
         }
     }

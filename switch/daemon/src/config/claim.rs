@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
 
 use super::{PortConfig, PortEntry, PortKind};
@@ -21,6 +22,8 @@ pub enum Claim<'p> {
     Vif(&'p str, u16),
     /// A MAC address, and the segment on which it belongs to the port.
     Address(MacAddress, &'p str),
+    /// An IP address, and the segment on which it belongs to the port.
+    Ip(IpAddr, &'p str),
 }
 
 /// The path of a socket as configured, and its [`place`], by which sockets are compared.
@@ -106,6 +109,7 @@ impl fmt::Display for Claim<'_> {
             Self::Tap(name, netns) => write!(f, "tap {name} in namespace '{netns}'"),
             Self::Vif(domain, vif) => write!(f, "interface {vif} of domain {domain}"),
             Self::Address(mac, segment) => write!(f, "address {mac} on segment {segment}"),
+            Self::Ip(ip, segment) => write!(f, "address {ip} on segment {segment}"),
         }
     }
 }
@@ -119,7 +123,8 @@ impl PortEntry {
         let mac = self.mac.as_deref().and_then(|mac| mac.parse().ok()).map(|mac| ("mac", Claim::Address(mac, &self.segment)));
         let sockets = [("vhost-user", &self.vhost_user), ("stream", &self.stream)];
         let sockets = sockets.into_iter().filter_map(|(key, path)| Some((key, places.socket(folder, path.as_deref()?))));
-        [name, tap, vif, mac].into_iter().flatten().chain(sockets).collect()
+        let ips = self.addresses.iter().map(|&ip| ("addresses", Claim::Ip(ip, &self.segment)));
+        [name, tap, vif, mac].into_iter().flatten().chain(ips).chain(sockets).collect()
     }
 }
 
@@ -135,7 +140,8 @@ impl PortConfig {
             PortKind::Passt(_) | PortKind::Null | PortKind::Loopback => None,
         };
         let mac = self.settings.mac.map(|mac| ("mac", Claim::Address(mac, &self.segment)));
-        [Some(("name", Claim::Name(&self.name))), of_kind, mac].into_iter().flatten().collect()
+        let ips = self.settings.limits.addresses.iter().map(|&ip| ("addresses", Claim::Ip(ip, &self.segment)));
+        [Some(("name", Claim::Name(&self.name))), of_kind, mac].into_iter().flatten().chain(ips).collect()
     }
 
     /// Claims of this port that one of `others` has too: the key of it here, and the sentence for it.

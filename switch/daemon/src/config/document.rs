@@ -1,6 +1,6 @@
 //! The configuration file as types, from which its JSON Schema is generated.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::uplink::UDP_PORT;
 use crate::link::Impairment;
+use crate::policy::rules::{AllowedPair, Service};
 use crate::policy::{AntiSpoof, DEFAULT_STORM, Limit, PortLimits};
 use crate::port::settings::PortSettings;
 use crate::quantity;
@@ -243,9 +244,18 @@ pub struct PortEntry {
     /// Most flooded frames (broadcast, multicast, unknown unicast) that the port may send per second; 0 for no limit. By default
     /// 200000, and no limit on a segment of two ports, where they reach one receiver.
     pub storm: u64,
-    /// Source address filter: "mac" drops the guest's frames that are not from the port's `mac`, "off" only those from addresses
-    /// that are tied to other ports.
+    /// Filter of the guest's addresses. "off": frames from MAC addresses that are tied to other ports are dropped. "mac": all that
+    /// are not from the port's `mac` or one of `allowed`. "all": also frames with other IP addresses than `addresses` and `allowed`
+    /// name (source of IPv4 and IPv6, sender of ARP, neighbour discovery), DHCP answers, router advertisements and redirects.
+    /// Always allowed are DHCP requests, the link-local address made of the MAC address, and duplicate address detection.
     pub anti_spoof: AntiSpoof,
+    /// IP addresses of the guest, as ["10.0.0.5", "fd00::5"]; no other port of the segment may have them.
+    pub addresses: Vec<IpAddr>,
+    /// Further addresses that the guest may use, also beside others: of a VRRP router, as { mac = "00:00:5e:00:01:07", ip =
+    /// "10.0.0.100" }, or of machines behind a router, as { ip = "10.1.0.0/16" }.
+    pub allowed: Vec<AllowedPair>,
+    /// Services that the guest may offer with anti-spoof = "all": "dhcp" for DHCP and DHCPv6, "ra" for router advertisements.
+    pub may_serve: Vec<Service>,
     /// Link emulation for frames to this port (receive direction), as { delay = "10ms", jitter = "2ms", loss = "1%", rate =
     /// "100Mbit" }.
     #[serde(deserialize_with = "Impairment::read")]
@@ -294,6 +304,9 @@ impl PortEntry {
                 receive: self.receive.clone(),
                 storm: self.storm,
                 anti_spoof: self.anti_spoof,
+                addresses: self.addresses.clone(),
+                allowed: self.allowed.clone(),
+                may_serve: self.may_serve.clone(),
             },
             link: self.link.clone().filter(|link| *link != Impairment::default()),
         }
@@ -302,10 +315,11 @@ impl PortEntry {
     /// States `settings`, so that [`Self::settings`] returns them.
     pub(super) fn state(&mut self, settings: &PortSettings) {
         let PortSettings { enabled, mac, mtu, limits, link } = settings.clone();
-        let PortLimits { weight, transmit, receive, storm, anti_spoof } = limits;
+        let PortLimits { weight, transmit, receive, storm, anti_spoof, addresses, allowed, may_serve } = limits;
         (self.enabled, self.mac, self.mtu, self.link) = (enabled, mac.map(|mac| mac.to_string()), mtu, link);
         (self.weight, self.transmit, self.receive) = (weight, transmit, receive);
         (self.storm, self.anti_spoof) = (storm, anti_spoof);
+        (self.addresses, self.allowed, self.may_serve) = (addresses, allowed, may_serve);
     }
 }
 
@@ -336,6 +350,9 @@ impl Default for PortEntry {
             receive: Limit::default(),
             storm: DEFAULT_STORM,
             anti_spoof: AntiSpoof::default(),
+            addresses: Vec::new(),
+            allowed: Vec::new(),
+            may_serve: Vec::new(),
             link: None,
         }
     }

@@ -220,7 +220,10 @@ mod tests {
         transmit = { rate = "1Gbit", packets = 7, burst-ms = 9 }
         receive = { packets = 9 }
         storm = 0
-        anti-spoof = "mac"
+        anti-spoof = "all"
+        addresses = ["10.0.0.5", "fd00::5"]
+        allowed = [{ mac = "00:00:5e:00:01:07", ip = "10.0.0.100" }, { ip = "10.1.0.0/16" }]
+        may-serve = ["dhcp", "ra"]
         link = { delay = "10ms", loss = 0.25, gilbert-elliott = { p = 0.1, r = 0.5, bad = 1.0, good = 0.0 } }
         [[port]]
         name = "b"

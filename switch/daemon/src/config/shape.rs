@@ -9,7 +9,7 @@
 //! 3. [`words`](super::words): the correct form, as text.
 
 use std::borrow::Cow;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use serde_json::Value;
 use toml::Spanned;
@@ -18,6 +18,8 @@ use toml::de::DeValue;
 use super::check::MOST_MISTAKES;
 use super::renamed;
 use super::words::{must_be, nearest, printable, shown, where_else};
+use crate::frame::MacAddress;
+use crate::policy::rules::Prefix;
 use crate::quantity::{Quantity, Read};
 
 /// A mistake in a key.
@@ -199,7 +201,13 @@ fn fits(schema: &Value, form: &Form, beside: &[&Value]) -> bool {
                 None => false,
             };
             (words.is_empty() || words.contains(&&**text))
-                && (format != "ipv4" || text.parse::<Ipv4Addr>().is_ok())
+                && match format {
+                    "ipv4" => text.parse::<Ipv4Addr>().is_ok(),
+                    "ip" => text.parse::<IpAddr>().is_ok(),
+                    "prefix" => text.parse::<Prefix>().is_ok(),
+                    "mac" => text.parse::<MacAddress>().is_ok_and(MacAddress::is_unicast),
+                    _ => true,
+                }
                 && Quantity::named(format).is_none_or(is_quantity)
         }
         _ => false,

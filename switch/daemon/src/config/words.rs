@@ -29,12 +29,18 @@ fn kind(root: &Value, schema: &Value, key: &str) -> String {
     let is = |name| is_of(schema, name);
     match (schema["format"].as_str(), schema["format"].as_str().and_then(Quantity::named)) {
         (Some("ipv4"), _) => "an IPv4 address in quotes, as \"10.0.0.1\"".into(),
+        (Some("ip"), _) => "an IP address in quotes, as \"10.0.0.5\" or \"fd00::5\"".into(),
+        (Some("prefix"), _) => "an IP address or a prefix in quotes, as \"10.0.0.100\" or \"10.1.0.0/16\"".into(),
+        (Some("mac"), _) => "a unicast MAC address in quotes, as \"00:00:5e:00:01:07\"".into(),
         (_, Some(quantity)) => quantity.must_be().into(),
         _ if is("boolean") => "true or false".into(),
         _ if is("integer") => format!("a whole number{}", range(schema)),
         _ if is("number") => format!("a number{}", range(schema)),
         _ if is("array") && alternatives(root, &schema["items"]).iter().any(|one| is_of(one, "object")) => {
-            format!("a list of tables, each with the heading [[{key}]]")
+            match alternatives(root, &schema["items"]).iter().map(|one| example(one)).find(|example| !example.is_empty()) {
+                Some(example) => format!("a list of tables{example}"),
+                None => format!("a list of tables, each with the heading [[{key}]]"),
+            }
         }
         _ if is("array") => format!("a list with elements of the form: {}", must_be(root, &schema["items"], key)),
         _ if is("object") => format!("a table{}", example(schema)),

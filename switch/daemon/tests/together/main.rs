@@ -39,6 +39,7 @@ mod forecasts;
 mod forwards;
 mod front_ends;
 mod histograms;
+mod identity;
 mod memory_runs_out;
 mod messages;
 mod metrics;

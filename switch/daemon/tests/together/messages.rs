@@ -101,6 +101,10 @@ fn table(root: &Value, schema: &Value, place: &dyn Fn(&str, &str) -> String) -> 
         }
         let entries = simple.iter().filter(|one| is_of(one, "array")).flat_map(|one| alternatives(root, &one["items"]));
         for entry in entries.filter(|entry| is_of(entry, "object")) {
+            if !["port", "segment"].contains(&key.as_str()) {
+                cases.extend(table(root, entry, &|_, line| place(key, &format!("{key} = [{{ {line} }}]"))));
+                continue;
+            }
             let usual: &[(&str, &str)] = match key.as_str() {
                 "port" => &[("name", "name = \"a\"\n"), ("null", "null = true\n")],
                 _ => &[

@@ -12,8 +12,8 @@ use serde_json::{Map, Value, json};
 type Row = (&'static str, Value, Option<(&'static str, Value)>);
 
 /// Each key with a value that is not its default, and its place in the report, if that shows it. In this order, each key can be
-/// set: `anti-spoof` needs `mac`.
-fn table() -> [Row; 9] {
+/// set: `anti-spoof` needs `mac` and `addresses`.
+fn table() -> [Row; 12] {
     let rate = json!({ "rate": "1Gbit", "packets": 7, "burst-ms": 9 });
     [
         ("weight", json!(3), Some(("/limits/weight", json!(3)))),
@@ -21,7 +21,10 @@ fn table() -> [Row; 9] {
         ("receive", rate.clone(), Some(("/limits/receive", rate))),
         ("storm", json!(5), Some(("/limits/storm", json!(5)))),
         ("mac", json!("02:00:00:00:00:07"), Some(("/address", json!("02:00:00:00:00:07")))),
-        ("anti-spoof", json!("mac"), Some(("/limits/anti-spoof", json!("mac")))),
+        ("addresses", json!(["10.0.0.5"]), Some(("/limits/addresses/0", json!("10.0.0.5")))),
+        ("anti-spoof", json!("all"), Some(("/limits/anti-spoof", json!("all")))),
+        ("allowed", json!([{ "ip": "10.1.0.0/16" }]), Some(("/limits/allowed/0/ip", json!("10.1.0.0/16")))),
+        ("may-serve", json!(["ra"]), Some(("/limits/may-serve/0", json!("ra")))),
         ("mtu", json!(1400), None),
         ("link", json!({ "delay": "10ms", "loss": 0.25 }), Some(("/link/delay", json!("10ms")))),
         ("enabled", json!(false), Some(("/enabled", json!(false)))),
@@ -47,7 +50,7 @@ fn shown(managed: &Managed, key: &str, place: Option<&str>) -> (Value, Option<Va
 
 /// `value` of `key` as a port of the file states it.
 fn stated(key: &str, value: &Value) -> Value {
-    let with_address = json!({ "name": "a", "null": true, "mac": "02:00:00:00:00:07", key: value });
+    let with_address = json!({ "name": "a", "null": true, "mac": "02:00:00:00:00:07", "addresses": ["10.0.0.5"], key: value });
     PortConfig::from_json(&with_address, Path::new("")).unwrap().stated()[key].clone()
 }
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units;
-use crate::frame::{MatchMask, SHORTEST};
+use crate::frame::SHORTEST;
 use crate::id::{PortId, RingKey, RouteEntry, Slot};
 use crate::link::{Impairment, Path};
 use crate::notification::Spans;
@@ -34,6 +34,7 @@ use crate::slots::Slots;
 use crate::stats::{DropReason, FrameSizes, PortCounters};
 use crate::time::{Cycles, in_cycles};
 use crate::timers::Timers;
+use crate::verdict::Masks;
 use crate::weight::Weight;
 pub use account::{QUANTUM, Turns};
 pub(crate) use delay::DelayLine;
@@ -48,12 +49,12 @@ const FLOODS: u32 = 8;
 
 /// Common properties of frames that take the fast path together.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FastPathKey {
+pub(crate) struct FastPathKey<'c> {
     pub sender: PortId,
     /// The sender's weight.
     pub weight: Weight,
-    /// The match mask that they all fit.
-    pub match_mask: MatchMask,
+    /// The match masks that they all fit.
+    pub masks: Masks<'c>,
     /// The receiver.
     pub port: PortId,
 }
@@ -262,12 +263,12 @@ impl Egress {
     pub(crate) fn fast_path(
         &mut self,
         transmit: &mut TransmitQueue,
-        key: FastPathKey,
+        key: FastPathKey<'_>,
         most: u16,
         slice: &mut Slice,
         sizes: &FrameSizes,
     ) -> (u16, u64) {
-        let FastPathKey { sender, weight, match_mask, port } = key;
+        let FastPathKey { sender, weight, masks, port } = key;
         let &[entry] = self.entries(port) else { return (0, 0) };
         let Some(queue) = self.slots.get_mut(entry.slot) else { return (0, 0) };
         let admitted = queue.admit(sender, self.now, &mut self.fair_queues);
@@ -286,9 +287,12 @@ impl Egress {
                     break;
                 }
             }
-            let carried = fast_path::carry(transmit, receive, match_mask, most - frames, |length, frames| {
-                sizes.add_frames(length, frames.into());
-            });
+            let count = |length, frames: u16| sizes.add_frames(length, frames.into());
+            let carried = if masks.further.is_empty() {
+                fast_path::carry(transmit, receive, masks.head, most - frames, count)
+            } else {
+                fast_path::carry_narrowly(transmit, receive, (masks.head, masks.further), most - frames, count)
+            };
             frames += carried.0;
             bytes += carried.1;
             self.work.work_units += u64::from(carried.0) * work_units::FRAME + carried.1;

@@ -12,6 +12,7 @@ use crate::memory::MemoryMap;
 use crate::notification::{Missed, NotificationState, Spans};
 use crate::offload::Offloads;
 use crate::packet::{Packet, Stamp};
+use crate::policy::rules::KnownRules;
 use crate::port::Port;
 use crate::probes;
 use crate::ring::{Ring, RingFault, SplitRing};
@@ -39,6 +40,8 @@ pub(crate) struct Source {
     /// Offloads that the sender may request.
     pub offloads: Offloads,
     pub flow_cache: FlowCache,
+    /// Rules about its frames.
+    pub rules: KnownRules,
     pub state: PollState,
     /// Rings that are started but disabled consume and discard (vhost-user, "Ring states").
     pub enabled: bool,
@@ -144,6 +147,7 @@ impl Source {
             in_order,
             offloads,
             flow_cache: FlowCache::default(),
+            rules: KnownRules::new(&port.policy.rules),
             state: PollState::Unstarted,
             enabled: false,
             in_flight_for: Vec::new(),

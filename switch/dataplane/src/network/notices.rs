@@ -20,11 +20,12 @@ impl Network {
         }
     }
 
-    /// Tells of the first drops of each port that were not told yet, of addresses that moved, and of limits that were reached.
+    /// Tells of the first drops of each port that were not told yet, of addresses that were refused or moved, and of limits that were reached.
     pub fn tell_notices(&self) {
         let now = Instant::now();
         for port in self.ports() {
             port.tell_first_drops();
+            port.tell_refused(now);
             port.tell_limits(now);
         }
         for segment in self.segments() {

@@ -5,17 +5,37 @@
 use memlane_model::forecast::Forecast;
 
 use super::Network;
-use crate::frame::{ETHERNET, Head, MacAddress, START};
+use crate::frame::{ETHERNET, MacAddress, START};
 use crate::id::PortId;
 use crate::policy::Flood;
 use crate::port::Port;
+use crate::port::refused::Refused;
 use crate::stats::DropReason;
 use crate::table::{Kind, Learned, LearnedAddress, Table};
 use crate::time::cycles;
+use crate::verdict::reading::Start;
 use crate::verdict::{Foreseen, Sender, Verdict, foresee};
 
 /// VLANs that are named, at most.
 const MOST_VLANS: usize = 4;
+
+/// The rule about addresses that refuses the frame, and the key that would allow it.
+fn tell_refused(forecast: &mut Forecast, port: &Port, reason: DropReason, refused: &Refused) {
+    let claim = refused.ip.map_or_else(|| "an address that it hides".into(), |ip| ip.to_string());
+    let (name, mac) = (&port.name, refused.mac);
+    let rule = match reason {
+        DropReason::SpoofedIp => format!("its IP source {claim} is not an address of {name} behind {mac}"),
+        DropReason::SpoofedArp => {
+            format!("it tells the segment that {claim} is at {mac}, and {name} has no such pair of addresses")
+        }
+        DropReason::NotAServer => {
+            format!("it is a DHCP answer, a router advertisement or a redirect, and {name} may not serve them")
+        }
+        _ => return,
+    };
+    let is_own = port.segment.table().pinned(mac) == Some(port.id);
+    forecast.step(format!("anti-spoof = \"all\": {rule}; key that would allow it: {}", refused.remedy(reason, is_own)));
+}
 
 impl Network {
     /// The outcome of `frame` if the guest of `port` transmitted it in second `now` of the network. Nothing is learned, counted or sent.
@@ -32,11 +52,13 @@ impl Network {
         let mut start = [0; START];
         let length = frame.len().min(START);
         start[..length].copy_from_slice(&frame[..length]);
-        let head = Head::of(&start);
-        let table = port.segment.table();
-        let sender = Sender { port: port.id, guarded: port.policy.is_guarded() };
-        let foreseen = foresee(head, sender, &table, now);
+        let start = Start::new(&start, length);
+        let (head, table, rules) = (start.head(), port.segment.table(), port.policy.rules.get());
+        let foreseen = foresee(start, Sender { port: port.id, rules: &rules }, &table, now);
         self.tell_source(&mut forecast, port, &foreseen);
+        if let Verdict::Drop(reason) = foreseen.verdict {
+            tell_refused(&mut forecast, port, reason, &Refused::of(start.bytes()));
+        }
         match foreseen.verdict {
             Verdict::Drop(reason) => forecast.drop_at(&port.name, reason),
             Verdict::To(to) => {
@@ -64,6 +86,9 @@ impl Network {
         forecast.step(match (foreseen.learned, foreseen.verdict) {
             (None, Verdict::Drop(DropReason::SpoofedSource)) => {
                 format!("source {source} is not the mac of {name}, and anti-spoof allows no other")
+            }
+            (None, Verdict::Drop(DropReason::SpoofedIp | DropReason::SpoofedArp | DropReason::NotAServer)) => {
+                format!("source {source} is a MAC address of {name}")
             }
             (None, _) => format!("source {source} is not a unicast address: all zeroes, or a group address"),
             (Some(Learned::Known), _) => format!("source {source}{vlan} is known behind {name}"),

@@ -8,6 +8,7 @@
 pub mod end;
 pub mod events;
 pub mod queue_view;
+pub(crate) mod refused;
 pub mod rings;
 pub mod settings;
 
@@ -34,6 +35,7 @@ use crate::stats::{DropReason, PortCounters, PortTotals, totals};
 use crate::time::{Cycles, cycles, duration};
 use events::{EventLog, ToldCount};
 use memlane_model::peer::Peer;
+use refused::RefusedLog;
 use rings::Rings;
 
 /// See the module.
@@ -112,6 +114,8 @@ pub struct Port {
     told_drops: AtomicU64,
     /// Its limits, as they were last told of.
     told_limits: Mutex<[ToldCount; 2]>,
+    /// Frames of its guest that a rule about addresses refused.
+    refused: RefusedLog,
     /// Log lines and events about its front ends.
     events: EventLog,
     /// Events of its states.
@@ -210,6 +214,7 @@ impl Port {
             journal: Arc::clone(&shared.journal),
             told_drops: AtomicU64::new(0),
             told_limits: Mutex::default(),
+            refused: RefusedLog::default(),
             events: EventLog::new(EVENTS),
             states: EventLog::new(EVENTS),
             conversation: EventLog::new(MESSAGES),
@@ -440,6 +445,26 @@ impl Port {
                 let (port, reason) = (self.name.clone(), reason.name().into());
                 self.journal.add(NetworkEvent::FirstDrop { port, reason, frames: frames() });
             }
+        }
+    }
+
+    /// Notes that a frame of its guest which begins with `start` was dropped for `reason`, for an event that names its addresses.
+    #[cold]
+    pub(crate) fn note_refused(&self, reason: DropReason, start: &[u8]) {
+        self.refused.note(reason, start);
+    }
+
+    /// Tells of frames that rules about addresses refused, once a minute for each reason.
+    pub(crate) fn tell_refused(&self, now: Instant) {
+        for (reason, refused) in self.refused.take(now) {
+            let is_own = self.segment.table().pinned(refused.mac) == Some(self.id);
+            self.tell_caused(NetworkEvent::AddressRefused {
+                port: self.name.clone(),
+                reason: reason.name().into(),
+                mac: refused.mac.to_string(),
+                ip: refused.ip.map(|ip| ip.to_string()),
+                allowed_by: refused.remedy(reason, is_own),
+            });
         }
     }
 

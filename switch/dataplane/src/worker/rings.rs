@@ -284,7 +284,8 @@ impl Worker {
         // age out at once.
         let now = cycles();
         self.second = self.rest.second(now);
-        let sender = Sender { port: port.id, guarded: port.policy.is_guarded() };
+        let rules = port.policy.rules.get();
+        let sender = Sender { port: port.id, rules: &rules };
         let may = port.policy.take_flood(segment.flood(port, self.second, now)).and_then(|()| {
             may_send_from(address, sender, &segment.table)?;
             match segment.table.learn(address, port.id, self.second) {

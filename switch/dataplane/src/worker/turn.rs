@@ -7,19 +7,20 @@ use super::port_table::Members;
 use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units::{self, BATCH};
 use crate::egress::{Egress, FastPathKey, Health, SendOutcome};
-use crate::frame::{Head, NetHeader};
+use crate::frame::NetHeader;
 use crate::id::{PortId, RouteEntry, Slot};
 use crate::ingress::{Feed, Source};
 use crate::offload::{self, Offloads};
 use crate::outcome::Outcome;
 use crate::packet::{Packet, Reach, Stamp};
 use crate::policy::Limiter;
-use crate::port::Port;
+use crate::port::{Port, refused};
 use crate::ring::{OpenOutcome, Ring, RingFault};
 use crate::stats::{DropReason, PortCounters, WorkerCounters};
 use crate::table::Table;
 use crate::time::Cycles;
-use crate::verdict::{Epoch, Sender, Verdict};
+use crate::verdict::reading::Start;
+use crate::verdict::{Epoch, FlowCache, Sender, Verdict};
 use crate::weight::Weight;
 
 /// Context of a service quantum.
@@ -73,6 +74,9 @@ impl Turn<'_> {
         }
         if !self.source.enabled {
             return self.discard(waiting);
+        }
+        if self.source.rules.refresh(&self.port.policy.rules) {
+            self.source.flow_cache = FlowCache::default();
         }
         let table = &*self.segment.table;
         let (mut taken, mut frames, mut bytes) = (0, 0, 0);
@@ -167,9 +171,9 @@ impl Turn<'_> {
     fn fast_path(&mut self, table: &Table, most: u16, slice: &mut Slice) -> (u16, u64) {
         let epoch = self.epoch(table);
         match (&mut self.source.feed, self.source.flow_cache.destination(self.source.key.port, table, epoch)) {
-            (Feed::Ring(transmit), Some((match_mask, port))) => {
+            (Feed::Ring(transmit), Some((masks, port))) => {
                 let sender = self.source.key.port;
-                let key = FastPathKey { sender, weight: self.weight, match_mask, port };
+                let key = FastPathKey { sender, weight: self.weight, masks, port };
                 let carried = self.egress.fast_path(transmit, key, most, slice, &self.port.counters(self.worker.into()).sizes);
                 if carried.0 > 0 {
                     self.outcomes.enter_fast_path(sender, port, carried.0, carried.1);
@@ -202,11 +206,19 @@ impl Turn<'_> {
             return self.drop_at(packet.source, packet, reason);
         }
         let epoch = self.epoch(table);
-        let sender = Sender { port: packet.source, guarded: self.port.policy.is_guarded() };
-        match self.source.flow_cache.decide(Head::of(&packet.start), sender, table, epoch) {
+        let sender = Sender { port: packet.source, rules: self.source.rules.get() };
+        if sender.rules.identity.is_some() && !self.source.flow_cache.fits(Start::from(&*packet), epoch) {
+            packet.copy_more();
+        }
+        match self.source.flow_cache.decide(&*packet, sender, table, epoch) {
             Verdict::To(port) => self.forward_to(port, packet),
             Verdict::Flood => self.flood(packet),
-            Verdict::Drop(reason) => self.drop_at(packet.source, packet, reason),
+            Verdict::Drop(reason) => {
+                if refused::REASONS.contains(&reason) {
+                    self.port.note_refused(reason, packet.start());
+                }
+                self.drop_at(packet.source, packet, reason)
+            }
         }
     }
 

@@ -7,7 +7,8 @@
 
 use super::ahead::Opened;
 use super::{ReceiveQueue, TransmitQueue};
-use crate::frame::{MAX_FRAME, MatchMask, NetHeader, SHORT_START};
+use crate::copy::Block;
+use crate::frame::{FurtherMask, MAX_FRAME, MatchMask, NetHeader, SHORT_START};
 
 const HEADER: u32 = NetHeader::SIZE as u32;
 /// Bytes after which the caller reads the clock.
@@ -30,6 +31,28 @@ pub fn carry(
     to: &mut ReceiveQueue,
     match_mask: MatchMask,
     most: u16,
+    sized: impl FnMut(u32, u16),
+) -> (u16, u64) {
+    carry_if(from, to, |start| match_mask.fits_block(start), most, sized)
+}
+
+/// As [`carry`], for a verdict that depends on bytes behind the Ethernet header too.
+pub fn carry_narrowly(
+    from: &mut TransmitQueue,
+    to: &mut ReceiveQueue,
+    (match_mask, further): (MatchMask, &FurtherMask),
+    most: u16,
+    sized: impl FnMut(u32, u16),
+) -> (u16, u64) {
+    carry_if(from, to, |start| match_mask.fits_block(start) && further.fits_block(start), most, sized)
+}
+
+#[inline(always)]
+fn carry_if(
+    from: &mut TransmitQueue,
+    to: &mut ReceiveQueue,
+    fits: impl Fn(&Block) -> bool,
+    most: u16,
     mut sized: impl FnMut(u32, u16),
 ) -> (u16, u64) {
     let known = most.min(from.ring.known()).min(to.ring.known());
@@ -42,7 +65,7 @@ pub fn carry(
         if from.is_in_flight(frame.head) {
             break;
         }
-        let Some(length) = carry_one(&frame, &room, match_mask) else { break };
+        let Some(length) = carry_one(&frame, &room, &fits) else { break };
         to.ring.complete(room.head, length);
         from.ring.complete_unwritten(frame.head);
         bytes += u64::from(length - HEADER);
@@ -61,7 +84,7 @@ pub fn carry(
 
 /// Copies one frame; returns its bytes, header included, or `None` if it is of another kind.
 #[inline(always)]
-fn carry_one(frame: &Opened, room: &Opened, match_mask: MatchMask) -> Option<u32> {
+fn carry_one(frame: &Opened, room: &Opened, fits: impl Fn(&Block) -> bool) -> Option<u32> {
     let source = frame.single()?;
     let length = source.length();
     if length < HEADER + SHORT_START as u32 || length > HEADER + MAX_FRAME {
@@ -71,7 +94,7 @@ fn carry_one(frame: &Opened, room: &Opened, match_mask: MatchMask) -> Option<u32
     let plain = NetHeader::from_words((source.first_word()?, 0)).is_plain();
     let (from, to) = (source.skip(HEADER), target.skip(HEADER));
     let start = from.block()?;
-    if !plain || !match_mask.fits_block(&start) {
+    if !plain || !fits(&start) {
         return None;
     }
     target.write_header(NetHeader::default().in_buffers(1).words());

@@ -28,6 +28,12 @@ pub fn remedy(reason: DropReason) -> &'static str {
         R::SpoofedSource => {
             "Have the guest use the address of the port's key mac, or set anti-spoof = \"off\" where it is a router or bridges others"
         }
+        R::SpoofedIp | R::SpoofedArp => {
+            "Add the address to the port's key addresses, or to allowed for a router; memlane events names it; memlane capture --drops -c 1 shows the frame"
+        }
+        R::NotAServer => {
+            "Add may-serve = [\"dhcp\"] or [\"ra\"] to the port of the DHCP server or router; memlane events names the one that sends"
+        }
         R::Loop => {
             "Find the guest that bridges two ports of the segment, or two guests with one MAC address; address-moves = 0 turns the check off"
         }

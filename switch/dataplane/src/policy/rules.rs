@@ -1,0 +1,159 @@
+//! Rules about the frames of a port, compiled from its settings for the verdict: its identity, and the services it may offer.
+//!
+//! A worker keeps a reference to the rules with each transmit queue, and exchanges it when their version changes, so that frames
+//! meet no lock.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub use memlane_model::addresses::{AllowedPair, Prefix, Service};
+
+use super::{AntiSpoof, PortLimits};
+use crate::frame::MacAddress;
+use crate::headers::link_local;
+
+/// The addresses that a port may use, with `anti-spoof = "all"`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// With any MAC address of the port.
+    addresses: Vec<Prefix>,
+    /// With this MAC address.
+    pairs: Vec<(MacAddress, Prefix)>,
+    /// It may answer as a DHCP server.
+    pub serves_dhcp: bool,
+    /// It may send router advertisements and redirects.
+    pub serves_ra: bool,
+}
+
+impl Identity {
+    /// Whether `mac`, a MAC address of the port, may use `address`: a configured one, or the link-local address made of it.
+    pub fn may_use(&self, mac: MacAddress, address: impl Into<IpAddr>) -> bool {
+        let address = address.into();
+        self.addresses.iter().any(|own| own.contains(address))
+            || self.pairs.iter().any(|&(with, own)| with == mac && own.contains(address))
+            || address == link_local(mac)
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortRules {
+    /// Its source MAC address must be its own.
+    pub is_guarded: bool,
+    /// MAC addresses that it may use beside the one that is pinned to it.
+    pub macs: Vec<MacAddress>,
+    /// All its addresses must be its own.
+    pub identity: Option<Identity>,
+}
+
+impl PortRules {
+    /// No rules.
+    pub const NONE: Self = Self { is_guarded: false, macs: Vec::new(), identity: None };
+
+    /// The rules by these settings.
+    pub fn of(limits: &PortLimits) -> Self {
+        let is_guarded = limits.anti_spoof != AntiSpoof::Off;
+        let macs = limits.allowed.iter().filter_map(|pair| pair.mac).collect();
+        let with_any = limits.allowed.iter().filter(|pair| pair.mac.is_none()).filter_map(|pair| pair.ip);
+        let identity = || Identity {
+            addresses: limits.addresses.iter().copied().map(Prefix::from).chain(with_any).collect(),
+            pairs: limits.allowed.iter().filter_map(|pair| pair.mac.zip(pair.ip)).collect(),
+            serves_dhcp: limits.may_serve.contains(&Service::Dhcp),
+            serves_ra: limits.may_serve.contains(&Service::Ra),
+        };
+        Self { is_guarded, macs, identity: (limits.anti_spoof == AntiSpoof::All).then(identity) }
+    }
+}
+
+/// The present rules of a port, with a version by which a worker sees that they changed.
+#[derive(Debug, Default)]
+pub struct Published {
+    rules: Mutex<Arc<PortRules>>,
+    version: AtomicU32,
+}
+
+impl Published {
+    /// Uses `rules` from now on.
+    pub(super) fn set(&self, rules: PortRules) {
+        let mut present = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        if **present != rules {
+            *present = Arc::new(rules);
+            self.version.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// The present rules.
+    pub fn get(&self) -> Arc<PortRules> {
+        Arc::clone(&self.rules.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A worker's reference to the rules of a port.
+#[derive(Debug)]
+pub struct KnownRules {
+    rules: Arc<PortRules>,
+    version: u32,
+}
+
+impl KnownRules {
+    /// Of these.
+    pub fn new(published: &Published) -> Self {
+        // The version first: rules that come between are fetched once more.
+        let version = published.version.load(Ordering::Acquire);
+        Self { rules: published.get(), version }
+    }
+
+    /// Exchanges rules that were replaced; true if they were.
+    #[inline]
+    pub fn refresh(&mut self, published: &Published) -> bool {
+        let is_old = published.version.load(Ordering::Relaxed) != self.version;
+        if is_old {
+            *self = Self::new(published);
+        }
+        is_old
+    }
+
+    /// The rules.
+    #[inline]
+    pub fn get(&self) -> &PortRules {
+        &self.rules
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_allows_its_own_combination_only() {
+        let [own, virtual_mac] = [[2, 0, 0, 0, 0, 1], [0, 0, 0x5e, 0, 1, 7]].map(MacAddress::new);
+        let limits = PortLimits {
+            anti_spoof: AntiSpoof::All,
+            addresses: vec!["10.0.0.5".parse().unwrap()],
+            allowed: vec![
+                AllowedPair { mac: Some(virtual_mac), ip: "10.0.0.100".parse().ok() },
+                AllowedPair { mac: None, ip: "10.1.0.0/16".parse().ok() },
+            ],
+            ..PortLimits::default()
+        };
+        let rules = PortRules::of(&limits);
+        assert_eq!(rules.macs, [virtual_mac]);
+        let identity = rules.identity.unwrap();
+        let may = |mac, ip: &str| identity.may_use(mac, ip.parse::<IpAddr>().unwrap());
+        // VRRP advertisements have the router's own address behind the virtual MAC address (RFC 9568, section 5.1.1.1).
+        assert!(may(own, "10.0.0.5") && may(virtual_mac, "10.0.0.5") && may(virtual_mac, "10.0.0.100") && may(own, "10.1.2.3"));
+        assert!(!may(own, "10.0.0.100") && !may(own, "10.0.0.6"));
+        assert!(may(own, "fe80::ff:fe00:1") && !may(virtual_mac, "fe80::ff:fe00:1"));
+    }
+
+    #[test]
+    fn a_worker_sees_that_rules_changed() {
+        let published = Published::default();
+        let mut known = KnownRules::new(&published);
+        published.set(PortRules::default());
+        assert!(!known.refresh(&published), "they are the same");
+        published.set(PortRules { is_guarded: true, ..PortRules::default() });
+        assert!(known.refresh(&published) && known.get().is_guarded && !known.refresh(&published));
+    }
+}
