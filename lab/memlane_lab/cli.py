@@ -5,11 +5,12 @@ could not be done; 3: nothing fails, but something is undecided; 130: Ctrl-C.
 """
 
 import json
+import re
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from pydantic import ValidationError
@@ -28,16 +29,17 @@ from memlane_lab.commands import published, shell
 from memlane_lab.commands import reference as references
 from memlane_lab.common import strict
 from memlane_lab.common.errors import LabError
-from memlane_lab.common.progress import results, say, tell
-from memlane_lab.experiment import experiment, schemas
+from memlane_lab.common.progress import results, say, show, tell
+from memlane_lab.experiment import experiment, outside, schemas
 from memlane_lab.host.session import Session, exit_on_termination
 from memlane_lab.measuring import run as runs
 from memlane_lab.paths import memlane
 from memlane_lab.profiling import profiler
+from memlane_lab.report import papers
 from memlane_lab.report.tables import between as between_table
 from memlane_lab.report.tables import of_both as both_words
 from memlane_lab.report.tables import verdict as verdict_words
-from memlane_lab.results import agreement, comparison
+from memlane_lab.results import agreement, comparison, frame
 from memlane_lab.results.results import read
 from memlane_lab.results.summary import Judgement
 from memlane_lab.topo.command import app as topo
@@ -49,6 +51,14 @@ app.add_typer(predictions.app, name="model")
 app.command()(predictions.calibrate)
 app.command("predict")(predictions.predict_command)
 app.command("plan")(predictions.plan_command)
+
+
+@app.callback()
+def _common(
+    as_json: Annotated[bool, typer.Option("--json", help="print results as JSON, one object a line")] = False,
+) -> None:
+    results.as_json = as_json
+    outside.load()
 
 
 def _experiments(begun: str) -> list[str]:
@@ -177,10 +187,17 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="only print the planned samples and their duration")
     ] = False,
+    budget: Annotated[
+        str | None, typer.Option(help="time that the run may take, as 30min or 2h: as many rounds as fit")
+    ] = None,
 ) -> None:
     """Measure experiments and report on them."""
     chosen = guests.choose(kind)
+    if budget and repeat:
+        raise typer.BadParameter("--budget and --repeat both set the number of rounds: leave one out")
     planned = runs.prepare(experiment.files(experiments), chosen, repeat, only=only or (), versus=versus)
+    if budget:
+        planned = runs.within(planned, _seconds(budget))
     if dry_run:
         results.print(runs.outlook(planned))
         return
@@ -190,11 +207,20 @@ def run(
         runs.measure(planned, chosen, folder, seed, resume=resume, narrowing=_narrowing(only, versus))
     finally:
         _report(folder)
+    if results.as_json:
+        results.print(summarised(folder))
     if nothing := runs.unmeasured(folder):
         raise LabError(
             f"no sample of {', '.join(nothing)} could be measured: see the causes in {folder / 'report.html'}"
         )
     raise typer.Exit(_tell_changes(folder, versus) if versus else tell_verdicts(folder))
+
+
+def _seconds(stated: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h)", stated)
+    if not found:
+        raise typer.BadParameter(f"{stated!r} is no time; times are as 90s, 30min, 2h")
+    return float(found[1]) * {"s": 1, "min": 60, "h": 3600}[found[2]]
 
 
 @app.command()
@@ -284,6 +310,12 @@ def _tell_changes(folder: Path, versus: Path) -> int:
     return comparison.exit_code(changes)
 
 
+def summarised(folder: Path) -> dict[str, Any]:
+    """The verdicts of a run, as data."""
+    judged = [verdict for each in reporting.judge(read(folder)[1]) for verdict in each]
+    return {"folder": folder, "verdicts": [{"judgement": each.judgement, "verdict": each} for each in judged]}
+
+
 def tell_verdicts(folder: Path) -> int:
     """Reports the expectations that fail; returns the exit code."""
     judged = [verdict for each in reporting.judge(read(folder)[1]) for verdict in each]
@@ -348,8 +380,26 @@ def reference() -> None:
 
 
 @app.command()
-def report(folder: ResultsArgument) -> None:
-    """Write the HTML report of a run's results again."""
+def report(
+    folder: ResultsArgument,
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="folder for figures as wide as a paper's column, SVG and PDF")
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option("--table", help="file for one table of all samples: .parquet or .csv")
+    ] = None,
+) -> None:
+    """Write the report of a run's results again: a page, and on request figures and a table for papers.
+
+    For example: memlane-lab report results/mine --figures figures --table samples.parquet
+    """
+    if figures or table:
+        found = published.read_either(folder)[1]
+        for file in papers.write(found, figures) if figures else ():
+            tell(f"the figure: {file}")
+        if table:
+            tell(f"the table: {frame.write(found, table)}")
+        return
     tell(f"the report: {reporting.write(folder)}")
 
 
@@ -370,7 +420,9 @@ def publish(
 def compare(before: ResultsArgument, after: ResultsArgument) -> None:
     """Compare two runs that differ in one thing at most: another switch, another kernel, another kind of guests."""
     changes, what = comparison.compare(before, after)
-    for table in comparison.tables(changes, what):
+    if results.as_json:
+        results.print({"what": what, "changes": [{"verdict": each.verdict, "change": each} for each in changes]})
+    for table in comparison.tables(changes, what) if not results.as_json else ():
         results.print(table)
     raise typer.Exit(comparison.exit_code(changes))
 
@@ -395,7 +447,7 @@ def agree(one: ResultsArgument, other: ResultsArgument) -> None:
     table = Table("", "", "expected", *runs_told, "", title=agreement.came(both))
     for what, title, wanted, mine_text, their_text, word in map(both_words, both):
         table.add_row(what, title, wanted, mine_text.line, their_text.line, word)
-    results.print(table)
+    show(table, [{"agreement": each.agreement, "ratio": each} for each in both])
     raise typer.Exit(agreement.exit_code(both))
 
 
@@ -412,7 +464,7 @@ def between(
     read_runs = [published.read_either(folder) for folder in runs_named]
     found = agreement.between_runs(read_runs)
     caption = agreement.places([record for record, _ in read_runs])
-    results.print(between_table(found, caption))
+    show(between_table(found, caption), {"runs": caption, "ratios": found})
     raise typer.Exit(agreement.between_exit_code(found))
 
 
@@ -440,7 +492,7 @@ def main() -> NoReturn:
     exit_on_termination()
     status: object = 0
     try:
-        status = app(standalone_mode=False)
+        status = app(_json_first(sys.argv[1:]), standalone_mode=False)
     except LabError as error:
         say(f"memlane-lab: {error}")
         sys.exit(2)
@@ -452,6 +504,14 @@ def main() -> NoReturn:
     if status == _INTERRUPTED:
         say("memlane-lab: interrupted; everything it had started is gone")
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _json_first(words: list[str]) -> list[str]:
+    """The arguments with `--json` in front, because it is of all commands; those of topologies have their own."""
+    own = words[: words.index("--")] if "--" in words else words
+    if "--json" not in own or "topo" in own[:1]:
+        return words
+    return ["--json", *(word for word in own if word != "--json"), *words[len(own) :]]
 
 
 _INTERRUPTED = 130

@@ -162,6 +162,6 @@ def test_a_plan_is_told_on_the_command_line() -> None:
     told = CliRunner().invoke(cli.app, ["plan", "--guests", "12", "--each", "200Mbit", *host])
     assert told.exit_code == 0, told.output
     assert "12 guests, each sending 200 Mbit/s: fits" in told.output
-    told = CliRunner().invoke(cli.app, ["plan", "--guests", "12", "--each", "2Gbit", "--json", *host])
+    told = CliRunner().invoke(cli.app, ["--json", "plan", "--guests", "12", "--each", "2Gbit", *host])
     assert told.exit_code == 1, told.output
     assert '"fits": false' in told.output

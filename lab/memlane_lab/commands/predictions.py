@@ -11,7 +11,7 @@ from memlane_lab.commands import calibrate as calibration
 from memlane_lab.commands import published
 from memlane_lab.common import cache
 from memlane_lab.common.errors import LabError
-from memlane_lab.common.progress import JsonOption, results, say, tell, tell_json
+from memlane_lab.common.progress import results, say, show, tell
 from memlane_lab.common.sizes import parse as size
 from memlane_lab.measuring import machine
 from memlane_lab.model import check as checking
@@ -150,7 +150,7 @@ def predict_command(
         changed = _told(model, each, change, extrapolate=extrapolate) if changes else None
         if changed and model.pooled:
             changed = changed[0], None  # counted stages are those of streams
-        results.print(tables.prediction(plain, changed, changes or ()))
+        show(tables.prediction(plain, changed, changes or ()), {"predicted": plain, "changed": changed})
 
 
 def plan_command(
@@ -162,7 +162,6 @@ def plan_command(
     path: Annotated[str, typer.Option("--path", help="a path that was calibrated")] = "memlane",
     host: HostOption = None,
     extrapolate: Annotated[bool, typer.Option("--extrapolate", help="also plan beyond the calibrated range")] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Say whether guests fit on this host, each sending at a rate, with the CPU left and the time of a message.
 
@@ -184,10 +183,7 @@ def plan_command(
         found = planning.most_each(model, path, size, number, extrapolate=extrapolate)
     else:
         raise typer.BadParameter("a plan needs --guests, --each, or both")
-    if as_json:
-        tell_json(found)
-    else:
-        results.print(tables.plan(found))
+    show(tables.plan(found), found)
     raise typer.Exit(0 if found.fits else 1)
 
 

@@ -6,16 +6,75 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from pydantic import BaseModel
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
 
 console = Console(stderr=True)
 """Where progress and messages go."""
-results = Console()
+
+
+class Results(Console):
+    """Standard output: tables as they are, as records where they are too wide, or as lines of JSON."""
+
+    as_json = False
+    """Whether tables and lines are told as JSON, one object a line."""
+
+    def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401
+        """Prints; a table wider than the terminal is told row by row, because folded columns cannot be read."""
+        for each in objects:
+            if self.as_json:
+                self._as_json(each)
+            elif isinstance(each, Table) and self._is_too_wide(each):
+                super().print(*_records(each), sep="\n", markup=False, highlight=False)
+            else:
+                super().print(each, **options)
+
+    def _as_json(self, told: Any) -> None:  # noqa: ANN401
+        if isinstance(told, Table):
+            told = {"title": str(told.title or ""), "rows": data(told)}
+        elif isinstance(told, str):
+            if not told:
+                return
+            told = {"text": told}
+        super().print(json.dumps(_plain(told)), highlight=False, markup=False, soft_wrap=True)
+
+    def _is_too_wide(self, table: Table) -> bool:
+        if len(table.columns) < 4:
+            return False  # prose in columns may fold
+        plain = self.options.update(width=10_000)
+        return Measurement.get(self, plain, table).maximum > self.width
+
+
+def data(table: Table) -> list[dict[str, Any]]:
+    """A table's rows by the headers of its columns, as text."""
+    names = [str(column.header) or f"column {number}" for number, column in enumerate(table.columns, 1)]
+    cells = zip(*(list(column.cells) for column in table.columns), strict=True)
+    return [dict(zip(names, map(_text, row), strict=True)) for row in cells]
+
+
+def _text(cell: Any) -> str:  # noqa: ANN401
+    return cell.plain if isinstance(cell, Text) else str(cell)
+
+
+def _records(table: Table) -> Iterator[str]:
+    """A table row by row: the first cell, then each further one with its header."""
+    if table.title:
+        yield f"\n{table.title}"
+    for row in data(table):
+        (_, first), *rest = row.items()
+        yield f"\n{first}"
+        yield from (f"  {name}: {cell}" for name, cell in rest if cell)
+    if table.caption:
+        yield f"\n{table.caption}"
+
+
+results = Results()
 """Where results go: standard output."""
 
 _LINE_EVERY = 10.0
@@ -32,9 +91,9 @@ def tell(text: str) -> None:
     results.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def tell_json(found: Any) -> None:  # noqa: ANN401
-    """A result as JSON: dataclasses, models, and lists of them; infinite numbers are null."""
-    results.print(json.dumps(_plain(found), indent=1), highlight=False, markup=False, soft_wrap=True)
+def show(table: Table, found: Any) -> None:  # noqa: ANN401
+    """A table; as JSON, the numbers that it was made of."""
+    results.print(found if results.as_json else table)
 
 
 def _plain(found: Any) -> Any:  # noqa: ANN401
@@ -49,9 +108,6 @@ def _plain(found: Any) -> Any:  # noqa: ANN401
     if isinstance(found, float):
         return found if math.isfinite(found) else None
     return found if isinstance(found, str | int | bool) or found is None else str(found)
-
-
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of tables")]
 
 
 def span(seconds: float) -> str:

@@ -125,6 +125,22 @@ def measure(
     results.write(out, record.model_copy(update={"ended": _now()}))
 
 
+def within(planned: Sequence[Planned], seconds: float) -> list[Planned]:
+    """The experiments with as many rounds as about fit into that time; raises if not one does."""
+    a_round = sum(each.seconds / each.experiment.repeat for each in planned)
+    rounds = int(seconds / a_round) if a_round else 1
+    if rounds < 1:
+        raise LabError(
+            f"a budget of {span(seconds)} is too small for one round, which takes about {span(a_round)}: give more, or "
+            "leave variants out by --only"
+        )
+    rounds = min(rounds, _MOST_ROUNDS)
+    return [replace(each, experiment=each.experiment.model_copy(update={"repeat": rounds})) for each in planned]
+
+
+_MOST_ROUNDS = 100
+
+
 def shops(planned: Sequence[Planned]) -> set[tuple[int, int]]:
     """The sizes of all shops that the experiments need: books and customers."""
     found = [variant.setting.shop for each in planned for variant in each.variants]
@@ -233,7 +249,7 @@ def _measure(
     board: Scoreboard,
     profiler: Profiler | None,
 ) -> None:
-    board.begin(result, planned.seconds)
+    board.begin(result, planned.seconds, remaining(planned, result.samples))
     for missing in planned.missing:
         say(f"{planned.experiment.name}: {missing.variant} cannot be measured: {missing.reason}")
     raw = out / planned.experiment.name / "raw"
@@ -275,6 +291,18 @@ def _with(result: ExperimentResult, sample: Sample, sampler: Sampler | CountingS
         for each in result.variants
     ]
     return result.model_copy(update={"samples": [*result.samples, sample], "variants": variants})
+
+
+def remaining(planned: Planned, taken: Sequence[Sample]) -> int:
+    """How many samples are still to be taken."""
+    counted = planned.experiment.bed is Where.COUNTED
+    names = {each.name for each in planned.variants}
+    have = {
+        (each.round, each.variant)
+        for each in taken
+        if each.variant in names and each.round < planned.experiment.repeat and not (counted and each.error)
+    }
+    return planned.samples - len(have)
 
 
 def take_all(planned: Planned, taken: list[Sample], take: Callable[[Turn], Sample], seed: int) -> None:

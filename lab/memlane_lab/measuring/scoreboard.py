@@ -43,11 +43,11 @@ class Scoreboard:
         if console.is_terminal:
             self._live.stop()
 
-    def begin(self, result: ExperimentResult, seconds: float) -> None:
-        """An experiment begins that is to take so many seconds."""
+    def begin(self, result: ExperimentResult, seconds: float, samples: int) -> None:
+        """An experiment begins that is to take so many seconds in all, with so many samples still to be taken."""
         asked = result.experiment
         self._result, self._taken, self._share = result, 0, seconds
-        self._planned = len(result.variants) * asked.repeat
+        self._planned = samples
         say(f"{asked.name}: {asked.question} {self._planned} samples of {asked.warm_up} + {asked.seconds} s")
 
     def next(self, variant: str) -> None:

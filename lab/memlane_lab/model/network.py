@@ -1,7 +1,7 @@
 """The queueing network: pairs of guests as a closed network on a host's CPUs. Pure arithmetic, no data.
 
 Each pair has three service centers: the sender's processor, the receiver's, and the switch, which all pairs share. So
-many batches circulate in a pair; a batch is served at each center and, before that, waits for a processor to wake (a delay
+many batches circulate in a pair; a batch is served at each center and, before, waits for a processor to wake (a delay
 center). A pair's rate is that of balanced job bounds of mean value analysis (Zahorjan and others 1982): K batches, of
 which each finds the K - 1 others at the slowest center. All centers need the host's CPUs: a rate is possible if,
 by max-min fairness, each center gets the time that it takes.

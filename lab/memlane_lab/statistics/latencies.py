@@ -29,6 +29,14 @@ class Latencies:
         found._histogram.decode_and_add(text)
         return found
 
+    @classmethod
+    def added(cls, texts: Iterable[str]) -> "Latencies":
+        """The latencies of several texts of `encoded` together."""
+        found = cls()
+        for text in texts:
+            found._histogram.decode_and_add(text)
+        return found
+
     def encoded(self) -> str:
         """The whole histogram in HdrHistogram's own format (V2, compressed, base64)."""
         text: bytes = self._histogram.encode()
