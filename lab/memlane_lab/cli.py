@@ -22,6 +22,7 @@ from memlane_lab import report as reporting
 from memlane_lab.bed.bed import Bed, BedSettings
 from memlane_lab.commands import demo as demonstration
 from memlane_lab.commands import doctor as examination
+from memlane_lab.commands import ndr as rates
 from memlane_lab.commands import predictions as predictions
 from memlane_lab.commands import prepare as images
 from memlane_lab.commands import profiling as profiling
@@ -466,6 +467,24 @@ def between(
     caption = agreement.places([record for record, _ in read_runs])
     show(between_table(found, caption), {"runs": caption, "ratios": found})
     raise typer.Exit(agreement.between_exit_code(found))
+
+
+@app.command()
+def ndr(
+    path: PathOption = "memlane",
+    size: Annotated[int, typer.Option(min=60, max=65549, help="bytes of a frame")] = 64,
+    highest: Annotated[float, typer.Option(min=1000, help="highest load to try, in frames a second")] = 20e6,
+    trial: Annotated[float, typer.Option(min=0.1, help="seconds of a trial that counts in full")] = 1.0,
+    total: Annotated[float, typer.Option(min=0.1, help="seconds of trials that decide a load at the latest")] = 11.0,
+    budget: Annotated[str, typer.Option(help="time of all trials, as 10min")] = "10min",
+) -> None:
+    """Search for the highest loads without loss (NDR) and with 0.5 % of it (PDR), by MLRsearch, one way.
+
+    Traffic is memlane-rig's. For example: memlane-lab ndr --path ovs-dpdk --size 1518 --budget 5min
+    """
+    found = rates.search(path, size, highest, rates.goals(trial, total), _seconds(budget))
+    show(rates.table(found), found)
+    raise typer.Exit(0 if all(each.finished for each in found.found) else 3)
 
 
 @app.command()

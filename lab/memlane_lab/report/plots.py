@@ -71,7 +71,10 @@ def bars(result: ExperimentResult, name: str) -> go.Figure | None:
 
 def _marks(name: str, known: list[tuple[str, Interval]], colour: str, *, dots: bool) -> Any:  # noqa: ANN401
     intervals = [interval for _, interval in known]
-    bounds = [interval.bounds or (interval.estimate, interval.estimate) for interval in intervals]
+    reach = [
+        (interval.estimate - interval.bounds[0], interval.bounds[1] - interval.estimate) if interval.bounds else None
+        for interval in intervals
+    ]
     stated = {
         "name": name,
         "x": [group for group, _ in known],
@@ -79,8 +82,8 @@ def _marks(name: str, known: list[tuple[str, Interval]], colour: str, *, dots: b
         "marker": {"color": colour, **({"size": 9} if dots else {})},
         "error_y": {
             "type": "data",
-            "array": [high - interval.estimate for interval, (_, high) in zip(intervals, bounds, strict=True)],
-            "arrayminus": [interval.estimate - low for interval, (low, _) in zip(intervals, bounds, strict=True)],
+            "array": [each[1] if each else None for each in reach],  # no bar where there is no interval
+            "arrayminus": [each[0] if each else None for each in reach],
             "thickness": 1.2,
         },
     }
