@@ -53,6 +53,10 @@ impl<const BUCKETS: usize> Histogram<BUCKETS> {
         self.0[bucket].add(count);
     }
 
+    fn inherit(&self, counts: &[u64; BUCKETS]) {
+        self.0.iter().zip(counts).for_each(|(counter, count)| counter.add(*count));
+    }
+
     fn sum<'c>(cells: impl Iterator<Item = &'c Self>) -> [u64; BUCKETS] {
         let mut sums = [0; BUCKETS];
         for cell in cells {
@@ -181,6 +185,34 @@ impl PortCounters {
         if count > 0 {
             self.drops.0[reason as usize].add(count.into());
         }
+    }
+
+    /// Adds the totals of an earlier process: all but the frames that are enqueued, and drops for reasons that this version does not
+    /// know. Before the owning worker counts here.
+    pub fn inherit(&self, totals: &PortTotals) {
+        let cells = [
+            (&self.transmit_frames, totals.transmit_frames),
+            (&self.transmit_bytes, totals.transmit_bytes),
+            (&self.receive_frames, totals.receive_frames),
+            (&self.receive_bytes, totals.receive_bytes),
+            (&self.flooded, totals.flooded),
+            (&self.kicks, totals.kicks),
+            (&self.interrupts, totals.interrupts),
+            (&self.missed_kicks, totals.missed_kicks),
+            (&self.repeated_interrupts, totals.repeated_interrupts),
+            (&self.bad_receive_chains, totals.bad_receive_chains),
+            (&self.cycles, totals.cycles),
+            (&self.turns, totals.turns),
+            (&self.transmit_limited, totals.transmit_limited),
+            (&self.receive_limited, totals.receive_limited),
+        ];
+        cells.into_iter().for_each(|(cell, amount)| cell.add(amount));
+        for reason in DropReason::ALL {
+            self.drops[*reason as usize].add(totals.drops.get(reason.name()).copied().unwrap_or(0));
+        }
+        self.sizes.inherit(&totals.frame_sizes);
+        self.waits.frames.inherit(&totals.waits);
+        self.waits.cycles.add(totals.waited_cycles);
     }
 
     /// Frames dropped for `reason`.

@@ -198,8 +198,17 @@ impl Egress {
 
     /// Whether any frame is enqueued for `port`, or in flight on its emulated link.
     pub(crate) fn has_under_way(&mut self, port: PortId) -> bool {
-        let has = |queue: &EgressQueue| queue.turns.waiting() > 0 || queue.line.as_ref().is_some_and(|line| !line.is_empty());
-        self.slots.iter_mut().any(|(_, queue)| queue.key.port == port && has(queue))
+        self.slots.iter_mut().any(|(_, queue)| queue.key.port == port && queue.has_under_way())
+    }
+
+    /// Whether any frame is enqueued, or in flight on an emulated link.
+    pub(crate) fn has_any_under_way(&mut self) -> bool {
+        self.slots.iter_mut().any(|(_, queue)| queue.has_under_way())
+    }
+
+    /// All of them.
+    pub(crate) fn iter(&mut self) -> impl Iterator<Item = (Slot, &mut EgressQueue)> {
+        self.slots.iter_mut()
     }
 
     /// Views of the receive queues of `port`, for the operator.

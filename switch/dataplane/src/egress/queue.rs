@@ -183,6 +183,11 @@ impl EgressQueue {
         queue
     }
 
+    /// Whether any frame is enqueued for it, or in flight on its emulated link.
+    pub(super) fn has_under_way(&self) -> bool {
+        self.turns.waiting() > 0 || self.line.as_ref().is_some_and(|line| !line.is_empty())
+    }
+
     /// The ring, if it is one.
     pub(crate) fn ring(&mut self) -> Option<&mut Ring> {
         self.sink.ring()

@@ -8,8 +8,9 @@
 //! 4. The **fault handler** acts on the events of workers: it quarantines ports after ring faults, ages FDB entries out, and warns
 //!    of [`loops`].
 //! 5. [`captures`]: copies of frames for the readers of packet captures.
-//! 6. [`why`]: forecasts of a frame's outcome.
-//! 7. [`fatal`]: a panic of a worker or of the fault handler ends the network.
+//! 6. [`standstill`]: the data path stops for a takeover by another process.
+//! 7. [`why`]: forecasts of a frame's outcome.
+//! 8. [`fatal`]: a panic of a worker or of the fault handler ends the network.
 
 mod captures;
 pub mod fatal;
@@ -18,6 +19,7 @@ mod notices;
 mod payer;
 mod registry;
 mod rings;
+mod standstill;
 mod why;
 
 use std::sync::atomic::AtomicU64;
@@ -37,6 +39,7 @@ use payer::Payer;
 use registry::PortRegistry;
 pub use registry::{AddError, AttachSettings};
 pub use rings::RingParts;
+pub use standstill::Standstill;
 
 use crate::descriptors;
 use crate::frame::MacAddress;

@@ -15,6 +15,8 @@ pub mod settings;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
@@ -245,6 +247,28 @@ impl Port {
     /// Its counters, all workers' added up.
     pub fn totals(&self) -> PortTotals {
         PortTotals { undone_checksums: self.undone_checksums.load(Ordering::Relaxed), ..totals(&self.counters) }
+    }
+
+    /// Continues the counters and the state of an earlier process, before a worker serves the port.
+    pub fn inherit(&self, totals: &PortTotals, quarantines: u64, quarantined: Option<String>) {
+        if let Some(first) = self.counters.first() {
+            first.inherit(totals);
+        }
+        self.undone_checksums.fetch_add(totals.undone_checksums, Ordering::Relaxed);
+        let mut inner = self.inner();
+        inner.quarantines += quarantines;
+        if let Some(cause) = quarantined {
+            inner.state = PortState::Quarantined(cause);
+        }
+    }
+
+    /// Copies of the eventfds by which the front end is told of errors of rings.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub fn error_files(&self) -> io::Result<Vec<(RingKey, OwnedFd)>> {
+        let inner = self.inner();
+        inner.errors.iter().map(|(key, error)| Ok((*key, error.descriptor().try_clone_to_owned()?))).collect()
     }
 
     /// Counts a stream frame with an incomplete checksum, without a header that says so.
@@ -606,6 +630,11 @@ impl Port {
         (inner.front_end, inner.turned_away) = (peer, 0);
     }
 
+    /// A front end of another process of the network stays connected.
+    pub fn front_end_stays(&self, peer: Option<Peer>) {
+        self.inner().front_end = peer;
+    }
+
     /// The front end has gone, for this reason.
     pub fn front_end_left(&self, why: fmt::Arguments) {
         let event = NetworkEvent::FrontEndLeft { port: self.name.clone(), cause: why.to_string() };
@@ -648,6 +677,11 @@ impl Port {
     /// Keeps the base of a ring that was stopped without a request of its front end, until it is requested.
     pub(crate) fn remember_base(&self, key: RingKey, base: u16) {
         self.inner().bases.insert(key, base);
+    }
+
+    /// The base that [`Self::remember_base`] kept.
+    pub fn kept_base(&self, key: RingKey) -> Option<u16> {
+        self.inner().bases.get(&key).copied()
     }
 
     /// Takes the base that [`Self::remember_base`] kept.

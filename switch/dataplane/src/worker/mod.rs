@@ -20,6 +20,7 @@ mod peers;
 mod port_table;
 mod rest;
 mod rings;
+mod standstill;
 mod turn;
 mod view;
 
@@ -29,6 +30,7 @@ use std::sync::mpsc::Sender;
 pub use mailbox::{Mailbox, WorkerHandle};
 pub use peers::{Links, links};
 pub use rings::Start;
+pub use standstill::QueueFiles;
 
 use crate::cpu_time::CpuTime;
 use crate::egress::Egress;

@@ -113,6 +113,11 @@ impl Rest {
         }
     }
 
+    /// The kick eventfd of a ring, if it is watched.
+    pub(super) fn kick(&self, slot: Slot, direction: Direction) -> Option<&File> {
+        self.kicks.iter().find(|(s, d, _)| (*s, *d) == (slot, direction)).map(|(.., kick)| kick)
+    }
+
     pub(super) fn unwatch(&mut self, slot: Slot, direction: Direction) {
         let Some(index) = self.kicks.iter().position(|&(s, d, _)| (s, d) == (slot, direction)) else { return };
         let (_, _, kick) = self.kicks.swap_remove(index);

@@ -131,7 +131,7 @@ impl Worker {
 
     /// Closes a transmit queue, recalls its chains in flight, and runs the action that `then` makes of its previous state once all
     /// are completed. A queue that is being stopped ignores this.
-    fn call_all_back(&mut self, key: RingKey, then: impl FnOnce(PollState) -> WhenBack) {
+    pub(super) fn call_all_back(&mut self, key: RingKey, then: impl FnOnce(PollState) -> WhenBack) {
         let Some(slot) = self.sources.find(key) else { return };
         let Some(source) = self.sources.get(slot) else { return };
         let state = match &source.when_back {

@@ -42,6 +42,16 @@ impl Control {
         self.ring.set_call(call);
     }
 
+    /// The way to interrupt the driver.
+    pub fn call(&self) -> Option<&Call> {
+        self.ring.call()
+    }
+
+    /// Continues at the used index in memory, see [`Ring::resume`].
+    pub fn resume(&mut self) {
+        self.ring.resume();
+    }
+
     /// Sends the interrupt that was kept back, see [`Ring::call_kept`]; true if it is still kept back.
     ///
     /// # Errors

@@ -151,6 +151,27 @@ impl Ring {
         self.forget_ahead();
     }
 
+    /// Continues at the used index in memory, as [`Self::new`] does: another process has served the ring meanwhile.
+    pub fn resume(&mut self) {
+        let used = self.split.used_index();
+        (self.next_available, self.seen_available) = (used, used);
+        (self.next_used, self.published_used, self.considered_used) = (used, used, used);
+        self.last_unwritten = None;
+        self.ahead = Ahead::new(used);
+        self.split.set_used_flags(0);
+        self.armed = true;
+    }
+
+    /// Its descriptor table, available ring and used ring.
+    pub fn split(&self) -> SplitRing {
+        self.split
+    }
+
+    /// The way to interrupt the driver.
+    pub fn call(&self) -> Option<&Call> {
+        self.call.as_ref()
+    }
+
     /// The memory with its buffers.
     pub fn memory(&self) -> &Arc<MemoryMap> {
         &self.memory

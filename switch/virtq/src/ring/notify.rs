@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -55,6 +55,11 @@ impl Call {
     #[must_use]
     pub fn behind(self, breaker: &Arc<InterruptBreaker>) -> Self {
         Self { breaker: Arc::clone(breaker), ..self }
+    }
+
+    /// The descriptor itself.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// True if this interrupts a guest of User Mode Linux: no other known front end passes a socket.

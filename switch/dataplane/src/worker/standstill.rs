@@ -1,0 +1,82 @@
+//! Commands for a takeover by another process: it needs the descriptors of the virtqueues, and the rings of their ports stand still.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc;
+
+use super::Worker;
+use crate::id::{PortId, RingKey};
+use crate::ring::{Call, Ring};
+use crate::ingress::{PollState, WhenBack};
+
+/// Copies of the descriptors of a virtqueue.
+#[derive(Debug)]
+pub struct QueueFiles {
+    /// Which virtqueue.
+    pub key: RingKey,
+    /// Where its driver kicks; `None` if the ring is polled.
+    pub kick: Option<OwnedFd>,
+    /// Where its driver is interrupted.
+    pub call: Option<OwnedFd>,
+}
+
+impl QueueFiles {
+    fn of(key: RingKey, kick: Option<&File>, ring: &Ring) -> io::Result<Self> {
+        let copy = |call: &Call| call.descriptor().try_clone_to_owned();
+        let kick = kick.map(|kick| kick.as_fd().try_clone_to_owned()).transpose()?;
+        Ok(Self { key, kick, call: ring.call().map(copy).transpose()? })
+    }
+}
+
+impl Worker {
+    /// Copies of the descriptors of the virtqueues of `port` that run here.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub fn queue_files(&mut self, port: PortId) -> io::Result<Vec<QueueFiles>> {
+        let rest = &self.rest;
+        let sources = self.sources.iter().map(|(slot, source)| (slot, source.key, source.feed.ring()));
+        let egress = self.egress.iter().map(|(slot, queue)| (slot, queue.key, queue.ring()));
+        let rings = sources.chain(egress).filter(|(_, key, _)| key.port == port);
+        let files = rings.filter_map(|(slot, key, ring)| Some(QueueFiles::of(key, rest.kick(slot, key.direction), ring?)));
+        files.collect()
+    }
+
+    /// Whether any frame of any port is in flight or enqueued here.
+    pub fn has_any_under_way(&mut self) -> bool {
+        self.sources.iter().any(|(_, source)| source.feed.in_flight() > 0) || self.egress.has_any_under_way()
+    }
+
+    /// Recalls all chains in flight of all transmit queues, whose frames are dropped; replies for each of these queues once its
+    /// chains are completed.
+    pub fn recall_all(&mut self, reply: &mpsc::Sender<()>) {
+        let busy = self.sources.iter().filter(|(_, source)| source.feed.in_flight() > 0);
+        let queues: Vec<_> = busy
+            .filter_map(|(_, source)| {
+                let key = source.key;
+                source.feed.ring().map(|ring| (key, ring.split(), ring.memory().clone()))
+            })
+            .collect();
+        for (key, split, memory) in queues {
+            let reply = reply.clone();
+            self.call_all_back(key, move |state| WhenBack::Move(split, memory, reply, state));
+        }
+    }
+
+    /// Continues all virtqueues at the used indices in memory: another process has served them meanwhile.
+    pub fn resume_rings(&mut self) {
+        let mut slots = Vec::new();
+        for (slot, source) in self.sources.iter() {
+            if let Some(ring) = source.feed.ring() {
+                ring.resume();
+                slots.push((slot, source.state));
+                source.backpressured = None;
+            }
+        }
+        for (slot, _) in slots.into_iter().filter(|(_, state)| *state == PollState::Asleep) {
+            self.sources.set_state(slot, PollState::Awake);
+        }
+        self.egress.iter().filter_map(|(_, queue)| queue.ring()).for_each(Ring::resume);
+    }
+}
