@@ -98,9 +98,20 @@ class Memlane(NetworkPath):
 
     def start(self) -> None:
         """Starts the daemon (again, after `stop` or `kill`) and waits until all its ports are there."""
+        self._run()
+
+    def take_over(self) -> None:
+        """Has another daemon take the network over, as an upgrade does; the one before ends by itself."""
+        before = self._daemon
+        self._run("--takeover")
+        assert before is not None
+        until(lambda: not before.alive, timeout=10, what="the memlane that served before to end")
+        assert before.exit_code == 0, before.tail()
+
+    def _run(self, *options: str) -> None:
         binary = self._program or program()
         assert binary is not None
-        daemon = self.session.start("memlane", [binary, "up", self._file])
+        daemon = self.session.start("memlane", [binary, "up", *options, self._file])
         self._daemon = daemon
 
         def listening() -> bool:

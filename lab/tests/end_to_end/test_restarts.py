@@ -92,6 +92,27 @@ def test_the_switch_dies_in_mid_transfer_and_comes_back(build: Builder, plans: t
     assert [_boot(guest) for guest in lan.guests] == boots
 
 
+@pytest.mark.parametrize("plans", [(UML, UML), (TCG, UML, HOST)], ids=["uml-uml", "tcg-uml-host"])
+def test_another_process_takes_the_switch_over_in_mid_transfer(build: Builder, plans: tuple[Plan, ...]) -> None:
+    """Guests notice nothing: no card is plugged again, and the transfer goes on."""
+    lan = build(*plans)
+    boots = [_boot(guest) for guest in lan.guests]
+    first, second, *_ = lan.guests
+    library = Library(second, _LARGE)
+    slow_down(second)
+    fetch = library.fetch(first, bed.ipv4(1))
+    fetch.wait_under_way()
+    for _ in range(3):
+        lan.switch.take_over()
+        fetch.check_unfinished()
+        lan.switch.wait_running(*lan.switch.nics)
+    speed_up(second)
+    fetch.finish(120)
+    for source in range(len(lan.guests)):
+        lan.reach(source, (source + 1) % len(lan.guests))
+    assert [_boot(guest) for guest in lan.guests] == boots
+
+
 def _plug_again(lan: Lan) -> None:
     """QEMU finds back by itself; a NIC of User Mode Linux and a TAP do not outlive the switch, and are plugged anew."""
     for index, guest in enumerate(lan.guests):

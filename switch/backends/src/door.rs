@@ -4,7 +4,7 @@
 //! log and status name the program that holds the port. If it were left in the listen queue, it would hang for as long as the
 //! first session lasts.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
@@ -38,21 +38,53 @@ pub struct Door<'p> {
     pub port: &'p Port,
     /// Where others may connect.
     pub listener: Option<&'p UnixListener>,
+    /// Readable if the thread is to stop waiting.
+    pub bell: Option<BorrowedFd<'p>>,
+}
+
+/// The end of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// The stream is readable or closed.
+    Message,
+    /// The bell rings.
+    Bell,
+    /// The timeout has elapsed.
+    Nothing,
 }
 
 impl Door<'_> {
-    /// Waits until `stream` is readable or closed, or until the timeout `most`; true unless it timed out. Refuses connections
-    /// that arrive meanwhile.
-    pub fn wait(&self, stream: &UnixStream, most: Option<Duration>) -> bool {
+    /// Waits until `stream` is readable or closed, until the bell rings, or until the timeout `most`. Refuses connections that
+    /// arrive meanwhile.
+    pub fn wait(&self, stream: &UnixStream, most: Option<Duration>) -> Arrival {
         let end = most.map(|most| Instant::now() + most);
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            match ready(stream, self.listener, left) {
-                Ready::Stream => return true,
+            match self.ready(stream, left) {
+                Ready::Arrival(Arrival::Nothing) if left != Some(Duration::ZERO) => {}
+                Ready::Arrival(arrival) => return arrival,
                 Ready::Listener => self.turn_away(stream, PollFlags::POLLIN),
-                Ready::Nothing if left == Some(Duration::ZERO) => return false,
-                Ready::Nothing => {}
             }
+        }
+    }
+
+    /// The next event. A message takes precedence over a new connection: it may be the end of the session, and then the new
+    /// connection is not refused. The bell takes precedence over both.
+    fn ready(&self, stream: &UnixStream, most: Option<Duration>) -> Ready {
+        // Rounded up, so that a timeout means that `most` has elapsed.
+        let timeout = most
+            .map_or(PollTimeout::NONE, |most| PollTimeout::try_from(most + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX));
+        let mut files = vec![PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+        files.extend(self.bell.map(|bell| PollFd::new(bell, PollFlags::POLLIN)));
+        files.extend(self.listener.map(|listener| PollFd::new(listener.as_fd(), PollFlags::POLLIN)));
+        let count = poll(&mut files, timeout);
+        let is_ready = |index: usize| files.get(index).and_then(PollFd::any) == Some(true);
+        match count {
+            Ok(0) | Err(Errno::EINTR) => Ready::Arrival(Arrival::Nothing),
+            Ok(_) if self.bell.is_some() && is_ready(1) => Ready::Arrival(Arrival::Bell),
+            Ok(_) if !is_ready(0) => Ready::Listener,
+            // An error of the socket is reported by the read that follows.
+            _ => Ready::Arrival(Arrival::Message),
         }
     }
 
@@ -71,25 +103,8 @@ impl Door<'_> {
 }
 
 enum Ready {
-    Stream,
+    Arrival(Arrival),
     Listener,
-    Nothing,
-}
-
-/// The next event. A message takes precedence over a new connection: it may be the end of the session, and then the new
-/// connection is not refused.
-fn ready(stream: &UnixStream, listener: Option<&UnixListener>, most: Option<Duration>) -> Ready {
-    // Rounded up, so that a timeout means that `most` has elapsed.
-    let timeout =
-        most.map_or(PollTimeout::NONE, |most| PollTimeout::try_from(most + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX));
-    let mut files = vec![PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
-    files.extend(listener.map(|listener| PollFd::new(listener.as_fd(), PollFlags::POLLIN)));
-    match poll(&mut files, timeout) {
-        Ok(0) | Err(Errno::EINTR) => Ready::Nothing,
-        Ok(_) if files[0].any() == Some(false) => Ready::Listener,
-        // An error of the socket is reported by the read that follows.
-        _ => Ready::Stream,
-    }
 }
 
 #[cfg(test)]
@@ -112,7 +127,7 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         listener.set_nonblocking(true).unwrap();
         let port = Port::row(&Shared::new(1, 7, Settings::default()), 1).remove(0);
-        let door = Door { port: &port, listener: Some(&listener) };
+        let door = Door { port: &port, listener: Some(&listener), bell: None };
         let first = UnixStream::connect(&path).unwrap();
         let (stream, _) = listener.accept().unwrap();
 

@@ -23,6 +23,7 @@ pub mod session;
 mod store;
 pub mod stream;
 mod system;
+pub mod takeover;
 pub mod tap;
 pub mod vhost_user;
 pub mod xen;

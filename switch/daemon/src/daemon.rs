@@ -1,8 +1,11 @@
 //! The daemon: a network made from a configuration, from start to stop, and the ports that are attached and detached in between.
 
+pub mod takeover;
+
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,8 +26,9 @@ use memlane_backends::loopback::Loopback;
 use memlane_backends::null::Null;
 use memlane_backends::session;
 use memlane_backends::stream::{self, Passt};
-use memlane_backends::tap::{self, Tap, TapError, TapSettings};
+use memlane_backends::tap::{self, PresentTap, Tap, TapError, TapSettings};
 use memlane_backends::vhost_user::access::Access;
+use memlane_backends::vhost_user::socket::Listener;
 use memlane_backends::vhost_user::{self, DeviceSettings, Endpoint, Session};
 use memlane_backends::xen::{News, Wanted, XenError, XenstoreWatcher};
 
@@ -84,6 +88,11 @@ pub enum StartError {
     /// The descriptor limit leaves none for another port: the rest is for the existing ports.
     #[error("port {0}: no file descriptors are left for another port. {remedy}", remedy = descriptors::REMEDY)]
     Descriptors(String),
+    /// The description of a port by the process that served it does not fit the port.
+    #[error(
+        "port {0}: its description by the running process lacks a part. Restart the network: `memlane down`, then `memlane up`"
+    )]
+    Description(String),
     /// The network refuses the port.
     #[error(transparent)]
     Add(#[from] AddError),
@@ -149,12 +158,37 @@ struct Attached {
 
 #[derive(Debug)]
 enum Server {
-    FrontEnd(Session),
+    FrontEnd(Session, Option<Arc<Listener>>),
     /// A session thread of the port's own.
-    Own(session::Session),
+    Own(session::Session, Option<Arc<Listener>>),
+    Tap(session::Session, PresentTap),
     Xen(Arc<XenstoreWatcher>),
     /// A worker serves the port's ends; there is no session thread.
     Worker,
+}
+
+impl Server {
+    fn front_end(&self) -> Option<&Session> {
+        match self {
+            Self::FrontEnd(session, _) => Some(session),
+            _ => None,
+        }
+    }
+
+    fn listener(&self) -> Option<&Listener> {
+        match self {
+            Self::FrontEnd(_, listener) | Self::Own(_, listener) => listener.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// A copy of the descriptor of its TAP device.
+    fn tap(&self) -> io::Result<Option<OwnedFd>> {
+        match self {
+            Self::Tap(_, present) => present.copy(),
+            _ => Ok(None),
+        }
+    }
 }
 
 /// Ports for which a new segment has room while the network runs.
@@ -189,17 +223,8 @@ impl Daemon {
         let prepare = |port| Ok(Prepared { own: own_descriptors(&shared, port)?, meeting: meeting(port)? });
         let prepared = config.ports.iter().map(prepare).collect::<Result<Vec<_>, StartError>>()?;
         let network = Network::start(shared, &config.cpus)?;
-        let bare = Config { ports: Vec::new(), uplinks: Vec::new(), ..config.clone() };
-        let daemon = Self {
-            network,
-            config: bare,
-            uplinks: Mutex::default(),
-            attached: Mutex::default(),
-            watcher: Mutex::default(),
-            watcher_starts: Mutex::default(),
-        };
-        let mut members: HashMap<&str, usize> = HashMap::new();
-        config.ports.iter().for_each(|port| *members.entry(&port.segment).or_default() += 1);
+        let daemon = Self::bare(network, config);
+        let mut members = members(config);
         for uplink in &config.uplinks {
             let members = members.entry(&uplink.segment).or_default();
             *members += 1;
@@ -215,6 +240,18 @@ impl Daemon {
             }
         }
         Ok(daemon)
+    }
+
+    /// A daemon without ports and uplinks.
+    fn bare(network: Arc<Network>, config: &Config) -> Self {
+        Self {
+            network,
+            config: Config { ports: Vec::new(), uplinks: Vec::new(), ..config.clone() },
+            uplinks: Mutex::default(),
+            attached: Mutex::default(),
+            watcher: Mutex::default(),
+            watcher_starts: Mutex::default(),
+        }
     }
 
     fn attached(&self) -> MutexGuard<'_, Vec<Attached>> {
@@ -332,19 +369,22 @@ impl Daemon {
         Ok(match meeting {
             Meeting::FrontEnd(endpoint) => {
                 let (port, receive_offloads) = (Arc::clone(port), config.receive_offloads);
-                Server::FrontEnd(vhost_user::run(
-                    network,
-                    DeviceSettings { port, receive_offloads, pairs: config.queues },
-                    endpoint,
-                )?)
+                let (settings, listener) = (DeviceSettings { port, receive_offloads, pairs: config.queues }, endpoint.listening());
+                Server::FrontEnd(vhost_user::run(network, settings, endpoint)?, listener)
             }
-            Meeting::Stream(other) => Server::Own(stream::run(network, Arc::clone(port), other, config.kind.checksums())?),
+            Meeting::Stream(other) => {
+                let listener = other.listening();
+                Server::Own(stream::run(network, Arc::clone(port), other, config.kind.checksums())?, listener)
+            }
             Meeting::Xen(wanted) => {
                 let watcher = self.watcher().map_err(|cause| StartError::Xen { port: config.name.clone(), cause })?;
                 watcher.serve(wanted, port);
                 Server::Xen(watcher)
             }
-            Meeting::Tap(tap, settings) => Server::Own(tap::run(network, Arc::clone(port), settings, tap)?),
+            Meeting::Tap(tap, settings) => {
+                let (session, present) = tap::run(network, Arc::clone(port), settings, tap)?;
+                Server::Tap(session, present)
+            }
             Meeting::Nowhere => {
                 match &config.kind {
                     PortKind::Null => network.serve(port, Null)?,
@@ -496,13 +536,20 @@ impl Daemon {
     }
 }
 
+/// The number of ports of each segment.
+fn members(config: &Config) -> HashMap<&str, usize> {
+    let mut members: HashMap<&str, usize> = HashMap::new();
+    config.ports.iter().for_each(|port| *members.entry(&port.segment).or_default() += 1);
+    members
+}
+
 /// Ends these sessions, all at the same time.
 fn stop_sessions(servers: impl IntoIterator<Item = Server>) {
     let (mut sessions, mut own) = (Vec::new(), Vec::new());
     for server in servers {
         match server {
-            Server::FrontEnd(session) => sessions.push(session),
-            Server::Own(session) => own.push(session),
+            Server::FrontEnd(session, _) => sessions.push(session),
+            Server::Own(session, _) | Server::Tap(session, _) => own.push(session),
             Server::Xen(_) | Server::Worker => {}
         }
     }

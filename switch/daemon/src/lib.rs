@@ -60,4 +60,5 @@ pub mod cpus;
 pub mod daemon;
 pub mod folder;
 mod system;
+pub mod takeover;
 pub mod uplink;

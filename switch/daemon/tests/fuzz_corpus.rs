@@ -52,5 +52,6 @@ fn every_seed_keeps_every_promise() {
     replay("messages", fuzz::messages::run);
     replay("offload", fuzz::offload::run);
     replay("stream", fuzz::stream::run);
+    replay("takeover", fuzz::takeover::run);
     replay("xen", fuzz::xen::run);
 }

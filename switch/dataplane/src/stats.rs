@@ -207,8 +207,8 @@ impl PortCounters {
             (&self.receive_limited, totals.receive_limited),
         ];
         cells.into_iter().for_each(|(cell, amount)| cell.add(amount));
-        for reason in DropReason::ALL {
-            self.drops[*reason as usize].add(totals.drops.get(reason.name()).copied().unwrap_or(0));
+        for (reason, counter) in DropReason::ALL.iter().zip(&self.drops.0) {
+            counter.add(totals.drops.get(reason.name()).copied().unwrap_or(0));
         }
         self.sizes.inherit(&totals.frame_sizes);
         self.waits.frames.inherit(&totals.waits);

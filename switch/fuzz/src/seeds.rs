@@ -12,6 +12,19 @@ use super::messages::{AREAS, MEMORY, NEXT_RING, RING, Utterance};
 /// Target, name and bytes of a seed.
 pub type Seed = (&'static str, String, Vec<u8>);
 
+/// Bodies of messages of a takeover.
+const TAKEOVER: [(&str, &str); 6] = [
+    ("hello", r#"{"hello":{"state":"/var/lib/memlane/net.state"}}"#),
+    ("prepared", r#"{"prepared":{}}"#),
+    ("go", r#"{"go":[{"totals":{"transmit-frames":7,"drops":{"runt":1}},"quarantines":1,"quarantined":"a fault"}]}"#),
+    ("failed", r#"{"failed":"no descriptors are left"}"#),
+    ("an-unknown-key", r#"{"hello":{"state":null,"later":1}}"#),
+    (
+        "a-description",
+        r#"{"description":{"file-ports":[],"ports":[{"entry":{"name":"a","vhost-user":"/run/a"},"files":4,"listener":{"socket":3,"file":[1,2]},"connection":{"socket":0,"mac":[2,0,0,0,0,1],"mtu":null,"owned":true,"protocol-offer":1,"protocol":1,"features":4294967296,"status":15,"regions":[{"guest-start":0,"length":4096,"user-start":0,"file-offset":0,"file":1}],"rings":[{"index":1,"size":256,"addresses":[0,4096,8192],"base":0,"kick":{"file":2},"call":null,"error":null,"log-address":null,"enabled":true,"running":true}],"active-pairs":1,"channel":null,"log":{"file":2,"offset":0,"size":4096},"state":null,"part":[1,2],"part-files":[]},"tap":null}],"addresses":[{"port":0,"address":[2,0,0,0,0,1],"vlan":0}],"sockets":{"control":{"socket":0,"file":null},"metrics":null,"web":["127.0.0.1:1",1],"state":null},"service":{"socket":null,"watchdog":null}}}"#,
+    ),
+];
+
 /// All seeds.
 pub fn seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
@@ -25,6 +38,7 @@ pub fn seeds() -> Vec<Seed> {
     add("messages", conversations());
     add("device", scenes());
     add("stream", streams());
+    add("takeover", named(TAKEOVER.map(|(name, text)| (name, text.as_bytes().to_vec()))));
     add("xen", rings());
     seeds
 }

@@ -33,7 +33,7 @@ const PENALTY: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub enum Other {
     /// memlane listens and the other side connects. The socket is removed in the end.
-    Listen(Listener),
+    Listen(Arc<Listener>),
     /// The other side listens; memlane connects, and retries until it succeeds.
     Connect(PathBuf),
     /// memlane starts passt, and restarts it when it exits.
@@ -49,7 +49,15 @@ impl Other {
         let listener = socket::bind(path, Access::PRIVATE)?;
         listener.socket().set_nonblocking(true)?;
         access.apply(path)?;
-        Ok(Self::Listen(listener))
+        Ok(Self::Listen(Arc::new(listener)))
+    }
+
+    /// The listening socket, for a takeover.
+    pub fn listening(&self) -> Option<Arc<Listener>> {
+        match self {
+            Self::Listen(listener) => Some(Arc::clone(listener)),
+            Self::Connect(_) | Self::Passt(_) => None,
+        }
     }
 
     fn listener(&self) -> Option<&UnixListener> {
@@ -154,7 +162,7 @@ fn serve(network: &Arc<Network>, port: &Arc<Port>, stream: UnixStream, watch: &W
             return left(format_args!("it cannot be served: {error}"));
         }
     };
-    watch.wait_for_end(&connection.socket, &Door { port, listener: other.listener() });
+    watch.wait_for_end(&connection.socket, &Door { port, listener: other.listener(), bell: None });
     match connection.fault.get() {
         Some(fault) => {
             network.quarantine(port, &fault.to_string());

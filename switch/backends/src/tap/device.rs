@@ -79,6 +79,16 @@ impl Tap {
         in_namespace(netns, || Self::attach_here(name))
     }
 
+    /// The open device `file` of another process of the network.
+    ///
+    /// # Errors
+    /// It is no TAP device.
+    pub fn taken_over(name: &str, file: File) -> Result<Self, TapError> {
+        let offloads =
+            set_offloads(&file).map_err(|cause| failed(name, cause, "Restart the network: `memlane down`, then `memlane up`."))?;
+        Ok(Self { file, offloads })
+    }
+
     /// Whether the device behind `file`, a descriptor of a TAP, was deleted. Renaming it, or moving it to another namespace, does
     /// not count.
     pub(super) fn is_gone(file: &File) -> bool {

@@ -15,7 +15,7 @@ mod transmit;
 use std::sync::Arc;
 
 pub use device::{Tap, TapError, TapSettings};
-pub use session::run;
+pub use session::{PresentTap, run};
 
 use crate::pool::Pool;
 use crate::port::end::{Backend, Ends};

@@ -5,8 +5,8 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use vmm_sys_util::epoll::EventSet;
@@ -27,9 +27,11 @@ const LOOK: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// The kernel refuses a thread or a descriptor.
-pub fn run(network: Arc<Network>, port: Arc<Port>, settings: TapSettings, tap: Tap) -> io::Result<Session> {
+pub fn run(network: Arc<Network>, port: Arc<Port>, settings: TapSettings, tap: Tap) -> io::Result<(Session, PresentTap)> {
     let mut device = begin(&network, &port, tap)?;
-    Session::start(format!("port-{}", port.id.0), move |watch| {
+    let present = PresentTap(Arc::new(Mutex::new(Some(Arc::clone(&device)))));
+    let shown = present.clone();
+    let session = Session::start(format!("port-{}", port.id.0), move |watch| {
         let mut backoff = Backoff::new(PAUSE.0, PAUSE.1);
         let mut made = 0;
         loop {
@@ -37,19 +39,41 @@ pub fn run(network: Arc<Network>, port: Arc<Port>, settings: TapSettings, tap: T
             if wait_until_gone(&device, &settings, &watch) == Woken::Quit {
                 return;
             }
+            shown.show(None);
             network.stop_port(&port);
             port.set_state(PortState::Waiting);
             let Some(anew) = make_anew(&network, &port, &settings, &watch, (&mut backoff, begun)) else { return };
             device = anew;
+            shown.show(Some(Arc::clone(&device)));
             made += 1;
             port.set_trouble(made, told_anew(&settings, made));
         }
-    })
+    })?;
+    Ok((session, present))
+}
+
+/// The device of a TAP port at present, for a takeover.
+#[derive(Clone, Debug)]
+pub struct PresentTap(Arc<Mutex<Option<Arc<File>>>>);
+
+impl PresentTap {
+    fn show(&self, device: Option<Arc<File>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = device;
+    }
+
+    /// A copy of its descriptor; `None` while it is deleted.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub fn copy(&self) -> io::Result<Option<OwnedFd>> {
+        let device = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        device.as_ref().map(|device| device.as_fd().try_clone_to_owned()).transpose()
+    }
 }
 
 /// Has a worker serve the port by `tap`; returns another descriptor of the device.
-fn begin(network: &Arc<Network>, port: &Arc<Port>, tap: Tap) -> io::Result<File> {
-    let device = tap.file.try_clone()?;
+fn begin(network: &Arc<Network>, port: &Arc<Port>, tap: Tap) -> io::Result<Arc<File>> {
+    let device = Arc::new(tap.file.try_clone()?);
     port.begin_session();
     network.serve(port, tap)?;
     Ok(device)
@@ -81,7 +105,7 @@ fn make_anew(
     settings: &TapSettings,
     watch: &Watch,
     (backoff, begun): (&mut Backoff, Instant),
-) -> Option<File> {
+) -> Option<Arc<File>> {
     let mut lasted = begun.elapsed();
     loop {
         let pause = backoff.after(lasted);

@@ -9,7 +9,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -79,6 +79,25 @@ pub(super) struct ControlQueue {
     /// Whether orders are pending: commands let them go first.
     waiting: Arc<AtomicBool>,
     bell: Arc<EventFd>,
+    kick: Option<Arc<File>>,
+}
+
+/// The standstill of a control virtqueue, which ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct HeldControlQueue {
+    release: Sender<()>,
+    /// Where its driver kicks.
+    pub kick: Option<OwnedFd>,
+    /// Where its driver is interrupted.
+    pub call: Option<OwnedFd>,
+}
+
+impl HeldControlQueue {
+    /// Has the thread go on at the used index in memory: another process has served the virtqueue.
+    pub(super) fn go_on_behind(self) {
+        // A thread that has ended goes on no more.
+        let _ = self.release.send(());
+    }
 }
 
 impl ControlQueue {
@@ -90,20 +109,21 @@ impl ControlQueue {
         let bell = Arc::new(EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)?);
         let (orders, taken) = channel();
         let epoll = Epoll::new()?;
-        for descriptor in [Some(bell.as_raw_fd()), kick.as_ref().map(File::as_raw_fd)].into_iter().flatten() {
+        for descriptor in [Some(bell.as_raw_fd()), kick.as_ref().map(AsRawFd::as_raw_fd)].into_iter().flatten() {
             let event = EpollEvent::new(EventSet::IN | EventSet::EDGE_TRIGGERED, 0);
             epoll.ctl(ControlOperation::Add, descriptor, event)?;
         }
         let name = format!("control-{}", commands.port.id.0);
         let waiting = Arc::new(AtomicBool::new(false));
-        let thread = Thread { control, commands, orders: taken, waiting: Arc::clone(&waiting), epoll, kick };
+        let kick = kick.map(Arc::new);
+        let thread = Thread { control, commands, orders: taken, waiting: Arc::clone(&waiting), epoll, kick: kick.clone() };
         std::thread::Builder::new().name(name).stack_size(128 * 1024).spawn(move || {
             let (network, port) = (Arc::clone(&thread.commands.network), Arc::clone(&thread.commands.port));
             if let Err(panic) = caught(|| thread.run()) {
                 network.quarantine(&port, &defect(&panic));
             }
         })?;
-        Ok(Self { orders, waiting, bell })
+        Ok(Self { orders, waiting, bell, kick })
     }
 
     /// Has the thread carry out `order` and waits for the result; `None` if the thread is gone or timed out.
@@ -129,6 +149,23 @@ impl ControlQueue {
     /// Stops the thread; returns the ring index at which another device would continue.
     pub(super) fn stop(&self) -> Option<u16> {
         self.ask(Then::End, |control| control.base())
+    }
+
+    /// Has the thread stand still; `None` if it is gone or timed out.
+    pub(super) fn hold(&self) -> Option<io::Result<HeldControlQueue>> {
+        let (release, released) = channel();
+        let (reply, answer) = channel();
+        self.order(Box::new(move |control| {
+            let copied = control.call().map(|call| call.descriptor().try_clone_to_owned()).transpose();
+            let _ = reply.send(copied);
+            if released.recv().is_ok() {
+                control.resume();
+            }
+            Then::GoOn
+        }))?;
+        let call = answer.recv_timeout(TIMEOUT).ok()?;
+        let kick = self.kick.as_ref().map(|kick| kick.as_fd().try_clone_to_owned()).transpose();
+        Some(call.and_then(|call| Ok(HeldControlQueue { release, kick: kick?, call })))
     }
 
     /// Changes how the driver is interrupted.
@@ -161,7 +198,7 @@ struct Thread {
     waiting: Arc<AtomicBool>,
     epoll: Epoll,
     /// Kept open while it is watched.
-    kick: Option<File>,
+    kick: Option<Arc<File>>,
 }
 
 impl Thread {

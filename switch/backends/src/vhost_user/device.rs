@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use vhost::vhost_user::message::{
@@ -16,6 +17,7 @@ use super::DeviceSettings;
 use super::control::{Commands, ControlQueue};
 use super::device_state;
 use super::features::{self, Agreed, Circumstances};
+use super::saved::{Held as HeldThreads, SavedConnection, SavedKick, SavedLog, SavedRegion};
 use super::shared_memory_check::SharedMemoryProblem;
 use super::vring::{Addresses, Kick, Vring, VringError};
 use crate::budget::Permit;
@@ -27,6 +29,8 @@ use crate::network::{Network, RingParts};
 use crate::port::Offer;
 use crate::port::PortState;
 use crate::ring::{Call, Control, Notifier, Ring, RingLog};
+use crate::takeover::{FilesToSend, ReceivedFiles};
+use crate::worker::QueueFiles;
 
 /// Virtqueues of a port: a pair of receive and transmit queue for each queue pair, and a control virtqueue after them.
 const RINGS: u32 = 2 * MAX_PAIRS as u32 + 1;
@@ -57,8 +61,8 @@ pub struct Device {
     broken: Option<u32>,
     /// The guest's violation of the protocol, until the session has reported it.
     fault: Option<String>,
-    /// Kept open for messages to the front end.
-    backend_channel: Option<Backend>,
+    /// Kept open for messages to the front end, of which there are none yet.
+    backend_channel: Option<File>,
     /// Permits of the port's descriptor quota, one for each open descriptor that the front end sent.
     held: HashMap<Held, Permit>,
     /// The quota did not suffice for the descriptors that the front end sent.
@@ -74,6 +78,11 @@ enum Held {
     Channel,
     ControlQueue,
     State,
+}
+
+/// The error for a description that refers to a descriptor that was not sent.
+fn missing() -> Error {
+    refuse("a descriptor of the description is missing")
 }
 
 /// An error that ends the connection, with its cause.
@@ -237,6 +246,139 @@ impl Device {
         self.rings
             .get_mut(index as usize)
             .ok_or_else(|| refuse(format!("ring index {index} is outside the {RINGS} rings of the device")))
+    }
+
+    /// Keeps the channel for messages to the front end open. No message is sent through it, so without quota for its descriptor it is
+    /// closed.
+    pub(super) fn keep_backend_channel(&mut self, channel: File) {
+        self.backend_channel = self.hold(Held::Channel, true).is_ok().then_some(channel);
+    }
+
+    /// Describes the device for another process, and adds its descriptors to `files`. The control queue stands still until the second
+    /// result is dropped.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor, or the thread of the control queue does not answer.
+    pub(super) fn save(&self, files: &mut FilesToSend) -> io::Result<(SavedConnection, HeldThreads)> {
+        let port = &self.settings.port;
+        let held = match self.control.as_ref().map(ControlQueue::hold) {
+            None => None,
+            Some(held) => Some(held.ok_or_else(|| io::Error::other("its control queue does not stop"))??),
+        };
+        let mut held = HeldThreads(held);
+        let mut saved = SavedConnection {
+            mac: self.offer.mac.bytes(),
+            mtu: self.offer.mtu,
+            owned: self.owned,
+            protocol_offer: self.protocol_offer.map(|offer| offer.bits()),
+            protocol: self.protocol,
+            features: self.features.0,
+            status: self.status,
+            active_pairs: port.rings().active_pairs,
+            channel: self
+                .backend_channel
+                .as_ref()
+                .map(|channel| Ok::<_, io::Error>(files.add(channel.try_clone()?)))
+                .transpose()?,
+            ..SavedConnection::default()
+        };
+        if let Some(log) = &self.log {
+            let file = log.file().ok_or_else(|| io::Error::other("a dirty log without a file"))?;
+            saved.log = Some(SavedLog { file: files.add(file.try_clone()?), offset: log.offset(), size: log.size() });
+        }
+        saved.state = self.state.as_ref().map(|state| Ok::<_, io::Error>(files.add(state.try_clone()?))).transpose()?;
+        for region in self.memory.regions() {
+            let RegionTable { guest_start, length, user_start, file_offset } = *region.table();
+            let file = region.file().ok_or_else(|| io::Error::other("guest memory without a file"))?;
+            let file = files.add(file.try_clone()?);
+            saved.regions.push(SavedRegion { guest_start, length, user_start, file_offset, file });
+        }
+        let mut queues: HashMap<RingKey, QueueFiles> =
+            self.network.queue_files(port.id)?.into_iter().map(|queue| (queue.key, queue)).collect();
+        let mut errors: HashMap<RingKey, OwnedFd> = port.error_files()?.into_iter().collect();
+        for (index, ring) in self.rings.iter().enumerate() {
+            let key = self.key(index);
+            let queue = match &mut held.0 {
+                Some(control) if self.is_control(index as u32) => {
+                    Some(QueueFiles { key, kick: control.kick.take(), call: control.call.take() })
+                }
+                _ => queues.remove(&key).filter(|_| ring.running),
+            };
+            saved.rings.extend(ring.save(index as u32, port.kept_base(key), (queue, errors.remove(&key)), files)?);
+        }
+        Ok((saved, held))
+    }
+
+    /// Restores the device that another process described, up to the start of its virtqueues.
+    ///
+    /// # Errors
+    /// As for the messages of a front end.
+    pub(super) fn restore(&mut self, saved: &SavedConnection, files: &mut ReceivedFiles) -> Result<()> {
+        let mut regions = Vec::new();
+        self.check_length(saved.regions.iter().fold(0, |all, region| all.saturating_add(region.length)))?;
+        for region in &saved.regions {
+            let SavedRegion { guest_start, length, user_start, file_offset, file } = *region;
+            let table = RegionTable { guest_start, length, user_start, file_offset };
+            regions.push(self.map(table, files.take(file).ok_or_else(missing)?, &regions)?);
+        }
+        if !regions.is_empty() {
+            self.change_memory(MemoryMap::new(regions).map_err(refuse)?)?;
+        }
+        if let Some(SavedLog { file, offset, size }) = saved.log {
+            let log = DirtyLog::map(files.take(file).ok_or_else(missing)?, offset, size, &self.settings.port.mapped);
+            self.log = Some(Arc::new(log.map_err(refuse)?));
+            self.update_logs();
+        }
+        if let Some(state) = saved.state {
+            self.hold(Held::State, true)?;
+            self.state = Some(files.take(state).ok_or_else(missing)?);
+        }
+        if let Some(channel) = saved.channel {
+            self.keep_backend_channel(files.take(channel).ok_or_else(missing)?);
+        }
+        if let Some(pairs) = saved.active_pairs {
+            self.network.set_active_pairs(&self.settings.port, pairs);
+        }
+        for ring in &saved.rings {
+            let size = Vring::check_size(ring.size.into()).map_err(refuse)?;
+            let vring = self.ring(ring.index)?;
+            (vring.size, vring.base, vring.enabled, vring.log_address) = (size, ring.base, ring.enabled, ring.log_address);
+            vring.addresses = ring.addresses.map(|[descriptors, available, used]| Addresses { descriptors, available, used });
+            if let Some(error) = ring.error {
+                self.set_vring_err(ring.index as u8, Some(files.take(error).ok_or_else(missing)?))?;
+            }
+        }
+        self.status = saved.status;
+        Ok(())
+    }
+
+    /// Starts the virtqueues of [`Self::restore`] that ran, and interrupts their drivers once: an interrupt of the other process may be
+    /// missing. In a port that is in quarantine, none of them starts before its front end sets it up again.
+    ///
+    /// # Errors
+    /// As for the messages of a front end.
+    pub(super) fn start_restored(&mut self, saved: &SavedConnection, files: &mut ReceivedFiles) -> Result<()> {
+        let quarantined = matches!(self.settings.port.state(), PortState::Quarantined(_));
+        for ring in &saved.rings {
+            let mut file = |number| files.take(number).ok_or_else(missing).map(Some);
+            let (index, call) = (ring.index as u8, ring.call.map(&mut file).transpose()?.flatten());
+            match ring.kick {
+                Some(SavedKick::File(kick)) if !quarantined => self.set_vring_kick(index, file(kick)?)?,
+                Some(SavedKick::Poll) if !quarantined => self.set_vring_kick(index, None)?,
+                _ => {}
+            }
+            if call.is_some() {
+                self.set_vring_call(index, call)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Restores the offer to the guest, which another process has made for as long as this connection lasts.
+    pub(super) fn restore_offer(&mut self, saved: &SavedConnection) {
+        self.offer = Offer { mac: MacAddress::new(saved.mac), mtu: saved.mtu };
+        let known = features::protocol(true);
+        self.protocol_offer = saved.protocol_offer.map(|offer| known & VhostUserProtocolFeatures::from_bits_truncate(offer));
     }
 
     /// Virtqueue `index`, which may be changed only while it is stopped.
@@ -662,9 +804,8 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(())
     }
 
-    fn set_backend_req_fd(&mut self, backend: Backend) {
-        // No message is sent through this channel, so without quota for its descriptor it is closed.
-        self.backend_channel = self.hold(Held::Channel, true).is_ok().then_some(backend);
+    fn set_backend_req_fd(&mut self, _: Backend) {
+        // The session keeps a descriptor of its own: see `keep_backend_channel`.
     }
 
     fn set_gpu_socket(&mut self, _gpu: GpuBackend) -> Result<()> {

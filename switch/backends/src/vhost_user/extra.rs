@@ -12,7 +12,8 @@ use vhost::vhost_user::{VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures
 use super::device::Device;
 use super::wire::Message;
 
-const VERSION: u32 = 1;
+/// The version of the protocol in the flags of a message.
+pub(super) const VERSION: u32 = 1;
 const VERSION_MASK: u32 = 3;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;

@@ -8,6 +8,7 @@
 //!    [`device_state`]: the device state, which is empty.
 //! 5. [`control`]: the control virtqueue, where the front end leaves it to the back end.
 //! 6. [`vring`]: the setup of a virtqueue, until it is complete and a worker takes the queue over.
+//! 7. [`saved`], [`pause`]: a session in the next process of the network (takeover).
 //!
 //! The front end is trusted as little as its guest: a violation of the protocol ends the connection and quarantines the port, and
 //! no message can block another port, because each has a session thread of its own.
@@ -18,13 +19,15 @@ mod device;
 mod device_state;
 mod extra;
 pub mod features;
+mod pause;
+pub mod saved;
 mod session;
 mod shared_memory_check;
 pub mod socket;
 mod vring;
 pub mod wire;
 
-pub use session::{Endpoint, Session, converse, run};
+pub use session::{Endpoint, Session, converse, run, run_restored};
 
 use std::sync::Arc;
 

@@ -1,7 +1,9 @@
 //! Sessions of a vhost-user port: one connection with a front end after the other, each from its beginning to its end.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,19 +11,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use vhost::vhost_user::BackendReqHandler;
+use vhost::vhost_user::message::FrontendReq;
 
 use super::DeviceSettings;
 use super::access::Access;
 use super::device::Device;
 use super::extra;
+use super::pause::Pause;
+use super::saved::{Held, Progress, RestoredSession, SavedConnection, SavedSession};
 use super::shared_memory_check;
 use super::socket::{self, Listener, Waiter};
-use super::wire::{self, Message, WireError};
+use super::wire::{self, Message, PartialMessage, WireError};
 use crate::descriptors;
-use crate::door::{self, Door};
+use crate::door::{self, Arrival, Door};
 use crate::network::Network;
 use crate::network::fatal::{caught, defect};
-use crate::port::{Port, PortState};
+use crate::port::PortState;
+use crate::takeover::{FilesToSend, ReceivedFiles};
 
 /// First and longest pause before the next attempt to connect.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -38,7 +44,7 @@ const STACK: usize = 256 * 1024;
 #[derive(Debug)]
 pub enum Endpoint {
     /// memlane listens and the front end connects.
-    Listen(Listener),
+    Listen(Arc<Listener>),
     /// The front end listens; memlane connects, and retries until it succeeds.
     Connect(PathBuf),
 }
@@ -51,7 +57,15 @@ impl Endpoint {
     pub fn listen(path: &Path, access: &Access) -> io::Result<Self> {
         let listener = socket::bind(path, Access::PRIVATE)?;
         access.apply(path)?;
-        Ok(Self::Listen(listener))
+        Ok(Self::Listen(Arc::new(listener)))
+    }
+
+    /// The listening socket, for a takeover.
+    pub fn listening(&self) -> Option<Arc<Listener>> {
+        match self {
+            Self::Listen(listener) => Some(Arc::clone(listener)),
+            Self::Connect(_) => None,
+        }
     }
 
     fn listener(&self) -> Option<&UnixListener> {
@@ -68,6 +82,7 @@ pub struct Session {
     quit: Arc<AtomicBool>,
     stream: Arc<Mutex<Option<UnixStream>>>,
     waiter: Arc<Waiter>,
+    pause: Arc<Pause>,
     thread: std::thread::JoinHandle<()>,
 }
 
@@ -76,26 +91,38 @@ pub struct Session {
 /// # Errors
 /// The kernel refuses a thread or descriptors.
 pub fn run(network: Arc<Network>, settings: DeviceSettings, endpoint: Endpoint) -> io::Result<Session> {
+    run_restored(network, settings, endpoint, None)
+}
+
+/// As [`run`]; begins with a session of another process of the network.
+///
+/// # Errors
+/// As there.
+pub fn run_restored(
+    network: Arc<Network>,
+    settings: DeviceSettings,
+    endpoint: Endpoint,
+    restored: Option<RestoredSession>,
+) -> io::Result<Session> {
     if let Some(listener) = endpoint.listener() {
         listener.set_nonblocking(true)?;
     }
     let waiter = Arc::new(Waiter::new()?);
+    let pause = Arc::new(Pause::new()?);
     let quit: Arc<AtomicBool> = Arc::default();
     let stream: Arc<Mutex<Option<UnixStream>>> = Arc::default();
-    let (theirs, their_stream, their_waiter) = (Arc::clone(&quit), Arc::clone(&stream), Arc::clone(&waiter));
-    let name = format!("port-{}", settings.port.id.0);
-    let thread = std::thread::Builder::new().name(name).stack_size(STACK).spawn(move || {
-        while let Some(connection) = meet(&network, &settings.port, &endpoint, &their_waiter, &theirs) {
-            *their_stream.lock().unwrap_or_else(PoisonError::into_inner) = connection.try_clone().ok();
-            if !theirs.load(Ordering::Acquire) {
-                serve(&network, &settings, connection, endpoint.listener());
-            }
-            their_stream.lock().unwrap_or_else(PoisonError::into_inner).take();
-            // A pause, so that a front end that reconnects in a loop gets a small part of a CPU.
-            std::thread::sleep(PENALTY);
-        }
-    })?;
-    Ok(Session { quit, stream, waiter, thread })
+    let server = Server {
+        network,
+        settings,
+        endpoint,
+        quit: Arc::clone(&quit),
+        stream: Arc::clone(&stream),
+        waiter: Arc::clone(&waiter),
+        pause: Arc::clone(&pause),
+    };
+    let name = format!("port-{}", server.settings.port.id.0);
+    let thread = std::thread::Builder::new().name(name).stack_size(STACK).spawn(move || server.run(restored))?;
+    Ok(Session { quit, stream, waiter, pause, thread })
 }
 
 impl Session {
@@ -120,6 +147,21 @@ impl Session {
         }
     }
 
+    /// Asks the thread to stand still between two reads of its connection, for a takeover.
+    pub fn ask_to_stand(&self) {
+        self.pause.ask();
+    }
+
+    /// The session of the thread once it stands; `None` if it does not until `deadline`.
+    pub fn await_standstill(&self, deadline: Instant) -> Option<io::Result<SavedSession>> {
+        self.pause.await_standstill(deadline)
+    }
+
+    /// Has the thread go on; `behind` if another process has served its virtqueues meanwhile.
+    pub fn go_on(&self, behind: bool) {
+        self.pause.end(behind);
+    }
+
     fn end_conversation(&self) {
         self.quit.store(true, Ordering::Release);
         self.waiter.ring();
@@ -141,70 +183,125 @@ fn await_all(sessions: &[Session]) {
     }
 }
 
-/// Waits for the next connection; `None` when told to quit.
-fn meet(network: &Network, port: &Port, endpoint: &Endpoint, waiter: &Waiter, quit: &AtomicBool) -> Option<UnixStream> {
-    let mut pause = RETRY.0;
-    while !quit.load(Ordering::Acquire) {
-        let connection = match endpoint {
-            Endpoint::Listen(listener) => listener.socket().accept().map(|(stream, _)| stream),
-            Endpoint::Connect(path) => socket::connect(path),
-        };
-        match (connection, endpoint) {
-            (Ok(stream), _) => return Some(stream),
-            (Err(error), Endpoint::Listen(..)) if error.kind() == io::ErrorKind::WouldBlock => {
-                waiter.wait(endpoint.listener(), None)
-            }
-            (Err(error), Endpoint::Listen(..)) => {
-                if descriptors::is_shortage(&error) {
-                    network.note_shortage(port);
-                }
-                std::thread::sleep(RETRY.0);
-            }
-            (Err(_), Endpoint::Connect(_)) => {
-                waiter.wait(None, Some(pause));
-                pause = (pause * 2).min(RETRY.1);
-            }
-        }
-    }
-    None
+/// A session thread.
+struct Server {
+    network: Arc<Network>,
+    settings: DeviceSettings,
+    endpoint: Endpoint,
+    quit: Arc<AtomicBool>,
+    stream: Arc<Mutex<Option<UnixStream>>>,
+    waiter: Arc<Waiter>,
+    pause: Arc<Pause>,
 }
 
-/// Serves one connection to its end.
-fn serve(network: &Arc<Network>, settings: &DeviceSettings, stream: UnixStream, listener: Option<&UnixListener>) {
-    let port = &settings.port;
-    let Some(_held) = port.descriptors.take(descriptors::OF_CONNECTION) else {
-        return network.note_shortage(port);
-    };
-    port.begin_session();
-    port.front_end_came(door::peer(&stream));
-    port.set_state(PortState::Speaking);
-    let mut short = false;
-    // A panic in the message handling costs the port, not the session thread, which serves later front ends.
-    let result =
-        caught(|| converse(network, settings, stream, listener)).unwrap_or_else(|panic| Err(io::Error::other(defect(&panic))));
-    match result {
-        Ok(()) => {
-            network.stop_port(port);
-            port.set_state(PortState::Waiting);
-            port.front_end_left(format_args!("the connection ended"));
+impl Server {
+    fn run(&self, restored: Option<RestoredSession>) {
+        if let Some(restored) = restored {
+            self.begin_with(restored);
         }
-        // Descriptors ran out: a shortage of memlane's, no violation by the front end.
-        Err(error) if descriptors::is_shortage(&error) => {
-            network.stop_port(port);
-            port.set_state(PortState::Waiting);
-            port.front_end_left(format_args!("descriptors ran out"));
-            short = true;
-        }
-        Err(cause) => {
-            quarantine(network, settings, &cause.to_string());
-            port.front_end_left(format_args!("{cause}"));
+        while let Some(connection) = self.meet() {
+            self.serve_unless_quit(connection, None);
         }
     }
-    port.forget_front_end();
-    if short {
-        network.note_shortage(port);
+
+    /// Goes on with the session of another process.
+    fn begin_with(&self, restored: RestoredSession) {
+        let RestoredSession { connection, mut files, progress } = restored;
+        let Some(connection) = connection else {
+            progress.report(Ok(()));
+            progress.gate.pass();
+            return progress.report(Ok(()));
+        };
+        let Some(socket) = files.take(connection.socket) else {
+            return progress.report(Err("its connection is missing".into()));
+        };
+        self.serve_unless_quit(OwnedFd::from(socket).into(), Some((connection, files, progress)));
+    }
+
+    fn serve_unless_quit(&self, connection: UnixStream, restored: Option<Restored>) {
+        *self.stream.lock().unwrap_or_else(PoisonError::into_inner) = connection.try_clone().ok();
+        if !self.quit.load(Ordering::Acquire) {
+            self.serve(connection, restored);
+        }
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // A pause, so that a front end that reconnects in a loop gets a small part of a CPU.
+        std::thread::sleep(PENALTY);
+    }
+
+    /// Waits for the next connection; `None` when told to quit.
+    fn meet(&self) -> Option<UnixStream> {
+        let mut pause = RETRY.0;
+        while !self.quit.load(Ordering::Acquire) {
+            self.pause.stand_if_asked(|| Ok(Default::default()));
+            let connection = match &self.endpoint {
+                Endpoint::Listen(listener) => listener.socket().accept().map(|(stream, _)| stream),
+                Endpoint::Connect(path) => socket::connect(path),
+            };
+            match (connection, &self.endpoint) {
+                (Ok(stream), _) => return Some(stream),
+                (Err(error), Endpoint::Listen(..)) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.waiter.wait(self.endpoint.listener(), self.pause.bell(), None)
+                }
+                (Err(error), Endpoint::Listen(..)) => {
+                    if descriptors::is_shortage(&error) {
+                        self.network.note_shortage(&self.settings.port);
+                    }
+                    std::thread::sleep(RETRY.0);
+                }
+                (Err(_), Endpoint::Connect(_)) => {
+                    self.waiter.wait(None, self.pause.bell(), Some(pause));
+                    pause = (pause * 2).min(RETRY.1);
+                }
+            }
+        }
+        None
+    }
+
+    /// Serves one connection to its end.
+    fn serve(&self, stream: UnixStream, restored: Option<Restored>) {
+        let Self { network, settings, .. } = self;
+        let port = &settings.port;
+        let Some(_held) = port.descriptors.take(descriptors::OF_CONNECTION) else {
+            return network.note_shortage(port);
+        };
+        port.begin_session();
+        if restored.is_none() {
+            port.front_end_came(door::peer(&stream));
+            port.set_state(PortState::Speaking);
+        } else {
+            port.front_end_stays(door::peer(&stream));
+        }
+        let mut short = false;
+        // A panic in the message handling costs the port, not the session thread, which serves later front ends.
+        let conversation = Conversation { network, settings, listener: self.endpoint.listener(), pause: Some(&self.pause) };
+        let result = caught(|| conversation.run(&stream, restored)).unwrap_or_else(|panic| Err(io::Error::other(defect(&panic))));
+        match result {
+            Ok(()) => {
+                network.stop_port(port);
+                port.set_state(PortState::Waiting);
+                port.front_end_left(format_args!("the connection ended"));
+            }
+            // Descriptors ran out: a shortage of memlane's, no violation by the front end.
+            Err(error) if descriptors::is_shortage(&error) => {
+                network.stop_port(port);
+                port.set_state(PortState::Waiting);
+                port.front_end_left(format_args!("descriptors ran out"));
+                short = true;
+            }
+            Err(cause) => {
+                quarantine(network, settings, &cause.to_string());
+                port.front_end_left(format_args!("{cause}"));
+            }
+        }
+        port.forget_front_end();
+        if short {
+            network.note_shortage(port);
+        }
     }
 }
+
+/// A session of another process.
+type Restored = (SavedConnection, ReceivedFiles, Progress);
 
 /// Quarantines the port and pauses, so that a front end that keeps breaking rules gets a small part of a CPU.
 fn quarantine(network: &Network, settings: &DeviceSettings, cause: &str) {
@@ -213,7 +310,7 @@ fn quarantine(network: &Network, settings: &DeviceSettings, cause: &str) {
 }
 
 /// Serves messages until the front end disconnects; the caller then stops the virtqueues that were started. Refuses further
-/// connections at `listener` meanwhile. For sessions, and for fuzzers, which bring a connection of their own.
+/// connections at `listener` meanwhile. For fuzzers, which bring a connection of their own.
 ///
 /// # Errors
 /// The front end violated the protocol, or the connection failed.
@@ -223,45 +320,130 @@ pub fn converse(
     stream: UnixStream,
     listener: Option<&UnixListener>,
 ) -> Result<(), io::Error> {
-    let door = Door { port: &settings.port, listener };
-    let device = Arc::new(Mutex::new(Device::new(Arc::clone(network), settings.clone())));
-    let mut crates = Crates::new(&device)?;
-    let kicks = settings.port.totals().kicks;
-    loop {
-        shared_memory_check::look_until_message(&door, &device, &stream, kicks);
-        let message = match Message::receive_after(&stream, &|| _ = door.wait(&stream, None)) {
-            Ok(message) => message,
-            Err(WireError::HungUp) => return Ok(()),
-            Err(WireError::Descriptors) if descriptors::are_short() => return Err(descriptors::ran_out()),
-            Err(error) => return Err(io::Error::other(error)),
-        };
-        settings.port.log_message(format_args!("front end sends {message}"));
-        let served = match extra::is_ours(&message) {
-            Some(request) => {
-                let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
-                extra::serve(request, &message, &mut device, &stream)
+    Conversation { network, settings, listener, pause: None }.run(&stream, None)
+}
+
+/// The conversation with a front end.
+#[derive(Clone, Copy)]
+struct Conversation<'c> {
+    network: &'c Arc<Network>,
+    settings: &'c DeviceSettings,
+    listener: Option<&'c UnixListener>,
+    pause: Option<&'c Pause>,
+}
+
+impl Conversation<'_> {
+    fn run(self, stream: &UnixStream, restored: Option<Restored>) -> io::Result<()> {
+        let Self { network, settings, listener, pause } = self;
+        let door = Door { port: &settings.port, listener, bell: pause.map(Pause::bell) };
+        let device = Arc::new(Mutex::new(Device::new(Arc::clone(network), settings.clone())));
+        let mut crates = Crates::new(&device)?;
+        let kicks = settings.port.totals().kicks;
+        let mut part = PartialMessage::default();
+        if let Some((saved, mut files, progress)) = restored {
+            part = self.restore(&mut crates, &device, (&saved, &mut files, &progress))?;
+        }
+        let wait = |part: &PartialMessage, most| loop {
+            match (door.wait(stream, most), pause) {
+                (Arrival::Bell, Some(pause)) => pause.stand_if_asked(|| save(&device, stream, part)),
+                (Arrival::Nothing, _) => return false,
+                _ => return true,
             }
-            None => crates.serve(&message, &stream),
         };
-        let (short, fault) = {
-            let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
-            (device.is_short(), device.take_fault())
-        };
-        if short || served.is_err() && fault.is_none() && descriptors::are_short() {
-            return Err(descriptors::ran_out());
-        }
-        if let Some(cause) = fault {
-            // The guest violated the protocol, not the front end.
-            quarantine(network, settings, &cause);
-            continue;
-        }
-        match served {
-            Ok(()) => {}
-            // The front end was killed, or its machine rebooted, before it could read the reply: no violation.
-            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => return Ok(()),
-            Err(error) => return Err(error),
+        loop {
+            if part.bytes.is_empty() {
+                let wait = |most| wait(&PartialMessage::default(), Some(most));
+                shared_memory_check::look_until_message(&settings.port, &device, kicks, &wait);
+            }
+            let message = match Message::receive_after(stream, &mut part, &|part| _ = wait(part, None)) {
+                Ok(message) => message,
+                Err(WireError::HungUp) => return Ok(()),
+                Err(WireError::Descriptors) if descriptors::are_short() => return Err(descriptors::ran_out()),
+                Err(error) => return Err(io::Error::other(error)),
+            };
+            settings.port.log_message(format_args!("front end sends {message}"));
+            let served = match extra::is_ours(&message) {
+                Some(request) => {
+                    let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
+                    extra::serve(request, &message, &mut device, stream)
+                }
+                None => {
+                    let channel = backend_channel(&message)?;
+                    let served = crates.serve(&message, stream);
+                    if served.is_ok() {
+                        let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
+                        channel.into_iter().for_each(|channel| device.keep_backend_channel(channel));
+                    }
+                    served
+                }
+            };
+            let (short, fault) = {
+                let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
+                (device.is_short(), device.take_fault())
+            };
+            if short || served.is_err() && fault.is_none() && descriptors::are_short() {
+                return Err(descriptors::ran_out());
+            }
+            if let Some(cause) = fault {
+                // The guest violated the protocol, not the front end.
+                quarantine(network, settings, &cause);
+                continue;
+            }
+            match served {
+                Ok(()) => {}
+                // The front end was killed, or its machine rebooted, before it could read the reply: no violation.
+                Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => return Ok(()),
+                Err(error) => return Err(error),
+            }
         }
     }
+
+    /// Goes on with a session of another process: restores its state, waits until the virtqueues may start, and starts them. Returns
+    /// the part of a message that has arrived.
+    fn restore(
+        self,
+        crates: &mut Crates,
+        device: &Mutex<Device>,
+        (saved, files, progress): (&SavedConnection, &mut ReceivedFiles, &Progress),
+    ) -> io::Result<PartialMessage> {
+        let lock = || device.lock().unwrap_or_else(PoisonError::into_inner);
+        let restored = (|| {
+            lock().restore_offer(saved);
+            crates.restore(saved)?;
+            lock().restore(saved, files).map_err(io::Error::other)?;
+            let part_files = saved.part_files.iter().map(|&number| files.take(number).ok_or(io::ErrorKind::InvalidData));
+            Ok(PartialMessage { bytes: saved.part.clone(), files: part_files.collect::<Result<_, _>>()? })
+        })();
+        progress.report(restored.as_ref().map(drop).map_err(io::Error::to_string));
+        let part = restored?;
+        progress.gate.pass();
+        let started = lock().start_restored(saved, files);
+        let fault = lock().take_fault();
+        progress.report(Ok(()));
+        match fault {
+            Some(cause) => quarantine(self.network, self.settings, &cause),
+            None => started.map_err(io::Error::other)?,
+        }
+        Ok(part)
+    }
+}
+
+/// A copy of the channel for messages to the front end, if `message` brings it.
+fn backend_channel(message: &Message) -> io::Result<Option<File>> {
+    let brings = message.request == u32::from(FrontendReq::SET_BACKEND_REQ_FD);
+    message.files.first().filter(|_| brings).map(File::try_clone).transpose()
+}
+
+/// Saves the session on `stream`, with the part of the next message that has arrived.
+fn save(device: &Mutex<Device>, stream: &UnixStream, part: &PartialMessage) -> io::Result<(SavedSession, Held)> {
+    let mut files = FilesToSend::default();
+    let (mut saved, held) = device.lock().unwrap_or_else(PoisonError::into_inner).save(&mut files)?;
+    saved.socket = files.add(stream.try_clone()?);
+    saved.part.clone_from(&part.bytes);
+    for file in &part.files {
+        saved.part_files.push(files.add(file.try_clone()?));
+    }
+    Ok((SavedSession { connection: Some(saved), files: files.into_files() }, held))
 }
 
 /// The `vhost` crate's handler, behind a socket pair.
@@ -275,6 +457,35 @@ impl Crates {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         Ok(Self { handler: BackendReqHandler::from_stream(theirs, Arc::clone(device)), ours })
+    }
+
+    /// Has the handler agree to the features of another process's session, as its front end did.
+    fn restore(&mut self, saved: &SavedConnection) -> io::Result<()> {
+        let number = |request: FrontendReq, number: u64| (request, number.to_ne_bytes().to_vec());
+        let ask = |request: FrontendReq| (request, Vec::new());
+        let mut messages = Vec::new();
+        if saved.owned {
+            messages.push(ask(FrontendReq::SET_OWNER));
+        }
+        messages.push(ask(FrontendReq::GET_FEATURES));
+        if saved.protocol_offer.is_some() {
+            messages.push(ask(FrontendReq::GET_PROTOCOL_FEATURES));
+        }
+        if saved.protocol != 0 {
+            messages.push(number(FrontendReq::SET_PROTOCOL_FEATURES, saved.protocol));
+        }
+        if saved.features != 0 {
+            // The offer depends on the protocol features, the crate's handling of these on the features.
+            messages.push(ask(FrontendReq::GET_FEATURES));
+            messages.push(number(FrontendReq::SET_FEATURES, saved.features));
+        }
+        // The replies are not for the front end, which has had its own.
+        let (nowhere, _replies) = UnixStream::pair()?;
+        for (request, payload) in messages {
+            let message = Message { request: request.into(), flags: extra::VERSION, payload, files: Vec::new() };
+            self.serve(&message, &nowhere)?;
+        }
+        Ok(())
     }
 
     /// Has the handler serve `message`, and forwards its reply to `stream`. No reply carries file descriptors, because no feature
@@ -301,7 +512,8 @@ mod tests {
         let (_never, held) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || held.recv().unwrap_or_default());
         let waiter = Arc::new(Waiter::new().unwrap());
-        let session = Session { quit: Arc::default(), stream: Arc::default(), waiter, thread };
+        let pause = Arc::new(Pause::new().unwrap());
+        let session = Session { quit: Arc::default(), stream: Arc::default(), waiter, pause, thread };
         let (tell, stopped) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             Session::stop(vec![session]);

@@ -5,12 +5,11 @@
 //! guest then has no network, and the operator needs the cause. So a session with unused queues checks from time to
 //! time, until they are.
 
-use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::device::Device;
-use crate::door::Door;
+use crate::port::Port;
 
 /// First and longest pause before the next check. QEMU kicks when a queue starts, and the guest fills the receive queue when its
 /// interface goes up, which takes seconds in a slow guest.
@@ -45,16 +44,16 @@ impl SharedMemoryProblem {
     }
 }
 
-/// Returns when no further check is needed, or the next message is readable. `kicks` were counted before this session.
-pub(super) fn look_until_message(door: &Door, device: &Arc<Mutex<Device>>, stream: &UnixStream, kicks: u64) {
-    let port = door.port;
+/// Returns when no further check is needed, or the next message is readable, for which `wait` waits until a timeout: it returns true
+/// unless it timed out. `kicks` were counted before this session.
+pub(super) fn look_until_message(port: &Port, device: &Arc<Mutex<Device>>, kicks: u64, wait: &dyn Fn(Duration) -> bool) {
     let shared_memory_problem = || {
         let kicked = port.totals().kicks > kicks;
         device.lock().unwrap_or_else(PoisonError::into_inner).shared_memory_problem(kicked)
     };
     let mut pause = PAUSE.0;
     while shared_memory_problem().is_some() {
-        if door.wait(stream, Some(pause)) {
+        if wait(pause) {
             return;
         }
         let Some(shared_memory_problem) = shared_memory_problem() else { break };

@@ -2,15 +2,16 @@
 
 use std::fs::{File, Metadata, Permissions};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use crate::descriptors::is_shortage;
 
@@ -33,6 +34,24 @@ impl Listener {
         &self.socket
     }
 
+    /// The listening socket `socket` of another process of the network; its file at `path` has this device and inode.
+    pub fn taken_over(socket: UnixListener, path: &Path, file: Option<(u64, u64)>) -> Self {
+        Self { socket, path: path.into(), file }
+    }
+
+    /// Makes this process the one that connecting processes see as the listener (SO_PEERCRED): the one that called listen(2) last.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn claim(&self) -> io::Result<()> {
+        SockRef::from(&self.socket).listen(BACKLOG)
+    }
+
+    /// Device and inode of its file.
+    pub fn file(&self) -> Option<(u64, u64)> {
+        self.file
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -53,16 +72,21 @@ fn identity(file: &Metadata) -> (u64, u64) {
 }
 
 /// Binds a listening socket to `path`, replacing a stale one that has no listener any more. Its permissions are `mode`, less the
-/// process's umask, from its first moment.
+/// process's umask, from its first moment. The path of a stale socket is never without a socket meanwhile: a front end that connects
+/// is refused until it is accepted (ECONNREFUSED), and does not find the path missing.
 ///
 /// # Errors
 /// Another process listens there, or the path is another kind of file.
 pub fn bind(path: &Path, mode: u32) -> io::Result<Listener> {
     match std::fs::symlink_metadata(path) {
-        Ok(file) if file.file_type().is_socket() && is_left(path)? => remove_left(path, &file)?,
-        Ok(_) => return Err(in_use()),
-        Err(_) => {}
+        Ok(file) if file.file_type().is_socket() && is_left(path)? => replace_left(path, &file, mode),
+        Ok(_) => Err(in_use()),
+        Err(_) => bind_new(path, mode),
     }
+}
+
+/// Binds a listening socket to `path`, where there is no file.
+fn bind_new(path: &Path, mode: u32) -> io::Result<Listener> {
     let socket = File::from(OwnedFd::from(Socket::new(Domain::UNIX, Type::STREAM, None)?));
     // The kernel makes the file with the mode that the socket has.
     socket.set_permissions(Permissions::from_mode(mode))?;
@@ -74,15 +98,48 @@ pub fn bind(path: &Path, mode: u32) -> io::Result<Listener> {
     Ok(listener)
 }
 
+/// Binds a listening socket at `path`, in place of the stale file `left`.
+fn replace_left(path: &Path, left: &Metadata, mode: u32) -> io::Result<Listener> {
+    let beside = path.with_file_name(format!(".{}", std::process::id()));
+    let _ = std::fs::remove_file(&beside);
+    let new = match bind_new(&beside, mode) {
+        Ok(new) => new,
+        // The path beside it may be too long for a socket's address, though its own is not.
+        Err(_) => {
+            remove_left(path, left)?;
+            return bind_new(path, mode);
+        }
+    };
+    // Of two processes that found the stale socket, one gets it in exchange; the other one gets that process's socket, and returns it.
+    let exchange = || renameat2(AT_FDCWD, &beside, AT_FDCWD, path, RenameFlags::RENAME_EXCHANGE);
+    if exchange().is_err() {
+        remove_left(path, left)?;
+        std::fs::rename(&beside, path)?;
+    } else if std::fs::symlink_metadata(&beside).is_ok_and(|file| made(&file) == made(left)) {
+        std::fs::remove_file(&beside)?;
+    } else {
+        exchange()?;
+        return Err(in_use());
+    }
+    let (socket, file) = (new.socket.try_clone()?, new.file);
+    // Its file has another path now.
+    drop(new);
+    Ok(Listener { socket, path: path.into(), file })
+}
+
 fn in_use() -> io::Error {
     io::Error::new(io::ErrorKind::AddrInUse, "a file or a listening program is there already")
+}
+
+/// Identity of a socket's file, and the time at which it was made: it is not modified later, and another path does not change it.
+fn made(file: &Metadata) -> ((u64, u64), (i64, i64)) {
+    (identity(file), (file.mtime(), file.mtime_nsec()))
 }
 
 /// Removes the stale socket `left`, unless another process that found it too has already replaced it. The inode number of a
 /// deleted file may be used again; the time of creation is not.
 fn remove_left(path: &Path, left: &Metadata) -> io::Result<()> {
     let present = std::fs::symlink_metadata(path)?;
-    let made = |file: &Metadata| (identity(file), file.ctime(), file.ctime_nsec());
     if made(&present) == made(left) { std::fs::remove_file(path) } else { Err(in_use()) }
 }
 
@@ -131,10 +188,10 @@ impl Waiter {
         let _ = self.bell.write(1);
     }
 
-    /// Waits until a connection arrives at `listener`, until [`Self::ring`], or until the timeout `most`.
-    pub(super) fn wait(&self, listener: Option<&UnixListener>, most: Option<Duration>) {
+    /// Waits until a connection arrives at `listener`, until [`Self::ring`], until `other` is readable, or until the timeout `most`.
+    pub(super) fn wait(&self, listener: Option<&UnixListener>, other: BorrowedFd, most: Option<Duration>) {
         let timeout = most.map_or(PollTimeout::NONE, |most| PollTimeout::try_from(most).unwrap_or(PollTimeout::MAX));
-        let mut files = vec![PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
+        let mut files = vec![PollFd::new(self.bell.as_fd(), PollFlags::POLLIN), PollFd::new(other, PollFlags::POLLIN)];
         files.extend(listener.map(|listener| PollFd::new(listener.as_fd(), PollFlags::POLLIN)));
         // EINTR counts as a wake-up: callers check their state again.
         let _ = poll(&mut files, timeout);
@@ -151,6 +208,45 @@ mod tests {
         let path = folder.path().join("s");
         let _listener = bind(&path, 0o600).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_front_end_that_connects_all_the_time_never_misses_a_socket_that_is_replaced() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let connects = scope.spawn(|| {
+                let (mut refused, mut accepted) = (0, 0);
+                while !ended.load(Ordering::Relaxed) {
+                    match connect(&path) {
+                        Ok(_) => accepted += 1,
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => accepted += 1,
+                        Err(error) => {
+                            assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+                            refused += 1;
+                        }
+                    }
+                }
+                (refused, accepted)
+            });
+            for _ in 0..300 {
+                let mut listener = bind(&path, 0o600).unwrap();
+                assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+                // As when its process is killed: the file stays.
+                listener.file = None;
+            }
+            ended.store(true, Ordering::Relaxed);
+            let (refused, accepted) = connects.join().unwrap();
+            assert!(refused + accepted > 0);
+        });
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no other file is left");
+        // A path that is as long as an address may be has no room for another beside it.
+        let long = folder.path().join("x".repeat(107 - folder.path().as_os_str().len() - 1));
+        drop(std::os::unix::net::UnixListener::bind(&long).unwrap());
+        assert!(bind(&long, 0o600).is_ok_and(|listener| connect(listener.path()).is_ok()));
     }
 
     #[test]

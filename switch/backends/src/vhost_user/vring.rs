@@ -1,17 +1,21 @@
 //! The setup of one virtqueue, collected message by message.
 
 use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use thiserror::Error;
 
 use super::features::Agreed;
+use super::saved::{SavedKick, SavedRing};
 use crate::id::{Direction, RingKey};
 use crate::memory::MemoryMap;
 use crate::network::RingParts;
 use crate::ring::shared::Misplaced;
 use crate::ring::{Call, SplitRing, shared};
-use crate::worker::Start;
+use crate::takeover::FilesToSend;
+use crate::worker::{QueueFiles, Start};
 
 /// The front end's own addresses of descriptor table, available ring and used ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +78,49 @@ impl Vring {
             Ok(good) if good == 0 || good.is_power_of_two() && good <= shared::MAX_SIZE => Ok(good),
             _ => Err(VringError::Size(size)),
         }
+    }
+
+    /// Describes it for another process; `None` if the front end has not set it up. A virtqueue that runs has its descriptors at a worker:
+    /// `queue`. One that was stopped by a fault does not run any more, and has the base `kept`.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub(super) fn save(
+        &self,
+        index: u32,
+        kept: Option<u16>,
+        (queue, error): (Option<QueueFiles>, Option<OwnedFd>),
+        files: &mut FilesToSend,
+    ) -> io::Result<Option<SavedRing>> {
+        let is_new = self.size == 0 && self.addresses.is_none() && self.kick.is_none() && self.call.is_none();
+        if is_new && !self.enabled && self.base == 0 && error.is_none() {
+            return Ok(None);
+        }
+        let running = queue.is_some();
+        let (kick, call) = match queue {
+            Some(queue) => (Some(queue.kick), queue.call),
+            None => {
+                let kick = match &self.kick {
+                    Some(Kick::File(file)) => Some(Some(file.as_fd().try_clone_to_owned()?)),
+                    Some(Kick::Poll) => Some(None),
+                    None => None,
+                };
+                (kick, self.call.as_ref().map(|call| call.descriptor().try_clone_to_owned()).transpose()?)
+            }
+        };
+        let addresses = self.addresses.map(|addresses| [addresses.descriptors, addresses.available, addresses.used]);
+        Ok(Some(SavedRing {
+            index,
+            size: self.size,
+            addresses,
+            base: kept.unwrap_or(self.base),
+            kick: kick.map(|kick| kick.map_or(SavedKick::Poll, |kick| SavedKick::File(files.add(kick)))),
+            call: call.map(|call| files.add(call)),
+            error: error.map(|error| files.add(error)),
+            log_address: self.log_address,
+            enabled: self.enabled,
+            running,
+        }))
     }
 
     /// The virtqueue's rings in `memory`.

@@ -75,30 +75,33 @@ impl Message {
     /// # Errors
     /// A [`WireError`]; the connection cannot be used any more then.
     pub fn receive(stream: &UnixStream) -> Result<Self, WireError> {
-        Self::receive_after(stream, &|| {})
+        Self::receive_after(stream, &mut PartialMessage::default(), &|_| {})
     }
 
-    /// As [`Self::receive`]; calls `wait` before each read, which returns when the stream is readable.
+    /// As [`Self::receive`], of which `part` has arrived; calls `wait` before each read, which returns when the stream is readable.
     ///
     /// # Errors
     /// As [`Self::receive`].
-    pub fn receive_after(stream: &UnixStream, wait: &dyn Fn()) -> Result<Self, WireError> {
-        let mut files = Vec::new();
-        let mut header = [0; HEADER];
-        match fill(stream, wait, &mut header, &mut files)? {
-            0 => return Err(WireError::HungUp),
-            HEADER => {}
-            _ => return Err(WireError::Partial),
-        }
+    pub fn receive_after(
+        stream: &UnixStream,
+        part: &mut PartialMessage,
+        wait: &dyn Fn(&PartialMessage),
+    ) -> Result<Self, WireError> {
+        part.fill(stream, wait, HEADER)?;
+        let Some(&header) = part.bytes.first_chunk() else {
+            return Err(if part.bytes.is_empty() { WireError::HungUp } else { WireError::Partial });
+        };
         let [request, flags, size] = words(header);
         let size = size as usize;
-        if size > MAX_PAYLOAD {
+        if size > MAX_PAYLOAD || part.bytes.len() > HEADER + size {
             return Err(WireError::Size(size));
         }
-        let mut payload = vec![0; size];
-        if fill(stream, wait, &mut payload, &mut files)? < size {
+        part.fill(stream, wait, HEADER + size)?;
+        if part.bytes.len() < HEADER + size {
             return Err(WireError::Partial);
         }
+        let PartialMessage { bytes, files } = std::mem::take(part);
+        let mut payload = bytes[HEADER..].to_vec();
         payload.truncate(stated_length(request, &payload));
         Ok(Self { request, flags, payload, files })
     }
@@ -134,17 +137,30 @@ pub fn words(header: [u8; HEADER]) -> [u32; 3] {
     [[a, b, c, d], [e, f, g, h], [i, j, k, l]].map(u32::from_ne_bytes)
 }
 
-/// Reads until `bytes` are full or the stream ends; returns how many bytes were read. File descriptors are appended to `files`.
-fn fill(stream: &UnixStream, wait: &dyn Fn(), bytes: &mut [u8], files: &mut Vec<File>) -> Result<usize, WireError> {
-    let mut done = 0;
-    while done < bytes.len() {
-        wait();
-        match receive(stream, &mut bytes[done..], files)? {
-            0 => return Ok(done),
-            count => done += count,
+/// The part of a message that has arrived.
+#[derive(Debug, Default)]
+pub struct PartialMessage {
+    /// Bytes of its header and payload.
+    pub bytes: Vec<u8>,
+    /// Its file descriptors.
+    pub files: Vec<File>,
+}
+
+impl PartialMessage {
+    /// Reads until there are `length` bytes, or the stream ends.
+    fn fill(&mut self, stream: &UnixStream, wait: &dyn Fn(&Self), length: usize) -> Result<(), WireError> {
+        while self.bytes.len() < length {
+            wait(self);
+            let before = self.bytes.len();
+            self.bytes.resize(length, 0);
+            let count = receive(stream, &mut self.bytes[before..], &mut self.files);
+            self.bytes.truncate(before + count.as_ref().copied().unwrap_or(0));
+            if count? == 0 {
+                break;
+            }
         }
+        Ok(())
     }
-    Ok(done)
 }
 
 fn receive(stream: &UnixStream, bytes: &mut [u8], files: &mut Vec<File>) -> Result<usize, WireError> {

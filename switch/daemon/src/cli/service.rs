@@ -14,20 +14,46 @@ use tokio::runtime::Handle;
 
 use crate::control::Managed;
 use crate::control::health::stuck;
+use crate::takeover::description::SavedService;
 
-/// The service manager that has started this process, if any has.
+/// The service manager that has started this process, or the one from which it took the network over, if any has.
 #[derive(Clone, Debug)]
-pub(super) struct ServiceManager(Option<SocketAddr>);
+pub(super) struct ServiceManager {
+    environment: SavedService,
+    address: Option<SocketAddr>,
+    /// The interval of its watchdog.
+    interval: Option<Duration>,
+}
 
 impl ServiceManager {
     /// The one of this process (`NOTIFY_SOCKET`).
     pub(super) fn of_this_process() -> Self {
-        Self(std::env::var_os("NOTIFY_SOCKET").and_then(|name| address(&name).ok()))
+        let of = |name: &str| std::env::var(name).ok();
+        let interval = interval(of);
+        let watchdog = of("WATCHDOG_USEC").filter(|_| interval.is_some());
+        Self { interval, ..Self::of(SavedService { socket: of("NOTIFY_SOCKET"), watchdog }) }
+    }
+
+    /// The one of the process that served the network before.
+    pub(super) fn of(environment: SavedService) -> Self {
+        let address = environment.socket.as_ref().and_then(|name| address(OsStr::new(name)).ok());
+        let interval = interval(|name| environment.watchdog.clone().filter(|_| name == "WATCHDOG_USEC"));
+        Self { environment, address, interval }
+    }
+
+    /// How a process that takes the network over finds it.
+    pub(super) fn environment(&self) -> &SavedService {
+        &self.environment
+    }
+
+    /// Another process has taken the network over.
+    pub(super) fn main_process(&self, pid: i32) {
+        self.tell(&format!("MAINPID={pid}"));
     }
 
     /// The network is up, or a reload of its file has ended.
     pub(super) fn ready(&self, managed: &Managed) {
-        if self.0.is_some() {
+        if self.address.is_some() {
             self.tell(&format!("READY=1\nSTATUS={}", status(managed)));
         }
     }
@@ -46,7 +72,7 @@ impl ServiceManager {
     /// Sends keep-alive messages from now on, if the service manager expects them (`WATCHDOG_USEC`): twice in its interval, and only if
     /// each worker and the control thread, which runs `control`, have answered within half of it. Ends with `managed`.
     pub(super) fn keep_alive(&self, managed: Weak<Managed>, control: Handle) -> io::Result<()> {
-        let (Some(interval), Some(_)) = (interval(|name| std::env::var(name).ok()), &self.0) else { return Ok(()) };
+        let (Some(interval), Some(_)) = (self.interval, &self.address) else { return Ok(()) };
         let (manager, half) = (self.clone(), interval / 2);
         let watch = move || {
             let mut due = Instant::now();
@@ -74,7 +100,7 @@ impl ServiceManager {
     }
 
     fn tell(&self, text: &str) {
-        let Some(address) = &self.0 else { return };
+        let Some(address) = &self.address else { return };
         let send = || {
             let socket = UnixDatagram::unbound()?;
             socket.set_nonblocking(true)?;

@@ -1,12 +1,17 @@
 //! `memlane up`: the daemon, from its start to a signal.
 
+use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use tokio::net::UnixListener;
+use memlane_backends::takeover::ReceivedFiles;
+use memlane_backends::vhost_user::socket::Listener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
@@ -15,15 +20,21 @@ use super::journald::Journald;
 use super::net::DEFAULT_NAME;
 use super::service::ServiceManager;
 use super::{Failure, output};
+use crate::config::metrics::MetricsListener;
 use crate::config::web::WebListener;
 use crate::config::{Config, Mistakes, runtime_folder};
+use crate::control::identity::NetFile;
 use crate::control::reload::ReloadOptions;
-use crate::control::running::Record;
+use crate::control::running::{self, Record};
 use crate::control::scrape::{self, Scrapes};
 use crate::control::server::THREADS;
 use crate::control::web::{self, Web};
-use crate::control::{self, Managed, Origin};
+use crate::control::{self, Client, Managed, Origin, TakeoverResources};
+use crate::daemon::takeover::restored_listener;
 use crate::descriptors;
+use crate::takeover;
+use crate::takeover::description::SavedListener;
+use crate::takeover::take::{TakenSockets, Takeover};
 
 /// Timeout for pending control requests at the end.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -47,6 +58,10 @@ pub(super) struct Up {
     /// File with the token that the web page asks for; without one, the page is read-only.
     #[arg(long, value_name = "FILE", requires = "web")]
     web_token: Option<PathBuf>,
+    /// Take over the running network from the process that serves it, without a gap; that process ends. The ports stay as they are:
+    /// `memlane reload` then applies changes of the file.
+    #[arg(long)]
+    takeover: bool,
 }
 
 impl Up {
@@ -63,14 +78,18 @@ impl Up {
         let folder = file.as_deref().and_then(std::path::Path::parent).map_or_else(runtime_folder, PathBuf::from);
         let origin = Origin { file, folder, state: self.state.map(absolute).transpose()? };
         // Checked first: later, a second start would be reported as a port's socket in use.
-        control::check_free(&config.control_socket(origin.file.as_deref())).map_err(Failure::running)?;
+        let control = config.control_socket(origin.file.as_deref());
+        if !self.takeover {
+            control::check_free(&control).map_err(Failure::running)?;
+        }
         start_log(&config.name);
         if let Err(cause) = descriptors::raise_limit() {
             tracing::warn!(%cause, "cannot raise the soft limit of open files, so it stays as it is");
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(THREADS).build();
         let runtime = runtime.map_err(Failure::running)?;
-        let result = runtime.block_on(serve(config, origin, web, started));
+        let takeover = if self.takeover { Some(begin_takeover(&control, &origin)?) } else { None };
+        let result = runtime.block_on(serve(config, origin, (web, takeover), started));
         runtime.shutdown_timeout(FAREWELL);
         result
     }
@@ -89,10 +108,122 @@ impl Up {
     }
 }
 
+/// Asks the process that serves the network at the control socket `control` for it.
+fn begin_takeover(control: &Path, origin: &Origin) -> Result<Takeover, Failure> {
+    let file = origin.file.as_deref().and_then(|file| NetFile::at(file).ok());
+    let client = Client::new(control).about(file).hinting(running::hint);
+    let stream = client.upgrade("/v1/takeover", takeover::PROTOCOL).map_err(Failure::running)?;
+    Takeover::begin(stream, origin.state.clone()).map_err(Failure::running)
+}
+
+/// The network, its sockets, and the service manager to notify.
+struct Begun {
+    managed: Arc<Managed>,
+    control: (UnixListener, Listener),
+    scrapes: Option<Scrapes>,
+    web: Option<Web>,
+    manager: ServiceManager,
+}
+
+impl Begun {
+    /// Starts the network of `config`.
+    fn start(config: Config, origin: Origin, web: Option<&WebListener>) -> Result<Self, Failure> {
+        let (takes_vifs, socket) = (config.xen_vifs, config.control_socket(origin.file.as_deref()));
+        let metrics = config.metrics.clone();
+        let managed = Arc::new(Managed::start(config, origin).map_err(Failure::running)?);
+        let listening = || {
+            let control = control::listen(&socket)?;
+            Ok::<_, control::ControlError>((
+                control,
+                metrics.as_ref().map(scrape::listen).transpose()?,
+                web.map(web::listen).transpose()?,
+            ))
+        };
+        let refused = if takes_vifs { control::vifs::take(&managed).err() } else { None };
+        let listening = refused.map_or_else(|| listening().map_err(Failure::running), |refusal| Err(Failure::running(refusal)));
+        match listening {
+            Ok((control, scrapes, web)) => Ok(Self { managed, control, scrapes, web, manager: ServiceManager::of_this_process() }),
+            Err(failure) => {
+                managed.stop();
+                Err(failure)
+            }
+        }
+    }
+
+    /// Takes the network over. Until the other process has ended, connections and sockets are that one's, so on an error this one is to
+    /// end at once.
+    fn take_over(config: &Config, origin: Origin, web: Option<&WebListener>, mut takeover: Takeover) -> Result<Self, Failure> {
+        let socket = config.control_socket(origin.file.as_deref());
+        let (managed, restoring, sockets) = Managed::take_over(config, origin, &mut takeover).map_err(Failure::running)?;
+        let TakenSockets { saved, mut files } = sockets;
+        let missing = || Failure::running("the running network did not hand its control socket over: restart it");
+        let control = restored_listener(&socket, &saved.control, &mut files).ok_or_else(missing)?;
+        let control = control::listen_on(control).map_err(Failure::running)?;
+        let scrapes = match (&config.metrics, saved.metrics) {
+            (Some(place), Some((known, listener))) if known == format!("{place:?}") => {
+                Some(taken_scrapes(place, &listener, &mut files).ok_or_else(missing)?.map_err(Failure::running)?)
+            }
+            (place, _) => place.as_ref().map(scrape::listen).transpose().map_err(Failure::running)?,
+        };
+        let bound = |web: &WebListener| saved.web.filter(|(known, _)| *known == web.address.to_string());
+        let web = match web {
+            Some(web) => {
+                let bound = bound(web).and_then(|(_, number)| files.take(number));
+                let bound = bound.map(|file| OwnedFd::from(file).into());
+                Some(web::listen_on(web, bound).map_err(Failure::running)?)
+            }
+            None => None,
+        };
+        let own = ServiceManager::of_this_process();
+        let tresources = ServiceManager::of(takeover.service().clone());
+        let manager = if tresources.environment().socket.is_some() { tresources } else { own };
+        let completed = managed.ask(|daemon| takeover.complete(daemon, restoring));
+        completed.map_err(Failure::running)?.map_err(Failure::running)?;
+        if let Err(cause) = control.1.claim() {
+            tracing::warn!(%cause, "commands see the process that served the network before");
+        }
+        Ok(Self { managed: Arc::new(managed), control, scrapes, web, manager })
+    }
+
+    /// Lets another process take the network over.
+    fn allow_takeover(&self, config: (Option<&MetricsListener>, Option<&WebListener>)) -> std::io::Result<()> {
+        let copy = |socket: BorrowedFd| socket.try_clone_to_owned();
+        let metrics = config.0.zip(self.scrapes.as_ref());
+        let metrics = metrics.map(|(place, scrapes)| Ok((format!("{place:?}"), copy(scrapes.as_fd())?, scrapes.file())));
+        let web = config.1.zip(self.web.as_ref());
+        let web = web.map(|(listener, web)| Ok((listener.address.to_string(), copy(web.as_fd())?)));
+        let manager = self.manager.clone();
+        let end = move |pid| {
+            manager.main_process(pid);
+            // Nothing is removed, and no connection is ended: all of it is the other process's now.
+            std::process::exit(0);
+        };
+        self.managed.allow_takeover(TakeoverResources {
+            control: (copy(self.control.0.as_fd())?, self.control.1.file()),
+            metrics: metrics.transpose().map_err(|error: std::io::Error| error)?,
+            web: web.transpose().map_err(|error: std::io::Error| error)?,
+            service: self.manager.environment().clone(),
+            end: Box::new(end),
+        });
+        Ok(())
+    }
+}
+
+/// The socket for scrapes at `place` of the process that served the network before; `None` if its descriptor is missing.
+fn taken_scrapes(place: &MetricsListener, saved: &SavedListener, files: &mut ReceivedFiles) -> Option<std::io::Result<Scrapes>> {
+    Some(match place {
+        MetricsListener::Unix(path, _) => Scrapes::unix(restored_listener(path, saved, files)?),
+        MetricsListener::Tcp(_) => {
+            let listener = std::net::TcpListener::from(OwnedFd::from(files.take(saved.socket)?));
+            TcpListener::from_std(listener).map(Scrapes::Tcp)
+        }
+    })
+}
+
 async fn serve(
     config: Config,
     origin: Origin,
-    web: Option<WebListener>,
+    (web, takeover): (Option<WebListener>, Option<Takeover>),
     started: impl FnOnce(&Arc<Managed>),
 ) -> Result<(), Failure> {
     // Signal handlers are installed before sockets and devices are created, which the default action of a signal would leave
@@ -100,28 +231,19 @@ async fn serve(
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::running)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::running)?;
     let mut hang_up = signal(SignalKind::hangup()).map_err(Failure::running)?;
-    let (name, takes_vifs, file) = (config.name.clone(), config.xen_vifs, origin.file.clone());
-    let (socket, metrics) = (config.control_socket(file.as_deref()), config.metrics.clone());
-    let managed = Arc::new(Managed::start(config, origin).map_err(Failure::running)?);
-    if takes_vifs && let Err(refusal) = control::vifs::take(&managed) {
-        managed.stop();
-        return Err(Failure::running(refusal));
-    }
-    let listening = || {
-        let control = control::listen(&socket)?;
-        Ok::<_, control::ControlError>((
-            control,
-            metrics.as_ref().map(scrape::listen).transpose()?,
-            web.as_ref().map(web::listen).transpose()?,
-        ))
+    let mut upgrade = signal(SignalKind::user_defined2()).map_err(Failure::running)?;
+    let (name, file, metrics) = (config.name.clone(), origin.file.clone(), config.metrics.clone());
+    let socket = config.control_socket(file.as_deref());
+    let taken = if takeover.is_some() { ", taken over from the process that served it" } else { "" };
+    let begun = match takeover {
+        None => Begun::start(config, origin, web.as_ref())?,
+        Some(takeover) => match Begun::take_over(&config, origin, web.as_ref(), takeover) {
+            Ok(begun) => begun,
+            Err(failure) => std::process::exit(super::tell(failure).into()),
+        },
     };
-    let ((listener, socket_file), scrapes, web) = match listening() {
-        Ok(listening) => listening,
-        Err(error) => {
-            managed.stop();
-            return Err(Failure::running(error));
-        }
-    };
+    begun.allow_takeover((metrics.as_ref(), web.as_ref())).map_err(Failure::running)?;
+    let Begun { managed, control: (listener, socket_file), scrapes, web, manager } = begun;
     let _record = Record::make(&socket, &name, file.as_deref()).unwrap_or_else(|error| {
         tracing::warn!(
             "cannot link the control socket into the run-time folder, so `memlane list` will not show this network: {error}"
@@ -130,12 +252,11 @@ async fn serve(
     });
     let ports = managed.config().map_err(Failure::running)?.ports.len();
     let page = web.as_ref().map_or_else(String::new, |web| format!(", page at http://{}/", web.address));
-    let up = format!("memlane: network {name} is up, {ports} ports, control at {}{page}\n", socket.display());
+    let up = format!("memlane: network {name} is up, {ports} ports, control at {}{page}{taken}\n", socket.display());
     if let Err(Failure::Running(cause)) = output::print(&up) {
         tracing::warn!(%cause, "the network is up");
     }
     let mut serving = std::pin::pin!(answer(listener, scrapes.as_ref(), web.as_ref(), &managed));
-    let manager = ServiceManager::of_this_process();
     manager.ready(&managed);
     manager.keep_alive(Arc::downgrade(&managed), Handle::current()).map_err(Failure::running)?;
     let over = fatal_bell(&managed);
@@ -146,6 +267,7 @@ async fn serve(
             () = over.notified() => break Err(end_soon(&managed)),
             _ = terminate.recv() => break Ok(()),
             _ = interrupt.recv() => break Ok(()),
+            _ = upgrade.recv() => start_successor(),
             _ = hang_up.recv() => {
                 let (managed, manager) = (Arc::clone(&managed), manager.clone());
                 tokio::task::spawn_blocking(move || {
@@ -208,6 +330,31 @@ fn end_soon(managed: &Managed) -> Failure {
     Failure::running(cause)
 }
 
+/// Starts this program with the same arguments, from where it is installed now, to take the network over, on SIGUSR2: in the unit of a
+/// service manager, a process is to have the same control group, namespaces and limits.
+fn start_successor() {
+    let mut arguments: Vec<_> = std::env::args_os().collect();
+    let named = if arguments.is_empty() { OsString::new() } else { arguments.remove(0) };
+    // A program that was replaced has no path any more.
+    let present = || std::env::current_exe().ok().map(|path| path.to_string_lossy().trim_end_matches(" (deleted)").into());
+    let program = if named.as_bytes().contains(&b'/') { Some(named) } else { present() };
+    arguments.retain(|argument| argument != "--takeover");
+    arguments.push("--takeover".into());
+    let started = program.ok_or(std::io::ErrorKind::NotFound.into()).and_then(|program| {
+        let mut successor = std::process::Command::new(program).args(&arguments).stdin(std::process::Stdio::null()).spawn()?;
+        let wait = move || {
+            // It lives on when this process has ended; else it has said why not.
+            if let Ok(status) = successor.wait() {
+                tracing::warn!(%status, "the process that was to take the network over has ended");
+            }
+        };
+        std::thread::Builder::new().name("successor".into()).spawn(wait).map(drop)
+    });
+    if let Err(cause) = started {
+        tracing::error!(%cause, "the installed program cannot be started to take the network over");
+    }
+}
+
 /// Reads the network's file again, on SIGHUP.
 fn reload(managed: &Managed) {
     match managed.reload_from(None, ReloadOptions::default()) {
@@ -247,8 +394,8 @@ mod tests {
     use std::process::Command;
     use std::time::Instant;
 
+    use crate::control::ControlError;
     use crate::control::health::{Alive, Ready};
-    use crate::control::{Client, ControlError};
 
     const INSIDE: &str = "MEMLANE_TEST_FATAL";
     const HELD: &str = "MEMLANE_TEST_HELD";

@@ -5,14 +5,16 @@
 //! path, and the request's body. JSON Schema 2020-12, which `schemars` generates from the types, is the dialect of OpenAPI 3.1.
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
 use axum::{Json, Router};
+use hyper_util::rt::TokioIo;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
@@ -245,6 +247,30 @@ impl Api {
         self
     }
 
+    /// Adds a POST route that makes the connection a plain stream of `protocol`, which `run` has on a thread of its own.
+    pub fn upgrade(mut self, path: &'static str, about: About, protocol: &'static str, run: fn(&Managed, UnixStream)) -> Self {
+        let mut operation = self.describe::<(), ()>(path, about);
+        operation["responses"][about.status.as_str()] = json!({ "description": "The connection is a stream of the protocol now." });
+        let header = json!({ "name": "upgrade", "in": "header", "required": true, "schema": { "const": protocol } });
+        operation["parameters"] = json!([header]);
+        self.paths.entry(path).or_default().insert("post".into(), operation);
+        let answer = move |State(managed): State<Arc<Managed>>, request: Request| async move {
+            let wanted = request.headers().get(header::UPGRADE);
+            if wanted.is_none_or(|wanted| wanted != protocol) {
+                let text = format!("this path needs the header upgrade: {protocol}, which `memlane up --takeover` sends");
+                return Refusal::new(StatusCode::UPGRADE_REQUIRED, text).into_response();
+            }
+            if let Err(refusal) = check_file(&managed, request.headers()) {
+                return refusal.into_response();
+            }
+            tokio::spawn(run_upgraded(request, move |stream| run(&managed, stream)));
+            let headers = [(header::CONNECTION, "upgrade"), (header::UPGRADE, protocol)];
+            (about.status, headers).into_response()
+        };
+        self.router = self.router.route(path, on(MethodFilter::POST, answer));
+        self
+    }
+
     /// The router that serves `managed`; unknown paths are answered with `nowhere`.
     pub fn router(self, managed: Arc<Managed>, nowhere: &'static str) -> Router {
         let nowhere = move || async move { Refusal::new(StatusCode::NOT_FOUND, nowhere) };
@@ -252,6 +278,17 @@ impl Api {
             Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this path does not support the method: see /v1/openapi.json")
         };
         self.router.fallback(nowhere).method_not_allowed_fallback(not_so).with_state(managed)
+    }
+}
+
+/// Has `run` handle the connection of `request` once it is a plain stream.
+async fn run_upgraded(request: Request, run: impl FnOnce(UnixStream) + Send + 'static) {
+    // A client that disconnects, or that is no process of this host, has nothing to say.
+    let Ok(upgraded) = hyper::upgrade::on(request).await else { return };
+    let Ok(parts) = upgraded.downcast::<TokioIo<tokio::net::UnixStream>>() else { return };
+    let Ok(stream) = parts.io.into_inner().into_std() else { return };
+    if parts.read_buf.is_empty() && stream.set_nonblocking(false).is_ok() {
+        let _ = std::thread::Builder::new().name("takeover".into()).spawn(move || run(stream));
     }
 }
 
@@ -265,6 +302,7 @@ fn meaning(status: u16) -> &'static str {
         }
         408 => "The request body arrived too slowly.",
         413 => "The request body is too long.",
+        426 => "The request does not ask for the protocol of this path.",
         422 => "The request has mistakes. Nothing was changed.",
         500 => "The kernel refused a system call, or the change cannot be saved.",
         _ => "The network is shutting down, or a limit of concurrent requests is reached.",

@@ -2,10 +2,11 @@
 
 use std::error::Error;
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use axum::http::HeaderValue;
+use axum::http::{HeaderValue, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, Response};
@@ -195,6 +196,31 @@ impl Client {
         })
     }
 
+    /// Makes a connection to the process a plain stream of `protocol`, by a request to `uri`.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn upgrade(&self, uri: &str, protocol: &str) -> Result<UnixStream, ControlError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let silent = |_| ControlError::Silent { path: self.path.clone(), seconds: LOOK.as_secs() };
+        let upgraded = async {
+            let (response, _) =
+                self.send(Method::POST, uri, &[("connection", "upgrade"), ("upgrade", protocol)], Vec::new()).await?;
+            if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                let answer = self.read(response).await?;
+                return Err(ControlError::Answer(String::from_utf8_lossy(&answer).into_owned()));
+            }
+            let upgraded = hyper::upgrade::on(response).await.map_err(|error| self.unanswered(&error))?;
+            let foreign = |_| ControlError::Answer("the connection is no Unix socket".into());
+            let parts = upgraded.downcast::<TokioIo<tokio::net::UnixStream>>().map_err(foreign)?;
+            let stream = parts.io.into_inner().into_std()?;
+            stream.set_nonblocking(false)?;
+            Ok(stream)
+        };
+        let result = runtime.block_on(async { tokio::time::timeout(LOOK, upgraded).await.map_err(silent)? });
+        result.map_err(|error| self.hinted(error))
+    }
+
     fn unanswered(&self, error: &(dyn Error + 'static)) -> ControlError {
         match is_end(error) {
             true => ControlError::Ended { path: self.path.clone() },
@@ -210,6 +236,16 @@ impl Client {
         accept: &str,
         body: Vec<u8>,
     ) -> Result<(Response<Incoming>, Peer), ControlError> {
+        self.send(method, uri, &[("accept", accept), ("content-type", "application/json")], body).await
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        uri: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> Result<(Response<Incoming>, Peer), ControlError> {
         let unreachable = |cause| ControlError::Unreachable { path: self.path.clone(), cause, hint: String::new() };
         let unanswered = |error: &(dyn Error + 'static)| self.unanswered(error);
         let stream = self.connect().await.map_err(unreachable)?;
@@ -221,9 +257,9 @@ impl Client {
         }
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| unanswered(&error))?;
-        tokio::spawn(connection);
-        let request = Request::builder().method(method).uri(uri);
-        let request = request.header("host", "memlane").header("accept", accept).header("content-type", "application/json");
+        tokio::spawn(connection.with_upgrades());
+        let request = Request::builder().method(method).uri(uri).header("host", "memlane");
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
         // A path that fits no header is not compared.
         let file = self.file.as_ref().and_then(|file| serde_json::to_vec(file).ok());
         let file = file.and_then(|file| HeaderValue::from_bytes(&file).ok());

@@ -1,10 +1,13 @@
 //! A network with changes at run time: they are serialised, and stored for the next start if there is a state file.
 
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
+use memlane_backends::takeover::FilesToSend;
 use memlane_observe::events::{From, Reader};
 use memlane_observe::metrics::Format;
 use serde_json::{Map, Value};
@@ -22,10 +25,16 @@ use super::state_file::StateFile;
 use super::why::WhyFrame;
 use crate::config::difference::Difference;
 use crate::config::{Config, Mistakes, PortConfig, PortEntry, Reread};
+use crate::daemon::takeover::Restoring;
 use crate::daemon::{Daemon, NoSuchPort};
 use crate::journal::NetworkEvent;
 use crate::network::Forecast;
 use crate::port::default_address;
+use crate::takeover::REPLY;
+use crate::takeover::channel::Channel;
+use crate::takeover::description::{Message, SavedListener, SavedService, SavedSockets};
+use crate::takeover::give::{Assets, Given, give, hear};
+use crate::takeover::take::{self, TakeError, TakenSockets, Takeover};
 use crate::time::cycles;
 
 /// Longest wait without a check whether the network ends.
@@ -55,6 +64,29 @@ pub struct Managed {
     started: Instant,
     last_reload: LastReload,
     health: Health,
+    /// Locked while another process takes the network over.
+    giving: Mutex<()>,
+    resources: OnceLock<TakeoverResources>,
+}
+
+/// Sockets of the network that another process takes over beside its ports, and the end of this process.
+pub struct TakeoverResources {
+    /// The control socket.
+    pub control: (OwnedFd, Option<(u64, u64)>),
+    /// The socket of the metrics, and its place.
+    pub metrics: Option<(String, OwnedFd, Option<(u64, u64)>)>,
+    /// The socket of the web page, and its address.
+    pub web: Option<(String, OwnedFd)>,
+    /// The service manager.
+    pub service: SavedService,
+    /// Ends this process, once the network was handed over to the process of this number.
+    pub end: Box<dyn Fn(i32) + Send + Sync>,
+}
+
+impl std::fmt::Debug for TakeoverResources {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TakeoverResources").field("control", &self.control).finish_non_exhaustive()
+    }
 }
 
 impl Managed {
@@ -73,18 +105,89 @@ impl Managed {
             kept = Some(file);
         }
         let health = Health::new(config.workers);
-        let daemon = DaemonHandle::new(Daemon::start(&config)?);
+        Ok(Self::of(Daemon::start(&config)?, health, base, origin, kept))
+    }
+
+    fn of(daemon: Daemon, health: Health, base: Config, origin: Origin, state: Option<StateFile>) -> Self {
         let file = origin.file.as_deref().and_then(|file| NetFile::at(file).ok());
-        Ok(Self {
-            daemon,
+        Self {
+            daemon: DaemonHandle::new(daemon),
             base: Mutex::new(base),
             origin,
             file,
-            state: kept,
+            state,
             started: Instant::now(),
             last_reload: LastReload::at_start(),
             health,
-        })
+            giving: Mutex::default(),
+            resources: OnceLock::new(),
+        }
+    }
+
+    /// Makes the network that another process serves and hands over by `takeover`, with the settings of `own`, this process's reading of
+    /// the file. The result starts its ports.
+    ///
+    /// # Errors
+    /// The process is to end at once then: the other one goes on.
+    pub fn take_over(own: &Config, origin: Origin, takeover: &mut Takeover) -> Result<(Self, Restoring, TakenSockets), Refusal> {
+        let unfit = |error: TakeError| Refusal::new(StatusCode::CONFLICT, error);
+        let (base, config) = takeover.configs(own).map_err(unfit)?;
+        let health = Health::new(config.workers);
+        let (ports, files) = takeover.ports();
+        let (daemon, restoring) = Daemon::take_over(&config, ports, files)?;
+        let mut sockets = takeover.sockets();
+        let locked = take::state_file(&mut sockets);
+        let state = origin.state.as_ref().map(|path| StateFile::taken_over(path, locked));
+        Ok((Self::of(daemon, health, base, origin, state), restoring, sockets))
+    }
+
+    /// Allows another process to take the network over, with these resources.
+    pub fn allow_takeover(&self, resources: TakeoverResources) {
+        let _ = self.resources.set(resources);
+    }
+
+    /// Hands the network over to the process at the other end of `stream`, and ends this one.
+    pub fn hand_over(&self, stream: UnixStream) {
+        let mut channel = Channel::new(stream);
+        if let Err(error) = self.try_hand_over(&mut channel) {
+            tracing::warn!("the network was not handed over, and goes on: {error}");
+            // It may have ended.
+            let _ = channel.send(&Message::Failed(error.to_string()), &[], REPLY);
+        }
+    }
+
+    fn try_hand_over(&self, channel: &mut Channel) -> Result<(), Refusal> {
+        let conflict = |text: &dyn std::fmt::Display| Refusal::new(StatusCode::CONFLICT, text);
+        let process = hear(channel, self.origin.state.as_deref()).map_err(|error| conflict(&error))?;
+        let resources =
+            self.resources.get().ok_or_else(|| conflict(&"the running process cannot hand its network over: restart it"))?;
+        let busy = |_| conflict(&"another process is taking the network over already");
+        let _alone = self.giving.try_lock().map_err(busy)?;
+        let base = self.changing();
+        let mut files = FilesToSend::default();
+        let copied = |error: std::io::Error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error);
+        let mut listener = |socket: &OwnedFd, file: Option<(u64, u64)>| {
+            Ok::<_, std::io::Error>(SavedListener { socket: files.add(socket.try_clone()?), file })
+        };
+        let control = listener(&resources.control.0, resources.control.1).map_err(copied)?;
+        let metrics = resources.metrics.as_ref().map(|(place, socket, file)| Ok((place.clone(), listener(socket, *file)?)));
+        let metrics = metrics.transpose().map_err(copied)?;
+        let web = resources.web.as_ref().map(|(address, socket)| Ok((address.clone(), files.add(socket.try_clone()?))));
+        let web = web.transpose().map_err(copied)?;
+        let assets = Assets {
+            file: &base,
+            state_lock: self.state.as_ref().map(StateFile::copy_lock).transpose().map_err(copied)?.flatten(),
+            sockets: SavedSockets { control, metrics, web, state: None },
+            files: files.into_files(),
+            service: resources.service.clone(),
+        };
+        let begun = Instant::now();
+        let given = self.ask(|daemon| give(daemon, assets, channel, process))?;
+        let Given { process, standstill } = given.map_err(|error| conflict(&error))?;
+        let [milliseconds, standstill_ms] = [begun.elapsed(), standstill].map(|time| time.as_millis() as u64);
+        tracing::info!(process, milliseconds, standstill_ms, "the network was handed over");
+        (resources.end)(process);
+        Ok(())
     }
 
     /// Ends the network; later requests are refused.

@@ -47,7 +47,7 @@ use tokio::net::UnixListener;
 use crate::folder;
 pub use client::Client;
 pub use error::ControlError;
-pub use managed::{Managed, Origin};
+pub use managed::{Managed, Origin, TakeoverResources};
 use memlane_backends::vhost_user::access::Access;
 use memlane_backends::vhost_user::socket::{self, Listener};
 pub use problem::{Problem, Refusal};
@@ -75,6 +75,15 @@ pub fn listen(path: &Path) -> Result<(UnixListener, Listener), ControlError> {
         return Err(failed(folder::others()));
     }
     let listener = socket::bind(path, Access::PRIVATE).map_err(failed)?;
+    listen_on(listener)
+}
+
+/// Listens at a bound control socket.
+///
+/// # Errors
+/// [`ControlError::Listen`].
+pub fn listen_on(listener: Listener) -> Result<(UnixListener, Listener), ControlError> {
+    let failed = |cause| ControlError::Listen { path: listener.path().into(), cause };
     listener.socket().set_nonblocking(true).map_err(failed)?;
     let asynchronous = listener.socket().try_clone().and_then(UnixListener::from_std).map_err(failed)?;
     Ok((asynchronous, listener))

@@ -27,7 +27,7 @@ use super::stream::{self, EventsQuery, Form, Lease};
 use super::why::{Why, WhyFrame};
 use crate::config::difference::CHANGEABLE;
 use crate::config::{Document, PortEntry};
-use crate::quantity;
+use crate::{quantity, takeover};
 
 /// Longest timeout of draining a port.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
@@ -226,6 +226,15 @@ pub fn api() -> Api {
                 &[400, 409, 413, 422, 500, 503],
             ),
             reload,
+        )
+        .upgrade(
+            "/v1/takeover",
+            About {
+                status: StatusCode::SWITCHING_PROTOCOLS,
+                ..about("takeover", "Hands the network over to another process of the same user.", &[400, 409, 426, 503])
+            },
+            takeover::PROTOCOL,
+            Managed::hand_over,
         )
         .stream(
             Method::GET,

@@ -1,6 +1,7 @@
 //! The metrics' own socket or address, for programs that must not be able to change the network.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use tokio::net::{TcpListener, UnixListener};
@@ -24,6 +25,35 @@ pub enum Scrapes {
     Tcp(TcpListener),
 }
 
+impl Scrapes {
+    /// The bound Unix socket `listener`.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub fn unix(listener: Listener) -> io::Result<Self> {
+        listener.socket().set_nonblocking(true)?;
+        let asynchronous = listener.socket().try_clone().and_then(UnixListener::from_std)?;
+        Ok(Self::Unix(asynchronous, listener))
+    }
+
+    /// Device and inode of its file, if it has one.
+    pub fn file(&self) -> Option<(u64, u64)> {
+        match self {
+            Self::Unix(_, listener) => listener.file(),
+            Self::Tcp(_) => None,
+        }
+    }
+}
+
+impl AsFd for Scrapes {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(listener, _) => listener.as_fd(),
+            Self::Tcp(listener) => listener.as_fd(),
+        }
+    }
+}
+
 /// Binds the socket `place`.
 ///
 /// # Errors
@@ -35,9 +65,7 @@ pub fn listen(place: &MetricsListener) -> Result<Scrapes, ControlError> {
             folder::provide(path, !access.is_private()).map_err(failed)?;
             let listener = socket::bind(path, memlane_backends::vhost_user::access::Access::PRIVATE).map_err(failed)?;
             access.apply(path).map_err(failed)?;
-            listener.socket().set_nonblocking(true).map_err(failed)?;
-            let asynchronous = listener.socket().try_clone().and_then(UnixListener::from_std).map_err(failed)?;
-            Ok(Scrapes::Unix(asynchronous, listener))
+            Scrapes::unix(listener).map_err(failed)
         }
         MetricsListener::Tcp(address) => {
             let listen = || {

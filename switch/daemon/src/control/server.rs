@@ -262,7 +262,7 @@ async fn converse(stream: impl Stream, router: Router) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES);
     // An error concerns this connection's client only.
-    let _ = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await;
+    let _ = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).with_upgrades().await;
 }
 
 /// Answers a connection beyond the limit with 503 and the reason.

@@ -6,6 +6,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -66,6 +67,21 @@ impl StateFile {
         };
         let shared = Arc::new(Shared { path, file: Mutex::new(kept), cause: Mutex::default(), end: Condvar::new() });
         Ok((Self { shared, retries: Mutex::default() }, state))
+    }
+
+    /// The state file at `path`, which another process of the network has locked by `locked`.
+    pub fn taken_over(path: &Path, locked: Option<File>) -> Self {
+        let kept = Kept { locked, ..Kept::default() };
+        let shared = Shared { path: target(path), file: Mutex::new(kept), cause: Mutex::default(), end: Condvar::new() };
+        Self { shared: Arc::new(shared), retries: Mutex::default() }
+    }
+
+    /// A copy of the descriptor that holds the lock, for another process of the network.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub fn copy_lock(&self) -> io::Result<Option<OwnedFd>> {
+        self.shared.lock().locked.as_ref().map(|file| file.as_fd().try_clone_to_owned()).transpose()
     }
 
     /// Writes the first state of a network that has read `before`.

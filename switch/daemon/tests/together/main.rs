@@ -60,6 +60,7 @@ mod service;
 mod source_rules;
 mod stream;
 mod sums;
+mod takeover;
 mod tap;
 mod top;
 mod turns_are_bounded;

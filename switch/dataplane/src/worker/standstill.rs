@@ -7,8 +7,8 @@ use std::sync::mpsc;
 
 use super::Worker;
 use crate::id::{PortId, RingKey};
-use crate::ring::{Call, Ring};
 use crate::ingress::{PollState, WhenBack};
+use crate::ring::{Call, Ring};
 
 /// Copies of the descriptors of a virtqueue.
 #[derive(Debug)]

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::fs::{File, Metadata};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -275,7 +274,7 @@ impl Region {
     }
 
     /// Its file; none for private memory.
-    pub(super) fn file(&self) -> Option<&File> {
+    pub fn file(&self) -> Option<&File> {
         self.file.as_ref().map(|backing| &backing.file)
     }
 
@@ -287,11 +286,6 @@ impl Region {
     /// The host address of `length` bytes at the front end's address `address`, if all of them are in this region.
     pub fn place_user(&self, address: u64, length: u64) -> Option<*mut u8> {
         Some(self.host_start().wrapping_add(self.table.offset_of_user(address, length)? as usize))
-    }
-
-    /// Its file; `None` for private memory.
-    pub fn file(&self) -> Option<BorrowedFd<'_>> {
-        self.file.as_ref().map(|backing| backing.file.as_fd())
     }
 
     /// True once the kernel could not provide a page of the region.

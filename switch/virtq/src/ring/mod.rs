@@ -160,6 +160,9 @@ impl Ring {
         self.ahead = Ahead::new(used);
         self.split.set_used_flags(0);
         self.armed = true;
+        if self.log.is_some() {
+            self.log_requests();
+        }
     }
 
     /// Its descriptor table, available ring and used ring.

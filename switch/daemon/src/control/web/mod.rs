@@ -8,6 +8,7 @@ mod token;
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use axum::Router;
@@ -50,16 +51,30 @@ pub struct Web {
     guard: Arc<Guard>,
 }
 
+impl AsFd for Web {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
 /// Binds the address of `web`, and reads its token.
 ///
 /// # Errors
 /// [`ControlError::Web`], [`ControlError::Token`].
 pub fn listen(web: &WebListener) -> Result<Web, ControlError> {
+    listen_on(web, None)
+}
+
+/// As [`listen`], at the socket `bound` if there is one.
+///
+/// # Errors
+/// As there.
+pub fn listen_on(web: &WebListener, bound: Option<std::net::TcpListener>) -> Result<Web, ControlError> {
     let unread = |path: &std::path::PathBuf| Token::read(path).map_err(|cause| ControlError::Token { path: path.clone(), cause });
     let token = web.token.as_ref().map(unread).transpose()?;
     let failed = |cause| ControlError::Web { place: web.address.to_string(), cause };
     let listen = || {
-        let listener = std::net::TcpListener::bind(web.address)?;
+        let listener = bound.map_or_else(|| std::net::TcpListener::bind(web.address), Ok)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         TcpListener::from_std(listener).map(|listener| (listener, address))

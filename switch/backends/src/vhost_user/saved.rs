@@ -1,0 +1,184 @@
+//! Description of a vhost-user session, with which another process of the network goes on (takeover).
+//!
+//! It holds the state that the front end's messages have led to. The other process restores it by the same functions that serve those
+//! messages, with their checks. The positions of a virtqueue are not part of it: the used index in guest memory says where to go on.
+
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::Sender;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use super::control::HeldControlQueue;
+use crate::takeover::ReceivedFiles;
+
+/// A session that stands still.
+#[derive(Debug, Default)]
+pub struct SavedSession {
+    /// Its connection; `None` while the port waits for a front end.
+    pub connection: Option<SavedConnection>,
+    /// The descriptors to which it refers.
+    pub files: Vec<OwnedFd>,
+}
+
+/// A connection, and the state of the device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SavedConnection {
+    /// Number of the socket's descriptor.
+    pub socket: u32,
+    /// MAC address and MTU that the guest was offered.
+    pub mac: [u8; 6],
+    /// See [`Self::mac`].
+    pub mtu: Option<u16>,
+    /// SET_OWNER came.
+    pub owned: bool,
+    /// Protocol features that were offered.
+    pub protocol_offer: Option<u64>,
+    /// Protocol features that the front end agreed to.
+    pub protocol: u64,
+    /// Features that the front end agreed to.
+    pub features: u64,
+    /// Device status.
+    pub status: u8,
+    /// Guest memory.
+    pub regions: Vec<SavedRegion>,
+    /// Virtqueues that the front end has set up.
+    pub rings: Vec<SavedRing>,
+    /// Queue pairs that the driver requested.
+    pub active_pairs: Option<u16>,
+    /// Number of the descriptor of the channel for messages to the front end.
+    pub channel: Option<u32>,
+    /// The dirty log.
+    pub log: Option<SavedLog>,
+    /// Number of the descriptor of a device state that the front end has begun to send.
+    pub state: Option<u32>,
+    /// The part of a message that has arrived.
+    pub part: Vec<u8>,
+    /// The descriptors of that message.
+    pub part_files: Vec<u32>,
+}
+
+/// A region of guest memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SavedRegion {
+    /// Its guest address.
+    pub guest_start: u64,
+    /// Its length in bytes.
+    pub length: u64,
+    /// Its address in the front end's own process.
+    pub user_start: u64,
+    /// Its offset in the file.
+    pub file_offset: u64,
+    /// Number of the file's descriptor.
+    pub file: u32,
+}
+
+/// A dirty log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SavedLog {
+    /// Number of the file's descriptor.
+    pub file: u32,
+    /// Its offset in the file.
+    pub offset: u64,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
+/// A virtqueue.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SavedRing {
+    /// Its index.
+    pub index: u32,
+    /// Its size.
+    pub size: u16,
+    /// The front end's addresses of descriptor table, available ring and used ring.
+    pub addresses: Option<[u64; 3]>,
+    /// The base of a virtqueue that does not run.
+    pub base: u16,
+    /// How its driver kicks, once the front end has told it.
+    pub kick: Option<SavedKick>,
+    /// Number of the descriptor of its interrupt.
+    pub call: Option<u32>,
+    /// Number of the descriptor of its errors.
+    pub error: Option<u32>,
+    /// Guest address at which writes to the used ring are logged.
+    pub log_address: Option<u64>,
+    /// It is enabled.
+    pub enabled: bool,
+    /// It runs.
+    pub running: bool,
+}
+
+/// How a driver kicks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub enum SavedKick {
+    /// Through the descriptor of this number.
+    File(u32),
+    /// Not at all: the device polls.
+    Poll,
+}
+
+/// Threads of a session that stand still with it.
+#[derive(Debug, Default)]
+pub(super) struct Held(pub Option<HeldControlQueue>);
+
+impl Held {
+    /// Has them go on at the used index in memory.
+    pub(super) fn go_on_behind(self) {
+        self.0.into_iter().for_each(HeldControlQueue::go_on_behind);
+    }
+}
+
+/// A session of an earlier process, with which a session thread begins.
+#[derive(Debug)]
+pub struct RestoredSession {
+    /// The connection, if there was one.
+    pub connection: Option<SavedConnection>,
+    /// The descriptors to which it refers.
+    pub files: ReceivedFiles,
+    /// Where the thread reports.
+    pub progress: Progress,
+}
+
+/// The steps of the session threads in a process that takes over. Each thread reports twice: when its session is restored, and when
+/// its virtqueues run again.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// Receives the reports.
+    pub reports: Sender<Result<(), String>>,
+    /// Opened between the two.
+    pub gate: std::sync::Arc<Gate>,
+}
+
+impl Progress {
+    /// Reports the outcome of a step. A daemon that has given up does not listen any more.
+    pub(super) fn report(&self, outcome: Result<(), String>) {
+        let _ = self.reports.send(outcome);
+    }
+}
+
+/// A gate that is opened once.
+#[derive(Debug, Default)]
+pub struct Gate {
+    open: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Gate {
+    /// Lets all pass from now on.
+    pub fn open(&self) {
+        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until it is open.
+    pub(super) fn pass(&self) {
+        let shut = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.changed.wait_while(shut, |open| !*open).unwrap_or_else(PoisonError::into_inner));
+    }
+}

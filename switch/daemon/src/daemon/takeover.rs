@@ -1,0 +1,295 @@
+//! A takeover, as the ports see it: see [`crate::takeover`].
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use memlane_backends::stream;
+use memlane_backends::takeover::{FilesToSend, ReceivedFiles};
+use memlane_backends::tap::{Tap, TapSettings};
+use memlane_backends::vhost_user::saved::{Gate, Progress, RestoredSession, SavedSession};
+use memlane_backends::vhost_user::socket::Listener;
+use memlane_backends::vhost_user::{self, DeviceSettings, Endpoint};
+
+use super::{Attached, Daemon, Meeting, Server, StartError, members, own_descriptors, random};
+use crate::config::{Config, PortConfig, PortKind};
+use crate::frame::MacAddress;
+use crate::id::PortId;
+use crate::network::{AttachSettings, Network, Standstill};
+use crate::port::{Port, PortState};
+use crate::shared::Shared;
+use crate::table::{Kind, LearnedAddress, Record};
+use crate::takeover::description::{PortRecord, SavedAddress, SavedListener, SavedPort};
+
+/// Most learned addresses that are handed over; others are learned again.
+const MOST_ADDRESSES: usize = 1 << 16;
+
+impl Daemon {
+    /// Why the network cannot be handed over, if it has parts that cannot.
+    pub fn obstacle(&self) -> Option<String> {
+        if let Some(uplink) = self.led_on().first() {
+            return Some(format!("segment {} has an uplink, which cannot be handed over: {RESTART}", uplink.segment()));
+        }
+        let kind = |port: &PortConfig| match port.kind {
+            PortKind::Xen { .. } => Some("Xen guest"),
+            PortKind::Passt(_) => Some("passt process"),
+            _ => None,
+        };
+        let of_port = |attached: &Attached| {
+            let name = &attached.config.name;
+            kind(&attached.config).map(|kind| format!("port {name} has a {kind}, which cannot be handed over: {RESTART}"))
+        };
+        let attached = self.attached().iter().find_map(of_port);
+        attached
+            .or_else(|| self.config.xen_vifs.then(|| format!("xen-vifs is set, and Xen guests cannot be handed over: {RESTART}")))
+    }
+
+    /// Has all session threads stand still, and describes the ports, with their descriptors. A port whose thread does not stand until
+    /// the deadline is handed over without its connection.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub fn save(&self, deadline: Instant) -> std::io::Result<(Vec<SavedPort>, Vec<OwnedFd>)> {
+        let attached = self.attached();
+        let sessions = || attached.iter().filter_map(|attached| attached.server.front_end());
+        sessions().for_each(|session| session.ask_to_stand());
+        let (mut ports, mut all) = (Vec::new(), Vec::new());
+        for Attached { config, server, .. } in attached.iter() {
+            let session = match server.front_end().and_then(|session| session.await_standstill(deadline)) {
+                Some(session) => session?,
+                None => SavedSession::default(),
+            };
+            let mut files = FilesToSend::new(session.files);
+            let listener = match server.listener() {
+                Some(listener) => Some(saved_listener(listener, &mut files)?),
+                None => None,
+            };
+            let tap = server.tap()?.map(|tap| files.add(tap));
+            let (entry, connection) = (config.stated(), session.connection);
+            ports.push(SavedPort { entry, files: files.count(), listener, connection, tap });
+            all.extend(files.into_files());
+        }
+        Ok((ports, all))
+    }
+
+    /// Has all session threads go on; `behind` if another process has served the virtqueues meanwhile.
+    pub fn go_on(&self, behind: bool) {
+        self.attached().iter().filter_map(|attached| attached.server.front_end()).for_each(|session| session.go_on(behind));
+    }
+
+    /// Stops the data path: takes no further frames, delivers or drops those in flight within `drain`, and has the workers stand still
+    /// within `standstill`.
+    ///
+    /// # Errors
+    /// A worker does not stop; frames are taken again then.
+    pub fn stop_data_path(&self, drain: Duration, standstill: Duration) -> Result<Standstill, String> {
+        self.network.hold_transmit(true);
+        let drained = self.network.drain_all(drain);
+        let stands = drained.then(|| self.network.stand_still(standstill)).flatten();
+        stands.ok_or_else(|| {
+            self.network.hold_transmit(false);
+            "a worker does not stop: see the log for a front end that holds it up".into()
+        })
+    }
+
+    /// Takes frames again, after [`Self::stop_data_path`].
+    pub fn resume_data_path(&self) {
+        self.network.hold_transmit(false);
+    }
+
+    fn ports_in_order(&self) -> Vec<Arc<Port>> {
+        self.attached().iter().map(|attached| Arc::clone(&attached.port)).collect()
+    }
+
+    /// Counters and states of the ports.
+    pub fn records(&self) -> Vec<PortRecord> {
+        let record = |port: Arc<Port>| {
+            let quarantined = match port.state() {
+                PortState::Quarantined(cause) => Some(cause),
+                _ => None,
+            };
+            PortRecord { totals: port.totals(), quarantines: port.quarantines(), quarantined }
+        };
+        self.ports_in_order().into_iter().map(record).collect()
+    }
+
+    /// Learned MAC addresses.
+    pub fn addresses(&self) -> Vec<SavedAddress> {
+        let ports: HashMap<PortId, u32> = self.ports_in_order().iter().map(|port| port.id).zip(0..).collect();
+        let records = self.network.segments().into_iter().flat_map(|segment| segment.table().records());
+        let learned = records.filter(|record| record.kind == Kind::Learned);
+        let saved = |Record { learned_address, port, .. }: Record| {
+            let LearnedAddress { address, vlan } = learned_address;
+            Some(SavedAddress { port: *ports.get(&port)?, address: address.bytes(), vlan })
+        };
+        learned.filter_map(saved).take(MOST_ADDRESSES).collect()
+    }
+
+    /// Makes the network of `config`, whose ports are those that another process has `saved`, in their order, with its descriptors. The
+    /// other process still serves them; the result starts them.
+    ///
+    /// # Errors
+    /// A [`StartError`]. The process is to end then without further ado: connections and sockets are still the other's.
+    pub fn take_over(config: &Config, saved: Vec<SavedPort>, files: &mut ReceivedFiles) -> Result<(Self, Restoring), StartError> {
+        let shared = Shared::new(config.workers, random()?, config.settings.clone());
+        let owned = config.ports.iter().map(|port| own_descriptors(&shared, port)).collect::<Result<Vec<_>, _>>()?;
+        let network = Network::start(shared, &config.cpus)?;
+        let daemon = Self::bare(network, config);
+        let (reports, received) = channel();
+        let progress = Progress { reports, gate: Arc::new(Gate::default()) };
+        let members = members(config);
+        let mut restoring =
+            Restoring { reports: received, sessions: Vec::new(), gate: Arc::clone(&progress.gate), later: Vec::new() };
+        for ((config, saved), own) in config.ports.iter().zip(saved).zip(owned) {
+            let missing = || StartError::Description(config.name.clone());
+            let mut files = files.split_off_first(saved.files).ok_or_else(missing)?;
+            let attach_settings = AttachSettings {
+                name: &config.name,
+                segment: &config.segment,
+                settings: &config.settings,
+                offer: daemon.offer(config),
+            };
+            let port = daemon.network.add_port(&attach_settings, members[&config.segment[..]])?;
+            let server = match restored_meeting(&daemon, config, &saved, &mut files)? {
+                Meeting::FrontEnd(endpoint) => {
+                    let device =
+                        DeviceSettings { port: Arc::clone(&port), receive_offloads: config.receive_offloads, pairs: config.queues };
+                    let session = RestoredSession { connection: saved.connection, files, progress: progress.clone() };
+                    let listener = endpoint.listening();
+                    restoring.sessions.push(config.name.clone());
+                    let session = vhost_user::run_restored(Arc::clone(&daemon.network), device, endpoint, Some(session))?;
+                    Server::FrontEnd(session, listener)
+                }
+                Meeting::Nowhere => daemon.serve(config, &port, Meeting::Nowhere)?,
+                later => {
+                    restoring.later.push((config.clone(), Arc::clone(&port), later));
+                    Server::Worker
+                }
+            };
+            daemon.attached().push(Attached { config: config.clone(), port, server, _own: own });
+        }
+        Ok((daemon, restoring))
+    }
+
+    /// Continues the counters and states of the ports, which no worker serves yet.
+    pub fn inherit(&self, records: &[PortRecord]) {
+        for (port, record) in self.ports_in_order().iter().zip(records) {
+            port.inherit(&record.totals, record.quarantines, record.quarantined.clone());
+        }
+    }
+
+    /// Learns the MAC addresses that another process has learned; their age begins anew.
+    pub fn learn(&self, addresses: &[SavedAddress]) {
+        let ports = self.ports_in_order();
+        for SavedAddress { port, address, vlan } in addresses {
+            if let Some(port) = ports.get(*port as usize) {
+                let address = LearnedAddress { address: MacAddress::new(*address), vlan: *vlan };
+                port.segment.table().learn(address, port.id, 0);
+            }
+        }
+    }
+}
+
+/// The remedy for a network that cannot be handed over.
+const RESTART: &str = "restart the network instead, as `memlane down` and `memlane up`";
+
+/// Describes `listener`, and adds its descriptor to `files`.
+pub fn saved_listener(listener: &Listener, files: &mut FilesToSend) -> std::io::Result<SavedListener> {
+    let socket = files.add(listener.socket().as_fd().try_clone_to_owned()?);
+    Ok(SavedListener { socket, file: listener.file() })
+}
+
+/// The listening socket that [`saved_listener`] described, at `path`.
+pub fn restored_listener(path: &Path, saved: &SavedListener, files: &mut ReceivedFiles) -> Option<Listener> {
+    let socket = OwnedFd::from(files.take(saved.socket)?);
+    Some(Listener::taken_over(socket.into(), path, saved.file))
+}
+
+fn restored_meeting(
+    daemon: &Daemon,
+    config: &PortConfig,
+    saved: &SavedPort,
+    files: &mut ReceivedFiles,
+) -> Result<Meeting, StartError> {
+    let missing = || StartError::Description(config.name.clone());
+    Ok(match &config.kind {
+        PortKind::VhostUser { path, connect: false } => {
+            let listener = saved.listener.as_ref().ok_or_else(missing)?;
+            let listener = restored_listener(path, listener, files).ok_or_else(missing)?;
+            Meeting::FrontEnd(Endpoint::Listen(Arc::new(listener)))
+        }
+        PortKind::Stream { path, connect: false, .. } => {
+            let listener = saved.listener.as_ref().ok_or_else(missing)?;
+            let listener = restored_listener(path, listener, files).ok_or_else(missing)?;
+            Meeting::Stream(stream::Other::Listen(Arc::new(listener)))
+        }
+        PortKind::Tap { name, netns } => match saved.tap {
+            Some(tap) => {
+                let tap = files.take(tap).ok_or_else(missing)?;
+                let mtu = daemon.offer(config).mtu;
+                let settings = TapSettings { name: name.clone(), netns: netns.clone(), mac: config.settings.mac, mtu };
+                let tap = Tap::taken_over(name, tap).map_err(|cause| StartError::Tap { port: config.name.clone(), cause })?;
+                Meeting::Tap(tap, settings)
+            }
+            None => daemon.tap(config)?,
+        },
+        PortKind::Xen { .. } | PortKind::Passt(_) => return Err(missing()),
+        PortKind::VhostUser { connect: true, .. }
+        | PortKind::Stream { connect: true, .. }
+        | PortKind::Null
+        | PortKind::Loopback => super::meeting(config)?,
+    })
+}
+
+/// Ports of another process that are being restored.
+#[derive(Debug)]
+pub struct Restoring {
+    reports: Receiver<Result<(), String>>,
+    /// Names of the ports with session threads that report.
+    sessions: Vec<String>,
+    gate: Arc<Gate>,
+    /// Ports that are served once the other process stands still.
+    later: Vec<(PortConfig, Arc<Port>, Meeting)>,
+}
+
+impl Restoring {
+    /// Waits until all sessions are restored, up to the start of their virtqueues.
+    ///
+    /// # Errors
+    /// One cannot be, or not within `timeout`.
+    pub fn await_restored(&self, timeout: Duration) -> Result<(), String> {
+        self.await_reports(timeout)
+    }
+
+    /// Starts all virtqueues and devices. The other process stands still.
+    ///
+    /// # Errors
+    /// One does not start, within `timeout`.
+    pub fn start(self, daemon: &Daemon, timeout: Duration) -> Result<(), String> {
+        // A frame to a port that is not served yet would be lost.
+        daemon.network.hold_transmit(true);
+        self.gate.open();
+        self.await_reports(timeout)?;
+        for (config, port, meeting) in self.later {
+            let server = daemon.serve(&config, &port, meeting).map_err(|error| error.to_string())?;
+            let mut attached = daemon.attached();
+            if let Some(attached) = attached.iter_mut().find(|attached| Arc::ptr_eq(&attached.port, &port)) {
+                attached.server = server;
+            }
+        }
+        daemon.network.hold_transmit(false);
+        Ok(())
+    }
+
+    fn await_reports(&self, timeout: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + timeout;
+        for _ in &self.sessions {
+            let report = self.reports.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+            report.map_err(|_| format!("the sessions of the ports were not restored within {} s", timeout.as_secs()))??;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,308 @@
+//! The messages of a takeover: JSON behind a header with the number of the format, the length and a checksum.
+//!
+//! Both processes may be of different versions. Any change of these types is another [`FORMAT`], and a process refuses any other format
+//! than its own.
+
+use std::path::PathBuf;
+
+use memlane_backends::vhost_user::saved::SavedConnection;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+use crate::port::short_hash;
+use crate::stats::PortTotals;
+
+/// Number of the format of all messages.
+pub const FORMAT: u32 = 1;
+/// Bytes of a header: magic, format, length, number of descriptors, checksum.
+pub const HEADER: usize = 28;
+/// Most bytes of a message.
+pub const MOST_BYTES: u32 = 256 << 20;
+/// Most descriptors of a message.
+pub const MOST_FILES: u32 = 1 << 18;
+const MAGIC: [u8; 8] = *b"memlane\n";
+
+/// Why a message cannot be read.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum FormatError {
+    /// It is no message of this protocol.
+    #[error("the other process does not speak the takeover protocol of memlane")]
+    Foreign,
+    /// The other process is of another version.
+    #[error(
+        "the other process is of a version whose takeover format is {0}, not {FORMAT}: restart the network instead, as `memlane down` and `memlane up`"
+    )]
+    Version(u32),
+    /// It is longer than the limits allow.
+    #[error("a takeover message of {0} bytes and {1} descriptors exceeds the limits")]
+    Length(u32, u32),
+    /// It was damaged, or is of another version after all.
+    #[error("a takeover message cannot be read: {0}")]
+    Body(String),
+}
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub enum Message {
+    /// The process that takes over begins.
+    Hello(Hello),
+    /// The network, with descriptors. Its data path still runs.
+    Description(Box<Description>),
+    /// All ports are prepared.
+    Prepared {},
+    /// The data path stands still: the other process may start it.
+    Go(Vec<PortRecord>),
+    /// All virtqueues run again.
+    Running {},
+    /// The sender gives up, for this reason.
+    Failed(String),
+}
+
+/// See [`Message::Hello`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Hello {
+    /// The state file that the process was started with.
+    pub state: Option<PathBuf>,
+}
+
+/// See [`Message::Description`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Description {
+    /// The ports as the network's file described them when it was read last.
+    pub file_ports: Vec<Map<String, Value>>,
+    /// The ports at present.
+    pub ports: Vec<SavedPort>,
+    /// Learned MAC addresses.
+    pub addresses: Vec<SavedAddress>,
+    /// Sockets of the network; their descriptors follow those of the ports.
+    pub sockets: SavedSockets,
+    /// The environment by which a service manager is notified.
+    pub service: SavedService,
+}
+
+/// A port.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SavedPort {
+    /// The keys that attach it again.
+    pub entry: Map<String, Value>,
+    /// Number of its descriptors, which the rest refers to.
+    pub files: u32,
+    /// Its listening socket.
+    pub listener: Option<SavedListener>,
+    /// The connection of its front end.
+    pub connection: Option<SavedConnection>,
+    /// Number of the descriptor of its TAP device.
+    pub tap: Option<u32>,
+}
+
+/// A listening Unix socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SavedListener {
+    /// Number of its descriptor.
+    pub socket: u32,
+    /// Device and inode of its file, if it had one.
+    pub file: Option<(u64, u64)>,
+}
+
+/// Sockets of the network, with the numbers of their descriptors.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SavedSockets {
+    /// The control socket.
+    pub control: SavedListener,
+    /// The socket of the metrics, and its place.
+    pub metrics: Option<(String, SavedListener)>,
+    /// The socket of the web page, and its address.
+    pub web: Option<(String, u32)>,
+    /// The locked state file.
+    pub state: Option<u32>,
+}
+
+/// Environment variables of sd_notify(3).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SavedService {
+    /// NOTIFY_SOCKET.
+    pub socket: Option<String>,
+    /// WATCHDOG_USEC.
+    pub watchdog: Option<String>,
+}
+
+/// A learned MAC address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SavedAddress {
+    /// Index of its port.
+    pub port: u32,
+    /// The address.
+    pub address: [u8; 6],
+    /// Its VLAN; 0 for none.
+    pub vlan: u16,
+}
+
+/// Counters and state of a port when the data path stands still.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct PortRecord {
+    /// Its counters.
+    pub totals: PortTotals,
+    /// Number of its quarantines.
+    pub quarantines: u64,
+    /// Why it is in quarantine, if it is.
+    pub quarantined: Option<String>,
+}
+
+/// Lengths that a header announces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Announced {
+    /// Bytes of the body.
+    pub length: u32,
+    /// Descriptors that follow it.
+    pub files: u32,
+    checksum: u64,
+}
+
+impl Announced {
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// A [`FormatError`].
+    pub fn read(header: [u8; HEADER]) -> Result<Self, FormatError> {
+        let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|index| header[at + index]));
+        if header[..MAGIC.len()] != MAGIC {
+            return Err(FormatError::Foreign);
+        }
+        if word(8) != FORMAT {
+            return Err(FormatError::Version(word(8)));
+        }
+        let (length, files) = (word(12), word(16));
+        if length > MOST_BYTES || files > MOST_FILES {
+            return Err(FormatError::Length(length, files));
+        }
+        Ok(Self { length, files, checksum: u64::from(word(20)) | u64::from(word(24)) << 32 })
+    }
+
+    /// Reads the body that it announces.
+    ///
+    /// # Errors
+    /// [`FormatError::Body`].
+    pub fn body(&self, body: &[u8]) -> Result<Message, FormatError> {
+        if body.len() != self.length as usize || checksum(self.length, self.files, body) != self.checksum {
+            return Err(FormatError::Body("it was damaged on its way".into()));
+        }
+        serde_json::from_slice(body).map_err(|error| FormatError::Body(error.to_string()))
+    }
+}
+
+impl Message {
+    /// The message in bytes, with `files` descriptors that follow it.
+    ///
+    /// # Errors
+    /// It is too long, or a path in it is no Unicode.
+    pub fn encode(&self, files: u32) -> Result<Vec<u8>, FormatError> {
+        let body = serde_json::to_vec(self).map_err(|error| FormatError::Body(error.to_string()))?;
+        let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
+        if length > MOST_BYTES || files > MOST_FILES {
+            return Err(FormatError::Length(length, files));
+        }
+        let mut bytes = MAGIC.to_vec();
+        [FORMAT, length, files].iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+        bytes.extend(checksum(length, files, &body).to_le_bytes());
+        bytes.extend(body);
+        Ok(bytes)
+    }
+
+    /// Reads a whole message; returns the number of its descriptors too.
+    ///
+    /// # Errors
+    /// A [`FormatError`].
+    pub fn decode(bytes: &[u8]) -> Result<(Self, u32), FormatError> {
+        let (header, body) = bytes.split_first_chunk().ok_or(FormatError::Foreign)?;
+        let announced = Announced::read(*header)?;
+        Ok((announced.body(body)?, announced.files))
+    }
+}
+
+fn checksum(length: u32, files: u32, body: &[u8]) -> u64 {
+    let lengths = [length, files].into_iter().flat_map(u32::to_le_bytes);
+    short_hash(lengths.chain(body.iter().copied()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memlane_backends::vhost_user::saved::{SavedKick, SavedRegion, SavedRing};
+
+    fn description() -> Message {
+        let ring = SavedRing {
+            index: 1,
+            size: 256,
+            addresses: Some([1 << 40, 2, 3]),
+            kick: Some(SavedKick::File(1)),
+            call: Some(2),
+            running: true,
+            ..SavedRing::default()
+        };
+        let region = SavedRegion { guest_start: 0, length: 1 << 30, user_start: u64::MAX >> 1, file_offset: 4096, file: 3 };
+        let connection = SavedConnection {
+            mtu: Some(1400),
+            features: u64::MAX,
+            regions: vec![region],
+            rings: vec![ring, SavedRing { kick: Some(SavedKick::Poll), ..SavedRing::default() }],
+            part: vec![1, 2, 255],
+            ..SavedConnection::default()
+        };
+        let entry = Map::from_iter([("name".to_owned(), "web".into())]);
+        let listener = Some(SavedListener { socket: 4, file: Some((7, 9)) });
+        let port = SavedPort { entry, files: 5, listener, connection: Some(connection), tap: None };
+        let addresses = vec![SavedAddress { port: 0, address: [2, 0, 0, 0, 0, 1], vlan: 7 }];
+        Message::Description(Box::new(Description { ports: vec![port], addresses, ..Description::default() }))
+    }
+
+    #[test]
+    fn messages_are_read_as_they_were_written() {
+        let record = PortRecord { quarantines: 3, quarantined: Some("a fault".into()), ..PortRecord::default() };
+        let hello = Message::Hello(Hello { state: Some("/var/lib/a.state".into()) });
+        let failed = Message::Failed("no".into());
+        for message in [hello, description(), Message::Prepared {}, Message::Go(vec![record]), Message::Running {}, failed] {
+            assert_eq!(Message::decode(&message.encode(9).unwrap()), Ok((message, 9)));
+        }
+    }
+
+    #[test]
+    fn a_message_that_was_changed_or_cut_off_is_refused() {
+        let bytes = description().encode(5).unwrap();
+        for index in 0..bytes.len() {
+            for change in [1, 0x20, 0x80] {
+                let mut changed = bytes.clone();
+                changed[index] ^= change;
+                assert!(Message::decode(&changed).is_err(), "byte {index} ^ {change}");
+            }
+            assert!(Message::decode(&bytes[..index]).is_err(), "{index} bytes");
+        }
+        assert!(Message::decode(&[&bytes[..], &[0]].concat()).is_err());
+    }
+
+    #[test]
+    fn another_format_and_unknown_keys_are_refused() {
+        let mut bytes = Message::Prepared {}.encode(0).unwrap();
+        bytes[8] = 2;
+        let told = Message::decode(&bytes).unwrap_err();
+        assert!(told == FormatError::Version(2) && told.to_string().contains("restart the network instead"), "{told}");
+        let wrong = [
+            r#"{"prepared":{"more":1}}"#,
+            r#"{"hello":{"state":null,"more":1}}"#,
+            r#"{"later":{}}"#,
+            r#"{"go":[{"totals":{},"quarantines":0}]}"#,
+        ];
+        for text in wrong {
+            assert!(serde_json::from_str::<Message>(text).is_err(), "{text}");
+        }
+    }
+}

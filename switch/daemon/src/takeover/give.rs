@@ -1,0 +1,158 @@
+//! The process that serves, and hands its network over.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use memlane_backends::takeover::FilesToSend;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, geteuid};
+use thiserror::Error;
+
+use super::channel::{Channel, ChannelError};
+use super::description::{Description, Hello, Message, SavedService, SavedSockets};
+use super::{DRAIN, PREPARE, REPLY, SESSIONS, STANDSTILL};
+use crate::config::Config;
+use crate::daemon::Daemon;
+
+/// Why a network was not handed over; it goes on.
+#[derive(Debug, Error)]
+pub enum GiveError {
+    /// The other process belongs to another user.
+    #[error("process {pid} of user {user} asked for a takeover: only a process of this network's user may take it over")]
+    User {
+        /// Its user.
+        user: u32,
+        /// The process.
+        pid: i32,
+    },
+    /// The conversation with the other process failed.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    /// It did not say what was expected.
+    #[error("the other process sent an unexpected takeover message")]
+    Unexpected,
+    /// It was started with another state file.
+    #[error("the network runs {}: start the other process in the same way", named(.0))]
+    State(Option<PathBuf>),
+    /// The network cannot be handed over.
+    #[error("{0}")]
+    Obstacle(String),
+    /// The kernel refuses a descriptor.
+    #[error("the descriptors of the network cannot be copied: {0}{remedy}", remedy = crate::descriptors::remedy(.0))]
+    System(#[from] std::io::Error),
+    /// The other process failed when it had taken the data path over; it has ended.
+    #[error("the other process failed while it started the data path, which this one serves again: {0}")]
+    TakenBack(ChannelError),
+}
+
+fn named(state: &Option<PathBuf>) -> String {
+    state.as_ref().map_or_else(|| "without --state".into(), |state| format!("with --state {}", state.display()))
+}
+
+/// State and sockets of the network that are handed over beside the ports.
+#[derive(Debug)]
+pub struct Assets<'a> {
+    /// The configuration of the file when it was read last.
+    pub file: &'a Config,
+    /// The locked state file, if it could be written.
+    pub state_lock: Option<OwnedFd>,
+    /// Sockets of the network, with numbers in `files`.
+    pub sockets: SavedSockets,
+    /// Their descriptors.
+    pub files: Vec<OwnedFd>,
+    /// The service manager.
+    pub service: SavedService,
+}
+
+/// A network that was handed over.
+#[derive(Clone, Copy, Debug)]
+pub struct Given {
+    /// The process that serves it.
+    pub process: i32,
+    /// How long the data path stood still.
+    pub standstill: Duration,
+}
+
+/// Checks the process at the other end of `channel`, and hears it; returns its number.
+///
+/// # Errors
+/// A [`GiveError`]; the other process is to be told.
+pub fn hear(channel: &mut Channel, own_state: Option<&Path>) -> Result<i32, GiveError> {
+    let (user, pid) = channel.peer()?;
+    if user != geteuid().as_raw() {
+        return Err(GiveError::User { user, pid });
+    }
+    let (Message::Hello(Hello { state }), _) = channel.receive(REPLY)? else { return Err(GiveError::Unexpected) };
+    if state.as_deref() != own_state {
+        return Err(GiveError::State(own_state.map(Into::into)));
+    }
+    Ok(pid)
+}
+
+/// Hands `daemon` over to `process`, at the other end of `channel`. This one is to end then, at once and without removing anything.
+///
+/// # Errors
+/// A [`GiveError`]; the network goes on then, and the other process is to be told.
+pub fn give(daemon: &Daemon, assets: Assets<'_>, channel: &mut Channel, process: i32) -> Result<Given, GiveError> {
+    if let Some(obstacle) = daemon.obstacle() {
+        return Err(GiveError::Obstacle(obstacle));
+    }
+    let result = hand_over(daemon, assets, channel);
+    if let Err(error) = &result {
+        daemon.resume_data_path();
+        daemon.go_on(matches!(error, GiveError::TakenBack(_)));
+    }
+    result.map(|standstill| Given { process, standstill })
+}
+
+/// Returns how long the data path stood still.
+fn hand_over(daemon: &Daemon, assets: Assets<'_>, channel: &mut Channel) -> Result<Duration, GiveError> {
+    let (ports, mut files) = daemon.save(Instant::now() + SESSIONS)?;
+    let mut sockets = FilesToSend::new(assets.files);
+    let state = assets.state_lock.map(|lock| sockets.add(lock));
+    let description = Description {
+        file_ports: assets.file.ports.iter().map(|port| port.stated()).collect(),
+        ports,
+        addresses: daemon.addresses(),
+        sockets: SavedSockets { state, ..assets.sockets },
+        service: assets.service,
+    };
+    files.extend(sockets.into_files());
+    channel.send(&Message::Description(Box::new(description)), &files, REPLY)?;
+    drop(files);
+    let (Message::Prepared {}, _) = channel.receive(PREPARE)? else { return Err(GiveError::Unexpected) };
+    let begun = Instant::now();
+    let standstill = daemon.stop_data_path(DRAIN, STANDSTILL).map_err(GiveError::Obstacle)?;
+    // Nothing has happened to the rings before the other process has all of this message.
+    channel.send(&Message::Go(daemon.records()), &[], REPLY)?;
+    match await_running(channel) {
+        Ok(()) => {
+            // The workers stand until the process ends.
+            std::mem::forget(standstill);
+            Ok(begun.elapsed())
+        }
+        Err(error) => {
+            standstill.go_on_behind();
+            Err(GiveError::TakenBack(error))
+        }
+    }
+}
+
+/// Waits until the other process serves; on an error it has ended, so that no ring is served twice.
+fn await_running(channel: &mut Channel) -> Result<(), ChannelError> {
+    let error = match channel.receive(PREPARE) {
+        Ok((Message::Running {}, _)) => return Ok(()),
+        Ok(_) => ChannelError::Failed("it sent an unexpected takeover message".into()),
+        Err(error) => error,
+    };
+    if !matches!(error, ChannelError::Ended) {
+        if let Ok((_, pid @ 1..)) = channel.peer() {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        while !channel.await_end(REPLY) {
+            tracing::error!("the process that took over has failed, and does not end: this one waits for its end to serve again");
+        }
+    }
+    Err(error)
+}

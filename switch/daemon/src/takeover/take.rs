@@ -1,0 +1,128 @@
+//! The process that takes a running network over.
+//!
+//! Until it runs, connections and sockets are still those of the other process: on any error it ends at once and removes nothing.
+
+use std::fs::File;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use memlane_backends::takeover::ReceivedFiles;
+use nix::unistd::geteuid;
+use serde_json::{Map, Value, json};
+use thiserror::Error;
+
+use super::channel::{Channel, ChannelError};
+use super::description::{Description, Hello, Message, SavedPort, SavedService, SavedSockets};
+use super::{PREPARE, REPLY};
+use crate::config::{Config, Mistakes};
+use crate::daemon::Daemon;
+use crate::daemon::takeover::Restoring;
+
+/// Why a network was not taken over; the other process serves it.
+#[derive(Debug, Error)]
+pub enum TakeError {
+    /// The process at the control socket belongs to another user.
+    #[error("the running network belongs to user {0}: take it over as that user")]
+    User(u32),
+    /// The conversation with the running process failed.
+    #[error("the running network was not taken over, and goes on: {0}")]
+    Channel(#[from] ChannelError),
+    /// It did not say what was expected.
+    #[error("the running network was not taken over, and goes on: it sent an unexpected takeover message")]
+    Unexpected,
+    /// Its ports do not fit this version.
+    #[error("the running network was not taken over, and goes on: its ports do not fit this version: {0}")]
+    Ports(Mistakes),
+    /// A session cannot be restored.
+    #[error("the running network was not taken over, and goes on: {0}")]
+    Session(String),
+    /// The kernel refuses.
+    #[error(transparent)]
+    System(#[from] std::io::Error),
+}
+
+/// A network that is being taken over.
+#[derive(Debug)]
+pub struct Takeover {
+    channel: Channel,
+    description: Description,
+    files: ReceivedFiles,
+}
+
+/// Sockets of the network that was taken over, and their descriptors.
+#[derive(Debug)]
+pub struct TakenSockets {
+    /// See there.
+    pub saved: SavedSockets,
+    /// Their descriptors.
+    pub files: ReceivedFiles,
+}
+
+impl Takeover {
+    /// Asks the process at the other end of `stream` for its network. `state` is the state file of this process.
+    ///
+    /// # Errors
+    /// A [`TakeError`].
+    pub fn begin(stream: UnixStream, state: Option<PathBuf>) -> Result<Self, TakeError> {
+        let mut channel = Channel::new(stream);
+        let (user, _) = channel.peer()?;
+        if user != geteuid().as_raw() {
+            return Err(TakeError::User(user));
+        }
+        channel.send(&Message::Hello(Hello { state }), &[], REPLY)?;
+        let (Message::Description(description), files) = channel.receive(PREPARE)? else { return Err(TakeError::Unexpected) };
+        Ok(Self { channel, description: *description, files: ReceivedFiles::new(files) })
+    }
+
+    /// The file of the network as it was read last, and the network at present: `own` with the ports of the running network.
+    ///
+    /// # Errors
+    /// [`TakeError::Ports`].
+    pub fn configs(&self, own: &Config) -> Result<(Config, Config), TakeError> {
+        let with = |ports: &[Map<String, Value>]| {
+            let read = Config::from_json(&json!({ "port": ports }), &own.name, std::path::Path::new(""));
+            Ok::<_, TakeError>(Config { ports: read.map_err(TakeError::Ports)?.ports, ..own.clone() })
+        };
+        let now: Vec<_> = self.description.ports.iter().map(|port| port.entry.clone()).collect();
+        Ok((with(&self.description.file_ports)?, with(&now)?))
+    }
+
+    /// The ports of the running network, and the descriptors to which they and [`Self::sockets`] refer.
+    pub fn ports(&mut self) -> (Vec<SavedPort>, &mut ReceivedFiles) {
+        (std::mem::take(&mut self.description.ports), &mut self.files)
+    }
+
+    /// The sockets of the running network, once the descriptors of the ports are taken.
+    pub fn sockets(&mut self) -> TakenSockets {
+        TakenSockets { saved: std::mem::take(&mut self.description.sockets), files: std::mem::take(&mut self.files) }
+    }
+
+    /// The environment by which the service manager of the running network is notified.
+    pub fn service(&self) -> &SavedService {
+        &self.description.service
+    }
+
+    /// Has the running process stop, and starts the ports that are being restored. When this returns, this process serves the network.
+    ///
+    /// # Errors
+    /// A [`TakeError`]; the process is to end at once, and the other one goes on.
+    pub fn complete(mut self, daemon: &Daemon, restoring: Restoring) -> Result<(), TakeError> {
+        restoring.await_restored(REPLY).map_err(TakeError::Session)?;
+        daemon.learn(&self.description.addresses);
+        self.channel.send(&Message::Prepared {}, &[], REPLY)?;
+        let (Message::Go(records), _) = self.channel.receive(PREPARE)? else { return Err(TakeError::Unexpected) };
+        daemon.inherit(&records);
+        restoring.start(daemon, REPLY).map_err(TakeError::Session)?;
+        self.channel.send(&Message::Running {}, &[], REPLY)?;
+        // It ends now; if it does not, its workers stand still all the same.
+        if !self.channel.await_end(REPLY) {
+            tracing::warn!("the process that served the network before has not ended");
+        }
+        Ok(())
+    }
+}
+
+/// Takes the descriptor of the state file.
+pub fn state_file(sockets: &mut TakenSockets) -> Option<File> {
+    sockets.files.take(sockets.saved.state?)
+}

@@ -1,0 +1,394 @@
+//! A running network is taken over by another process without a gap: no frame is lost, none arrives twice, front ends see nothing; and
+//! if the other process fails, the network goes on.
+
+use std::io::Write;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::Path;
+use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use memlane::control::identity::NetFile;
+use memlane::control::{Client, ControlError};
+use memlane::takeover::PROTOCOL;
+use memlane::takeover::channel::{Channel, ChannelError};
+use memlane::takeover::description::{Hello, Message};
+use memlane_rig::guest::{GuestError, SendBuffers, ToyGuest};
+use memlane_rig::memory::MemoryPlan;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::command::{Running, memlane, printed, told, write};
+use crate::common::{TIMEOUT, announce, frame, mac, wait_until};
+
+/// Takeovers in one run; `make prove` makes more.
+fn rounds() -> u64 {
+    std::env::var("MEMLANE_TAKEOVERS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(3)
+}
+
+/// Longest time for what a loaded machine does late.
+const LATE: Duration = Duration::from_secs(60);
+
+fn net(folder: &Path, ports: usize) {
+    let port = |n: usize| format!("[[port]]\nname = \"p{n}\"\nvhost-user = \"p{n}.sock\"\n");
+    let text = format!("workers = 2\ncontrol = \"control\"\n{}", (0..ports).map(port).collect::<String>());
+    write(folder, "net.toml", &text);
+}
+
+fn guest(folder: &Path, index: usize) -> ToyGuest {
+    let builder = ToyGuest::builder().mac(mac(index)).timeout(TIMEOUT).memory(MemoryPlan::new(64 << 20));
+    builder.connect(folder.join(format!("p{index}.sock"))).unwrap()
+}
+
+/// A process takes the network of `folder` over from `running`, which ends.
+fn take_over(folder: &Path, running: &mut Running) {
+    let other = Running::start(memlane(folder, &["up", "net.toml", "--takeover"]));
+    let mut before = std::mem::replace(running, other);
+    assert!(ends(&mut before.0).success());
+}
+
+/// Ends a process that is no child of this one.
+struct Killed(Pid);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGKILL);
+    }
+}
+
+fn ends(process: &mut Child) -> std::process::ExitStatus {
+    let mut status = None;
+    wait_until(
+        || {
+            status = process.try_wait().unwrap();
+            status.is_some()
+        },
+        "a process ends",
+    );
+    status.unwrap()
+}
+
+/// Most frames on their way, fewer than a receive queue has buffers.
+const WINDOW: u64 = 100;
+
+/// Numbered frames from one guest to another, as fast as both can, until it is stopped. A frame that is lost, or that comes twice or
+/// late, ends it with a panic.
+struct Traffic {
+    thread: JoinHandle<(ToyGuest, ToyGuest)>,
+    stop: Arc<AtomicBool>,
+    arrived: Arc<AtomicU64>,
+    /// Longest time without a frame, in microseconds.
+    gap: Arc<AtomicU64>,
+}
+
+/// Counters of all ports, for a failure.
+fn counters(folder: &Path) -> String {
+    let report: serde_json::Value = serde_json::from_str(&printed(folder, &["status", "net.toml", "--json"])).unwrap();
+    report["ports"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|port| format!("{} {} {}\n", port["transmit-frames"], port["receive-frames"], port["drops"]))
+        .collect()
+}
+
+impl Traffic {
+    fn start(folder: &Path, mut from: ToyGuest, mut to: ToyGuest) -> Self {
+        let folder = folder.to_owned();
+        let (stop, arrived, gap): (Arc<AtomicBool>, Arc<AtomicU64>, Arc<AtomicU64>) = Default::default();
+        let (stops, counts, gaps) = (Arc::clone(&stop), Arc::clone(&arrived), Arc::clone(&gap));
+        let thread = std::thread::spawn(move || {
+            let (mut sent, mut expected, mut last) = (0, 0, Instant::now());
+            loop {
+                let stopped = stops.load(Ordering::Relaxed);
+                // The receiver always has buffers: if this thread does not run for a while, no frame is dropped for that.
+                if !stopped && sent < expected + WINDOW {
+                    match from.send(&frame(from.mac(), to.mac(), 64, sent)) {
+                        Ok(_) => sent += 1,
+                        Err(GuestError::NoSendBuffer(_)) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                while let Some(frame) = to.try_receive().unwrap() {
+                    let number = u64::from_be_bytes(frame.bytes[14..22].try_into().unwrap());
+                    assert!(number == expected, "frame {number} instead of {expected}, of {sent}: {}", counters(&folder));
+                    expected += 1;
+                    gaps.fetch_max(last.elapsed().as_micros() as u64, Ordering::Relaxed);
+                    last = Instant::now();
+                }
+                if sent >= expected + WINDOW {
+                    std::thread::yield_now();
+                }
+                counts.store(expected, Ordering::Relaxed);
+                if stopped && expected == sent {
+                    return (from, to);
+                }
+                assert!(last.elapsed() < LATE, "{expected} of {sent} frames arrived: {}", counters(&folder));
+            }
+        });
+        Self { thread, stop, arrived, gap }
+    }
+
+    /// Waits until frames arrive that were sent after this.
+    fn flows(&self) {
+        let before = self.arrived.load(Ordering::Relaxed);
+        wait_until(|| self.thread.is_finished() || self.arrived.load(Ordering::Relaxed) > before + 2000, "frames arrive");
+    }
+
+    fn stop(self) -> (ToyGuest, ToyGuest, u64) {
+        self.stop.store(true, Ordering::Relaxed);
+        let (from, to) = self.thread.join().expect("no frame is lost");
+        (from, to, self.arrived.load(Ordering::Relaxed))
+    }
+}
+
+#[test]
+fn takeovers_under_traffic_lose_no_frame_and_double_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    net(folder, 3);
+    let mut running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let [mut a, mut b, mut c] = [0, 1, 2].map(|index| guest(folder, index));
+    announce(&mut [&mut a, &mut b, &mut c]);
+    let traffic = Traffic::start(folder, a, b);
+    for _ in 0..rounds() {
+        traffic.flows();
+        take_over(folder, &mut running);
+    }
+    traffic.flows();
+    println!("longest gap: {} us", traffic.gap.load(Ordering::Relaxed));
+    let (a, b, arrived) = traffic.stop();
+    assert!(a.connected() && b.connected() && c.connected());
+    // Learned addresses went along: nothing was flooded.
+    assert!(c.try_receive().unwrap().is_none());
+    // And so did the counters; each guest has sent one frame to be known.
+    let report: serde_json::Value = serde_json::from_str(&printed(folder, &["status", "net.toml", "--json"])).unwrap();
+    let counter = |port: usize, name: &str| report["ports"][port][name].as_u64();
+    assert_eq!((counter(0, "transmit-frames"), counter(1, "receive-frames")), (Some(arrived + 1), Some(arrived + 2)), "{report}");
+    // The sockets are those of the process that runs, and it removes them in the end.
+    drop(c);
+    let mut again = guest(folder, 2);
+    let mut a = a;
+    a.send(&frame(a.mac(), [0xff; 6], 60, 7)).unwrap();
+    assert_eq!(again.receive(TIMEOUT).unwrap().bytes, frame(a.mac(), [0xff; 6], 60, 7));
+    printed(folder, &["down", "net.toml"]);
+    assert!(ends(&mut running.0).success());
+    assert!(!folder.join("p0.sock").exists() && !folder.join("control").exists());
+}
+
+fn client(folder: &Path) -> Client {
+    Client::new(&folder.join("control"))
+}
+
+fn channel(folder: &Path) -> Channel {
+    Channel::new(client(folder).upgrade("/v1/takeover", PROTOCOL).unwrap())
+}
+
+/// A channel on which this process has asked for the network.
+fn asked(folder: &Path, state: Option<&str>) -> Channel {
+    let mut channel = channel(folder);
+    channel.send(&Message::Hello(Hello { state: state.map(Into::into) }), &[], TIMEOUT).unwrap();
+    channel
+}
+
+#[test]
+fn a_process_that_fails_to_take_over_leaves_the_network_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    net(folder, 2);
+    let mut running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let [mut a, mut b] = [0, 1].map(|index| guest(folder, index));
+    announce(&mut [&mut a, &mut b]);
+    let traffic = Traffic::start(folder, a, b);
+    let goes_on = |what: &str| {
+        traffic.flows();
+        assert!(!traffic.thread.is_finished(), "{what}");
+    };
+    let refused = |channel: &mut Channel, cause: &str| match channel.receive(LATE) {
+        Err(ChannelError::Failed(told)) => assert!(told.contains(cause), "{told}"),
+        other => panic!("{other:?}"),
+    };
+
+    let mut stream = client(folder).upgrade("/v1/takeover", PROTOCOL).unwrap();
+    stream.write_all(&[b'x'; 64]).unwrap();
+    refused(&mut Channel::new(stream), "does not speak the takeover protocol");
+    let mut stream = client(folder).upgrade("/v1/takeover", PROTOCOL).unwrap();
+    let mut hello = Message::Hello(Hello::default()).encode(0).unwrap();
+    hello[8] = 200;
+    stream.write_all(&hello).unwrap();
+    refused(&mut Channel::new(stream), "takeover format is 200");
+    refused(&mut asked(folder, Some("/a/state")), "the network runs without --state");
+    goes_on("garbage, another format, another state file");
+
+    // One that hangs, and another beside it.
+    let mut hangs = asked(folder, None);
+    assert!(matches!(hangs.receive(LATE).unwrap(), (Message::Description(_), _)));
+    refused(&mut asked(folder, None), "another process is taking the network over already");
+    goes_on("a process hangs");
+    drop(hangs);
+    goes_on("a process ended before it was prepared");
+
+    // One that ends when the network stands still, and has served nothing.
+    let mut late = asked(folder, None);
+    let (message, files) = late.receive(LATE).unwrap();
+    let Message::Description(description) = message else { panic!("{message:?}") };
+    assert!(description.ports.len() == 2 && files.len() > 10);
+    late.send(&Message::Prepared {}, &[], TIMEOUT).unwrap();
+    assert!(matches!(late.receive(LATE).unwrap(), (Message::Go(records), _) if records.len() == 2));
+    let before = traffic.arrived.load(Ordering::Relaxed);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(traffic.arrived.load(Ordering::Relaxed) <= before + 512, "the data path stands still");
+    drop((late, files));
+    goes_on("a process ended before it served");
+
+    // Processes that end with an error.
+    write(folder, "other.toml", &std::fs::read_to_string(folder.join("net.toml")).unwrap());
+    let output = memlane(folder, &["up", "other.toml", "--takeover"]).output().unwrap();
+    assert!(output.status.code() == Some(1) && told(&output).contains("not the network of"), "{}", told(&output));
+    let output = memlane(folder, &["up", "net.toml", "--takeover", "--state", "s"]).output().unwrap();
+    assert!(output.status.code() == Some(1) && told(&output).contains("runs without --state"), "{}", told(&output));
+    assert!(running.lives());
+    goes_on("processes that fail");
+    let file = NetFile::at(&folder.join("other.toml")).unwrap();
+    let other = client(folder).about(Some(file)).upgrade("/v1/takeover", PROTOCOL);
+    assert!(matches!(other, Err(ControlError::Refused(_))), "{other:?}");
+
+    // And then one that does.
+    take_over(folder, &mut running);
+    goes_on("it was taken over");
+    let (a, b, _) = traffic.stop();
+    assert!(a.connected() && b.connected());
+}
+
+#[test]
+fn a_network_that_does_not_run_or_cannot_be_handed_over_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    net(folder, 1);
+    let output = memlane(folder, &["up", "net.toml", "--takeover"]).output().unwrap();
+    assert!(output.status.code() == Some(1) && told(&output).contains("cannot connect to the control socket"), "{}", told(&output));
+}
+
+#[test]
+fn the_service_manager_learns_of_the_process_that_took_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    net(folder, 1);
+    let manager = UnixDatagram::bind(folder.join("notify")).unwrap();
+    manager.set_read_timeout(Some(LATE)).unwrap();
+    let next = || {
+        let mut text = [0; 256];
+        let length = manager.recv(&mut text).expect("a notification");
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    };
+    let mut command = memlane(folder, &["up", "net.toml", "--state", "state"]);
+    command.env("NOTIFY_SOCKET", folder.join("notify"));
+    let mut running = Running::start(command);
+    assert!(next().starts_with("READY=1\n"));
+    for _ in 0..2 {
+        // Started from a shell, which knows no service manager.
+        let mut command = memlane(folder, &["up", "net.toml", "--state", "state", "--takeover"]);
+        command.env_remove("NOTIFY_SOCKET");
+        let other = Running::start(command);
+        assert_eq!(next(), format!("MAINPID={}", other.0.id()));
+        assert!(next().starts_with("READY=1\n"));
+        assert!(ends(&mut std::mem::replace(&mut running, other).0).success());
+    }
+    // By a signal, the program is started in the unit of the service manager.
+    kill(Pid::from_raw(running.0.id() as i32), Signal::SIGUSR2).unwrap();
+    let main = next();
+    let pid: i32 = main.strip_prefix("MAINPID=").unwrap_or_else(|| panic!("{main}")).parse().unwrap();
+    assert!(next().starts_with("READY=1\n"));
+    assert!(ends(&mut running.0).success());
+    let _guard = Killed(Pid::from_raw(pid));
+    // The state file is the running process's, and no other network's.
+    printed(folder, &["attach", "net.toml", "n", "--null"]);
+    assert!(std::fs::read_to_string(folder.join("state")).unwrap().contains("null = true"));
+    write(folder, "second.toml", "control = \"second\"\n");
+    let output = memlane(folder, &["up", "second.toml", "--state", "state"]).output().unwrap();
+    assert!(told(&output).contains("is in use by"), "{}", told(&output));
+}
+
+/// Half of the ports have guests. `make prove` takes a thousand, and judges the time.
+#[test]
+fn many_ports_are_handed_over_at_once() {
+    let many: Option<usize> = std::env::var("MEMLANE_TAKEOVER_PORTS").ok().and_then(|ports| ports.parse().ok());
+    let ports = many.unwrap_or(16);
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let null = |n: usize| format!("[[port]]\nname = \"n{n}\"\nnull = true\n");
+    let port = |n: usize| format!("[[port]]\nname = \"p{n}\"\nvhost-user = \"p{n}.sock\"\n");
+    let text: String = (0..ports / 2).map(|n| null(n) + &port(n)).collect();
+    write(folder, "net.toml", &format!("workers = 2\ncontrol = \"control\"\n{text}"));
+    let log = |name: &str| std::fs::File::create(folder.join(name)).unwrap();
+    let mut command = memlane(folder, &["up", "net.toml"]);
+    command.stderr(log("log"));
+    let mut running = Running::start(command);
+    let small = |index: usize| {
+        let builder = ToyGuest::builder()
+            .mac(mac(index))
+            .timeout(TIMEOUT)
+            .memory(MemoryPlan::new(2 << 20))
+            .ring_size(64)
+            .send_buffers(SendBuffers { count: 32, size: 2048 });
+        builder.connect(folder.join(format!("p{index}.sock"))).unwrap()
+    };
+    let mut guests: Vec<ToyGuest> = (0..ports / 2).map(small).collect();
+    let mut command = memlane(folder, &["up", "net.toml", "--takeover"]);
+    command.stderr(log("log-after"));
+    let other = Running::start(command);
+    assert!(ends(&mut std::mem::replace(&mut running, other).0).success());
+    let log = std::fs::read_to_string(folder.join("log")).unwrap();
+    let told = log.lines().find(|line| line.contains("handed over")).unwrap_or_else(|| panic!("{log}"));
+    println!("{ports} ports: {told}");
+    if many.is_some() {
+        let after = |key: &str| -> u64 {
+            let rest = told.split(&format!("{key}=")).nth(1).unwrap();
+            rest.split_whitespace().next().unwrap().trim_end_matches(char::is_alphabetic).parse().unwrap()
+        };
+        assert!(after("milliseconds") < 500 && after("standstill_ms") < 50, "{told}");
+    }
+    // Every guest is served: one frame from each reaches the next.
+    for index in 0..guests.len() {
+        let next = (index + 1) % guests.len();
+        let hello = frame(mac(index), [0xff; 6], 60, index as u64);
+        guests[index].send(&hello).unwrap();
+        assert_eq!(guests[next].receive(TIMEOUT).unwrap().bytes, hello);
+        for guest in &mut guests {
+            while guest.try_receive().unwrap().is_some() {}
+        }
+    }
+}
+
+/// Cloud Hypervisor waits for a minute while it is refused; other front ends give up where the path is missing.
+#[test]
+fn after_a_crash_a_front_end_is_refused_until_it_is_served_and_never_misses_the_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    net(folder, 1);
+    let mut running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let (stop, path) = (Arc::new(AtomicBool::new(false)), folder.join("p0.sock"));
+    let stops = Arc::clone(&stop);
+    let connects = std::thread::spawn(move || {
+        let mut refused = 0;
+        while !stops.load(Ordering::Relaxed) {
+            match UnixStream::connect(&path) {
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => refused += 1,
+                // The queue of connections to be accepted is full.
+                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        refused
+    });
+    for _ in 0..5 {
+        running.0.kill().unwrap();
+        running.0.wait().unwrap();
+        running = Running::start(memlane(folder, &["up", "net.toml"]));
+    }
+    stop.store(true, Ordering::Relaxed);
+    assert!(connects.join().unwrap() > 0);
+}
