@@ -154,7 +154,7 @@ impl Ipv6 {
         let (mut protocol, mut at, mut fragment) = (self.next, IPV6_HEADER, Fragment::Whole);
         loop {
             if !is_extension(protocol) {
-                let has_start = at < packet.len() || protocol == NO_NEXT_HEADER;
+                let has_start = at < packet.len() || (at == packet.len() && protocol == NO_NEXT_HEADER);
                 return if has_start { Upper::Header { protocol, at, fragment } } else { Upper::Beyond };
             }
             let Some(header) = array::<8>(packet, at) else { return Upper::Beyond };
@@ -330,6 +330,7 @@ mod tests {
         assert_eq!(upper(0, &[ICMPV6, 0]), Upper::Beyond);
         assert_eq!(upper(ICMPV6, &[]), Upper::Beyond);
         assert_eq!(upper(59, &[]), header(59, 40, Fragment::Whole), "no next header");
+        assert_eq!(upper(51, &[59, 9, 0, 0, 0, 0, 0, 0]), Upper::Beyond, "no next header, behind the packet");
     }
 
     #[test]
