@@ -245,6 +245,29 @@ def test_a_table_with_small_and_large_values_gives_each_row_its_unit() -> None:
     assert (wide.unit, [row[1][0].main for row in wide.rows]) == ("", ["2.00 Gbit/s", "5.00 Mbit/s"])
 
 
+def test_each_path_is_shown_at_the_placement_that_is_best_for_it() -> None:
+    rates = {("bridge", "one"): 3e9, ("bridge", "two"): 1e9, ("memlane", "one"): 2e9, ("memlane", "two"): 6e9}
+
+    def values(labels: dict[str, str]) -> dict[str, float]:
+        return {"throughput": rates[labels["path"], labels["cpus"]], "rtt_p50": 1e-4, "cpu": 1.0}
+
+    place = {"one": {"place": {"clients": 0, "servers": 0, "network": 0}}, "two": {}}
+    vary = {"path": ["bridge", "memlane"], "cpus": place}
+    made = made_up.result(values, vary=vary, best_over="cpus", paper=[], expect=[])
+    (best,) = summary.at_best(made, "throughput")
+    assert best.chosen == {"bridge": "one", "memlane": "two"}
+    ratio = best.contrasts["memlane", "bridge"].ratio
+    assert ratio is not None
+    assert ratio.estimate == pytest.approx(2.0)
+    table = tables.at_best(made, "throughput")
+    assert table is not None
+    assert table.rows[0][1].endswith("), one")
+    assert "each at the best of cpus" in page.render(made_up.record("made_up"), [made])
+    assert list(summary.at_best(made_up.result(), "throughput")) == []
+    with pytest.raises(LabError, match="best_over: there is no dimension 'cpu'; there are: path, load"):
+        plan.variants(Experiment.model_validate(made_up.STATED | {"best_over": "cpu"}))
+
+
 def test_drops_are_shown_by_reason() -> None:
     result = made_up.result()
     assert tables.drops(result) is None

@@ -130,6 +130,8 @@ class Experiment(Strict):
     """The host that is measured: this one by its clock, or an emulated one by its instructions."""
     placements_apart: bool = False
     """Whether the report also tells samples apart by how far the host's CPUs were from each other."""
+    best_over: str = ""
+    """A dimension, such as the placement on CPUs, at whose best label each compared label is shown once more."""
     setting: dict[str, Any]
     """Common to all variants; keys below."""
     vary: dict[str, list[Any] | dict[str, dict[str, Any]]] = {}

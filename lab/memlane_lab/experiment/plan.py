@@ -206,6 +206,8 @@ def _wrong_labels(experiment: Experiment) -> Iterator[str]:
             if experiment.compare in dimensions
         ),
     ]
+    if experiment.best_over and experiment.best_over not in dimensions:
+        yield f"best_over: there is no dimension {experiment.best_over!r}; there are: {', '.join(dimensions)}"
     for place, (name, label) in mentioned:
         if label not in dimensions.get(name, {}):
             yield f"{place}: no {name} is labelled {label!r}"

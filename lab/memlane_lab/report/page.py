@@ -173,6 +173,7 @@ def _section(
             *counted_plots.tables(result),
             *(profile_plots.tables(profiled) if profiled else ()),
             *_placements(result),
+            *filter(None, (tables.at_best(result, name) for name in asked.measures)),
             *filter(None, (tables.drops(result),)),
         ],
         sampled=_sampled(profiled) if profiled else "",

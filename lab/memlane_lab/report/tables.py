@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from rich.table import Table
 
 from memlane_lab.experiment.experiment import PaperFigure, measure
+from memlane_lab.experiment.labels import words
 from memlane_lab.meters import placement
 from memlane_lab.results import summary
 from memlane_lab.results.agreement import Both, Headline
 from memlane_lab.results.results import ExperimentResult
-from memlane_lab.results.summary import Cell, Contrast, Row, Sensitivity, Verdict
+from memlane_lab.results.summary import AtBest, Cell, Contrast, Row, Sensitivity, Verdict
 from memlane_lab.statistics.measures import Measure, Scale, scale, significant
 from memlane_lab.statistics.stats import Interval
 
@@ -141,6 +142,34 @@ def paper(figure: PaperFigure) -> str:
     """A source's figure with its unit, and the quantity that it measures."""
     value = scale(measure(figure.measure).unit, [figure.value]).text(figure.value)
     return f"{value} ({figure.what})" if figure.what else value
+
+
+def at_best(result: ExperimentResult, name: str) -> Breakdown | None:
+    """A measure of each compared label where it is best; None where the experiment asks for no such table."""
+    found = list(summary.at_best(result, name))
+    if not found:
+        return None
+    used = scale(measure(name).unit, [cell.interval.estimate for each in found for cell in each.cells.values()
+                                      if cell.interval])  # fmt: skip
+    compared, ratios = summary.labels(result.experiment), summary.pairs(result.experiment)
+    rows = [
+        [
+            words(each.group) or "all",
+            *(_at(each, label, used) for label in compared),
+            *(_ratio(each.contrasts.get(pair)).line for pair in ratios),
+        ]
+        for each in found
+    ]
+    over = result.experiment.best_over.replace("_", " ")
+    title = f"{measure(name).title}: each at the best of {over}, which stands behind it"
+    return Breakdown(title, ["", *compared, *(f"{label} / {base}" for label, base in ratios)], rows)
+
+
+def _at(best: AtBest, label: str, used: Scale) -> str:
+    """A label's figure where it is best, and where that is."""
+    if label not in best.cells:
+        return "-"
+    return f"{_cell(best.cells[label], used, used.unit).line}, {best.chosen[label]}"
 
 
 def by_placement(result: ExperimentResult, name: str) -> Breakdown | None:

@@ -30,8 +30,11 @@ ALIKE = 1.05
 
 _OF_MACHINE = ("cpu", "cpus", "memory", "kernel", "governor", "sysctls")
 _FREE = frozenset(
-    {"repeat", "paper", "expect", "title", "question", "source", "found", "reading", "measures", "skip", "baseline"}
-)
+    {
+        "repeat", "paper", "expect", "title", "question", "source", "found", "reading", "measures", "skip", "baseline",
+        "best_over",
+    }
+)  # fmt: skip
 """Keys of an experiment that do not change its samples."""
 
 

@@ -236,6 +236,52 @@ def _row(result: ExperimentResult, group: Labels, measure: str) -> Row:
     return Row(measure, group, cells, contrasts)
 
 
+@dataclass(frozen=True)
+class AtBest:
+    """Compared labels, each at that label of another dimension that is best for it."""
+
+    group: Labels
+    """Without the compared dimension and the other one."""
+    chosen: dict[str, str]
+    """The best label of the other dimension, by compared label."""
+    cells: dict[str, Cell]
+    contrasts: dict[tuple[str, str], Contrast]
+
+
+def at_best(result: ExperimentResult, measure: str) -> Iterator[AtBest]:
+    """Each group with every compared label at its best; nothing where the experiment names no such dimension.
+
+    The best is that of the medians of the same samples, for all alike.
+    """
+    asked, found = result.experiment, measure_of(measure)
+    if not asked.best_over or found.better is Better.NEITHER:
+        return
+    groups: dict[str, tuple[Labels, list[Row]]] = {}
+    for row in rows(result, measure):
+        group = {name: label for name, label in row.group.items() if name != asked.best_over}
+        groups.setdefault(words(group), (group, []))[1].append(row)
+    for group, members in groups.values():
+        best = {label: _best(members, label, found.better) for label in labels(asked)}
+        chosen = {label: row for label, row in best.items() if row}
+        variants = {label: _labelled(asked, row.group, label) for label, row in chosen.items()}
+        yield AtBest(
+            group,
+            {label: row.group[asked.best_over] for label, row in chosen.items()},
+            {label: row.cells[label] for label, row in chosen.items()},
+            {
+                (label, base): _contrast(result, measure, variants[label], variants[base])
+                for label, base in pairs(asked)
+                if label in chosen and base in chosen
+            },
+        )
+
+
+def _best(members: Sequence[Row], label: str, better: Better) -> Row | None:
+    known = [(cell.interval.estimate, row) for row in members if (cell := row.cells[label]).interval]
+    sign = 1 if better is Better.MORE else -1
+    return max(known, key=lambda each: sign * each[0], default=(0.0, None))[1]
+
+
 def pairs(experiment: Experiment) -> list[tuple[str, str]]:
     """Which labels are compared: each that is no baseline with each that is one."""
     found = labels(experiment)
