@@ -5,7 +5,7 @@
 //! 2. [`NetHeader`]: the virtio-net header before the frame: offload requests and promises.
 //! 3. `Packet` makes frames: [`Packet::frame`] complete, [`Packet::partial`] with a checksum left to the device,
 //!    [`Packet::gso`] with the segmentation left to it; [`Packet::segments`] are the segments that must come out of that.
-//! 4. [`check`]: whether a received frame (with its header) is sound: lengths, checksums, promises.
+//! 4. [`mod@check`]: whether a received frame (with its header) is sound: lengths, checksums, promises.
 //! 5. [`control`]: ARP, neighbour discovery and ping, as far as a toy guest answers them.
 
 mod check;

@@ -4,8 +4,8 @@
 //! 2. [`check`]: every mistake in the file, each with its line: [`syntax`], text that is no TOML; [`shape`], each value by
 //!    itself, in [`words`] and [`quantity`]s; then values against each other.
 //! 3. [`Config`]: the checked configuration for the rest of the program.
-//! 4. [`file`]: the file as text, not while it is being written. [`uplink`]: uplinks of segments to other hosts.
-//! 5. [`claim`]: resources that only one port can have. [`renamed`]: old keys and their new names. [`json`]: the same keys as
+//! 4. [`mod@file`]: the file as text, not while it is being written. [`uplink`]: uplinks of segments to other hosts.
+//! 5. [`claim`]: resources that only one port can have. [`mod@renamed`]: old keys and their new names. [`json`]: the same keys as
 //!    JSON, for running networks. [`difference`]: the changes from one configuration to another.
 
 pub mod check;
