@@ -6,6 +6,7 @@
 //! - [`null`], [`loopback`]: no other side: sinks and echoes for measurements, and examples of a back end.
 
 #![deny(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub(crate) use memlane_dataplane::{cpu_time, id, network, pool, port, stats, worker};
 #[cfg(test)]

@@ -14,7 +14,7 @@ use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 ///
 /// # Errors
 /// The error of recvmsg(2); ENOBUFS if there were more descriptors.
-pub fn receive<const MOST: usize>(stream: &UnixStream, bytes: &mut [u8], files: &mut Vec<File>) -> io::Result<usize> {
+pub(crate) fn receive<const MOST: usize>(stream: &UnixStream, bytes: &mut [u8], files: &mut Vec<File>) -> io::Result<usize> {
     let mut vector = [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }];
     let mut descriptors = [-1; MOST];
     // SAFETY: the vector points to `bytes`, which are ours and may hold anything.
@@ -26,7 +26,7 @@ pub fn receive<const MOST: usize>(stream: &UnixStream, bytes: &mut [u8], files: 
 }
 
 /// Requests to `/dev/xen/gntdev`, `gntalloc` and `evtchn` (`include/uapi/xen/` of Linux), with the structures that they take.
-pub mod xen {
+pub(crate) mod xen {
     use std::fs::File;
     use std::io;
     use std::os::fd::AsRawFd;
@@ -61,12 +61,13 @@ pub mod xen {
         }
 
         /// Whether the copy succeeded (GNTST_okay).
-        pub fn is_done(&self) -> bool {
+        pub(crate) fn is_done(&self) -> bool {
             self.status == 0
         }
 
         /// Sets whether the copy succeeded.
-        pub fn set_done(&mut self, done: bool) {
+        #[cfg(any(test, feature = "testing"))]
+        pub(crate) fn set_done(&mut self, done: bool) {
             self.status = if done { 0 } else { Self::NOT_DONE };
         }
     }
@@ -129,7 +130,7 @@ pub mod xen {
     ///
     /// # Errors
     /// The error of the ioctl.
-    pub fn prepare_grant(gntdev: &File, domain: u16, reference: u32) -> io::Result<u64> {
+    pub(crate) fn prepare_grant(gntdev: &File, domain: u16, reference: u32) -> io::Result<u64> {
         let mut map = Map { count: 1, pad: 0, index: 0, domain: domain.into(), reference };
         // SAFETY: IOCTL_GNTDEV_MAP_GRANT_REF takes this structure.
         unsafe { request(gntdev, code::<Map>(b'G', 0), &mut map) }?;
@@ -140,7 +141,7 @@ pub mod xen {
     ///
     /// # Errors
     /// The error of the ioctl.
-    pub fn end_grant(gntdev: &File, index: u64) -> io::Result<()> {
+    pub(crate) fn end_grant(gntdev: &File, index: u64) -> io::Result<()> {
         // SAFETY: IOCTL_GNTDEV_UNMAP_GRANT_REF takes this structure.
         unsafe { request(gntdev, code::<Unmap>(b'G', 1), &mut Unmap { index, count: 1, pad: 0 }) }.map(drop)
     }
@@ -149,7 +150,7 @@ pub mod xen {
     ///
     /// # Errors
     /// The error of the ioctl; some copies may have been made.
-    pub fn copy_grants(gntdev: &File, copies: &mut [GrantCopy]) -> io::Result<()> {
+    pub(crate) fn copy_grants(gntdev: &File, copies: &mut [GrantCopy]) -> io::Result<()> {
         let mut argument = Copies { count: copies.len() as u32, segments: copies.as_mut_ptr() };
         // SAFETY: IOCTL_GNTDEV_GRANT_COPY takes this structure; the kernel reads and writes so many segments, which are borrowed
         // for the call and name no memory of ours.
@@ -160,7 +161,7 @@ pub mod xen {
     ///
     /// # Errors
     /// The error of the ioctl.
-    pub fn grant_page(gntalloc: &File, domain: u16) -> io::Result<(u64, u32)> {
+    pub(crate) fn grant_page(gntalloc: &File, domain: u16) -> io::Result<(u64, u32)> {
         let mut allocate = Allocate { domain, flags: 1, count: 1, index: 0, reference: 0 };
         // SAFETY: IOCTL_GNTALLOC_ALLOC_GREF takes this structure, for one page.
         unsafe { request(gntalloc, code::<Allocate>(b'G', 5), &mut allocate) }?;
@@ -171,7 +172,7 @@ pub mod xen {
     ///
     /// # Errors
     /// The error of the ioctl.
-    pub fn bind_channel(evtchn: &File, domain: u16, port: u32) -> io::Result<u32> {
+    pub(crate) fn bind_channel(evtchn: &File, domain: u16, port: u32) -> io::Result<u32> {
         // SAFETY: IOCTL_EVTCHN_BIND_INTERDOMAIN takes this structure.
         unsafe { request(evtchn, code::<Bind>(b'E', 1), &mut Bind { domain: domain.into(), port }) }
     }
@@ -180,7 +181,7 @@ pub mod xen {
     ///
     /// # Errors
     /// The error of the ioctl.
-    pub fn notify_channel(evtchn: &File, port: u32) -> io::Result<()> {
+    pub(crate) fn notify_channel(evtchn: &File, port: u32) -> io::Result<()> {
         let mut port = port;
         // SAFETY: IOCTL_EVTCHN_NOTIFY takes a port number.
         unsafe { request(evtchn, code::<u32>(b'E', 4), &mut port) }.map(drop)

@@ -43,6 +43,7 @@
 //! each rule of a vhost-user back end is kept.
 
 #![deny(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub use memlane_dataplane::{
     cpu_time, egress, handover, id, link, network, policy, port, segment, settings, shared, stats, table, tap, verdict, weight,

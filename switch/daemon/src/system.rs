@@ -13,7 +13,7 @@ use crate::memory::Region;
 
 /// Whether a program has the regular file `file`, which is open for reading here, open for writing (probed by a lease); `None` if
 /// the kernel refuses the lease: the file is another user's, or on a file system without leases.
-pub fn is_open_for_writing(file: &File) -> Option<bool> {
+pub(crate) fn is_open_for_writing(file: &File) -> Option<bool> {
     /// fcntl(2): the signal sent when another process opens the file; the number is Linux's, the same on all architectures.
     const F_SETSIG: libc::c_int = 10;
     let fd = file.as_raw_fd();
@@ -33,7 +33,7 @@ pub fn is_open_for_writing(file: &File) -> Option<bool> {
 
 /// A virtual machine with a page as its only memory, at the page's guest address. Both are dropped together, the machine first.
 #[derive(Debug)]
-pub struct Machine {
+pub(crate) struct Machine {
     /// The machine.
     pub machine: VmFd,
     _page: Region,
@@ -44,7 +44,7 @@ impl Machine {
     ///
     /// # Errors
     /// The error of the kernel.
-    pub fn new(machine: VmFd, page: Region) -> Result<Self, kvm_ioctls::Error> {
+    pub(crate) fn new(machine: VmFd, page: Region) -> Result<Self, kvm_ioctls::Error> {
         let region = kvm_userspace_memory_region {
             slot: 0,
             flags: 0,

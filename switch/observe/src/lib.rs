@@ -9,6 +9,7 @@
 //! - [`events`]: a bounded ring of recent events.
 
 #![deny(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub mod bpf;
 pub mod events;

@@ -317,8 +317,6 @@ impl fmt::Debug for NetHeader {
 impl NetHeader {
     /// Bytes with `num_buffers`: VERSION_1 or MRG_RXBUF.
     pub const SIZE: usize = 12;
-    /// Bytes without: the legacy interface.
-    pub const LEGACY_SIZE: usize = 10;
     /// Flag: the checksum is the pseudo-header's only.
     pub const NEEDS_CSUM: u8 = 1;
     /// Flag: the checksum was verified.

@@ -81,6 +81,7 @@
 //! ```
 
 #![deny(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub mod budget;
 pub mod copy;

@@ -38,7 +38,7 @@ const RINGS: u32 = 2 * MAX_PAIRS as u32 + 1;
 const SLOTS: u64 = 509;
 
 /// One connection's view of a port.
-pub struct Device {
+pub(super) struct Device {
     network: Arc<Network>,
     settings: DeviceSettings,
     /// The features offered to the guest, fixed for as long as this connection lasts.
@@ -92,7 +92,7 @@ fn refuse(cause: impl ToString) -> Error {
 
 impl Device {
     /// A device without memory, features or queues.
-    pub fn new(network: Arc<Network>, settings: DeviceSettings) -> Self {
+    pub(super) fn new(network: Arc<Network>, settings: DeviceSettings) -> Self {
         Self {
             network,
             offer: settings.port.offer(),
@@ -142,7 +142,7 @@ impl Device {
 
     /// Takes the guest's violation since the last call. It quarantines the port, but its front end, which only passed it on,
     /// stays connected.
-    pub fn take_fault(&mut self) -> Option<String> {
+    pub(crate) fn take_fault(&mut self) -> Option<String> {
         self.fault.take()
     }
 
@@ -159,7 +159,7 @@ impl Device {
     }
 
     /// Whether there is a violation to take.
-    pub fn has_fault(&self) -> bool {
+    pub(crate) fn has_fault(&self) -> bool {
         self.fault.is_some()
     }
 
@@ -173,7 +173,7 @@ impl Device {
     }
 
     /// Protocol features that the front end agreed to.
-    pub fn agreed_protocol(&self) -> VhostUserProtocolFeatures {
+    pub(crate) fn agreed_protocol(&self) -> VhostUserProtocolFeatures {
         VhostUserProtocolFeatures::from_bits_truncate(self.protocol)
     }
 
@@ -181,7 +181,7 @@ impl Device {
     ///
     /// # Errors
     /// Below 68 (RFC 791) or above the offered MTU.
-    pub fn set_mtu(&mut self, mtu: u64) -> Result<()> {
+    pub(super) fn set_mtu(&mut self, mtu: u64) -> Result<()> {
         let most = u64::from(self.offer.mtu.unwrap_or(u16::MAX));
         if (68..=most).contains(&mtu) {
             Ok(())
@@ -194,7 +194,7 @@ impl Device {
     ///
     /// # Errors
     /// Always. The port goes to quarantine; the front end stays connected.
-    pub fn refuse_translation(&mut self) -> Result<()> {
+    pub(crate) fn refuse_translation(&mut self) -> Result<()> {
         self.broken = Some(0);
         self.fault = Some(VringError::Translated.to_string());
         Err(refuse(VringError::Translated))
@@ -202,7 +202,7 @@ impl Device {
 
     /// SEND_RARP: broadcasts the guest's MAC address on its segment, so that MAC learning finds its new place (after a
     /// migration).
-    pub fn send_rarp(&mut self, address: u64) {
+    pub(super) fn send_rarp(&mut self, address: u64) {
         let [a, b, c, d, e, f, _, _] = address.to_le_bytes();
         self.limit_control_rate();
         self.network.announce(&self.settings.port, MacAddress::new([a, b, c, d, e, f]));
@@ -214,12 +214,12 @@ impl Device {
     }
 
     /// GET_STATUS.
-    pub fn status(&self) -> u8 {
+    pub(super) fn status(&self) -> u8 {
         self.status
     }
 
     /// SET_STATUS: zero resets the device (virtio 1.4, section 2.1).
-    pub fn set_status(&mut self, status: u8) {
+    pub(super) fn set_status(&mut self, status: u8) {
         self.status = status;
         if status == 0 {
             self.stop_rings();

@@ -240,7 +240,7 @@ impl Agreed {
     }
 
     /// Whether the front end may translate the device's addresses (vIOMMU).
-    pub fn access_platform(self) -> bool {
+    pub(crate) fn access_platform(self) -> bool {
         self.has(ACCESS_PLATFORM)
     }
 

@@ -21,9 +21,9 @@ use crate::system;
 /// Bytes of a header.
 pub const HEADER: usize = 12;
 /// Most bytes of a payload; all defined messages are far shorter.
-pub const MAX_PAYLOAD: usize = 4096 - HEADER;
+pub(crate) const MAX_PAYLOAD: usize = 4096 - HEADER;
 /// Most file descriptors of a message: one for each region of SET_MEM_TABLE.
-pub const MAX_DESCRIPTORS: usize = 32;
+pub(crate) const MAX_DESCRIPTORS: usize = 32;
 
 /// A message from the front end.
 #[derive(Debug)]

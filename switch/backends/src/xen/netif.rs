@@ -228,19 +228,19 @@ impl Request {
 }
 
 /// A receive request: its id and its grant.
-pub fn rx_request(bytes: [u8; RX_SLOT]) -> (u16, u32) {
+pub(crate) fn rx_request(bytes: [u8; RX_SLOT]) -> (u16, u32) {
     let [a, b, _, _, e, f, g, h] = bytes;
     (u16::from_le_bytes([a, b]), u32::from_le_bytes([e, f, g, h]))
 }
 
 /// A receive response: the number of bytes, from the page's first on, or a negative status.
-pub fn rx_response(id: u16, flags: u16, status: i16) -> [u8; RX_SLOT] {
+pub(crate) fn rx_response(id: u16, flags: u16, status: i16) -> [u8; RX_SLOT] {
     let ([a, b], [c, d], [e, f]) = (id.to_le_bytes(), flags.to_le_bytes(), status.to_le_bytes());
     [a, b, 0, 0, c, d, e, f]
 }
 
 /// A transmit response.
-pub fn tx_response(id: u16, status: i16) -> [u8; 4] {
+pub(crate) fn tx_response(id: u16, status: i16) -> [u8; 4] {
     let ([a, b], [c, d]) = (id.to_le_bytes(), status.to_le_bytes());
     [a, b, c, d]
 }

@@ -124,7 +124,7 @@ impl Xenstore {
     ///
     /// # Errors
     /// xenstored does not tell it.
-    pub fn own_domain(&mut self) -> Result<Domain, XenError> {
+    pub(crate) fn own_domain(&mut self) -> Result<Domain, XenError> {
         // dom0 may have no such key.
         let text = self.read("domid").map_err(XenError::Store)?;
         Ok(text.and_then(|text| text.trim().parse().ok()).unwrap_or(0))

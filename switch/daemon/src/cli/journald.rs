@@ -16,7 +16,7 @@ const SOCKET: &str = "/run/systemd/journal/socket";
 
 /// Writes log lines of a network to the journal.
 #[derive(Debug)]
-pub struct Journald {
+pub(super) struct Journald {
     socket: UnixDatagram,
     path: PathBuf,
     network: String,
@@ -25,7 +25,7 @@ pub struct Journald {
 impl Journald {
     /// For the `network` of this process, if systemd has connected its standard error to the journal (JOURNAL_STREAM of
     /// systemd.exec(5)).
-    pub fn behind_stderr(network: &str) -> Option<Self> {
+    pub(super) fn behind_stderr(network: &str) -> Option<Self> {
         let status = fstat(io::stderr()).ok()?;
         let is_journal =
             std::env::var("JOURNAL_STREAM").is_ok_and(|stream| stream == format!("{}:{}", status.st_dev, status.st_ino));

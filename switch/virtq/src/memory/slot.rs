@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 
 /// See the module.
 #[derive(Debug)]
-pub struct Slot {
+pub(super) struct Slot {
     /// Odd while the range changes.
     version: AtomicU32,
     start: AtomicUsize,
@@ -24,18 +24,18 @@ impl Slot {
     /// One that is free.
     #[cfg(not(loom))]
     #[allow(clippy::new_without_default, reason = "made for a table that is there before anything runs")]
-    pub const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self { version: AtomicU32::new(0), start: AtomicUsize::new(0), length: AtomicUsize::new(0), lost: AtomicBool::new(false) }
     }
 
     /// Takes a free slot for `length` bytes at address `start`. Callers serialize `take` and `free`.
-    pub fn take(&self, start: usize, length: usize) {
+    pub(super) fn take(&self, start: usize, length: usize) {
         self.lost.store(false, Ordering::Relaxed);
         self.set(start, length);
     }
 
     /// Frees the slot.
-    pub fn free(&self) {
+    pub(super) fn free(&self) {
         self.set(0, 0);
     }
 
@@ -50,7 +50,7 @@ impl Slot {
     }
 
     /// Start and length, both of one owner; `None` while they change. Async-signal-safe.
-    pub fn range(&self) -> Option<(usize, usize)> {
+    pub(super) fn range(&self) -> Option<(usize, usize)> {
         let version = self.version.load(Ordering::Acquire);
         let range = (self.start.load(Ordering::Relaxed), self.length.load(Ordering::Relaxed));
         fence(Ordering::Acquire);
@@ -58,12 +58,12 @@ impl Slot {
     }
 
     /// Marks the mapping as lost.
-    pub fn lose(&self) {
+    pub(super) fn lose(&self) {
         self.lost.store(true, Ordering::Release);
     }
 
     /// True once it has.
-    pub fn is_lost(&self) -> bool {
+    pub(super) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }
 }

@@ -7,7 +7,7 @@ use crate::packet::Iovecs;
 
 /// Writes a stream of bytes into the buffer segments.
 #[derive(Clone, Debug)]
-pub struct Writer<'a> {
+pub(super) struct Writer<'a> {
     rooms: &'a [Iovec],
     within: u32,
     faults: Faults,
@@ -16,35 +16,35 @@ pub struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     /// A writer at byte `offset` of `rooms`.
-    pub fn new(rooms: &'a [Iovec], offset: u32) -> Self {
+    pub(super) fn new(rooms: &'a [Iovec], offset: u32) -> Self {
         let mut writer = Self { rooms, within: 0, faults: Faults::default(), given_up: false };
         writer.skip(offset);
         writer
     }
 
     /// Whether the copy was given up after too many page faults: all that followed was left out.
-    pub fn has_given_up(&self) -> bool {
+    pub(super) fn has_given_up(&self) -> bool {
         self.given_up
     }
 
     /// Skips `length` bytes.
-    pub fn skip(&mut self, length: u32) {
+    pub(super) fn skip(&mut self, length: u32) {
         self.each_run(length, |_, _| {});
     }
 
     /// Copies `bytes`; bytes without room are left out.
-    pub fn write(&mut self, bytes: &[u8]) {
+    pub(super) fn write(&mut self, bytes: &[u8]) {
         self.touch_each_run(bytes.len() as u32, |room, at| room.write(&bytes[at as usize..]));
     }
 
     /// Copies the bytes of `iovec`; bytes without room are left out.
     #[inline]
-    pub fn write_iovec(&mut self, iovec: Iovec) {
+    pub(super) fn write_iovec(&mut self, iovec: Iovec) {
         self.touch_each_run(iovec.length(), |room, at| iovec.skip(at).copy_to(room));
     }
 
     /// Adds the next `length` bytes to `sum`.
-    pub fn sum(&mut self, length: u32, sum: &mut Sum) {
+    pub(super) fn sum(&mut self, length: u32, sum: &mut Sum) {
         self.touch_each_run(length, |room, _| sum.add_iovec(room));
     }
 
@@ -83,24 +83,24 @@ impl<'a> Writer<'a> {
 
 /// Reads a stream of bytes from a packet's buffer segments.
 #[derive(Clone, Debug)]
-pub struct Reader<'a> {
+pub(super) struct Reader<'a> {
     iovecs: Iovecs<'a>,
     current: Iovec,
 }
 
 impl<'a> Reader<'a> {
     /// A reader at the first byte of `iovecs`.
-    pub fn new(iovecs: Iovecs<'a>) -> Self {
+    pub(super) fn new(iovecs: Iovecs<'a>) -> Self {
         Self { iovecs, current: Iovec::NONE }
     }
 
     /// Copies the next `length` bytes to `writer`.
-    pub fn copy_to(&mut self, writer: &mut Writer, length: u32) {
+    pub(super) fn copy_to(&mut self, writer: &mut Writer, length: u32) {
         self.each_run(length, |run| writer.write_iovec(run));
     }
 
     /// Skips `length` bytes.
-    pub fn skip(&mut self, length: u32) {
+    pub(super) fn skip(&mut self, length: u32) {
         self.each_run(length, |_| {});
     }
 

@@ -9,7 +9,7 @@ use crate::time::Cycles;
 
 /// Stopwatch of one thread's interrupts.
 #[derive(Debug, Default)]
-pub struct Stopwatch {
+pub(super) struct Stopwatch {
     /// When the thread began its present interrupt; zero if it is in none.
     since: AtomicU64,
     /// It has sent an interrupt since this was last checked.
@@ -18,7 +18,7 @@ pub struct Stopwatch {
 
 /// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub(super) enum Seen {
     /// No interrupt since the last check.
     Nothing,
     /// There were interrupts, or there is one.
@@ -29,7 +29,7 @@ pub enum Seen {
 
 impl Stopwatch {
     /// Records that an interrupt begins in moment `now`. True if the watchdog, which shares `duty`, must be woken to see it.
-    pub fn begin(&self, now: Cycles, duty: &Duty) -> bool {
+    pub(super) fn begin(&self, now: Cycles, duty: &Duty) -> bool {
         self.since.store(now | 1, Ordering::Relaxed);
         // Sequentially consistent, so that either the caller sees the watchdog sleep or the watchdog sees the interrupt.
         self.called.swap(true, Ordering::SeqCst);
@@ -37,12 +37,12 @@ impl Stopwatch {
     }
 
     /// Records that the interrupt ended.
-    pub fn end(&self) {
+    pub(super) fn end(&self) {
         self.since.store(0, Ordering::Relaxed);
     }
 
     /// Checks in moment `now` for an interrupt that takes longer than `most`.
-    pub fn look(&self, now: Cycles, most: Cycles) -> Seen {
+    pub(super) fn look(&self, now: Cycles, most: Cycles) -> Seen {
         let called = self.called.swap(false, Ordering::SeqCst);
         match self.since.load(Ordering::Relaxed) {
             0 if called => Seen::Calls,
@@ -58,7 +58,7 @@ impl Stopwatch {
 /// It announces that it goes off duty, checks all stopwatches once more, and sleeps if none ran; a thread that begins an interrupt
 /// then wakes it.
 #[derive(Debug)]
-pub struct Duty {
+pub(super) struct Duty {
     /// Set while the watchdog sleeps and must be woken by the next interrupt.
     asleep: AtomicBool,
 }
@@ -66,7 +66,7 @@ pub struct Duty {
 impl Duty {
     /// On duty.
     #[cfg(not(loom))]
-    pub const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self { asleep: AtomicBool::new(false) }
     }
 
@@ -77,12 +77,12 @@ impl Duty {
     }
 
     /// Announces that the watchdog is about to sleep.
-    pub fn go_off(&self) {
+    pub(super) fn go_off(&self) {
         self.asleep.store(true, Ordering::SeqCst);
     }
 
     /// True until a thread wakes it.
-    pub fn is_off(&self) -> bool {
+    pub(super) fn is_off(&self) -> bool {
         self.asleep.load(Ordering::Relaxed)
     }
 

@@ -11,7 +11,7 @@ use crate::port::queue_view::{QueueBlock, QueueView};
 
 /// Pause between two looks: longer than the switch and most guests take to find a notification that was lost.
 #[derive(Clone, Copy, Debug)]
-pub struct Pause(Duration);
+pub(super) struct Pause(Duration);
 
 impl Default for Pause {
     fn default() -> Self {
@@ -26,7 +26,7 @@ const STUCK: Duration = Duration::from_millis(100);
 type Name<'a> = &'a dyn Fn(PortId) -> Option<String>;
 
 /// Causes at the queues of a port of this `kind`; `look` asks for their views.
-pub fn of(kind: &PortKind, look: impl Fn() -> Vec<QueueView>, name: Name<'_>, pause: Pause) -> Vec<Cause> {
+pub(super) fn of(kind: &PortKind, look: impl Fn() -> Vec<QueueView>, name: Name<'_>, pause: Pause) -> Vec<Cause> {
     let before = look();
     if before.is_empty() || !matches!(kind, PortKind::VhostUser { .. }) {
         return Vec::new();

@@ -34,24 +34,24 @@ const HEADERS: [(&str, &str); 6] = [
 
 /// See the module.
 #[derive(Debug)]
-pub struct Guard {
+pub(super) struct Guard {
     address: SocketAddr,
     token: Option<Token>,
 }
 
 impl Guard {
     /// For a server at `address`.
-    pub fn new(address: SocketAddr, token: Option<Token>) -> Self {
+    pub(super) fn new(address: SocketAddr, token: Option<Token>) -> Self {
         Self { address, token }
     }
 
     /// Whether there is a token.
-    pub fn has_token(&self) -> bool {
+    pub(super) fn has_token(&self) -> bool {
         self.token.is_some()
     }
 
     /// Adds the headers of every response.
-    pub fn harden(headers: &mut HeaderMap) {
+    pub(super) fn harden(headers: &mut HeaderMap) {
         for (name, value) in HEADERS {
             headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
@@ -61,7 +61,7 @@ impl Guard {
     ///
     /// # Errors
     /// It is not admitted.
-    pub fn check(&self, request: &Request) -> Result<(), Refusal> {
+    pub(super) fn check(&self, request: &Request) -> Result<(), Refusal> {
         let headers = request.headers();
         let mut hosts = headers.get_all(HOST).iter();
         let host = match (hosts.next().map(HeaderValue::to_str), hosts.next()) {

@@ -11,7 +11,7 @@ const SHORTEST: usize = 16;
 const LONGEST: usize = 1024;
 
 /// A secret, which is not printed.
-pub struct Token(Vec<u8>);
+pub(super) struct Token(Vec<u8>);
 
 impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -24,7 +24,7 @@ impl Token {
     ///
     /// # Errors
     /// It cannot be read, other users can read it, or it holds no token.
-    pub fn read(path: &Path) -> io::Result<Self> {
+    pub(super) fn read(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
         if file.metadata()?.mode() & 0o007 != 0 {
             return Err(io::Error::other("every user of the host has access to it: run chmod o= on it"));
@@ -44,7 +44,7 @@ impl Token {
     }
 
     /// Whether `text` is this token, in a time that depends on the length of `text` alone.
-    pub fn is(&self, text: &[u8]) -> bool {
+    pub(super) fn is(&self, text: &[u8]) -> bool {
         let differs = (0..text.len()).fold(self.0.len() ^ text.len(), |differs, index| {
             // Around, so that a longer text is compared in the same way.
             let own = self.0[index % self.0.len()];
