@@ -8,7 +8,6 @@
 //! docs/reference/counters.md.
 
 use crate::id::{PortId, RingKey};
-use crate::port::PortState;
 use crate::stats::DropReason;
 use crate::time::Cycles;
 
@@ -19,14 +18,7 @@ pub(crate) fn drop(port: PortId, reason: DropReason, length: u32) {
 }
 
 /// `port_state(port, state)`: the port is in another state now: 0 waiting, 1 speaking, 2 running, 3 quarantined, 4 gone.
-pub(crate) fn port_state(port: PortId, state: &PortState) {
-    let state: u8 = match state {
-        PortState::Waiting => 0,
-        PortState::Speaking => 1,
-        PortState::Running => 2,
-        PortState::Quarantined(_) => 3,
-        PortState::Gone => 4,
-    };
+pub(crate) fn port_state(port: PortId, state: u8) {
     probe::probe!(memlane, port_state, port.0, state);
 }
 

@@ -56,7 +56,9 @@ fn a_guest_that_forges_addresses_reaches_nobody() {
     for sent in &good {
         for (frame, reason) in &forged {
             let before = bed.drops(0, *reason);
-            (0..4).for_each(|_| drop(a.send(sent).unwrap()));
+            (0..4).for_each(|_| {
+                a.send(sent).unwrap();
+            });
             a.send(frame).unwrap();
             a.send(sent).unwrap();
             for _ in 0..5 {

@@ -66,6 +66,17 @@ impl PortState {
             Self::Gone => "gone",
         }
     }
+
+    /// Its number in tracepoints.
+    fn number(&self) -> u8 {
+        match self {
+            Self::Waiting => 0,
+            Self::Speaking => 1,
+            Self::Running => 2,
+            Self::Quarantined(_) => 3,
+            Self::Gone => 4,
+        }
+    }
 }
 
 /// Device properties that a port offers to its front end.
@@ -414,7 +425,7 @@ impl Port {
             }
             let broken = matches!(state, PortState::Quarantined(_));
             if inner.state != state {
-                probes::port_state(self.id, &state);
+                probes::port_state(self.id, state.number());
                 self.tell_state(&state);
             }
             inner.state = state;
