@@ -113,7 +113,7 @@ def test_runs_of_one_build_have_an_interval_between_them(tmp_path: Path) -> None
     assert idle.found is not None
     assert idle.found.another is not None
     assert 1.5 < idle.found.another[0] < 1.8 < 2.2 < idle.found.another[1]
-    assert agreement.places([record for record, _ in runs]) == "5 runs on 5 days and 1 machines"
+    assert agreement.places([record for record, _ in runs]) == "5 runs (days: 5, machines: 1)"
     few = agreement.between_runs(runs[:4])
     assert [each.judgement for each in few] == ["undecided"] * 2
     assert "too few for an interval between runs" in agreement.places([record for record, _ in runs[:4]])
@@ -124,7 +124,7 @@ def test_runs_of_one_build_have_an_interval_between_them(tmp_path: Path) -> None
         results.write_experiment(tmp_path / str(number), found[0])
     told = CliRunner().invoke(cli.app, ["between", *(str(tmp_path / str(number)) for number in range(5))])
     assert told.exit_code == 1, told.output
-    assert "5 runs on 5 days" in told.output
+    assert "days: 5" in told.output
 
 
 def test_runs_of_other_builds_are_flagged() -> None:

@@ -98,11 +98,17 @@ def _compared(
     names = {json.dumps(each["labels"], sort_keys=True): each["name"] for each in stated["variants"]}
     for at, head in enumerate(header):
         if " / " in head and at >= len(dimensions):
-            sides = [
-                values.get(names.get(json.dumps(group | {compare: label}, sort_keys=True), ""), {}).get(measure, {})
+            variants = [
+                values.get(names.get(json.dumps(group | {compare: label}, sort_keys=True), ""), {})
                 for label in head.split(" / ")
             ]
-            yield row[at], _ratio(*sides)
+            sides = [each.get(measure, {}) for each in variants]
+            dead = any(
+                rate == 0 and at_round not in own
+                for each, own in zip(variants, sides, strict=True)
+                for at_round, rate in each.get("throughput", {}).items()
+            )
+            yield row[at], None if dead else _ratio(*sides)
 
 
 def _pages() -> Iterator[tuple[Path, str, str, Any]]:

@@ -167,6 +167,24 @@ def test_nothing_is_proved_against_a_dead_baseline() -> None:
     assert idle.reason == "bridge, load 0 gave nothing in 8 of 8 rounds"
 
 
+def test_costs_of_rounds_without_any_delivery_are_not_left_out() -> None:
+    expected = {"measure": "cpu_per_gb", "at_most": 1.0, "where": {"path": "memlane", "load": "0"}}
+    made = made_up.result(expect=[expected])
+    samples = [
+        each.model_copy(update={"values": {"throughput": 0.0}})
+        if each.round < 3 and each.labels == {"path": "bridge", "load": "0"}
+        else each
+        for each in made.samples
+    ]
+    dead = made.model_copy(update={"samples": samples})
+    (verdict,) = summary.verdicts(dead)
+    assert (verdict.judgement, verdict.reason) == (
+        Judgement.UNDECIDED, "bridge, load 0 delivered nothing in 3 of 8 rounds",
+    )  # fmt: skip
+    idle, _ = summary.rows(dead, "cpu_per_gb")
+    assert idle.contrasts["memlane", "bridge"].ratio is None
+
+
 def test_a_measure_may_be_judged_by_itself() -> None:
     alone = {"measure": "throughput", "at_least": 3e9, "alone": True, "where": {"path": "memlane"}}
     judged = summary.verdicts(made_up.result(expect=[alone]))

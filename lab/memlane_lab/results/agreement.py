@@ -159,7 +159,7 @@ def places(records: Sequence[RunRecord]) -> str:
     """The days and machines of several runs, and the number that a headline lacks."""
     days = {record.began[:10] for record in records}
     machines = {f"{record.machine.get('cpu')}, {record.machine.get('kernel')}" for record in records}
-    told = f"{len(records)} runs on {len(days)} days and {len(machines)} machines"
+    told = f"{len(records)} runs (days: {len(days)}, machines: {len(machines)})"
     if len(records) < stats.FEWEST_RUNS:
         return f"{told}: too few for an interval between runs, which needs {stats.FEWEST_RUNS}"
     if max(len(days), len(machines)) < HEADLINE_PLACES:

@@ -20,7 +20,7 @@ from memlane_lab.results import alike
 from memlane_lab.results.alike import Chosen
 from memlane_lab.results.results import ExperimentResult, Sample
 from memlane_lab.statistics import stats
-from memlane_lab.statistics.measures import Better, scale
+from memlane_lab.statistics.measures import THROUGHPUT, Better, scale
 from memlane_lab.statistics.stats import Interval
 
 
@@ -293,7 +293,8 @@ def _contrast(result: ExperimentResult, measure: str, variant: Labels, other: La
     chosen, (values, others), sensitivity = _in_rounds(result, measure, variant, other)
     figures = [_paper(result, each, measure) for each in (variant, other)]
     paper = figures[0][0].value / figures[1][0].value if all(len(each) == 1 for each in figures) else None
-    found, probability = stats.ratio(values, others), stats.swap_test(values, others)
+    dead = any(_delivered_nothing(result, measure, each) for each in (variant, other))
+    found, probability = None if dead else stats.ratio(values, others), stats.swap_test(values, others)
     return Contrast(found, probability, len(values), chosen.placement, sensitivity, paper)
 
 
@@ -311,6 +312,15 @@ def _in_rounds(
         values, others = _both(fewer, measure)
         sensitivity = Sensitivity(fewer.placement, stats.ratio(values, others), len(values))
     return chosen, _both(chosen, measure), sensitivity
+
+
+def _delivered_nothing(result: ExperimentResult, measure: str, variant: Labels) -> int:
+    """In how many rounds the variant lacks the measure because it delivered nothing.
+
+    Costs of a byte are not defined there. A ratio of the other rounds alone would be one of its good moments.
+    """
+    lacking = (sample for sample in _good(result, variant) if measure not in sample.values)
+    return sum(sample.values.get(THROUGHPUT.name) == 0 for sample in lacking)
 
 
 def _both(chosen: Chosen, measure: str) -> tuple[list[float], list[float]]:
@@ -397,6 +407,10 @@ def _versus(result: ExperimentResult, claim: Claim, other: Labels) -> Verdict:
     place = chosen.placement
     if not values:
         return Verdict(claim, None, 0, place, "there is no round in which both were measured")
+    for each in (claim.variant, other):
+        if dead := _delivered_nothing(result, claim.expectation.measure, each):
+            lack = f"{words(each)} delivered nothing in {dead} of {len(_good(result, each))} rounds"
+            return Verdict(claim, None, len(values), place, lack)
     found = stats.ratio(values, others)
     if found is None:
         dead = sum(each <= 0 for each in others)
