@@ -348,6 +348,9 @@ impl Daemon {
         let attach_settings =
             AttachSettings { name: &config.name, segment: &config.segment, settings: &config.settings, offer: self.offer(config) };
         let port = self.network.add_port(&attach_settings, members)?;
+        if matches!(config.kind, PortKind::Tap { .. }) {
+            port.policy.usually_drop_reserved();
+        }
         match self.serve(config, &port, prepared.meeting) {
             Ok(server) => {
                 self.attached().push(Attached { config: config.clone(), port, server, _own: prepared.own });

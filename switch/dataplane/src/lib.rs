@@ -42,6 +42,7 @@ pub mod stats;
 pub mod table;
 pub mod tap;
 mod timers;
+mod too_long;
 pub mod verdict;
 pub mod weight;
 pub mod worker;

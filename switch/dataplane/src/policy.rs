@@ -5,15 +5,17 @@
 //! ITU-T I.371). It is shared by all queues of a port on all workers, so that more queues are no more tokens. A rate limit drops no
 //! frames: it leaves them in the sender's transmit ring (backpressure).
 
+pub mod gate;
 pub mod rules;
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
-pub use memlane_model::limits::{AntiSpoof, DEFAULT_STORM, Limit, PortLimits};
+pub use memlane_model::limits::{AntiSpoof, DEFAULT_STORM, Limit, PortLimits, Reserved};
 
 use crate::stats::DropReason;
 use crate::time::{Cycles, frequency};
+use gate::{Gate, Vlans};
 use rules::{PortRules, Published};
 
 /// Minimum burst, so that a limit never cuts a batch that hardware and kernels send at once: one frame of the maximum size.
@@ -26,6 +28,8 @@ const DEFAULT_BURST_MS: u64 = 20;
 const STORM_BURSTS: u64 = 10;
 /// Flooded frames a second of a port that seems to be part of a loop: enough for address resolution between guests.
 const SUSPECT_FLOODS: u64 = 100;
+/// Answers of the switch to frames of a port a second (RFC 4443, section 2.4).
+const ANSWERS: u64 = 100;
 /// Minimum burst of flooded frames.
 const LEAST_STORM_BURST: u64 = 2_000;
 
@@ -168,8 +172,20 @@ pub struct Policy {
     usual_storm: AtomicBool,
     /// Limit of its floods while it is a suspect.
     suspect: Limiter,
+    /// Rate limit of answers of the switch to its frames.
+    answers: Limiter,
     /// Rules about its frames.
     pub rules: Published,
+    /// It exchanges frames only with ports that are not isolated.
+    isolated: AtomicBool,
+    /// It drops frames to reserved groups.
+    drops_reserved: AtomicBool,
+    /// Whether it does unless its configuration says otherwise.
+    usually_drops_reserved: AtomicBool,
+    /// Whether its configuration says nothing about that.
+    usual_reserved: AtomicBool,
+    /// Its VLANs, for its life.
+    vlans: Vlans,
 }
 
 impl Policy {
@@ -182,8 +198,15 @@ impl Policy {
             storm: Limiter::default(),
             usual_storm: AtomicBool::new(true),
             suspect: Limiter::default(),
+            answers: Limiter::default(),
             rules: Published::default(),
+            isolated: AtomicBool::new(false),
+            drops_reserved: AtomicBool::new(false),
+            usually_drops_reserved: AtomicBool::new(false),
+            usual_reserved: AtomicBool::new(true),
+            vlans: Vlans::of(limits),
         };
+        policy.answers.set_packets(Some(ANSWERS), ANSWERS);
         policy.suspect.set_packets(Some(SUSPECT_FLOODS), SUSPECT_FLOODS);
         policy.set(limits);
         policy
@@ -198,6 +221,38 @@ impl Policy {
         self.storm.set_packets((limits.storm > 0).then_some(limits.storm), burst);
         self.usual_storm.store(limits.storm == DEFAULT_STORM, Ordering::Relaxed);
         self.rules.set(PortRules::of(limits));
+        self.isolated.store(limits.isolated, Ordering::Relaxed);
+        self.usual_reserved.store(limits.reserved.is_none(), Ordering::Relaxed);
+        let usually = self.usually_drops_reserved.load(Ordering::Relaxed);
+        self.drops_reserved.store(limits.reserved.map_or(usually, |reserved| reserved == Reserved::Drop), Ordering::Relaxed);
+    }
+
+    /// Frames to reserved groups are dropped unless its configuration says otherwise: the port leads to a network of its own, where they
+    /// would be taken for those of a neighbour.
+    pub fn usually_drop_reserved(&self) {
+        self.usually_drops_reserved.store(true, Ordering::Relaxed);
+        if self.usual_reserved.load(Ordering::Relaxed) {
+            self.drops_reserved.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the switch may answer a frame of it in moment `now`; counts the answer.
+    pub(crate) fn take_answer(&self, now: Cycles) -> bool {
+        let may = self.answers.is_open(now);
+        if may {
+            self.answers.charge(0, 1, now);
+        }
+        may
+    }
+
+    /// Its gate.
+    #[inline]
+    pub fn gate(&self) -> Gate<'_> {
+        Gate {
+            isolated: self.isolated.load(Ordering::Relaxed),
+            drops_reserved: self.drops_reserved.load(Ordering::Relaxed),
+            vlans: &self.vlans,
+        }
     }
 
     /// Charges a frame that the port floods.
@@ -240,6 +295,19 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ports_that_lead_out_drop_reserved_groups_by_default() {
+        let limits = |reserved| PortLimits { reserved, ..PortLimits::default() };
+        let policy = Policy::new(&limits(None));
+        assert!(!policy.gate().drops_reserved);
+        policy.usually_drop_reserved();
+        assert!(policy.gate().drops_reserved);
+        policy.set(&limits(Some(Reserved::Pass)));
+        assert!(!policy.gate().drops_reserved, "as configured");
+        policy.set(&limits(None));
+        assert!(policy.gate().drops_reserved);
+    }
 
     /// Frames of `size` that pass in a second of steps of a microsecond, after the first burst.
     fn passed(limit: &Limit, size: u64) -> u64 {

@@ -3,7 +3,7 @@
 //! Its table has room for the MAC addresses of its members, so that many small segments take little memory. When members join, a
 //! larger table replaces the old one: each worker holds a reference to the table that it uses, and is told of the new one.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,10 @@ pub struct Segment {
     moves: u16,
     /// The number of the port that leads to other hosts, or [`NO_UPLINK`].
     uplink: AtomicU32,
+    /// MTU of the uplink; 0 if it is not known.
+    uplink_mtu: AtomicU32,
+    /// A member is or was isolated, or has VLANs.
+    gated: AtomicBool,
     /// Moves of MAC addresses, in all its tables.
     move_log: Arc<MoveLog>,
     inner: Mutex<Inner>,
@@ -60,7 +64,17 @@ impl Segment {
         let table = Table::for_members(MAX_PORTS, room, ADDRESSES, key).holding_after(moves).noting_in(&move_log);
         let inner = Inner { table: Arc::new(table), room, members: Vec::new(), warned: None, told_moves: Vec::new() };
         let uplink = AtomicU32::new(NO_UPLINK);
-        Arc::new(Self { id, name: name.into(), key, moves, uplink, move_log, inner: Mutex::new(inner) })
+        Arc::new(Self {
+            id,
+            name: name.into(),
+            key,
+            moves,
+            uplink,
+            uplink_mtu: AtomicU32::new(0),
+            gated: AtomicBool::new(false),
+            move_log,
+            inner: Mutex::new(inner),
+        })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -70,6 +84,29 @@ impl Segment {
     /// The port that leads to other hosts, if the segment extends there: more than one receiver, and more than one sender.
     pub fn uplink(&self) -> Option<PortId> {
         u16::try_from(self.uplink.load(Ordering::Relaxed)).ok().map(PortId)
+    }
+
+    /// MTU of the way to `port`, if that is the uplink.
+    #[inline]
+    pub(crate) fn uplink_mtu(&self, port: PortId) -> Option<u16> {
+        let mtu = self.uplink_mtu.load(Ordering::Relaxed) as u16;
+        (mtu != 0 && self.uplink() == Some(port)).then_some(mtu)
+    }
+
+    /// Sets the MTU of the uplink: longer packets to it are dropped, and their senders are told.
+    pub fn set_uplink_mtu(&self, mtu: u16) {
+        self.uplink_mtu.store(mtu.into(), Ordering::Relaxed);
+    }
+
+    /// Whether gates decide on its unicast frames: a member is or was isolated, or has VLANs.
+    #[inline]
+    pub fn is_gated(&self) -> bool {
+        self.gated.load(Ordering::Relaxed)
+    }
+
+    /// Has gates decide from now on.
+    pub fn set_gated(&self) {
+        self.gated.store(true, Ordering::Relaxed);
     }
 
     /// Sets the port that leads to other hosts.

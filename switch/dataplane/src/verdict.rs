@@ -10,6 +10,8 @@ pub mod reading;
 
 use crate::frame::{FurtherMask, Head, MacAddress, MatchMask};
 use crate::id::PortId;
+use crate::packet::TagChange;
+use crate::policy::gate::Gate;
 use crate::policy::rules::PortRules;
 use crate::stats::DropReason;
 use crate::table::{Learned, LearnedAddress, Table};
@@ -20,6 +22,8 @@ use reading::{Reading, Start};
 pub enum Verdict {
     /// To one port.
     To(PortId),
+    /// To one port, with another VLAN tag.
+    Retagged(PortId, TagChange),
     /// To every port of the broadcast domain but the sender's.
     Flood,
     /// Dropped.
@@ -33,13 +37,17 @@ pub struct Sender<'r> {
     pub port: PortId,
     /// Rules about its frames.
     pub rules: &'r PortRules,
+    /// Its gate.
+    pub gate: Gate<'r>,
+    /// Whether gates decide on unicast frames of the segment.
+    pub is_gated: bool,
 }
 
 impl From<PortId> for Sender<'_> {
     /// A port that may send from any address that is not pinned to another.
     fn from(port: PortId) -> Self {
         static NONE: PortRules = PortRules::NONE;
-        Self { port, rules: &NONE }
+        Self { port, rules: &NONE, gate: Gate::OPEN, is_gated: false }
     }
 }
 
@@ -48,17 +56,30 @@ impl From<PortId> for Sender<'_> {
 pub struct Decision {
     /// The verdict.
     pub verdict: Verdict,
+    /// The VLAN of the frame.
+    pub vlan: u16,
     /// The masks; `None` if the verdict holds for this frame only.
     pub masks: Option<(MatchMask, FurtherMask)>,
 }
 
-/// Decides on a frame that begins with `start` and that `sender` sent in second `now`, with MAC learning of its source.
-pub fn decide<'f, 'r>(start: impl Into<Start<'f>>, sender: impl Into<Sender<'r>>, table: &Table, now: u32) -> Decision {
+/// Decides on a frame that begins with `start` and that `sender` sent in second `now`, with MAC learning of its source. `gate_of` tells the
+/// gates of receivers, where gates decide.
+pub fn decide<'f, 'r, 'g>(
+    start: impl Into<Start<'f>>,
+    sender: impl Into<Sender<'r>>,
+    gate_of: impl Fn(PortId) -> Option<Gate<'g>>,
+    table: &Table,
+    now: u32,
+) -> Decision {
     let (mut reading, sender) = (Reading::new(start.into()), sender.into());
-    let learn = |station| table.learn(station, sender.port, now);
+    let mut vlan = 0;
+    let learn = |station: LearnedAddress| {
+        vlan = station.vlan;
+        table.learn(station, sender.port, now)
+    };
     let find = |station| table.find(station);
-    let verdict = judge(&mut reading, sender, table, learn, find).unwrap_or_else(Verdict::Drop);
-    Decision { verdict, masks: reading.masks() }
+    let verdict = judge(&mut reading, sender, gate_of, table, learn, find).unwrap_or_else(Verdict::Drop);
+    Decision { verdict, vlan, masks: reading.masks() }
 }
 
 /// A forecast of [`decide`] for a frame, and its grounds.
@@ -77,30 +98,39 @@ pub(crate) struct Foreseen {
 }
 
 /// The verdict of [`decide`], without learning from the frame.
-pub(crate) fn foresee<'f, 'r>(start: impl Into<Start<'f>>, sender: impl Into<Sender<'r>>, table: &Table, now: u32) -> Foreseen {
+pub(crate) fn foresee<'f, 'r, 'g>(
+    start: impl Into<Start<'f>>,
+    sender: impl Into<Sender<'r>>,
+    gate_of: impl Fn(PortId) -> Option<Gate<'g>>,
+    table: &Table,
+    now: u32,
+) -> Foreseen {
     let (mut reading, sender) = (Reading::new(start.into()), sender.into());
     let head = reading.start.head();
-    let source = LearnedAddress { address: head.source(), vlan: head.vlan().0 };
+    let tag = head.vlan().0;
+    let source = LearnedAddress { address: head.source(), vlan: sender.gate.vlans.of_sent(tag).unwrap_or(tag) };
     let (learned, after) = table.foresee(source, sender.port, now);
     let mut asked = None;
     let learn = |_| *asked.insert(learned);
     let find = |station| if station == source { after } else { table.find(station) };
-    let verdict = judge(&mut reading, sender, table, learn, find).unwrap_or_else(Verdict::Drop);
+    let verdict = judge(&mut reading, sender, gate_of, table, learn, find).unwrap_or_else(Verdict::Drop);
     Foreseen { verdict, source: source.address, vlan: source.vlan, learned: asked, behind: table.find(source) }
 }
 
 /// Decides; `learn` is called with the source, then `find` with the destination.
 #[inline]
-fn judge(
+fn judge<'g>(
     frame: &mut Reading<'_>,
     sender: Sender<'_>,
+    gate_of: impl Fn(PortId) -> Option<Gate<'g>>,
     table: &Table,
     learn: impl FnOnce(LearnedAddress) -> Learned,
     find: impl FnOnce(LearnedAddress) -> Option<PortId>,
 ) -> Result<Verdict, DropReason> {
     let source = frame.source();
     may_send_from(source, sender, table)?;
-    let vlan = frame.vlan();
+    let tag = frame.vlan();
+    let vlan = if sender.is_gated { sender.gate.vlans.of_sent(tag).ok_or(DropReason::VlanNotCarried)? } else { tag };
     if let Some(identity) = &sender.rules.identity {
         identity::check(frame, source, identity, |mac| is_own(mac, sender, table))?;
     }
@@ -112,13 +142,20 @@ fn judge(
     };
     let destination = frame.destination();
     if destination.is_group() {
-        return Ok(flood);
+        let is_refused = sender.gate.drops_reserved && destination.is_reserved_group();
+        return if is_refused { Err(DropReason::ReservedGroup) } else { Ok(flood) };
     }
     match find(LearnedAddress { address: destination, vlan }) {
         Some(found) if found == sender.port => Err(DropReason::SamePort),
+        Some(found) if sender.is_gated => through_gates(sender, found, gate_of(found), (vlan, tag)),
         Some(found) => Ok(Verdict::To(found)),
         None => Ok(flood),
     }
+}
+
+fn through_gates(sender: Sender<'_>, to: PortId, gate: Option<Gate<'_>>, (vlan, tag): (u16, u16)) -> Result<Verdict, DropReason> {
+    let change = sender.gate.pass(&gate.unwrap_or(Gate::OPEN), vlan, tag)?;
+    Ok(change.map_or(Verdict::To(to), |change| Verdict::Retagged(to, change)))
 }
 
 /// Whether `sender` may send from `source`, as far as that does not depend on MAC learning.
@@ -164,6 +201,8 @@ pub(crate) struct FlowCache {
     further: FurtherMask,
     epoch: Epoch,
     verdict: Verdict,
+    /// The VLAN of its frames.
+    vlan: u16,
 }
 
 impl Default for FlowCache {
@@ -171,7 +210,7 @@ impl Default for FlowCache {
         // Frames from the all-zero source never get another verdict than this one.
         let match_mask = MatchMask::new(Head::SOURCE, Head::default());
         let further = FurtherMask::default();
-        Self { match_mask, further, epoch: Epoch::default(), verdict: Verdict::Drop(DropReason::BadSource) }
+        Self { match_mask, further, epoch: Epoch::default(), verdict: Verdict::Drop(DropReason::BadSource), vlan: 0 }
     }
 }
 
@@ -188,7 +227,7 @@ impl FlowCache {
     #[cold]
     fn still_goes(&mut self, from: PortId, to: PortId, table: &Table, epoch: Epoch) -> bool {
         let head = self.match_mask.head();
-        let find = |address| table.find(LearnedAddress { address, vlan: head.vlan().0 });
+        let find = |address| table.find(LearnedAddress { address, vlan: self.vlan });
         let holds = self.epoch.second == epoch.second && find(head.source()) == Some(from) && find(head.destination()) == Some(to);
         if holds {
             self.epoch = epoch;
@@ -205,10 +244,11 @@ impl FlowCache {
 
     /// As [`decide`].
     #[inline]
-    pub(crate) fn decide<'f, 'r>(
+    pub(crate) fn decide<'f, 'r, 'g>(
         &mut self,
         start: impl Into<Start<'f>>,
         sender: impl Into<Sender<'r>>,
+        gate_of: impl Fn(PortId) -> Option<Gate<'g>>,
         table: &Table,
         epoch: Epoch,
     ) -> Verdict {
@@ -216,11 +256,11 @@ impl FlowCache {
         if self.fits(start, epoch) {
             return self.verdict;
         }
-        let Decision { verdict, masks } = decide(start, sender, table, epoch.second);
+        let Decision { verdict, vlan, masks } = decide(start, sender, gate_of, table, epoch.second);
         // A new address does not change the table's generation, so an unknown destination is not cached.
         let is_unknown = verdict == Verdict::Flood && !start.head().destination().is_group();
         *self = match masks {
-            Some((match_mask, further)) if !is_unknown => Self { match_mask, further, epoch, verdict },
+            Some((match_mask, further)) if !is_unknown => Self { match_mask, further, epoch, verdict, vlan },
             _ => Self::default(),
         };
         verdict
@@ -256,6 +296,11 @@ mod tests {
 
     const A: MacAddress = MacAddress::BROADCAST;
 
+    /// No port has rules.
+    fn open(_: PortId) -> Option<Gate<'static>> {
+        None
+    }
+
     fn learned_address(n: u8) -> MacAddress {
         MacAddress::new([2, 0, 0, 0, 0, n])
     }
@@ -265,7 +310,7 @@ mod tests {
         let table = Table::new(3, 64, 1);
         table.learn(learned_address(2), PortId(2), 0);
         table.learn(learned_address(9), PortId(0), 0);
-        let decide = |source, destination| decide(head(source, destination), PortId(0), &table, 0).verdict;
+        let decide = |source, destination| decide(head(source, destination), PortId(0), open, &table, 0).verdict;
         assert_eq!(decide(learned_address(1), learned_address(2)), Verdict::To(PortId(2)));
         assert_eq!(decide(learned_address(1), learned_address(3)), Verdict::Flood);
         assert_eq!(decide(learned_address(1), A), Verdict::Flood);
@@ -282,11 +327,11 @@ mod tests {
             let source = [learned_address((n % 5) as u8), learned_address(9), A, MacAddress::default()][n as usize / 3 % 4];
             let destination = [learned_address((n % 7) as u8), learned_address(9), A][n as usize / 5 % 3];
             let rules = PortRules { is_guarded: n % 11 == 0, ..PortRules::NONE };
-            let sender = Sender { port: PortId((n % 3) as u16), rules: &rules };
+            let sender = Sender { port: PortId((n % 3) as u16), rules: &rules, gate: Gate::OPEN, is_gated: false };
             let (head, generation) = (head(source, destination), table.generation());
-            let foreseen = foresee(head, sender, &table, n / 100);
+            let foreseen = foresee(head, sender, open, &table, n / 100);
             assert_eq!((table.generation(), foreseen.source), (generation, source));
-            assert_eq!(decide(head, sender, &table, n / 100).verdict, foreseen.verdict, "{n}: {foreseen:?}");
+            assert_eq!(decide(head, sender, open, &table, n / 100).verdict, foreseen.verdict, "{n}: {foreseen:?}");
         }
     }
 
@@ -294,7 +339,7 @@ mod tests {
     fn a_verdict_tells_what_it_read() {
         let table = Table::new(3, 64, 1);
         table.learn(learned_address(2), PortId(2), 0);
-        let (verdict, match_mask) = masked(decide(head(learned_address(1), learned_address(2)), PortId(0), &table, 0));
+        let (verdict, match_mask) = masked(decide(head(learned_address(1), learned_address(2)), PortId(0), open, &table, 0));
         assert_eq!(verdict, Verdict::To(PortId(2)));
         assert!(
             match_mask.fits(head_of_type(learned_address(1), learned_address(2), 0x0806)),
@@ -308,7 +353,7 @@ mod tests {
             !match_mask.fits(head(learned_address(1), learned_address(3)))
                 && !match_mask.fits(head(learned_address(3), learned_address(2)))
         );
-        let (verdict, match_mask) = masked(decide(head(A, learned_address(2)), PortId(0), &table, 0));
+        let (verdict, match_mask) = masked(decide(head(A, learned_address(2)), PortId(0), open, &table, 0));
         assert_eq!(verdict, Verdict::Drop(DropReason::BadSource));
         assert!(match_mask.fits(head(A, learned_address(3))), "from such a source nothing goes anywhere");
     }
@@ -327,7 +372,7 @@ mod tests {
     fn answers_go_where_the_station_is_in_their_vlan() {
         let table = Table::new(3, 64, 1);
         let (client, firewall, server) = (PortId(0), PortId(1), PortId(2));
-        let decide = |head, port: PortId| decide(head, port, &table, 0).verdict;
+        let decide = |head, port: PortId| decide(head, port, open, &table, 0).verdict;
         for kind in [0x8100, 0x88a8] {
             assert_eq!(decide(tagged(learned_address(1), learned_address(3), kind, 10), client), Verdict::Flood);
             assert_eq!(
@@ -357,8 +402,8 @@ mod tests {
         let table = Table::new(3, 64, 1);
         table.pin(learned_address(1), PortId(0));
         let rules = PortRules { is_guarded: true, ..PortRules::NONE };
-        let guarded = Sender { port: PortId(0), rules: &rules };
-        let decide = |source, sender| decide(head(source, A), sender, &table, 0).verdict;
+        let guarded = Sender { port: PortId(0), rules: &rules, gate: Gate::OPEN, is_gated: false };
+        let decide = |source, sender| decide(head(source, A), sender, open, &table, 0).verdict;
         assert_eq!(decide(learned_address(1), guarded), Verdict::Flood);
         assert_eq!(decide(learned_address(2), guarded), Verdict::Drop(DropReason::SpoofedSource));
         assert_eq!(table.find(learned_address(2)), None, "nothing is learned from it");
@@ -369,7 +414,7 @@ mod tests {
     fn what_a_loop_floods_goes_nowhere_and_what_is_for_one_port_goes_there() {
         let table = Table::new(4, 64, 1);
         table.learn(learned_address(2), PortId(3), 0);
-        let ask = |destination, port: u16| decide(head(learned_address(1), destination), PortId(port), &table, 0).verdict;
+        let ask = |destination, port: u16| decide(head(learned_address(1), destination), PortId(port), open, &table, 0).verdict;
         ask(A, 0);
         for n in 0..100 {
             ask(A, 1 + n % 2);
@@ -390,9 +435,9 @@ mod tests {
         table.learn(LearnedAddress { address: learned_address(2), vlan: 20 }, twenty, 0);
         let to = |vlan| tagged(learned_address(1), learned_address(2), 0x8100, vlan);
         for _ in 0..2 {
-            assert_eq!(flow_cache.decide(to(10), here, &table, epoch()), Verdict::To(ten));
-            assert_eq!(flow_cache.decide(to(0x6000 | 10), here, &table, epoch()), Verdict::To(ten));
-            assert_eq!(flow_cache.decide(to(20), here, &table, epoch()), Verdict::To(twenty));
+            assert_eq!(flow_cache.decide(to(10), here, open, &table, epoch()), Verdict::To(ten));
+            assert_eq!(flow_cache.decide(to(0x6000 | 10), here, open, &table, epoch()), Verdict::To(ten));
+            assert_eq!(flow_cache.decide(to(20), here, open, &table, epoch()), Verdict::To(twenty));
         }
         // A move in another VLAN does not invalidate it.
         table.learn(LearnedAddress { address: learned_address(2), vlan: 10 }, here, 0);
@@ -407,7 +452,7 @@ mod tests {
         let mut flow_cache = FlowCache::default();
         let epoch = || Epoch { generation: table.generation(), second: 0 };
         table.learn(learned_address(2), PortId(2), 0);
-        flow_cache.decide(head(learned_address(1), learned_address(2)), PortId(0), &table, epoch());
+        flow_cache.decide(head(learned_address(1), learned_address(2)), PortId(0), open, &table, epoch());
         let goes = |cache: &mut FlowCache, epoch| cache.destination(PortId(0), &table, epoch).map(|(masks, to)| (masks.head, to));
         let before = epoch();
         for n in 0..1000_u16 {
@@ -415,14 +460,14 @@ mod tests {
             table.learn(MacAddress::new([2, 0, 0, 1, a, b]), PortId(1), 0);
         }
         assert_ne!(epoch(), before, "some of its own had to give way");
-        let match_mask = masked(decide(head(learned_address(1), learned_address(2)), PortId(0), &table, 0)).1;
+        let match_mask = masked(decide(head(learned_address(1), learned_address(2)), PortId(0), open, &table, 0)).1;
         let known = Some((match_mask, PortId(2)));
         assert_eq!(goes(&mut flow_cache, epoch()), known);
         assert_eq!(goes(&mut flow_cache, Epoch { second: 1, ..epoch() }), None, "the sender is to be confirmed");
         // A move of the sender or the receiver does.
         table.learn(learned_address(1), PortId(1), 0);
         assert_eq!(goes(&mut flow_cache, epoch()), None);
-        flow_cache.decide(head(learned_address(1), learned_address(2)), PortId(0), &table, epoch());
+        flow_cache.decide(head(learned_address(1), learned_address(2)), PortId(0), open, &table, epoch());
         assert_eq!(goes(&mut flow_cache, epoch()), known);
         table.forget(PortId(2));
         assert_eq!(goes(&mut flow_cache, epoch()), None);
@@ -436,6 +481,7 @@ mod tests {
             flow_cache.decide(
                 head(learned_address(1), learned_address(2)),
                 PortId(0),
+                open,
                 &table,
                 Epoch { generation: table.generation(), second: 0 },
             )

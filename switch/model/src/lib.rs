@@ -1,6 +1,6 @@
 //! The values of a memlane network that its file, its control socket and its data path share.
 //!
-//! - **Configured**: [`limits`] and [`addresses`] of a port, [`impairment`] of an emulated link, [`poll`]; their text with units is a [`quantity`].
+//! - **Configured**: [`limits`], [`addresses`] and [`vlans`] of a port, [`impairment`] of an emulated link, [`poll`]; their text with units is a [`quantity`].
 //! - **Reported**: [`totals`] of a port's counters, [`forecast`]s, [`loop_report`]s, the [`peer`] of a connection, and the events
 //!   of the [`journal`].
 //! - **The host**: [`descriptors`] and [`host_memory`] that this process may use, and the [`load`] of the CPUs.
@@ -23,3 +23,4 @@ pub mod peer;
 pub mod poll;
 pub mod quantity;
 pub mod totals;
+pub mod vlans;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::addresses::{AllowedPair, Service};
 use crate::quantity::{self, Quantity, parse_rate};
+use crate::vlans::VlanRange;
 
 /// Storm control: flooded frames a second that a port may send unless its configuration says otherwise. That is more than
 /// uncompressed video in high definition takes (SMPTE ST 2110-20, 1080p60: 190 000 packets a second), and little enough that the
@@ -123,6 +124,25 @@ pub struct PortLimits {
     pub allowed: Vec<AllowedPair>,
     /// Services that it may offer.
     pub may_serve: Vec<Service>,
+    /// Isolation: it exchanges frames only with ports that are not isolated.
+    pub isolated: bool,
+    /// Frames to the reserved group addresses 01:80:c2:00:00:00 to 0f; by default they pass, except at TAPs.
+    pub reserved: Option<Reserved>,
+    /// VLAN of its frames without a tag; of an access port, its only one.
+    pub vlan: Option<u16>,
+    /// VLANs of its frames with a tag; none makes it an access port, if it has `vlan`.
+    pub trunk: Vec<VlanRange>,
+}
+
+/// Treatment of frames to the reserved group addresses 01:80:c2:00:00:00 to 0f (IEEE 802.1Q, table 8-1): spanning tree, LACP,
+/// 802.1X, LLDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reserved {
+    /// They pass like other groups, as through a cable.
+    Pass,
+    /// They are dropped, as by a bridge.
+    Drop,
 }
 
 impl Default for PortLimits {
@@ -136,6 +156,10 @@ impl Default for PortLimits {
             addresses: Vec::new(),
             allowed: Vec::new(),
             may_serve: Vec::new(),
+            isolated: false,
+            reserved: None,
+            vlan: None,
+            trunk: Vec::new(),
         }
     }
 }

@@ -68,6 +68,12 @@ drop_reasons! {
     NotAServer = "not-a-server",
     /// Loop protection: a flooded frame from a port whose MAC addresses keep moving to another port and back.
     Loop = "loop",
+    /// Isolation: the destination is behind another isolated port.
+    Isolated = "isolated",
+    /// The frame's VLAN is none of the sender's port, or of the receiver's.
+    VlanNotCarried = "vlan-not-carried",
+    /// The destination is a reserved group address (01:80:c2:00:00:00 to 0f), and the port drops these.
+    ReservedGroup = "reserved-group",
     /// The port's transmit queue is started but disabled.
     TransmitDisabled = "transmit-disabled",
     /// The sender's transmit queue was stopped or moved while the frame was enqueued.
@@ -82,6 +88,8 @@ drop_reasons! {
     ReceiverStalled = "receiver-stalled",
     /// The frame is too large for the posted receive buffers, and larger ones did not come within the stall timeout.
     TooLongForReceiver = "too-long-for-receiver",
+    /// The packet is longer than the MTU of the segment's uplink; its sender is told by ICMP, where that is possible.
+    TooLong = "too-long",
     /// Consecutive receive chains violated the virtio specification.
     BadReceiveChains = "bad-receive-chains",
     /// The receiver's buffers lay in too many pages that were not in memory.

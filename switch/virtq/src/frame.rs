@@ -21,6 +21,11 @@ pub const MAX_FRAME: u32 = 65535 + ETHERNET as u32 + 8;
 /// Most bytes of a frame that are copied on transmit: Ethernet, two VLAN tags, the longest IPv4 and the longest TCP header. Headers of IPv6 may be
 /// longer, up to 2048 bytes for each extension (RFC 8200, section 4): those are read when they are needed.
 pub const START: usize = 144;
+/// Most bytes of a frame that are copied on transmit in fact: a VLAN tag can be inserted behind the addresses then. Longer headers are read when
+/// they are needed.
+pub const COPIED: usize = START - TAG;
+/// Bytes of a VLAN tag.
+pub const TAG: usize = 4;
 /// Most bytes of headers that are read when they are needed: to segment a frame, and to find the ports of its flow.
 pub const LONGEST_HEADERS: usize = 4096;
 /// Bytes that suffice for the verdict on a frame without offloads.
@@ -71,6 +76,13 @@ impl MacAddress {
     #[inline]
     pub fn is_group(self) -> bool {
         self.0 & 1 != 0
+    }
+
+    /// True for the group addresses 01:80:c2:00:00:00 to 0f, which no bridge forwards (IEEE 802.1Q, table 8-1).
+    #[inline]
+    pub fn is_reserved_group(self) -> bool {
+        let [head @ .., last] = self.bytes();
+        head == [0x01, 0x80, 0xc2, 0, 0] && last < 0x10
     }
 
     /// True for a unicast address: not a group, not all zeroes.
@@ -226,6 +238,9 @@ impl FurtherMask {
 
     /// Whether the frame that begins with `start` has these bits, and is so long.
     pub fn fits(&self, start: &[u8]) -> bool {
+        if let Some(block) = start.first_chunk() {
+            return self.fits_block(&Block::of(block));
+        }
         let Some(start) = start.get(..self.reach as usize) else { return false };
         let mut bytes = [0; SHORT_START];
         bytes[..start.len()].copy_from_slice(start);
@@ -368,6 +383,17 @@ impl NetHeader {
     #[must_use]
     pub fn cut(self, kind: u8, size: u16) -> Self {
         Self { first: self.first | u64::from(kind) << 8 | u64::from(size) << 32, ..self }
+    }
+
+    /// The same header of a frame with `by` bytes more, or fewer, before its network header.
+    #[must_use]
+    pub fn moved(self, by: i16) -> Self {
+        if self.is_plain() {
+            return self;
+        }
+        let (start, hdr_len) = (self.csum_start().saturating_add_signed(by), self.hdr_len().saturating_add_signed(by));
+        let kept = self.first & !(0xffff << 48 | 0xffff << 16);
+        Self { first: kept | u64::from(start) << 48 | u64::from(hdr_len) << 16, ..self }
     }
 
     /// The same header, without flags that mean nothing to a receiver, and with this `hdr_len`.

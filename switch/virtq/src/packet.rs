@@ -9,7 +9,7 @@
 
 use std::ptr::{self, NonNull};
 
-use crate::frame::{self, LONGEST_HEADERS, NetHeader, SHORT_START, START};
+use crate::frame::{self, COPIED, ETHERNET, LONGEST_HEADERS, NetHeader, SHORT_START, START, TAG, TYPE_QINQ, TYPE_VLAN};
 use crate::id::{PortId, Slot};
 use crate::memory::faults::Faults;
 use crate::memory::{Fetch, Foreign, Granted, Iovec};
@@ -59,6 +59,15 @@ pub struct Packet {
     pub stamp: Stamp,
     /// Its number in captures, if there are any; 0 before it has one.
     pub capture_id: u32,
+}
+
+/// A change of the outer VLAN tag of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TagChange {
+    /// A tag of this VLAN is inserted; one without a VLAN (a priority tag) gets it.
+    Push(u16),
+    /// The tag is removed.
+    Pop,
 }
 
 /// Receivers of a frame.
@@ -197,11 +206,51 @@ impl Packet {
         done
     }
 
-    /// Copies more of the frame to `start`, up to [`START`] bytes, so that a verdict on them is one on the bytes that are delivered. Bytes in
+    /// Makes `change` to its VLAN tag, in the copied bytes. False if the frame is too short for that, or its copied bytes leave no room.
+    #[must_use]
+    pub fn retag(&mut self, change: TagChange) -> bool {
+        const AT: usize = ETHERNET - 2;
+        let length = (self.start_length as usize).min(START);
+        let has_tag = |kind: u16| self.start[AT..AT + 2] == kind.to_be_bytes();
+        let is_tagged = (has_tag(TYPE_VLAN) || has_tag(TYPE_QINQ)) && length >= ETHERNET + TAG;
+        match change {
+            // A priority tag gets the VLAN's identifier.
+            TagChange::Push(vlan) if is_tagged => {
+                let [high, low] = vlan.to_be_bytes();
+                (self.start[AT + 2], self.start[AT + 3]) = (self.start[AT + 2] & 0xf0 | high, low);
+                return true;
+            }
+            TagChange::Push(vlan) => {
+                if length + TAG > START {
+                    return false;
+                }
+                self.start.copy_within(AT..length, AT + TAG);
+                self.start[AT..AT + 2].copy_from_slice(&TYPE_VLAN.to_be_bytes());
+                self.start[AT + 2..AT + TAG].copy_from_slice(&vlan.to_be_bytes());
+                (self.length, self.start_length) = (self.length + TAG as u32, self.start_length + TAG as u32);
+                self.header = self.header.moved(TAG as i16);
+            }
+            TagChange::Pop => {
+                if !is_tagged {
+                    return false;
+                }
+                self.start.copy_within(AT + TAG..length, AT);
+                (self.length, self.start_length) = (self.length - TAG as u32, self.start_length - TAG as u32);
+                self.header = self.header.moved(-(TAG as i16));
+            }
+        }
+        if self.loan == Loan::GRANTED {
+            // The frame in the grant has not changed.
+            self.loan = Loan::NONE;
+        }
+        true
+    }
+
+    /// Copies more of the frame to `start`, up to [`COPIED`] bytes, so that a verdict on them is one on the bytes that are delivered. Bytes in
     /// Xen grants, or in chunks of a long list of buffer segments, stay where they are.
     pub fn copy_more(&mut self) {
         let from = self.start().len();
-        let wanted = (self.length as usize).min(START);
+        let wanted = (self.length as usize).min(COPIED);
         if from >= wanted || self.is_foreign() {
             return;
         }
@@ -238,7 +287,7 @@ impl Packet {
     /// completed.
     pub fn set_frame(&mut self, header: NetHeader, frame: &mut [u8]) {
         self.header = header;
-        let start_length = frame.len().min(if header.is_plain() { SHORT_START } else { START });
+        let start_length = frame.len().min(if header.is_plain() { SHORT_START } else { COPIED });
         self.start[..start_length].copy_from_slice(&frame[..start_length]);
         self.length = frame.len() as u32;
         self.start_length = start_length as u32;
@@ -525,6 +574,39 @@ mod tests {
             pool.give_back(packet.loan);
             assert_eq!(pool.left(), all);
         }
+    }
+
+    /// A tag is pushed and popped, and the offsets of offloads move with the headers (virtio 1.4, section 5.1.6).
+    #[test]
+    fn a_tag_is_pushed_and_popped() {
+        let bytes: Vec<u8> = (0..100)
+            .map(|n| {
+                if n == 12 {
+                    8
+                } else if n == 13 {
+                    0
+                } else {
+                    n
+                }
+            })
+            .collect();
+        let mut packet = Packet::from_bytes(PortId(0), &bytes);
+        packet.header = NetHeader::partial_checksum(34, 16).cut(NetHeader::GSO_TCPV4, 1000);
+        let before = packet.clone();
+        assert!(packet.retag(TagChange::Push(10)));
+        assert_eq!(packet.start(), [&bytes[..12], &[0x81, 0, 0, 10], &bytes[12..]].concat());
+        assert_eq!((packet.length, packet.header.csum_start(), packet.header.csum_offset()), (104, 38, 16));
+        assert_eq!((packet.header.gso_type(), packet.header.gso_size()), (NetHeader::GSO_TCPV4, 1000));
+        packet.start[14] = 0xa0;
+        assert!(packet.retag(TagChange::Push(0x123)), "a priority stays");
+        assert_eq!(packet.start()[12..16], [0x81, 0, 0xa1, 0x23]);
+        assert!(packet.retag(TagChange::Pop));
+        assert_eq!((packet.start(), packet.length, packet.header), (before.start(), before.length, before.header));
+        assert!(!packet.retag(TagChange::Pop), "there is none");
+        let mut full = Packet { start_length: START as u32, length: 2000, ..Packet::default() };
+        assert!(!full.retag(TagChange::Push(1)));
+        let mut short = Packet::from_bytes(PortId(0), &[&bytes[..12], &[0x81, 0]].concat());
+        assert!(!short.retag(TagChange::Pop), "a tag that is cut off");
     }
 
     #[test]

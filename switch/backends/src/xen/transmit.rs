@@ -16,7 +16,7 @@ use super::link::{QueueContext, SharedChannel, Shelf, Stage};
 use super::netif::{GsoKind, MOST_SLOTS, Place, RING, TX_REQUEST, TxFrame, status, tx_response};
 use super::ring::BackRing;
 use crate::cpu_time::work_units::BATCH;
-use crate::frame::{ETHERNET, Layers, NetHeader, START, TCP, UDP};
+use crate::frame::{COPIED, ETHERNET, Layers, NetHeader, START, TCP, UDP};
 use crate::memory::{Foreign, Iovec};
 use crate::packet::{ChunkPool, Loan, Packet};
 use crate::port::end::TransmitEnd;
@@ -197,7 +197,7 @@ impl XenTransmit {
         if (record.frame.length as usize) < ETHERNET {
             return Err(DropReason::Runt);
         }
-        let most = record.frame.length.min(START as u32);
+        let most = record.frame.length.min(COPIED as u32);
         if wants_headers(&record.frame) && record.start_length < most && !has_headers(record) {
             // Headers that go on in other requests, which is rare.
             self.stage.empty();
@@ -262,7 +262,7 @@ impl XenTransmit {
 /// Bytes of a frame to copy at first: those of the first request, or else as many as mostly suffice.
 fn first_bytes(frame: &TxFrame) -> u32 {
     let first = frame.parts.first().map_or(0, |part| part.length);
-    first.max(ENOUGH.min(frame.length)).min(START as u32)
+    first.max(ENOUGH.min(frame.length)).min(COPIED as u32)
 }
 
 /// The parts of a frame but for their first `skip` bytes.

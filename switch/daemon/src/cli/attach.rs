@@ -90,6 +90,12 @@ struct PortOptions {
     /// Queue pairs, where the front end does not set their number.
     #[arg(long, value_name = "NUMBER")]
     queues: Option<String>,
+    /// VLAN of frames without a tag: of an access port its only one, with --trunk the native VLAN.
+    #[arg(long, value_name = "NUMBER")]
+    vlan: Option<String>,
+    /// VLANs that the port carries with tags, as in the file: '[10, "100-199"]'.
+    #[arg(long, value_name = "LIST")]
+    trunk: Option<String>,
     /// Receive offloads: whether the guest may receive GSO frames and partial checksums, true or false.
     #[arg(long, value_name = "BOOL", conflicts_with = "no_receive_offloads")]
     receive_offloads: Option<String>,
@@ -157,8 +163,14 @@ impl Attach {
         state("connect", yes(*connect));
         state("segment", json!(options.segment));
         state("receive-offloads", if options.no_receive_offloads { json!(false) } else { Value::Null });
-        let written =
-            [("vif", vif), ("access", access), ("queues", &options.queues), ("receive-offloads", &options.receive_offloads)];
+        let written = [
+            ("vif", vif),
+            ("access", access),
+            ("queues", &options.queues),
+            ("receive-offloads", &options.receive_offloads),
+            ("vlan", &options.vlan),
+            ("trunk", &options.trunk),
+        ];
         written.into_iter().for_each(|(key, text)| keys.written(key, text.as_deref()));
         options.changeable.state(&mut keys);
         keys.checked()
@@ -207,7 +219,7 @@ mod tests {
     #[test]
     fn the_command_line_says_what_a_file_would() {
         let all = "net.toml web --vhost-user /run/web.sock --connect --segment back --mac 02:00:00:00:00:01 --mtu 1400 --queues 2 --weight 3 \
-                   --transmit 1Gbit,7pps --receive 9pps --storm 0 --anti-spoof mac --no-receive-offloads --disabled";
+                   --transmit 1Gbit,7pps --receive 9pps --storm 0 --anti-spoof mac --vlan 10 --trunk [20] --isolated true --no-receive-offloads --disabled";
         let file = r#"
             [[port]]
             name = "web"
@@ -222,6 +234,9 @@ mod tests {
             receive = { packets = 9 }
             storm = 0
             anti-spoof = "mac"
+            vlan = 10
+            trunk = [20]
+            isolated = true
             receive-offloads = false
             enabled = false
         "#;

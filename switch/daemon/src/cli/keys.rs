@@ -62,6 +62,12 @@ pub(super) struct Changeable {
     /// Services that the guest may offer, as in the file: '["dhcp", "ra"]'.
     #[arg(long, value_name = "LIST")]
     may_serve: Option<String>,
+    /// Isolation: whether the port exchanges frames only with ports that are not isolated: true or false.
+    #[arg(long, value_name = "BOOL")]
+    isolated: Option<String>,
+    /// Frames to the reserved group addresses 01:80:c2:00:00:00 to 0f, in both directions: "pass" or "drop".
+    #[arg(long, value_name = "RULE")]
+    reserved: Option<String>,
     /// Link emulation towards the guest, as in the file: '{ delay = "10ms", loss = "1%" }'.
     #[arg(long, value_name = "LINK")]
     link: Option<String>,
@@ -91,6 +97,8 @@ impl Changeable {
             &self.addresses,
             &self.allowed,
             &self.may_serve,
+            &self.isolated,
+            &self.reserved,
             &self.link,
             &self.mac,
             &self.mtu,
@@ -125,6 +133,8 @@ mod tests {
             ("addresses", "[\"10.0.0.5\"]", json!(["10.0.0.5"])),
             ("allowed", "[{ ip = \"10.1.0.0/16\" }]", json!([{ "ip": "10.1.0.0/16" }])),
             ("may-serve", "[\"ra\"]", json!(["ra"])),
+            ("isolated", "true", json!(true)),
+            ("reserved", "drop", json!("drop")),
             ("link", "{ loss = \"1%\" }", json!({ "loss": "1%" })),
             ("mac", "02:00:00:00:00:01", json!("02:00:00:00:00:01")),
             ("mtu", "1400", json!(1400)),

@@ -177,8 +177,8 @@ enum Command {
     Set(Box<set::Set>),
     /// Apply the file to a running network; ports without a difference are not touched.
     ///
-    /// Ports that differ in their limits, weight, storm, anti-spoof, addresses, allowed, may-serve, link, mac, mtu or enabled change in
-    /// place; others are detached and attached again. Ports that the file does not have are detached, including those attached at run time. If
+    /// Ports that differ in their limits, weight, storm, anti-spoof, addresses, allowed, may-serve, isolated, reserved, link, mac, mtu or
+    /// enabled change in place; others are detached and attached again. Ports that the file does not have are detached, including those attached at run time. If
     /// settings beside the ports differ, nothing is done: only a restart changes them. A file with mistakes changes nothing, nor
     /// does one that would detach every port, unless by --force. Without a file, the network reads its own again.
     #[command(

@@ -47,8 +47,9 @@ pub(super) fn settings(entry: &PortEntry) -> String {
         AntiSpoof::Mac => Some(", anti-spoof mac".to_owned()),
         AntiSpoof::All => Some(", anti-spoof all".to_owned()),
     };
+    let isolated = entry.isolated.then(|| ", isolated".to_owned());
     let disabled = (!entry.enabled).then(|| ", disabled".to_owned());
-    let rest: String = [link, mac, guarded, mtu, disabled].into_iter().flatten().collect();
+    let rest: String = [link, mac, guarded, isolated, mtu, disabled].into_iter().flatten().collect();
     let (transmit, receive) = (words(&entry.transmit), words(&entry.receive));
     format!("weight {}, transmit {transmit}, receive {receive}, {storm} flooded frames/s{rest}", entry.weight)
 }

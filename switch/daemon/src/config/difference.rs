@@ -5,8 +5,22 @@ use super::{Config, PortConfig, PortKind, UplinkConfig};
 use crate::settings::Settings;
 
 /// Keys of a port that can change while it runs.
-pub const CHANGEABLE: [&str; 12] =
-    ["weight", "transmit", "receive", "storm", "anti-spoof", "addresses", "allowed", "may-serve", "link", "mac", "mtu", "enabled"];
+pub const CHANGEABLE: [&str; 14] = [
+    "weight",
+    "transmit",
+    "receive",
+    "storm",
+    "anti-spoof",
+    "addresses",
+    "allowed",
+    "may-serve",
+    "isolated",
+    "reserved",
+    "link",
+    "mac",
+    "mtu",
+    "enabled",
+];
 
 /// Whether `key` of a port of this kind can change while it runs: an interface, passt and a loopback get their MAC address and
 /// MTU at their start.

@@ -10,12 +10,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::uplink::UDP_PORT;
 use crate::link::Impairment;
 use crate::policy::rules::{AllowedPair, Service};
-use crate::policy::{AntiSpoof, DEFAULT_STORM, Limit, PortLimits};
+use crate::policy::{AntiSpoof, DEFAULT_STORM, Limit, PortLimits, Reserved};
 use crate::port::settings::PortSettings;
 use crate::quantity;
 use crate::settings::Poll;
 use memlane_backends::stream::checksums::Checksums;
 use memlane_backends::vhost_user::access::Access;
+use memlane_model::vlans::VlanRange;
 
 /// A memlane network.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -256,6 +257,17 @@ pub struct PortEntry {
     pub allowed: Vec<AllowedPair>,
     /// Services that the guest may offer with anti-spoof = "all": "dhcp" for DHCP and DHCPv6, "ra" for router advertisements.
     pub may_serve: Vec<Service>,
+    /// Isolation: the port exchanges frames only with ports of the segment that are not isolated.
+    pub isolated: bool,
+    /// Frames to the reserved group addresses 01:80:c2:00:00:00 to 0f (spanning tree, LACP, 802.1X, LLDP), in both directions: "pass"
+    /// or "drop". By default they pass, except at tap ports, so that no guest changes a bridge of the host.
+    pub reserved: Option<Reserved>,
+    /// VLAN of the port's frames without a tag. Alone, it makes an access port, which carries no other; with `trunk` it is the
+    /// native VLAN. A port with neither key carries frames as they are.
+    #[schemars(range(min = 1, max = 4094))]
+    pub vlan: Option<u16>,
+    /// VLANs that the port carries with tags, as [10, 20, "100-199"].
+    pub trunk: Vec<VlanRange>,
     /// Link emulation for frames to this port (receive direction), as { delay = "10ms", jitter = "2ms", loss = "1%", rate =
     /// "100Mbit" }.
     #[serde(deserialize_with = "Impairment::read")]
@@ -307,6 +319,10 @@ impl PortEntry {
                 addresses: self.addresses.clone(),
                 allowed: self.allowed.clone(),
                 may_serve: self.may_serve.clone(),
+                isolated: self.isolated,
+                reserved: self.reserved,
+                vlan: self.vlan,
+                trunk: self.trunk.clone(),
             },
             link: self.link.clone().filter(|link| *link != Impairment::default()),
         }
@@ -315,11 +331,25 @@ impl PortEntry {
     /// States `settings`, so that [`Self::settings`] returns them.
     pub(super) fn state(&mut self, settings: &PortSettings) {
         let PortSettings { enabled, mac, mtu, limits, link } = settings.clone();
-        let PortLimits { weight, transmit, receive, storm, anti_spoof, addresses, allowed, may_serve } = limits;
+        let PortLimits {
+            weight,
+            transmit,
+            receive,
+            storm,
+            anti_spoof,
+            addresses,
+            allowed,
+            may_serve,
+            isolated,
+            reserved,
+            vlan,
+            trunk,
+        } = limits;
         (self.enabled, self.mac, self.mtu, self.link) = (enabled, mac.map(|mac| mac.to_string()), mtu, link);
         (self.weight, self.transmit, self.receive) = (weight, transmit, receive);
         (self.storm, self.anti_spoof) = (storm, anti_spoof);
         (self.addresses, self.allowed, self.may_serve) = (addresses, allowed, may_serve);
+        (self.isolated, self.reserved, self.vlan, self.trunk) = (isolated, reserved, vlan, trunk);
     }
 }
 
@@ -353,6 +383,10 @@ impl Default for PortEntry {
             addresses: Vec::new(),
             allowed: Vec::new(),
             may_serve: Vec::new(),
+            isolated: false,
+            reserved: None,
+            vlan: None,
+            trunk: Vec::new(),
             link: None,
         }
     }

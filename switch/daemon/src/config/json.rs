@@ -224,6 +224,10 @@ mod tests {
         addresses = ["10.0.0.5", "fd00::5"]
         allowed = [{ mac = "00:00:5e:00:01:07", ip = "10.0.0.100" }, { ip = "10.1.0.0/16" }]
         may-serve = ["dhcp", "ra"]
+        isolated = true
+        reserved = "drop"
+        vlan = 10
+        trunk = [20, "100-199"]
         link = { delay = "10ms", loss = 0.25, gilbert-elliott = { p = 0.1, r = 0.5, bad = 1.0, good = 0.0 } }
         [[port]]
         name = "b"

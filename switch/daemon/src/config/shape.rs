@@ -21,6 +21,7 @@ use super::words::{must_be, nearest, printable, shown, where_else};
 use crate::frame::MacAddress;
 use crate::policy::rules::Prefix;
 use crate::quantity::{Quantity, Read};
+use memlane_model::vlans::VlanRange;
 
 /// A mistake in a key.
 #[derive(Clone, Debug, PartialEq)]
@@ -206,6 +207,7 @@ fn fits(schema: &Value, form: &Form, beside: &[&Value]) -> bool {
                     "ip" => text.parse::<IpAddr>().is_ok(),
                     "prefix" => text.parse::<Prefix>().is_ok(),
                     "mac" => text.parse::<MacAddress>().is_ok_and(MacAddress::is_unicast),
+                    "vlans" => text.parse::<VlanRange>().is_ok(),
                     _ => true,
                 }
                 && Quantity::named(format).is_none_or(is_quantity)

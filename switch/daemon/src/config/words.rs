@@ -31,6 +31,7 @@ fn kind(root: &Value, schema: &Value, key: &str) -> String {
         (Some("ipv4"), _) => "an IPv4 address in quotes, as \"10.0.0.1\"".into(),
         (Some("ip"), _) => "an IP address in quotes, as \"10.0.0.5\" or \"fd00::5\"".into(),
         (Some("prefix"), _) => "an IP address or a prefix in quotes, as \"10.0.0.100\" or \"10.1.0.0/16\"".into(),
+        (Some("vlans"), _) => "a range of VLANs in quotes, as \"100-199\"".into(),
         (Some("mac"), _) => "a unicast MAC address in quotes, as \"00:00:5e:00:01:07\"".into(),
         (_, Some(quantity)) => quantity.must_be().into(),
         _ if is("boolean") => "true or false".into(),

@@ -136,6 +136,7 @@ impl Uplink {
         let may_tell = devices.take_tap().map_err(failed)?;
         let port = add_port(network, config, devices.mtu, members).map_err(|error| failed(error.to_string()))?;
         port.segment.set_uplink(Some(port.id));
+        port.segment.set_uplink_mtu(devices.mtu);
         let started = Self::begin(network, config, (devices, own), tap, &port, may_tell);
         started.map_err(|what| {
             port.segment.set_uplink(None);

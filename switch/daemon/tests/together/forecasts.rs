@@ -10,7 +10,7 @@ use memlane::frame::MacAddress;
 use memlane::id::PortId;
 use memlane::network::{AttachSettings, Forecast, Network};
 use memlane::packet::Packet;
-use memlane::policy::{AntiSpoof, Flood, PortLimits};
+use memlane::policy::{AntiSpoof, Flood, PortLimits, Reserved};
 use memlane::port::end::{Backend, Ends, ReceiveEnd, TransmitEnd};
 use memlane::port::settings::PortSettings;
 use memlane::port::{Offer, Port};
@@ -130,6 +130,10 @@ impl World {
             let limits = PortLimits {
                 storm: dice.pick(&[0, 1, 1, 200_000]),
                 anti_spoof: if dice.once_in(4) { AntiSpoof::Mac } else { AntiSpoof::Off },
+                isolated: dice.once_in(4),
+                reserved: dice.once_in(4).then_some(Reserved::Drop),
+                vlan: dice.pick(&[None, None, None, None, Some(1), Some(2)]),
+                trunk: dice.pick(&[vec![], vec![], vec!["1-2".parse().unwrap()]]),
                 ..PortLimits::default()
             };
             let pinned = dice.once_in(2);
@@ -175,7 +179,7 @@ impl World {
     fn frame(dice: &mut Dice) -> Vec<u8> {
         let any = |dice: &mut Dice| match dice.below(12) {
             10 => [0; 6],
-            11 => dice.pick(&[[0xff; 6], [1, 0, 0x5e, 0, 0, 1]]),
+            11 => dice.pick(&[[0xff; 6], [1, 0, 0x5e, 0, 0, 1], [1, 0x80, 0xc2, 0, 0, 0xe]]),
             number => address(number).bytes(),
         };
         let mut frame = [any(dice), any(dice)].concat();
@@ -289,7 +293,21 @@ fn what_is_foreseen_happens_for_random_tables_and_settings() {
         }
     }
     let reached: Vec<_> = reasons.iter().map(String::as_str).collect();
-    assert_eq!(reached, ["bad-source", "loop", "receiver-absent", "same-port", "spoofed-source", "storm"], "all of a verdict");
+    assert_eq!(
+        reached,
+        [
+            "bad-source",
+            "isolated",
+            "loop",
+            "receiver-absent",
+            "reserved-group",
+            "same-port",
+            "spoofed-source",
+            "storm",
+            "vlan-not-carried"
+        ],
+        "all of a verdict"
+    );
     assert!(delivered > CASES / 10 && flooded > CASES / 20 && limited > 100, "{delivered} {flooded} {limited}");
     assert!(overtaken < 20 + limited / 4, "{overtaken} of {limited}");
 }

@@ -56,6 +56,7 @@ mod rings_are_bounded;
 mod rings_begin;
 mod rings_churn;
 mod rings_move;
+mod separation;
 mod service;
 mod source_rules;
 mod stream;

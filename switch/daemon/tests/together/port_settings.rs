@@ -13,7 +13,7 @@ type Row = (&'static str, Value, Option<(&'static str, Value)>);
 
 /// Each key with a value that is not its default, and its place in the report, if that shows it. In this order, each key can be
 /// set: `anti-spoof` needs `mac` and `addresses`.
-fn table() -> [Row; 12] {
+fn table() -> [Row; 14] {
     let rate = json!({ "rate": "1Gbit", "packets": 7, "burst-ms": 9 });
     [
         ("weight", json!(3), Some(("/limits/weight", json!(3)))),
@@ -25,6 +25,8 @@ fn table() -> [Row; 12] {
         ("anti-spoof", json!("all"), Some(("/limits/anti-spoof", json!("all")))),
         ("allowed", json!([{ "ip": "10.1.0.0/16" }]), Some(("/limits/allowed/0/ip", json!("10.1.0.0/16")))),
         ("may-serve", json!(["ra"]), Some(("/limits/may-serve/0", json!("ra")))),
+        ("isolated", json!(true), Some(("/limits/isolated", json!(true)))),
+        ("reserved", json!("drop"), Some(("/limits/reserved", json!("drop")))),
         ("mtu", json!(1400), None),
         ("link", json!({ "delay": "10ms", "loss": 0.25 }), Some(("/link/delay", json!("10ms")))),
         ("enabled", json!(false), Some(("/enabled", json!(false)))),

@@ -47,6 +47,7 @@ const RUN_BY_WORKERS: &[&str] = &[
     "dataplane/ingress",
     "dataplane/stats.rs",
     "dataplane/table.rs",
+    "dataplane/too_long.rs",
     "virtq/threshold.rs",
     "virtq/time.rs",
     "dataplane/headers.rs",
@@ -100,7 +101,7 @@ const LISTED: &[(&str, usize, usize, &str)] = &[
     (
         "virtq/packet.rs",
         2,
-        27,
+        33,
         "sizes are checked by the compiler, lengths cut to the shorter of both, and a chunk's number is one that its pool lent",
     ),
     ("backends/loopback.rs", 0, 3, "sixty bytes of its own, in buffers that are longer"),
@@ -165,6 +166,7 @@ const LISTED: &[(&str, usize, usize, &str)] = &[
         "a bucket's number is a hash shifted to the table's size, a way's is below the bucket's, so each entry has its place in the arrays of confirmations and moves, and the size of ports is checked by the compiler",
     ),
     ("dataplane/headers.rs", 0, 14, "arrays of fixed length that a checked look at the bytes yielded"),
+    ("dataplane/policy/gate.rs", 0, 3, "all of a list, and a VLAN modulo the number of bits"),
     ("dataplane/port/refused.rs", 0, 1, "the position of a reason in an array of all"),
     (
         "dataplane/verdict/identity.rs",
@@ -173,6 +175,12 @@ const LISTED: &[(&str, usize, usize, &str)] = &[
         "offsets that a parser found within the same bytes; the fuzz target `frame` and a property test judge any bytes",
     ),
     ("dataplane/verdict/reading.rs", 0, 1, "a length cut to that of the array"),
+    (
+        "dataplane/too_long.rs",
+        0,
+        40,
+        "offsets within headers that a parser found, and within an array whose length they sum up to; a property test takes any bytes",
+    ),
     ("dataplane/worker/port_table.rs", 0, 2, "the list is grown to the index before"),
     ("dataplane/worker/pass.rs", 0, 4, "a worker's own number, and others' below their count"),
     ("dataplane/worker/peers.rs", 0, 6, "workers' numbers below their count, when they are connected"),

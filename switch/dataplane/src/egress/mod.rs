@@ -21,12 +21,13 @@ use std::time::Duration;
 
 use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units;
-use crate::frame::SHORTEST;
+use crate::frame::{Head, SHORTEST};
 use crate::id::{PortId, RingKey, RouteEntry, Slot};
 use crate::link::{Impairment, Path};
 use crate::notification::Spans;
 use crate::outcome::Outcome;
-use crate::packet::{Packet, Reach};
+use crate::packet::{Packet, Reach, TagChange};
+use crate::port::Port;
 use crate::port::queue_view::QueueView;
 use crate::ring::{Ring, RingFault, TransmitQueue, fast_path};
 use crate::settings::Settings;
@@ -43,6 +44,40 @@ pub(crate) use queue::{EgressQueue, Health, SendOutcome};
 use queue::{TURN, Times, Work};
 pub(crate) use sink::Sink;
 pub use wait_queue::WaitQueue;
+
+/// How a flooded frame reaches one of the receivers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passage {
+    /// As it is.
+    Same,
+    /// With another VLAN tag.
+    Retagged(TagChange),
+    /// Not at all.
+    None,
+}
+
+impl Passage {
+    /// That of a frame with this `head` from one port to another.
+    #[inline]
+    pub(crate) fn between(sender: &Port, to: &Port, head: Head) -> Self {
+        let is_gated = sender.segment.is_gated();
+        if !is_gated && !head.destination().is_reserved_group() {
+            return Self::Same;
+        }
+        let (from, gate, tag) = (sender.policy.gate(), to.policy.gate(), head.vlan().0);
+        if gate.drops_reserved && head.destination().is_reserved_group() {
+            return Self::None;
+        }
+        if !is_gated {
+            return Self::Same;
+        }
+        match from.vlans.of_sent(tag).map(|vlan| from.pass(&gate, vlan, tag)) {
+            Some(Ok(None)) => Self::Same,
+            Some(Ok(Some(change))) => Self::Retagged(change),
+            Some(Err(_)) | None => Self::None,
+        }
+    }
+}
 
 /// Frames of a sender that may be enqueued at a receiver when a flooded one joins them.
 const FLOODS: u32 = 8;
@@ -238,6 +273,11 @@ impl Egress {
         }
     }
 
+    /// A queue of `port` that is served here.
+    pub(crate) fn route_here(&self, port: PortId) -> Option<Slot> {
+        self.entries(port).iter().find(|entry| entry.worker == self.worker).map(|entry| entry.slot)
+    }
+
     /// Delivers `packet`, of a sender with weight `weight`, at `slot` if no frame is ahead of it and there is room.
     #[inline]
     pub(crate) fn send(&mut self, slot: Slot, packet: &mut Packet, weight: Weight) -> SendOutcome {
@@ -332,17 +372,34 @@ impl Egress {
         packet: &mut Packet,
         ports: &[PortId],
         weight: Weight,
+        passage: impl Fn(PortId) -> Passage,
         mut missed: impl FnMut(PortId, DropReason),
     ) -> u16 {
-        let mut held = 0;
+        let (mut held, length) = (0, packet.length);
+        // The frame with another tag, for receivers that need it: all need the same.
+        let mut retagged: Option<Packet> = None;
         let enough = self.work.work_units + work_units::TURN;
         let mut costly = packet.length > QUANTUM || !packet.header.is_plain();
         for &port in ports {
             if port == packet.source {
                 continue;
             }
+            let passage = passage(port);
+            if passage == Passage::None {
+                continue;
+            }
             let waits = costly && self.work.work_units >= enough;
             let Some(entry) = self.route(port, packet).filter(|entry| entry.worker == self.worker) else { continue };
+            let packet = match passage {
+                Passage::Retagged(change) => {
+                    let packet = retagged.get_or_insert_with(|| packet.clone());
+                    if packet.length == length && !packet.retag(change) {
+                        continue;
+                    }
+                    packet
+                }
+                Passage::Same | Passage::None => &mut *packet,
+            };
             packet.segments_done = 0;
             match if waits { SendOutcome::MustWait } else { self.send(entry.slot, packet, weight) } {
                 SendOutcome::Done => {}

@@ -266,6 +266,9 @@ impl Network {
     /// Sets the limits of `port`.
     pub fn set_limits(&self, port: &Port, limits: &PortLimits) {
         port.policy.set(limits);
+        if port.policy.gate().is_restricted() {
+            port.segment.set_gated();
+        }
         self.have_all_look();
     }
 

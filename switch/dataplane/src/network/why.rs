@@ -5,19 +5,45 @@
 use memlane_model::forecast::Forecast;
 
 use super::Network;
-use crate::frame::{ETHERNET, MacAddress, START};
+use crate::egress::Passage;
+use crate::frame::{ETHERNET, Head, NetHeader, START};
 use crate::id::PortId;
+use crate::packet::TagChange;
 use crate::policy::Flood;
 use crate::port::Port;
 use crate::port::refused::Refused;
 use crate::stats::DropReason;
 use crate::table::{Kind, Learned, LearnedAddress, Table};
 use crate::time::cycles;
+use crate::too_long;
 use crate::verdict::reading::Start;
 use crate::verdict::{Foreseen, Sender, Verdict, foresee};
 
 /// VLANs that are named, at most.
 const MOST_VLANS: usize = 4;
+
+/// The VLAN of a frame with this `head` from `port`.
+fn vlan_of(port: &Port, head: Head) -> u16 {
+    let tag = head.vlan().0;
+    port.policy.gate().vlans.of_sent(tag).unwrap_or(tag)
+}
+
+/// The gate that the frame does not pass.
+fn tell_gates(forecast: &mut Forecast, port: &Port, reason: DropReason, receiver: Option<&Port>, head: Head) {
+    let (name, destination) = (&port.name, head.destination());
+    match (reason, receiver) {
+        (DropReason::Isolated, Some(to)) => {
+            forecast.step(format!("destination {destination} is behind {}, and both ports are isolated", to.name));
+        }
+        (DropReason::VlanNotCarried, Some(to)) if port.policy.gate().vlans.of_sent(head.vlan().0).is_some() => {
+            forecast.step(format!("destination {destination} is behind {}, which does not carry the VLAN", to.name));
+        }
+        (DropReason::ReservedGroup, _) => {
+            forecast.step(format!("destination {destination} is a reserved group address, and {name} drops these (key reserved)"));
+        }
+        _ => {}
+    }
+}
 
 /// The rule about addresses that refuses the frame, and the key that would allow it.
 fn tell_refused(forecast: &mut Forecast, port: &Port, reason: DropReason, refused: &Refused) {
@@ -54,22 +80,45 @@ impl Network {
         start[..length].copy_from_slice(&frame[..length]);
         let start = Start::new(&start, length);
         let (head, table, rules) = (start.head(), port.segment.table(), port.policy.rules.get());
-        let foreseen = foresee(start, Sender { port: port.id, rules: &rules }, &table, now);
+        let gate = port.policy.gate();
+        let sender = Sender { port: port.id, rules: &rules, gate, is_gated: port.segment.is_gated() };
+        let ports: Vec<_> = port.segment.members().into_iter().filter_map(|id| self.port(id)).collect();
+        let member = |id: PortId| ports.iter().find(|port| port.id == id);
+        let gate_of = |id| member(id).map(|port| port.policy.gate());
+        let receiver = table.find(LearnedAddress { address: head.destination(), vlan: vlan_of(port, head) }).and_then(member);
+        let foreseen = foresee(start, sender, gate_of, &table, now);
         self.tell_source(&mut forecast, port, &foreseen);
         if let Verdict::Drop(reason) = foreseen.verdict {
             tell_refused(&mut forecast, port, reason, &Refused::of(start.bytes()));
+            tell_gates(&mut forecast, port, reason, receiver.map(|port| &**port), head);
         }
         match foreseen.verdict {
             Verdict::Drop(reason) => forecast.drop_at(&port.name, reason),
-            Verdict::To(to) => {
-                let age = table.age_of(LearnedAddress { address: head.destination(), vlan: head.vlan().0 }, now);
+            Verdict::To(to) | Verdict::Retagged(to, _) => {
+                let age = table.age_of(LearnedAddress { address: head.destination(), vlan: foreseen.vlan }, now);
                 let age = age.map_or_else(String::new, |age| format!(", last heard {age} s ago"));
                 forecast.step(format!("destination {} is behind {}{age}", head.destination(), self.name(to)));
+                if let Some(mtu) = port.segment.uplink_mtu(to)
+                    && too_long::check_frame(start.bytes(), frame.len() as u32, NetHeader::default(), mtu).is_err()
+                {
+                    forecast.step(format!("the packet is longer than the MTU of the uplink ({mtu}): its sender is told by ICMP"));
+                    self.port(to).into_iter().for_each(|to| forecast.drop_at(&to.name, DropReason::TooLong));
+                    return forecast;
+                }
+                match foreseen.verdict {
+                    Verdict::Retagged(_, TagChange::Push(vlan)) => {
+                        forecast.step(format!("{} carries VLAN {vlan} with a tag: it is added", self.name(to)))
+                    }
+                    Verdict::Retagged(_, TagChange::Pop) => {
+                        forecast.step(format!("{} carries VLAN {} without a tag: it is removed", self.name(to), foreseen.vlan))
+                    }
+                    _ => {}
+                }
                 self.receive(&mut forecast, to, frame.len(), true);
             }
             Verdict::Flood => {
-                self.tell_other_vlans(&mut forecast, &table, LearnedAddress { address: head.destination(), vlan: head.vlan().0 });
-                self.flood(&mut forecast, port, head.destination(), frame.len(), now);
+                self.tell_other_vlans(&mut forecast, &table, LearnedAddress { address: head.destination(), vlan: foreseen.vlan });
+                self.flood(&mut forecast, port, head, frame.len(), now);
             }
         }
         forecast
@@ -89,6 +138,9 @@ impl Network {
             }
             (None, Verdict::Drop(DropReason::SpoofedIp | DropReason::SpoofedArp | DropReason::NotAServer)) => {
                 format!("source {source} is a MAC address of {name}")
+            }
+            (None, Verdict::Drop(DropReason::VlanNotCarried)) => {
+                format!("the frame is in no VLAN of {name}: an access port sends without tags, a trunk with tags of its VLANs")
             }
             (None, _) => format!("source {source} is not a unicast address: all zeroes, or a group address"),
             (Some(Learned::Known), _) => format!("source {source}{vlan} is known behind {name}"),
@@ -130,7 +182,8 @@ impl Network {
         }
     }
 
-    fn flood(&self, forecast: &mut Forecast, port: &Port, destination: MacAddress, length: usize, now: u32) {
+    fn flood(&self, forecast: &mut Forecast, port: &Port, head: Head, length: usize, now: u32) {
+        let destination = head.destination();
         let what = if destination.is_group() { "is a group address" } else { "is unknown" };
         forecast.step(format!("destination {destination} {what}: the frame is flooded to segment {}", port.segment.name));
         let members = port.segment.members();
@@ -141,7 +194,15 @@ impl Network {
             forecast.step(format!("{} has used up its limit of flooded frames (storm) at this moment", port.name));
             return forecast.drop_at(&port.name, reason);
         }
-        members.into_iter().filter(|&member| member != port.id).for_each(|member| self.receive(forecast, member, length, false));
+        for member in members.into_iter().filter(|&member| member != port.id) {
+            if self.port(member).is_some_and(|to| Passage::between(port, &to, head) == Passage::None) {
+                let name = self.name(member);
+                forecast
+                    .step(format!("{name} does not receive it: by isolated, vlan, trunk or reserved of {name} or {}", port.name));
+                continue;
+            }
+            self.receive(forecast, member, length, false);
+        }
     }
 
     /// How the frame fares at `to`. One that is flooded does not count as dropped where there is no receiver.

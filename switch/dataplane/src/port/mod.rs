@@ -204,12 +204,16 @@ impl Port {
         let control_rate = Limiter::default();
         let descriptors = Account::with_floor(&shared.descriptors.budget, USUAL);
         control_rate.set(&Limit { packets: Some(CONTROL_OPERATIONS), burst_ms: Some(1000), ..Limit::default() });
+        let policy = Policy::new(limits);
+        if policy.gate().is_restricted() {
+            segment.set_gated();
+        }
         Arc::new(Self {
             id,
             added: cycles(),
             name: name.into(),
             segment: Arc::clone(segment),
-            policy: Policy::new(limits),
+            policy,
             mapped: Quota {
                 bytes: Account::new(&shared.guest_memory),
                 mappings: Account::new(&shared.mappings),

@@ -4,11 +4,13 @@
 use super::port_table::PortTable;
 use crate::cpu_time::accounting::Accounting;
 use crate::cpu_time::work_units;
-use crate::egress::Egress;
+use crate::egress::{Egress, Passage};
+use crate::frame::Head;
 use crate::id::PortId;
 use crate::outcome::Outcome;
 use crate::packet::Packet;
 use crate::stats::DropReason;
+use crate::verdict::reading::Start;
 use crate::weight::Weight;
 
 /// See the module.
@@ -16,6 +18,13 @@ use crate::weight::Weight;
 pub(super) struct Outcomes<'w> {
     pub port_table: &'w PortTable,
     pub accounting: &'w mut Accounting,
+}
+
+/// How a flooded frame with this `head` from `sender` reaches `to`.
+fn passage(port_table: &PortTable, sender: PortId, to: PortId, head: Head) -> Passage {
+    // A sender that is gone meanwhile had a gate that is not known any more.
+    let (Some(sender), Some(to)) = (port_table.port(sender), port_table.port(to)) else { return Passage::None };
+    Passage::between(sender, to, head)
 }
 
 impl Outcomes<'_> {
@@ -57,8 +66,10 @@ impl Outcomes<'_> {
     /// Floods `packet` to those of `ports` that are served here; returns at how many of them it was enqueued.
     pub(super) fn flood(&mut self, egress: &mut Egress, packet: &mut Packet, ports: &[PortId]) -> u16 {
         let weight = Weight::new(self.port_table.weight_of(packet.source));
-        let sender = packet.source;
-        egress.flood(packet, ports, weight, |port, reason| {
+        let (sender, port_table) = (packet.source, self.port_table);
+        let head = Start::from(&*packet).head();
+        let passage = |to| passage(port_table, sender, to, head);
+        egress.flood(packet, ports, weight, passage, |port, reason| {
             self.missed(if reason == DropReason::SenderMemory { sender } else { port }, reason);
         })
     }

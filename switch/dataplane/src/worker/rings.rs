@@ -18,7 +18,7 @@ use crate::port::Port;
 use crate::port::end::Ends;
 use crate::ring::{Call, ReceiveQueue, Ring, RingLog, SplitRing, TransmitQueue};
 use crate::stats::DropReason;
-use crate::table::{Learned, Table};
+use crate::table::{Learned, LearnedAddress, Table};
 use crate::time::cycles;
 use crate::verdict::{FlowCache, Sender, may_send_from};
 
@@ -285,10 +285,11 @@ impl Worker {
         let now = cycles();
         self.second = self.rest.second(now);
         let rules = port.policy.rules.get();
-        let sender = Sender { port: port.id, rules: &rules };
+        let sender = Sender { port: port.id, rules: &rules, gate: port.policy.gate(), is_gated: port.segment.is_gated() };
         let may = port.policy.take_flood(segment.flood(port, self.second, now)).and_then(|()| {
             may_send_from(address, sender, &segment.table)?;
-            match segment.table.learn(address, port.id, self.second) {
+            let vlan = sender.gate.vlans.of_sent(0).ok_or(DropReason::VlanNotCarried)?;
+            match segment.table.learn(LearnedAddress { address, vlan }, port.id, self.second) {
                 Learned::Pinned => Err(DropReason::BadSource),
                 Learned::Held => Err(DropReason::Loop),
                 Learned::Known | Learned::Changed | Learned::NoRoom => Ok(()),

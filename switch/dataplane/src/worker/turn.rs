@@ -12,13 +12,14 @@ use crate::id::{PortId, RouteEntry, Slot};
 use crate::ingress::{Feed, Source};
 use crate::offload::{self, Offloads};
 use crate::outcome::Outcome;
-use crate::packet::{Packet, Reach, Stamp};
+use crate::packet::{Packet, Reach, Stamp, TagChange};
 use crate::policy::Limiter;
 use crate::port::{Port, refused};
 use crate::ring::{OpenOutcome, Ring, RingFault};
 use crate::stats::{DropReason, PortCounters, WorkerCounters};
 use crate::table::Table;
 use crate::time::Cycles;
+use crate::too_long::{self, Answer};
 use crate::verdict::reading::Start;
 use crate::verdict::{Epoch, FlowCache, Sender, Verdict};
 use crate::weight::Weight;
@@ -206,12 +207,23 @@ impl Turn<'_> {
             return self.drop_at(packet.source, packet, reason);
         }
         let epoch = self.epoch(table);
-        let sender = Sender { port: packet.source, rules: self.source.rules.get() };
+        let (rules, gate, port_table) = (self.source.rules.get(), self.port.policy.gate(), self.outcomes.port_table);
+        let sender = Sender { port: packet.source, rules, gate, is_gated: self.port.segment.is_gated() };
+        let gate_of = |port| port_table.port(port).map(|port| port.policy.gate());
         if sender.rules.identity.is_some() && !self.source.flow_cache.fits(Start::from(&*packet), epoch) {
             packet.copy_more();
         }
-        match self.source.flow_cache.decide(&*packet, sender, table, epoch) {
+        let verdict = self.source.flow_cache.decide(&*packet, sender, gate_of, table, epoch);
+        if packet.length > too_long::SHORT
+            && let Verdict::To(port) | Verdict::Retagged(port, _) = verdict
+            && let Some(mtu) = self.port.segment.uplink_mtu(port)
+            && let Err(answer) = too_long::check(packet, mtu)
+        {
+            return self.refuse_too_long(port, packet, answer);
+        }
+        match verdict {
             Verdict::To(port) => self.forward_to(port, packet),
+            Verdict::Retagged(port, change) => self.forward_retagged(port, change, packet),
             Verdict::Flood => self.flood(packet),
             Verdict::Drop(reason) => {
                 if refused::REASONS.contains(&reason) {
@@ -220,6 +232,29 @@ impl Turn<'_> {
                 self.drop_at(packet.source, packet, reason)
             }
         }
+    }
+
+    /// Drops a frame that is too long for its way to `port`, and answers its sender.
+    #[cold]
+    fn refuse_too_long(&mut self, port: PortId, packet: &Packet, answer: Option<Answer>) -> TurnOutcome {
+        if let Some(answer) = answer
+            && let Some(slot) = self.egress.route_here(self.port.id)
+            && self.port.policy.take_answer(self.now)
+        {
+            let mut reply = Packet::from_bytes(port, answer.frame());
+            reply.reach = Reach::ManyNow;
+            // Without room it is lost: the sender's next frame causes another.
+            let _ = self.egress.send(slot, &mut reply, self.weight);
+        }
+        self.drop_at(port, packet, DropReason::TooLong)
+    }
+
+    #[cold]
+    fn forward_retagged(&mut self, port: PortId, change: TagChange, packet: &mut Packet) -> TurnOutcome {
+        if !packet.retag(change) {
+            return self.drop_at(packet.source, packet, DropReason::VlanNotCarried);
+        }
+        self.forward_to(port, packet)
     }
 
     fn forward_to(&mut self, port: PortId, packet: &mut Packet) -> TurnOutcome {

@@ -15,7 +15,7 @@ use super::chain::{Access, ChainFault, Walk};
 use super::shared::Descriptor;
 use super::{Ring, RingFault};
 use crate::drop_reason::DropReason;
-use crate::frame::{ETHERNET, MAX_FRAME, NetHeader, SHORT_START, START};
+use crate::frame::{COPIED, ETHERNET, MAX_FRAME, NetHeader, SHORT_START};
 use crate::in_flight::InFlight;
 use crate::memory::Iovec;
 use crate::packet::{ChunkPool, Loan, MAX_IOVECS, Packet};
@@ -296,7 +296,7 @@ impl TransmitQueue {
 /// Number of bytes of a frame that are copied on transmit.
 #[inline]
 fn start_length(packet: &Packet) -> u32 {
-    let most = if packet.header.is_plain() { SHORT_START } else { START };
+    let most = if packet.header.is_plain() { SHORT_START } else { COPIED };
     packet.length.min(most as u32)
 }
 

@@ -31,6 +31,11 @@ pub fn remedy(reason: DropReason) -> &'static str {
         R::SpoofedIp | R::SpoofedArp => {
             "Add the address to the port's key addresses, or to allowed for a router; memlane events names it; memlane capture --drops -c 1 shows the frame"
         }
+        R::Isolated => "As the key isolated of both ports says: frames pass only if one of them is not isolated",
+        R::VlanNotCarried => "Add the VLAN to the port's trunk, or have the guest send without tags where the port has vlan alone",
+        R::ReservedGroup => {
+            "Set reserved = \"pass\" where the port leads to a machine that is to receive spanning tree, LACP, 802.1X or LLDP"
+        }
         R::NotAServer => {
             "Add may-serve = [\"dhcp\"] or [\"ra\"] to the port of the DHCP server or router; memlane events names the one that sends"
         }
@@ -49,6 +54,9 @@ pub fn remedy(reason: DropReason) -> &'static str {
         }
         R::ReceiverStalled => {
             "The guest took nothing for stall-timeout-ms: see that it runs (it may be paused, or have crashed) and that its interface is up"
+        }
+        R::TooLong => {
+            "No fault while senders learn the MTU of the uplink; else remove the key mtu of the guest's port, so that the uplink's is offered"
         }
         R::TooLongForReceiver => {
             "Use the same MTU in all guests of the segment (the key mtu offers it; ip link set DEVICE mtu 1500), or mergeable receive buffers"

@@ -4,6 +4,7 @@ use super::*;
 use crate::frame::START;
 use crate::headers::link_local;
 use crate::id::PortId;
+use crate::policy::gate::Gate;
 use crate::policy::rules::{AllowedPair, PortRules, Service};
 use crate::policy::{AntiSpoof, PortLimits};
 use crate::table::Table;
@@ -13,6 +14,11 @@ use crate::verdict::{Epoch, FlowCache, Sender, Verdict, decide};
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const VIRTUAL: [u8; 6] = [0, 0, 0x5e, 0, 1, 7];
+
+/// No port has rules.
+fn open(_: PortId) -> Option<Gate<'static>> {
+    None
+}
 
 type Wanted = Result<(), DropReason>;
 const GOOD: Wanted = Ok(());
@@ -55,9 +61,17 @@ fn start_of(frame: &[u8]) -> ([u8; START], usize) {
 /// The decision on `frame` of port 0.
 fn judge(frame: &[u8], may_serve: &[Service]) -> Wanted {
     let (rules, (start, length)) = (PortRules::of(&limits(may_serve)), start_of(frame));
-    match decide(Start::new(&start, length), Sender { port: PortId(0), rules: &rules }, &table(), 0).verdict {
+    match decide(
+        Start::new(&start, length),
+        Sender { port: PortId(0), rules: &rules, gate: Gate::OPEN, is_gated: false },
+        open,
+        &table(),
+        0,
+    )
+    .verdict
+    {
         Verdict::Drop(reason) => Err(reason),
-        Verdict::To(_) | Verdict::Flood => Ok(()),
+        Verdict::To(_) | Verdict::Retagged(..) | Verdict::Flood => Ok(()),
     }
 }
 
@@ -241,7 +255,7 @@ fn services_are_offered_with_permission_only() {
 #[test]
 fn the_flow_cache_agrees_with_the_decision() {
     let (table, rules) = (table(), PortRules::of(&limits(&[])));
-    let sender = Sender { port: PortId(0), rules: &rules };
+    let sender = Sender { port: PortId(0), rules: &rules, gate: Gate::OPEN, is_gated: false };
     let epoch = Epoch { generation: table.generation(), second: 0 };
     let mut kept = 0;
     for (name, frame, _) in frames() {
@@ -250,7 +264,7 @@ fn the_flow_cache_agrees_with_the_decision() {
             for change in [1, 2, 0x20, 0x40, 0x80, 0xff, 0x44, 0x2a] {
                 for cut in [length, at] {
                     let mut cache = FlowCache::default();
-                    cache.decide(Start::new(&start, length), sender, &table, epoch);
+                    cache.decide(Start::new(&start, length), sender, open, &table, epoch);
                     let mut other = start;
                     other[at] ^= change;
                     if cut < 14 {
@@ -258,9 +272,9 @@ fn the_flow_cache_agrees_with_the_decision() {
                     }
                     let other = Start::new(&other, cut);
                     kept += u32::from(cache.fits(other, epoch));
-                    let wanted = decide(other, sender, &table, 0).verdict;
+                    let wanted = decide(other, sender, open, &table, 0).verdict;
                     assert_eq!(
-                        cache.decide(other, sender, &table, epoch),
+                        cache.decide(other, sender, open, &table, epoch),
                         wanted,
                         "{name}, byte {at} changed by {change}, {cut} bytes"
                     );
@@ -276,7 +290,15 @@ fn verdicts_on_streams_are_kept_and_those_on_address_resolution_are_not() {
     let keeps = |name: &str| {
         let (_, frame, _) = frames().into_iter().find(|(known, ..)| *known == name).unwrap();
         let (rules, table, (start, length)) = (PortRules::of(&limits(&[])), table(), start_of(&frame));
-        decide(Start::new(&start, length), Sender { port: PortId(0), rules: &rules }, &table, 0).masks.is_some()
+        decide(
+            Start::new(&start, length),
+            Sender { port: PortId(0), rules: &rules, gate: Gate::OPEN, is_gated: false },
+            open,
+            &table,
+            0,
+        )
+        .masks
+        .is_some()
     };
     for name in
         ["own IPv4", "own IPv6", "UDP", "DHCPv6 question", "own behind two tags", "another's IPv4", "LLDP", "IPv6 behind a tag"]
@@ -309,7 +331,7 @@ fn the_claim_of_a_frame_is_told() {
 #[test]
 fn any_frame_has_a_verdict() {
     let (table, rules) = (table(), PortRules::of(&limits(&[])));
-    let sender = Sender { port: PortId(0), rules: &rules };
+    let sender = Sender { port: PortId(0), rules: &rules, gate: Gate::OPEN, is_gated: false };
     let seeds = frames();
     bolero::check!().with_type::<(u8, Vec<(u8, u8)>, u8)>().for_each(|(seed, changes, cut)| {
         let mut frame = seeds[usize::from(*seed) % seeds.len()].1.clone();
@@ -317,7 +339,7 @@ fn any_frame_has_a_verdict() {
         changes.iter().take(8).for_each(|&(at, byte)| frame[usize::from(at) % length] = byte);
         frame.truncate(length.saturating_sub(usize::from(*cut) % 64).max(14));
         let (start, length) = start_of(&frame);
-        let verdict = |start: &[u8; START]| decide(Start::new(start, length), sender, &table, 0).verdict;
+        let verdict = |start: &[u8; START]| decide(Start::new(start, length), sender, open, &table, 0).verdict;
         let mut stale = start;
         stale[length..].fill(0);
         assert_eq!(verdict(&start), verdict(&stale));
