@@ -62,7 +62,7 @@ def test_published_samples_give_the_same_tables_and_verdicts(tmp_path: Path) -> 
     assert summary.verdicts(result) == summary.verdicts(whole)
     assert (len(result.samples), len(result.failed)) == (33, 1)
     pages = published.made(folder)
-    assert set(pages) == {published.page(own), folder / "index.md"}
+    assert set(pages) == {published.page(own), folder / "index.md", own / "made_up.svg"}
     assert {page: page.read_text() for page in pages} == pages
 
 
@@ -73,7 +73,8 @@ def test_a_run_has_a_page_of_its_name_and_day_and_stands_in_the_list(tmp_path: P
     _published(tmp_path, name="shop")
     pages = published.made(folder)
     day = folder / "2026-11-22"
-    assert set(pages) == {day / "made-up.md", day / "shop.md", index}
+    assert {page for page in pages if page.suffix == ".md"} == {day / "made-up.md", day / "shop.md", index}
+    assert "![throughput, received](shop/made_up.svg)" in pages[day / "shop.md"]
     assert "| 2026-11-22 | [shop](2026-11-22/shop.md) |" in index.read_text()
     assert "[shop](shop/run.json)" in pages[day / "shop.md"]
     assert f"({published.MEASURING})" in pages[day / "shop.md"]

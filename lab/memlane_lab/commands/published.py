@@ -3,6 +3,7 @@
     docs/benchmarks/DATE/NAME/run.json             the run and its experiments as they were stated, without samples
     docs/benchmarks/DATE/NAME/EXPERIMENT.csv.gz    every sample's measures, one row each; its flows' measures, too
     docs/benchmarks/DATE/NAME.md                   the page of the run, generated from these two alone
+    docs/benchmarks/DATE/NAME/EXPERIMENT.svg       its picture: the first measure, generated too
     docs/benchmarks/index.md                       the list of all pages
     docs/explanation/performance-*.svg             the plots of the page of performance
 
@@ -125,12 +126,13 @@ def made(folder: Path = FOLDER) -> dict[Path, str]:
     """The pages' texts, generated from the samples."""
     runs = {path.parent: read(path.parent) for path in sorted(folder.glob("*/*/run.json"))}
     first = next((own for own in runs if own.name == _COMPARED), None)
-    texts = {
-        page(own): report.markdown(
-            *run, report.Links(own.name, MEASURING), beside=runs[first] if first and own != first else None
-        )
-        for own, run in runs.items()
-    }
+    texts: dict[Path, str] = {}
+    for own, run in runs.items():
+        drawn = {each.experiment.name: figures.picture(each) for each in run[1]}
+        shown = {name: text for name, text in drawn.items() if text}
+        links = report.Links(own.name, MEASURING, frozenset(shown))
+        texts[page(own)] = report.markdown(*run, links, beside=runs[first] if first and own != first else None)
+        texts |= {own / f"{name}.svg": text for name, text in shown.items()}
     models = sorted(path.parent for path in folder.glob(f"*/*/{predictions.HELD_OUT}"))
     texts |= {page(own): predictions.made(own) for own in models}
     return texts | {folder / "index.md": _index(folder, runs, models)}

@@ -1,4 +1,4 @@
-"""The plots of docs/explanation/performance.md: bars with intervals as SVG, drawn from published samples."""
+"""The plots of docs/explanation/performance.md and of published pages: bars with intervals as SVG, from the samples."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,9 @@ from memlane_lab.statistics.measures import scale, significant
 from memlane_lab.statistics.stats import Interval
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 480, 10, 150, 50
-_BAR, _GAP = 18, 10
+_BAR, _GAP, _LINE = 18, 10, 16
+_LETTERS = 16
+"""Of a label in the legend."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,23 @@ class _Bar:
     interval: Interval
 
 
+_MOST = 8
+"""Groups of a page's picture."""
+_PER_LINE = 4
+"""Labels that a line of the legend has room for."""
+
+
+def picture(result: ExperimentResult) -> str | None:
+    """The first measure of an experiment, of its first groups; None where there is nothing to be drawn."""
+    for name in result.experiment.measures:
+        values = [cell.interval.estimate for row in summary.rows(result, name) for cell in row.cells.values()
+                  if cell.interval]  # fmt: skip
+        if values and min(values) >= 0 < max(values):
+            groups = [row.name for row in summary.rows(result, name)][:_MOST]
+            return draw(Plot("", measure(name).title, "", result.experiment.name, [name], groups), result)
+    return None
+
+
 def draw(plot: Plot, result: ExperimentResult) -> str:
     """The plot's SVG."""
     raw = list(_bars(plot, result))
@@ -58,7 +77,7 @@ def draw(plot: Plot, result: ExperimentResult) -> str:
     most = _scales(bars, each_group=len(plot.measures) > 1)
     colours = dict(coloured(summary.labels(result.experiment)))
     lines: list[str] = []
-    height = _TOP
+    height = _TOP + _LINE * ((len(colours) - 1) // _PER_LINE)
     shown = ""
     for bar in bars:
         if bar.group != shown:
@@ -113,9 +132,9 @@ def _drawn(bar: _Bar, top: float, most: float, colour: str) -> Iterator[str]:
 
 
 def _legend(number: int, path: str, colour: str) -> str:
-    left = 10 + 110 * number
-    box = f'<rect x="{left}" y="36" width="12" height="12" fill="{colour}"/>'
-    return box + _text(left + 18, 47, path)
+    left, down = 10 + 115 * (number % _PER_LINE), 36 + _LINE * (number // _PER_LINE)
+    box = f'<rect x="{left}" y="{down}" width="12" height="12" fill="{colour}"/>'
+    return box + _text(left + 18, down + 11, path if len(path) <= _LETTERS else f"{path[: _LETTERS - 1]}…", size=12)
 
 
 def _text(across: float, down: float, told: str, *, size: int = 13) -> str:

@@ -76,6 +76,8 @@ class Links:
     """Its samples."""
     measuring: str = "explanation/how-we-measure.md"
     """How the lab measures."""
+    pictures: frozenset[str] = frozenset()
+    """Experiments of which there is a picture beside the samples."""
 
 
 def markdown(
