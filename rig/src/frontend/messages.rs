@@ -166,13 +166,13 @@ impl Frontend {
     pub fn set_device_state_fd(&mut self, save: bool, fd: OwnedFd) -> Result<()> {
         let direction = if save { VhostTransferStateDirection::SAVE } else { VhostTransferStateDirection::LOAD };
         self.say("SET_DEVICE_STATE_FD", |vhost| {
-            Ok(vhost.set_device_state_fd(direction, VhostTransferStatePhase::STOPPED, fd).map(drop)?)
+            vhost.set_device_state_fd(direction, VhostTransferStatePhase::STOPPED, fd).map(drop)
         })
     }
 
     /// CHECK_DEVICE_STATE: whether the transfer succeeded.
     pub fn check_device_state(&mut self) -> Result<()> {
-        self.say("CHECK_DEVICE_STATE", |vhost| Ok(vhost.check_device_state()?))
+        self.say("CHECK_DEVICE_STATE", |vhost| vhost.check_device_state())
     }
 
     /// RESET_OWNER, which is deprecated.

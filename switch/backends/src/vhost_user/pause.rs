@@ -18,7 +18,7 @@ enum Stage {
     #[default]
     Runs,
     Asked,
-    Stands(Option<io::Result<SavedSession>>),
+    Stands(Option<Box<io::Result<SavedSession>>>),
 }
 
 /// See the module.
@@ -68,7 +68,7 @@ impl Pause {
         let is_asked = |inner: &mut Inner| matches!(inner.stage, Stage::Asked);
         let waited = self.changed.wait_timeout_while(self.inner(), timeout, is_asked);
         match &mut waited.unwrap_or_else(PoisonError::into_inner).0.stage {
-            Stage::Stands(saved) => saved.take(),
+            Stage::Stands(saved) => saved.take().map(|saved| *saved),
             Stage::Runs | Stage::Asked => None,
         }
     }
@@ -92,7 +92,7 @@ impl Pause {
         if !matches!(inner.stage, Stage::Asked) {
             return;
         }
-        inner.stage = Stage::Stands(Some(saved));
+        inner.stage = Stage::Stands(Some(Box::new(saved)));
         self.changed.notify_all();
         let stands = |inner: &mut Inner| matches!(inner.stage, Stage::Stands(_));
         let behind = self.changed.wait_while(inner, stands).unwrap_or_else(PoisonError::into_inner).behind;

@@ -232,10 +232,8 @@ impl Pump {
             if file.frames == wanted {
                 break;
             }
-            if !looked_up.contains(&what.port) {
-                if file.look_up(what.port, what.at, capture)? {
-                    looked_up.insert(what.port);
-                }
+            if !looked_up.contains(&what.port) && file.look_up(what.port, what.at, capture)? {
+                looked_up.insert(what.port);
             }
             file.write(what, &mut bytes, capture.missed(what.port))?;
         }

@@ -69,12 +69,15 @@ pub struct Managed {
     resources: OnceLock<TakeoverResources>,
 }
 
+/// Device and inode of a socket in the file system.
+type FileNumber = (u64, u64);
+
 /// Sockets of the network that another process takes over beside its ports, and the end of this process.
 pub struct TakeoverResources {
     /// The control socket.
-    pub control: (OwnedFd, Option<(u64, u64)>),
+    pub control: (OwnedFd, Option<FileNumber>),
     /// The socket of the metrics, and its place.
-    pub metrics: Option<(String, OwnedFd, Option<(u64, u64)>)>,
+    pub metrics: Option<(String, OwnedFd, Option<FileNumber>)>,
     /// The socket of the web page, and its address.
     pub web: Option<(String, OwnedFd)>,
     /// The service manager.

@@ -115,6 +115,7 @@ fn nd(kind: u8, target: &str, option: u8, mac: [u8; 6]) -> Vec<u8> {
 
 const LOCAL: &str = "fe80::ff:fe00:1";
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn frames() -> Vec<(&'static str, Vec<u8>, Wanted)> {
     let v4 = |payload: Vec<u8>| ethernet(OWN, &[], 0x0800, &payload);
     let v6 = |payload: Vec<u8>| ethernet(OWN, &[], 0x86dd, &payload);
