@@ -98,21 +98,7 @@ class Memlane(NetworkPath):
 
     def start(self) -> None:
         """Starts the daemon (again, after `stop` or `kill`) and waits until all its ports are there."""
-        self._run()
-
-    def take_over(self) -> None:
-        """Has another daemon take the network over, as an upgrade does; the one before ends by itself."""
-        before = self._daemon
-        self._run("--takeover")
-        assert before is not None
-        until(lambda: not before.alive, timeout=10, what="the memlane that served before to end")
-        assert before.exit_code == 0, before.tail()
-
-    def _run(self, *options: str) -> None:
-        binary = self._program or program()
-        assert binary is not None
-        daemon = self.session.start("memlane", [binary, "up", *options, self._file])
-        self._daemon = daemon
+        daemon = self._run()
 
         def listening() -> bool:
             daemon.check()
@@ -120,6 +106,25 @@ class Memlane(NetworkPath):
             return control and all(self._is_there(port, daemon) for port in self._ports)
 
         until(listening, timeout=10, what="memlane's ports to appear")
+
+    def take_over(self) -> None:
+        """Has another daemon take the network over, as an upgrade does; the one before ends by itself."""
+        before = self._daemon
+        assert before is not None
+        daemon = self._run("--takeover")
+
+        def ended() -> bool:
+            daemon.check()
+            return not before.alive
+
+        until(ended, timeout=20, what="the memlane that served before to end")
+        assert before.exit_code == 0, before.tail()
+
+    def _run(self, *options: str) -> HostProcess:
+        binary = self._program or program()
+        assert binary is not None
+        self._daemon = self.session.start("memlane", [binary, "up", *options, self._file])
+        return self._daemon
 
     def _is_there(self, port: Port, daemon: HostProcess) -> bool:
         if KINDS[port.kind].takes_devices:
