@@ -352,8 +352,8 @@ impl Device {
         Ok(())
     }
 
-    /// Starts the virtqueues of [`Self::restore`] that ran, and interrupts their drivers once: an interrupt of the other process may be
-    /// missing. In a port that is in quarantine, none of them starts before its front end sets it up again.
+    /// Starts the virtqueues of [`Self::restore`] that ran. In a port that is in quarantine, none of them starts before its front end
+    /// sets it up again.
     ///
     /// # Errors
     /// As for the messages of a front end.
@@ -361,14 +361,14 @@ impl Device {
         let quarantined = matches!(self.settings.port.state(), PortState::Quarantined(_));
         for ring in &saved.rings {
             let mut file = |number| files.take(number).ok_or_else(missing).map(Some);
-            let (index, call) = (ring.index as u8, ring.call.map(&mut file).transpose()?.flatten());
+            let index = ring.index as u8;
+            if let Some(call) = ring.call {
+                self.set_vring_call(index, file(call)?)?;
+            }
             match ring.kick {
                 Some(SavedKick::File(kick)) if !quarantined => self.set_vring_kick(index, file(kick)?)?,
                 Some(SavedKick::Poll) if !quarantined => self.set_vring_kick(index, None)?,
                 _ => {}
-            }
-            if call.is_some() {
-                self.set_vring_call(index, call)?;
             }
         }
         Ok(())

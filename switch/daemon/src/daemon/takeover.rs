@@ -281,6 +281,7 @@ impl Restoring {
             }
         }
         daemon.network.hold_transmit(false);
+        daemon.network.interrupt_drivers();
         Ok(())
     }
 

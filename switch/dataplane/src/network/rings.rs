@@ -71,7 +71,11 @@ impl Network {
                 rings.filled.insert((key, slot));
             }
             rings.running.insert(key, Running { entry: RouteEntry { worker, slot }, enabled });
-            self.update_route(port, &rings)
+            // Routes lead to receive queues only.
+            match key.direction {
+                Direction::Transmit => Told::default(),
+                Direction::Receive => self.update_route(port, &rings),
+            }
         };
         told.wait();
     }

@@ -102,6 +102,11 @@ impl Network {
         releases.iter().all(|_| stands()).then_some(Standstill(releases))
     }
 
+    /// Interrupts the drivers of all virtqueues once.
+    pub fn interrupt_drivers(&self) {
+        self.tell_all(|| Worker::interrupt_drivers).wait();
+    }
+
     /// Copies of the descriptors of the virtqueues of `port` that run.
     ///
     /// # Errors

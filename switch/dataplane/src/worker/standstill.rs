@@ -64,6 +64,15 @@ impl Worker {
         }
     }
 
+    /// Interrupts all drivers once: an interrupt that another process owed them may be missing.
+    pub fn interrupt_drivers(&mut self) {
+        let sources = self.sources.iter().map(|(_, source)| (source.key.port, source.feed.ring()));
+        let egress = self.egress.iter().map(|(_, queue)| (queue.key.port, queue.ring()));
+        let interrupted = sources.chain(egress).filter_map(|(port, ring)| Some((port, ring?.interrupt())));
+        let faults: Vec<_> = interrupted.filter_map(|(port, result)| Some((port, result.err()?))).collect();
+        faults.into_iter().for_each(|(port, fault)| self.fault(port, fault));
+    }
+
     /// Continues all virtqueues at the used indices in memory: another process has served them meanwhile.
     pub fn resume_rings(&mut self) {
         let mut slots = Vec::new();

@@ -367,6 +367,14 @@ impl Ring {
         let _ = self.call_if_wanted();
     }
 
+    /// Interrupts the driver, whether it requested that or not: an interrupt of another process may be missing.
+    ///
+    /// # Errors
+    /// [`RingFault::CallBlocks`].
+    pub fn interrupt(&mut self) -> Result<(), RingFault> {
+        if self.call.is_some() { self.call_driver() } else { Ok(()) }
+    }
+
     #[cold]
     fn call_driver(&mut self) -> Result<(), RingFault> {
         match self.call.as_ref().map_or(Called::Done, Call::call) {
@@ -404,7 +412,7 @@ impl Ring {
     /// [`RingFault::CallBlocks`].
     pub fn change_call(&mut self, call: Option<Call>) -> Result<(), RingFault> {
         self.call = call;
-        if self.call.is_some() { self.call_driver() } else { Ok(()) }
+        self.interrupt()
     }
 
     /// Requests a kick when the driver adds an entry to those that were seen. Returns true if it has added one meanwhile, because
