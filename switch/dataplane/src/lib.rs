@@ -43,6 +43,7 @@ pub mod table;
 pub mod tap;
 mod timers;
 mod too_long;
+mod tuning;
 pub mod verdict;
 pub mod weight;
 pub mod worker;

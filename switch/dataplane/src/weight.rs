@@ -29,9 +29,4 @@ impl Weight {
 
     /// See [`Self::divide`].
     pub const PARTS: u64 = 1024;
-
-    /// `bytes` times this weight, at least 1.
-    pub(crate) fn multiply(self, bytes: u32) -> u32 {
-        ((u64::from(bytes) * u64::from(self.0)) >> 16).max(1) as u32
-    }
 }

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use crate::fuzz;
 use memlane::config::{Document, PortEntry};
 use memlane::copy::copy;
-use memlane::egress::{QUANTUM, Turns, WaitQueue};
+use memlane::egress::{Accounts, QUANTUM, WaitQueue};
 use memlane::frame::{MAX_FRAME, MacAddress};
 use memlane::id::PortId;
 use memlane::offload::segment::Cutter;
@@ -313,33 +313,31 @@ proptest! {
     /// Every sender that waits gets bytes by its weight, each in its own order, and nothing gets lost.
     #[test]
     fn turns_are_fair(frames in prop::collection::vec((0_u16..5, 60_u32..=MAX_FRAME), 1..400)) {
-        let (mut turns, mut wait_queue) = (Turns::default(), WaitQueue::new(800, 5));
+        let (mut accounts, mut wait_queue) = (Accounts::default(), WaitQueue::new(800, 5));
         let mut waiting: HashMap<u16, VecDeque<(u16, u32)>> = HashMap::new();
         for (number, &(sender, length)) in frames.iter().enumerate() {
             let mut packet = SwitchPacket::default();
             (packet.source, packet.head, packet.length) = (PortId(sender), number as u16, length);
             let spot = wait_queue.enqueue(packet).unwrap();
-            turns.push(PortId(sender), spot, &mut wait_queue);
+            accounts.push(PortId(sender), spot, &mut wait_queue);
             waiting.entry(sender).or_default().push_back((number as u16, length));
         }
-        turns.weigh(|sender| Weight::new(1 + sender.0));
         let mut served: HashMap<u16, u64> = waiting.keys().map(|&sender| (sender, 0)).collect();
-        while let Some(spot) = turns.next(&wait_queue) {
+        while let Some(spot) = accounts.next(&wait_queue) {
             let packet = wait_queue.packet(spot);
             let (sender, head, length) = (packet.source.0, packet.head, packet.length);
             prop_assert_eq!(waiting.get_mut(&sender).and_then(VecDeque::pop_front), Some((head, length)));
-            turns.served(&mut wait_queue);
+            accounts.served(Weight::new(1 + sender), &mut wait_queue);
             *served.get_mut(&sender).unwrap() += u64::from(length);
             let by_weight = |sender: &u16| served[sender] / u64::from(1 + sender);
             let of_waiting = || waiting.iter().filter(|(_, queue)| !queue.is_empty()).map(|(sender, _)| by_weight(sender));
             if let (Some(least), Some(most)) = (of_waiting().min(), of_waiting().max()) {
-                // Shreedhar and Varghese, lemma 2, of either sender: its lead is a frame and a quantum at most (deficit round
-                // robin).
+                // Start-time fair queueing in turns: the lead of either sender is a frame and a quantum at most.
                 prop_assert!(most - least <= 2 * u64::from(QUANTUM + MAX_FRAME), "{:?}", served);
             }
         }
         prop_assert!(waiting.values().all(VecDeque::is_empty));
-        prop_assert_eq!((turns.waiting(), wait_queue.used()), (0, 0));
+        prop_assert_eq!((accounts.waiting(), wait_queue.used()), (0, 0));
     }
 }
 

@@ -147,10 +147,9 @@ const LISTED: &[(&str, usize, usize, &str)] = &[
     ),
     ("virtq/ring/notify.rs", 0, 1, "an array of one"),
     ("virtq/ring/rooms.rs", 0, 2, "an offset is within what is written, and there is a first room"),
-    ("dataplane/egress/account.rs", 0, 1, "the position of one that was found or just added"),
+    ("dataplane/egress/account.rs", 0, 4, "the position of one that was found or just added"),
     ("dataplane/egress/flows.rs", 0, 8, "buckets are numbered by a byte, or by a list of them that is not empty"),
     ("dataplane/egress/wait_queue.rs", 0, 6, "spots are numbered by the wait queue itself and freed once"),
-    ("dataplane/egress/fair_queue.rs", 0, 1, "the position of one that was found or just added"),
     (
         "dataplane/slots.rs",
         1,

@@ -55,11 +55,6 @@ impl Flows {
         self.waiting == 0
     }
 
-    /// Enqueued packets.
-    pub(super) fn waiting(&self) -> u32 {
-        self.waiting
-    }
-
     /// Appends the packet at `spot` to its flow.
     pub(super) fn push(&mut self, spot: Spot, wait_queue: &mut WaitQueue) {
         let bucket = wait_queue.packet(spot).flow_hash() as u8 % BUCKETS as u8;

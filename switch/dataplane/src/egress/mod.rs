@@ -1,30 +1,32 @@
-//! Egress: receive queues and TAPs, the frames that wait for each, and the routes to them; a multiqueue port is spread over its
-//! receive queues by flow hash ([`Egress::route`]).
+//! Egress: receive queues and TAPs, the frames that wait for each, and the routes to them.
 //!
-//! - An [`EgressQueue`] is one of them, with its [`Sink`] and the frames that wait for it.
-//! - Its receiver is served by fair queueing ([`Egress::serve_waiting`], [`account`], [`flows`], [`fair_queue`]).
-//! - The packets that are enqueued lie in one [`WaitQueue`] of the worker.
-//! - A stall timeout ends head-of-line blocking by a receiver that takes nothing.
-//! - Link emulation delays frames before they get there ([`delay`]).
+//! - A packet is **offered** to the receive queue that its flow is routed to ([`Egress::route`], [`Egress::offer`]): it is delivered,
+//!   enqueued, blocked in its sender's ring, or dropped.
+//! - An [`EgressQueue`] is one of them: its [`Sink`], its [`receiver`], and what waits for it. Enqueued packets lie in one
+//!   [`WaitQueue`] of the worker. Link emulation delays frames before they get there ([`delay`]).
+//! - Senders are held abreast by fair queueing, whether their frames are enqueued or blocked ([`account`]); the flows of one sender
+//!   are served in an order of their own ([`flows`]).
+//! - How many frames wait is bounded by one dynamic threshold ([`quota`]), how long by the stall timeout ([`receiver`]).
+//! - Queues with frames are **drained** in each poll iteration ([`Egress::drain`], [`Egress::drain_lines`]); frames of a sender that
+//!   stops are **recalled** ([`Egress::recall`]).
 
 mod account;
 mod delay;
-mod fair_queue;
 mod flows;
 mod queue;
+mod quota;
+mod receiver;
 mod sink;
 mod wait_queue;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units;
 use crate::frame::{Head, SHORTEST};
 use crate::id::{PortId, RingKey, RouteEntry, Slot};
 use crate::link::{Impairment, Path};
-use crate::notification::Spans;
 use crate::outcome::Outcome;
 use crate::packet::{Packet, Reach, TagChange};
 use crate::port::Port;
@@ -35,13 +37,16 @@ use crate::slots::Slots;
 use crate::stats::{DropReason, FrameSizes, PortCounters};
 use crate::time::{Cycles, in_cycles};
 use crate::timers::Timers;
+use crate::tuning::FLOODS;
 use crate::verdict::Masks;
 use crate::weight::Weight;
-pub use account::{QUANTUM, Turns};
-pub(crate) use delay::DelayLine;
-use fair_queue::FairQueue;
-pub(crate) use queue::{EgressQueue, Health, SendOutcome};
-use queue::{TURN, Times, Work};
+pub use account::{Accounts, QUANTUM};
+use delay::DelayLine;
+pub(crate) use queue::EgressQueue;
+use queue::{SendOutcome, Work};
+pub(crate) use quota::RingQuota;
+pub(crate) use receiver::Readiness;
+use receiver::Times;
 pub(crate) use sink::Sink;
 pub use wait_queue::WaitQueue;
 
@@ -79,9 +84,6 @@ impl Passage {
     }
 }
 
-/// Frames of a sender that may be enqueued at a receiver when a flooded one joins them.
-const FLOODS: u32 = 8;
-
 /// Common properties of frames that take the fast path together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FastPathKey<'c> {
@@ -94,11 +96,67 @@ pub(crate) struct FastPathKey<'c> {
     pub port: PortId,
 }
 
-/// A receiver counts as stuck after it took nothing for so long.
-const STUCK_AFTER: Duration = Duration::from_millis(1);
+/// What became of an offered packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Offered {
+    /// The receiver has it.
+    Delivered,
+    /// It is enqueued: its descriptor chain is in flight.
+    Queued,
+    /// Backpressure: its descriptor chain stays in the transmit ring, to be offered again.
+    Blocked,
+    /// It cannot be delivered, for this reason.
+    Dropped(DropReason),
+}
 
-/// Lead of a wake-up before the arrival of a frame on an emulated link, for waking takes that long.
-const EARLY: Duration = Duration::from_micros(50);
+/// How a packet waits that found no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    Enqueue,
+    Block,
+    Drop(DropReason),
+}
+
+/// State of a queue that a packet found without room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Congestion {
+    pub receiver: Readiness,
+    /// Packets are enqueued for it already.
+    pub has_queue: bool,
+    /// Packets of the sender that are.
+    pub own_queue: u32,
+    /// The worker has a place for another packet of the sender.
+    pub has_place: bool,
+    /// The switch holds the sender's frames back, by a rate limit or by fair queueing.
+    pub is_held_back: bool,
+    pub now: Cycles,
+}
+
+/// The origin of offered packets: decides how one waits, within its quotas.
+pub(crate) trait Origin {
+    fn wait(&mut self, packet: &Packet, congestion: Congestion) -> Wait;
+}
+
+/// Origin of packets in flight from other workers.
+#[derive(Debug)]
+pub(crate) struct InFlight;
+
+impl Origin for InFlight {
+    fn wait(&mut self, _: &Packet, _: Congestion) -> Wait {
+        Wait::Enqueue
+    }
+}
+
+/// Origin of flooded packets: a few of each sender are enqueued, so that a busy receiver does not miss address resolution (ARP).
+#[derive(Debug)]
+struct Flooded;
+
+impl Origin for Flooded {
+    fn wait(&mut self, packet: &Packet, congestion: Congestion) -> Wait {
+        let may = packet.reach == Reach::Many && congestion.has_place && congestion.receiver != Readiness::Stalled;
+        if may && congestion.own_queue < FLOODS { Wait::Enqueue } else { Wait::Drop(DropReason::FloodNoRoom) }
+    }
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -113,8 +171,8 @@ pub(crate) struct Egress {
     touched: Vec<Slot>,
     /// Slots with enqueued frames, the one that is served next first.
     waiting: VecDeque<Slot>,
-    /// Egress queues with blocked senders, which get fair queueing.
-    fair_queues: usize,
+    /// Until then several senders may have accounts at the same receiver.
+    contended_until: Cycles,
     /// Slots at which a frame of link emulation has arrived or will soon, the one that is served next first.
     lines: VecDeque<Slot>,
     /// Timers of the next arrivals by link emulation at the other slots, or a little before.
@@ -123,8 +181,6 @@ pub(crate) struct Egress {
     notifications: Timers,
     /// Work done here.
     pub work: Work,
-    /// Ports whose rings broke a rule here.
-    faults: Vec<(PortId, RingFault)>,
     times: Times,
     now: Cycles,
 }
@@ -138,18 +194,12 @@ impl Egress {
             wait_queue: WaitQueue::new(settings.wait_queue, 0),
             touched: Vec::new(),
             waiting: VecDeque::new(),
-            fair_queues: 0,
+            contended_until: 0,
             lines: VecDeque::new(),
             arrivals: Timers::default(),
             notifications: Timers::default(),
             work: Work { worker, ..Work::default() },
-            faults: Vec::new(),
-            times: Times {
-                stall_timeout: in_cycles(settings.stall_timeout),
-                stuck_after: in_cycles(STUCK_AFTER),
-                early: in_cycles(EARLY),
-                spans: Spans::default(),
-            },
+            times: Times::new(in_cycles(settings.stall_timeout)),
             now: 0,
         }
     }
@@ -204,12 +254,11 @@ impl Egress {
             taps.dropped(packet, port, DropReason::ReceiverAbsent);
             returned(packet);
         };
-        queue.turns.remove_if(&mut self.wait_queue, |_| true, drop);
+        queue.accounts.remove_if(&mut self.wait_queue, |_| true, drop);
         self.waiting.retain(|&other| other != slot);
         self.lines.retain(|&other| other != slot);
         self.arrivals.forget(slot);
         self.notifications.forget(slot);
-        self.fair_queues -= usize::from(queue.fair_queue.is_some());
         Some(queue)
     }
 
@@ -278,32 +327,108 @@ impl Egress {
         self.entries(port).iter().find(|entry| entry.worker == self.worker).map(|entry| entry.slot)
     }
 
-    /// Delivers `packet`, of a sender with weight `weight`, at `slot` if no frame is ahead of it and there is room.
+    /// Offers `packet`, of a sender with weight `weight`, to the receiver at `slot`. Without room it waits as its `origin` decides.
+    #[inline]
+    pub(crate) fn offer(&mut self, slot: Slot, packet: &mut Packet, weight: Weight, origin: &mut impl Origin) -> Offered {
+        match self.send(slot, packet, weight) {
+            SendOutcome::Done => Offered::Delivered,
+            SendOutcome::MustWait => self.wait(slot, packet, origin),
+            SendOutcome::Dropped(reason) => Offered::Dropped(reason),
+        }
+    }
+
+    /// Delivers `packet` at `slot` if no frame is ahead of it and there is room.
     #[inline]
     pub(crate) fn send(&mut self, slot: Slot, packet: &mut Packet, weight: Weight) -> SendOutcome {
         let Some(queue) = self.slots.get_mut(slot) else { return SendOutcome::Dropped(DropReason::ReceiverAbsent) };
         if queue.line.is_some() {
-            let sent = queue.send_along_line(packet, self.now, &mut self.work);
-            queue.touch(slot, &mut self.touched);
-            if let Some(due) = queue.arrival().filter(|_| !queue.at_hand) {
-                self.arrivals.expect(slot, due.saturating_sub(self.times.early));
-            }
-            return sent;
+            return self.send_along_line(slot, packet);
         }
-        if queue.turns.waiting() > 0 || !queue.admit(packet.source, self.now, &mut self.fair_queues) {
+        if queue.accounts.waiting() > 0 || !queue.admit(packet.source, self.now) {
             return SendOutcome::MustWait;
         }
         let segments_before = packet.segments_done;
-        let sent = queue.place(packet, self.now, &mut self.faults, &mut self.work);
-        if sent == SendOutcome::Done
-            && let Some(fair_queue) = &mut queue.fair_queue
-        {
-            fair_queue.went(packet.source, weight, packet.length.max(SHORTEST).into());
+        let sent = queue.place(packet, self.now, &mut self.work);
+        if sent == SendOutcome::Done && queue.accounts.is_contended() {
+            queue.accounts.went(packet.source, weight, packet.length.max(SHORTEST).into());
+            self.contended_until = self.now.saturating_add(self.times.account_memory);
         }
         if sent == SendOutcome::Done || packet.segments_done > segments_before || queue.has_unshown() {
             queue.touch(slot, &mut self.touched);
         }
         sent
+    }
+
+    /// Link emulation: sends `packet` along the emulated link at `slot`.
+    fn send_along_line(&mut self, slot: Slot, packet: &mut Packet) -> SendOutcome {
+        let Some(queue) = self.slots.get_mut(slot) else { return SendOutcome::Dropped(DropReason::ReceiverAbsent) };
+        let sent = queue.send_along_line(packet, self.now, &mut self.work);
+        queue.touch(slot, &mut self.touched);
+        if let Some(due) = queue.arrival().filter(|_| !queue.at_hand) {
+            self.arrivals.expect(slot, due.saturating_sub(self.times.early));
+        }
+        sent
+    }
+
+    /// `packet` found no room at `slot`: it waits as its `origin` decides.
+    #[inline(never)]
+    fn wait(&mut self, slot: Slot, packet: &Packet, origin: &mut impl Origin) -> Offered {
+        let Some(queue) = self.slots.get_mut(slot) else { return Offered::Dropped(DropReason::ReceiverAbsent) };
+        let congestion = Congestion {
+            receiver: queue.receiver.readiness(self.now, &self.times),
+            has_queue: queue.accounts.waiting() > 0,
+            own_queue: queue.accounts.waiting_of(packet.source),
+            has_place: self.wait_queue.has_room(packet.source),
+            is_held_back: queue.holds_back(packet.source, self.now),
+            now: self.now,
+        };
+        match origin.wait(packet, congestion) {
+            Wait::Enqueue => self.enqueue(slot, packet),
+            Wait::Block => {
+                self.note_blocked(slot, packet.source);
+                Offered::Blocked
+            }
+            Wait::Drop(reason) => {
+                if reason == DropReason::ReceiverStalled {
+                    queue.receiver.stall(self.now);
+                }
+                Offered::Dropped(reason)
+            }
+        }
+    }
+
+    /// Enqueues a copy of `packet` at `slot`.
+    fn enqueue(&mut self, slot: Slot, packet: &Packet) -> Offered {
+        let Some(queue) = self.slots.get_mut(slot) else { return Offered::Dropped(DropReason::ReceiverAbsent) };
+        let Some(spot) = self.wait_queue.enqueue(packet.clone()) else { return Offered::Dropped(DropReason::ReceiverFull) };
+        if queue.accounts.waiting() == 0 {
+            queue.receiver.stand_still(true, self.now, &self.times);
+            self.waiting.push_back(slot);
+        }
+        queue.accounts.begin_pass(self.now);
+        queue.accounts.push(packet.source, spot, &mut self.wait_queue);
+        queue.touch(slot, &mut self.touched);
+        self.note_contention(slot);
+        self.expect(slot, self.now);
+        Offered::Queued
+    }
+
+    /// Backpressure: a frame of `sender` that found no room at `slot` was left in its ring.
+    fn note_blocked(&mut self, slot: Slot, sender: PortId) {
+        let Some(queue) = self.slots.get_mut(slot) else { return };
+        queue.accounts.begin_pass(self.now);
+        queue.accounts.came(sender);
+        if queue.lets_pass(self.times.full_after, self.now) {
+            queue.accounts.clear_backlog(sender);
+        }
+        self.note_contention(slot);
+    }
+
+    /// Records whether several senders wait for the receiver at `slot`.
+    fn note_contention(&mut self, slot: Slot) {
+        if self.slots.get(slot).is_some_and(|queue| queue.accounts.is_contended()) {
+            self.contended_until = self.now.saturating_add(self.times.account_memory);
+        }
     }
 
     /// Fast path: carries up to `most` frames that fit the match mask of `key` from `transmit` to the receive queue, if this worker
@@ -320,9 +445,9 @@ impl Egress {
         let FastPathKey { sender, weight, masks, port } = key;
         let &[entry] = self.entries(port) else { return (0, 0) };
         let Some(queue) = self.slots.get_mut(entry.slot) else { return (0, 0) };
-        let admitted = queue.admit(sender, self.now, &mut self.fair_queues);
+        let admitted = queue.admit(sender, self.now);
         let Sink::Ring(receive) = &mut queue.sink else { return (0, 0) };
-        let by_turns = queue.turns.waiting() > 0 || queue.port.policy.receive.is_set() || queue.line.is_some();
+        let by_turns = queue.accounts.waiting() > 0 || queue.port.policy.receive.is_set() || queue.line.is_some();
         if entry.worker != self.worker || !queue.open || by_turns || !admitted || !fast_path::may_carry(transmit, receive) {
             return (0, 0);
         }
@@ -332,7 +457,7 @@ impl Egress {
                 Ok(0) => break,
                 Ok(_) => {}
                 Err(fault) => {
-                    queue.fail(fault, &mut self.faults);
+                    queue.fail(fault, &mut self.work);
                     break;
                 }
             }
@@ -352,10 +477,11 @@ impl Egress {
         queue.frames += u64::from(frames);
         queue.bytes += bytes;
         if frames > 0 {
-            if let Some(fair_queue) = &mut queue.fair_queue {
-                fair_queue.went(sender, weight, bytes);
+            if queue.accounts.is_contended() {
+                queue.accounts.went(sender, weight, bytes);
+                self.contended_until = self.now.saturating_add(self.times.account_memory);
             }
-            queue.stalled = false;
+            queue.receiver.took();
             queue.touch(entry.slot, &mut self.touched);
             if self.work.sampler.takes(frames) {
                 queue.port.counters(self.worker.into()).waits.add(0);
@@ -401,18 +527,16 @@ impl Egress {
                 Passage::Same | Passage::None => &mut *packet,
             };
             packet.segments_done = 0;
-            match if waits { SendOutcome::MustWait } else { self.send(entry.slot, packet, weight) } {
-                SendOutcome::Done => {}
-                SendOutcome::MustWait
-                    if self.may_flood_wait(entry.slot, packet) && self.enqueue(entry.slot, packet, self.now).is_ok() =>
-                {
-                    held += 1;
-                }
-                SendOutcome::MustWait => {
-                    self.work.taps.dropped(packet, port, DropReason::FloodNoRoom);
-                    missed(port, DropReason::FloodNoRoom);
-                }
-                SendOutcome::Dropped(reason) => {
+            let offered = if waits {
+                self.wait(entry.slot, packet, &mut Flooded)
+            } else {
+                self.offer(entry.slot, packet, weight, &mut Flooded)
+            };
+            match offered {
+                Offered::Delivered => {}
+                Offered::Queued => held += 1,
+                Offered::Blocked => missed(port, DropReason::FloodNoRoom),
+                Offered::Dropped(reason) => {
                     self.work.taps.dropped(packet, port, reason);
                     // Slow page faults are bounded like large frames.
                     costly |= matches!(reason, DropReason::SenderMemory | DropReason::ReceiverMemory);
@@ -423,42 +547,10 @@ impl Egress {
         held
     }
 
-    /// Whether a flooded `packet` may be enqueued at `slot`: a few of each sender may, so that a busy receiver does not miss
-    /// address resolution (ARP).
-    fn may_flood_wait(&self, slot: Slot, packet: &Packet) -> bool {
-        let Some(queue) = self.slots.get(slot) else { return false };
-        let room = 4 * self.wait_queue.used() < 3 * self.wait_queue.most();
-        packet.reach == Reach::Many && room && !queue.stalled && queue.turns.waiting_of(packet.source) < FLOODS
-    }
-
-    /// Whether any frame is enqueued at `slot`.
-    pub(crate) fn have_turns(&self, slot: Slot) -> bool {
-        self.slots.get(slot).is_some_and(|queue| queue.turns.waiting() > 0)
-    }
-
-    /// Backpressure: a frame of `sender` that found no room at `slot` was left in its ring. With a second such sender, fair
-    /// queueing of blocked senders begins.
-    pub(crate) fn note_backpressured(&mut self, slot: Slot, sender: PortId) {
-        let Some(queue) = self.slots.get_mut(slot) else { return };
-        let last = queue.backpressured_last.replace((sender, self.now));
-        let among_others =
-            last.is_some_and(|(other, when)| other != sender && self.now.wrapping_sub(when) < self.times.stuck_after);
-        if among_others && queue.fair_queue.is_none() {
-            queue.fair_queue = Some(Box::new(FairQueue::new(self.now, 100 * self.times.stuck_after)));
-            self.fair_queues += 1;
-        }
-        let lets_pass = queue.lets_pass(self.times.stuck_after, self.now);
-        match &mut queue.fair_queue {
-            Some(fair_queue) if lets_pass => fair_queue.clear_backlog(sender),
-            Some(fair_queue) => fair_queue.came(sender),
-            None => {}
-        }
-    }
-
-    /// True if any egress queue has fair queueing of blocked senders.
+    /// True if several senders may have accounts at the same receiver.
     #[inline]
-    pub(crate) fn have_races(&self) -> bool {
-        self.fair_queues > 0
+    pub(crate) fn has_contention(&self) -> bool {
+        self.now < self.contended_until
     }
 
     /// `sender` is not backlogged for `receiver` any more, except for a frame that backpressure left in its ring for slot
@@ -467,151 +559,36 @@ impl Egress {
         let entries = self.routes.get(receiver.index()).into_iter().flatten();
         let worker = self.worker;
         for entry in entries.filter(|entry| entry.worker == worker && Some(entry.slot) != backpressured) {
-            if let Some(EgressQueue { fair_queue: Some(fair_queue), .. }) = self.slots.get_mut(entry.slot) {
-                fair_queue.clear_backlog(sender);
+            if let Some(queue) = self.slots.get_mut(entry.slot) {
+                queue.accounts.clear_backlog(sender);
             }
         }
     }
 
-    /// Whether the switch holds back the frames of `sender` for `slot` by a rate limit or by fair queueing, so that the receiver is
-    /// not the cause.
-    pub(crate) fn hold_back(&mut self, slot: Slot, sender: PortId) -> bool {
-        let Some(queue) = self.slots.get_mut(slot) else { return false };
-        !queue.port.policy.receive.is_open(self.now) || !queue.admit(sender, self.now, &mut self.fair_queues)
-    }
-
-    /// Health of the receiver at `slot`.
-    pub(crate) fn health(&mut self, slot: Slot, now: Cycles) -> Health {
-        let stuck_after = self.times.stuck_after;
-        match self.get(slot) {
-            Some(queue) if queue.stalled => Health::Stalled,
-            Some(queue) if queue.is_stuck_for(stuck_after, now) => Health::Stuck,
-            _ => Health::Moving,
-        }
-    }
-
-    /// The receiver at `slot` has exceeded the stall timeout.
-    pub(crate) fn stall(&mut self, slot: Slot) {
-        let now = self.now;
-        if let Some(queue) = self.get(slot) {
-            queue.stall(now);
-        }
-    }
-
-    /// Whether another frame of `sender` can be enqueued here at all.
-    pub(crate) fn can_enqueue(&self, sender: PortId) -> bool {
-        self.wait_queue.has_room(sender)
-    }
-
-    /// Enqueues a copy of `packet` at `slot`.
-    ///
-    /// # Errors
-    /// The reason why it cannot.
-    pub(crate) fn enqueue(&mut self, slot: Slot, packet: &Packet, now: Cycles) -> Result<(), DropReason> {
-        let Some(queue) = self.slots.get_mut(slot) else { return Err(DropReason::ReceiverAbsent) };
-        let spot = self.wait_queue.enqueue(packet.clone()).ok_or(DropReason::ReceiverFull)?;
-        if queue.turns.waiting() == 0 {
-            queue.notification.begin_to_stand(now, &self.times.spans);
-            self.waiting.push_back(slot);
-        }
-        queue.turns.push(packet.source, spot, &mut self.wait_queue);
-        queue.touch(slot, &mut self.touched);
-        self.expect(slot, now);
-        Ok(())
-    }
-
-    /// Fair queueing: serves the enqueued frames that can be delivered now, in bounded parts, by the weights of senders, and drops
-    /// the frames of receivers that exceeded the stall timeout. `met` is called with each packet that is done with, or of which
-    /// some segments were delivered, its port, and its outcome.
-    pub(crate) fn serve_waiting(
-        &mut self,
-        now: Cycles,
-        weight_of: impl Fn(PortId) -> Weight,
-        mut met: impl FnMut(&Packet, PortId, Outcome),
-    ) {
+    /// Drains the queues of receivers that have room, each for a service quantum, by the weights of senders; those of stalled
+    /// receivers are dropped. `met` is called with each packet that is done with, or of which some segments were delivered, its
+    /// port, and its outcome.
+    pub(crate) fn drain(&mut self, weight_of: impl Fn(PortId) -> Weight, mut met: impl FnMut(&Packet, PortId, Outcome)) {
         let mut slice = Slice::new(self.work.work_units, work_units::WAITING);
         for _ in 0..self.waiting.len() {
             if slice.is_over(self.work.work_units) {
                 return;
             }
             let Some(slot) = self.waiting.pop_front() else { return };
-            if let Some(queue) = self.slots.get_mut(slot) {
-                queue.turns.weigh(&weight_of);
+            let Some(queue) = self.slots.get_mut(slot) else { continue };
+            if queue.drain(&mut self.wait_queue, (self.now, &self.times), &mut self.work, &weight_of, &mut met) {
+                queue.touch(slot, &mut self.touched);
             }
-            self.serve_slot(slot, now, &mut met);
-            if self.get(slot).is_some_and(|queue| queue.turns.waiting() > 0) {
+            if queue.accounts.waiting() > 0 {
                 self.waiting.push_back(slot);
             }
+            self.expect(slot, self.now);
         }
-    }
-
-    fn serve_slot(&mut self, slot: Slot, now: Cycles, met: &mut impl FnMut(&Packet, PortId, Outcome)) {
-        let Some(queue) = self.slots.get_mut(slot) else { return };
-        let port = queue.key.port;
-        // Whether there is anything to publish, and whether a frame was delivered in its turn.
-        let (mut moved, mut advanced) = (false, false);
-        // Length from which on frames find no room where shorter ones may.
-        let mut too_long = u32::MAX;
-        // Length of the frame that found no room.
-        let mut waits = u32::MAX;
-        let mut slice = Slice::new(self.work.work_units, work_units::TURN);
-        for _ in 0..TURN {
-            if slice.is_over(self.work.work_units) {
-                break;
-            }
-            let Some(spot) = queue.turns.next_below(too_long, &self.wait_queue) else { break };
-            let packet = self.wait_queue.packet(spot);
-            let (length, before) = (packet.length, packet.segments_done);
-            let sent = queue.place(packet, now, &mut self.faults, &mut self.work);
-            let segments = packet.segments_done - before;
-            moved |= sent == SendOutcome::Done || segments > 0;
-            advanced |= moved && too_long == u32::MAX;
-            match sent {
-                SendOutcome::Done => met(packet, port, Outcome::Delivered(port, segments)),
-                SendOutcome::MustWait if segments > 0 => met(packet, port, Outcome::DeliveredInPart(port, segments)),
-                SendOutcome::MustWait => {}
-                SendOutcome::Dropped(reason) => {
-                    self.work.taps.dropped(packet, port, reason);
-                    met(packet, port, Outcome::Dropped(port, reason));
-                }
-            }
-            if sent == SendOutcome::MustWait {
-                if queue.lets_pass(self.times.stuck_after, now) {
-                    too_long = length;
-                    continue;
-                }
-                waits = length;
-                break;
-            }
-            queue.turns.served(&mut self.wait_queue);
-        }
-        if moved || queue.has_unshown() {
-            queue.touch(slot, &mut self.touched);
-        }
-        // Where a rate limit holds back, the receiver is not the cause.
-        if advanced || !queue.port.policy.receive.is_open(now) {
-            queue.notification.begin_to_stand(now, &self.times.spans);
-        } else if queue.is_stuck_for(self.times.stall_timeout, now) {
-            queue.touch(slot, &mut self.touched);
-            // A receiver that has just posted buffers is not stuck: head-of-line blocking by a frame too long for it ends, and
-            // other frames stay.
-            let too_long = if queue.has_buffers() { too_long.min(waits) } else { too_long };
-            let times = (now, &self.times);
-            let taps = &mut self.work.taps;
-            queue.give_up(too_long, &mut self.wait_queue, times, |packet, reason| {
-                taps.dropped(packet, port, reason);
-                met(packet, port, Outcome::Dropped(port, reason));
-            });
-        } else if queue.call_again_if_stuck(now, &self.times, &mut self.faults) {
-            queue.touch(slot, &mut self.touched);
-        }
-        queue.move_on_if_served(now);
-        self.expect(slot, now);
     }
 
     /// Delivers the frames whose emulated delay is over; returns the number of frames. `dropped` is called for those that were not
     /// delivered. `packet` is scratch.
-    pub(crate) fn serve_lines(&mut self, packet: &mut Packet, mut dropped: impl FnMut(PortId, DropReason)) -> u32 {
+    pub(crate) fn drain_lines(&mut self, packet: &mut Packet, mut dropped: impl FnMut(PortId, DropReason)) -> u32 {
         self.take_arrivals();
         let mut frames = 0;
         let mut slice = Slice::new(self.work.work_units, work_units::WAITING);
@@ -621,12 +598,11 @@ impl Egress {
             }
             let Some(slot) = self.lines.pop_front() else { break };
             let Some(queue) = self.slots.get_mut(slot) else { continue };
-            let (served, moved) = queue.serve_line(packet, self.now, &self.times, &mut self.faults, &mut self.work, &mut dropped);
+            let (served, moved) = queue.drain_line(packet, (self.now, &self.times), &mut self.work, &mut dropped);
             if moved {
                 queue.touch(slot, &mut self.touched);
             }
             frames += served;
-            queue.move_on_if_served(self.now);
             self.keep_at_hand(slot);
             self.expect(slot, self.now);
         }
@@ -679,21 +655,21 @@ impl Egress {
 
     /// The next port whose ring broke a rule here.
     pub(crate) fn next_fault(&mut self) -> Option<(PortId, RingFault)> {
-        self.faults.pop()
+        self.work.faults.pop()
     }
 
     /// Removes all enqueued packets for which `condition` holds, because their transmit queue stops or moves.
     pub(crate) fn recall(&mut self, condition: impl Fn(&Packet) -> bool, mut returned: impl FnMut(&Packet, PortId)) {
         for (_, queue) in self.slots.iter_mut() {
             let port = queue.key.port;
-            queue.turns.remove_if(&mut self.wait_queue, &condition, |packet| {
+            queue.accounts.remove_if(&mut self.wait_queue, &condition, |packet| {
                 self.work.taps.dropped(packet, packet.source, DropReason::SenderStopped);
                 returned(packet, port);
             });
             queue.move_on_if_served(self.now);
         }
         let slots = &self.slots;
-        self.waiting.retain(|&slot| slots.get(slot).is_some_and(|queue| queue.turns.waiting() > 0));
+        self.waiting.retain(|&slot| slots.get(slot).is_some_and(|queue| queue.accounts.waiting() > 0));
     }
 
     /// Publishes delivered frames on the used rings; true if there were any. [`Self::call`] is to follow, after a fence.
@@ -712,10 +688,10 @@ impl Egress {
             if let Some(queue) = self.slots.get_mut(slot) {
                 queue.touched = false;
                 if let Some(Err(fault)) = queue.sink.ring().map(Ring::call_if_wanted) {
-                    queue.fail(fault, &mut self.faults);
+                    queue.fail(fault, &mut self.work);
                 }
                 queue.count(counters(queue.key.port));
-                if queue.notification.happened() {
+                if queue.receiver.notification.happened() {
                     self.expect(slot, self.now);
                 }
             }
@@ -743,15 +719,15 @@ impl Egress {
         let counters = counters(queue.key.port);
         match queue.ring().map_or(Ok(false), Ring::call_kept) {
             Ok(false) if queue.look() => {
-                queue.call_again(&mut self.faults);
+                queue.call_again(&mut self.work);
                 counters.repeated_interrupts.add(1);
             }
             Ok(_) => {}
-            Err(fault) => queue.fail(fault, &mut self.faults),
+            Err(fault) => queue.fail(fault, &mut self.work),
         }
         if queue.ring().is_some_and(|ring| ring.keeps_call()) {
             // The check is to be repeated.
-            queue.notification.happened();
+            queue.receiver.notification.happened();
         }
         queue.count(counters);
         self.expect(slot, self.now.saturating_add(1));
@@ -759,7 +735,7 @@ impl Egress {
 
     /// An interrupt of the driver at `slot` may be kept back.
     pub(crate) fn happened(&mut self, slot: Slot) {
-        if self.slots.get_mut(slot).is_some_and(|queue| queue.notification.happened()) {
+        if self.slots.get_mut(slot).is_some_and(|queue| queue.receiver.notification.happened()) {
             self.expect(slot, self.now);
         }
     }
@@ -773,7 +749,7 @@ impl Egress {
     /// Shuts the egress queue of `port` at `slot`, while the port is throttled for its expensive buffers, or opens it again.
     pub(crate) fn shut(&mut self, slot: Slot, port: PortId, for_good: bool) {
         if let Some(queue) = self.get(slot).filter(|queue| queue.key.port == port) {
-            queue.shut_until = if for_good { Cycles::MAX } else { 0 };
+            queue.receiver.shut_until = if for_good { Cycles::MAX } else { 0 };
         }
     }
 

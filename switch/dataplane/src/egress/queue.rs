@@ -1,18 +1,22 @@
-//! One egress queue: a sink, with its state, its rate limit, the frames that are enqueued for it, and its emulated link. Head-of-line
-//! blocking by a frame too long for the receiver's buffers is detected here ([`EgressQueue::lets_pass`]).
+//! One egress queue: all that waits for one receive queue or TAP, and the way into it.
+//!
+//! - A packet is **placed** in the sink if its rate limit is open and the receiver has posted buffers ([`EgressQueue::place`]).
+//! - If not, it may wait here, in its sender's account ([`Accounts`]); the queue is drained by turns ([`EgressQueue::drain`]).
+//! - Frames over an emulated link come from its [`DelayLine`] when they arrive ([`EgressQueue::drain_line`]).
+//! - Head-of-line blocking by a frame too long for the receiver's buffers is detected here ([`EgressQueue::lets_pass`]).
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::account::Turns;
+use super::account::Accounts;
 use super::delay::DelayLine;
-use super::fair_queue::FairQueue;
+use super::receiver::{Receiver, Times};
 use super::sink::{Sink, fetched, is_in_memory};
 use super::wait_queue::WaitQueue;
 use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units::{self, BATCH};
 use crate::id::{Direction, PortId, RingKey, Slot};
-use crate::notification::{Missed, NotificationState, Spans};
+use crate::notification::Missed;
+use crate::outcome::Outcome;
 use crate::packet::Packet;
 use crate::port::Port;
 use crate::port::queue_view::QueueView;
@@ -20,19 +24,18 @@ use crate::probes;
 use crate::ring::{BURDEN, PlaceOutcome, Ring, RingFault};
 use crate::stats::{DropReason, PortCounters, Sampler};
 use crate::tap::Taps;
-use crate::time::{Cycles, duration, in_cycles};
+use crate::time::{Cycles, duration};
+use crate::tuning::MOST_FETCHED;
+use crate::weight::Weight;
 
 /// Enqueued frames that one receiver is served in a poll iteration: no more than a sender may add in one, so that no sender's queue
 /// runs short of its quantum.
-pub(super) const TURN: usize = BATCH;
-
-/// Fetched frames that are kept until they are published, at most.
-const MOST_FETCHED: usize = 64;
+const TURN: usize = BATCH;
 
 /// No frame was lost on an emulated link.
 const NOTHING_OFF_LINE: [(DropReason, u32); 2] = [(DropReason::LinkLoss, 0), (DropReason::LinkFull, 0)];
 
-/// A sink, with the worker's state of it.
+/// See the module.
 #[derive(Debug)]
 pub(crate) struct EgressQueue {
     pub key: RingKey,
@@ -49,20 +52,10 @@ pub(crate) struct EgressQueue {
     unfilled: bool,
     /// Its driver broke the ring.
     faulty: bool,
-    pub(super) turns: Turns,
-    /// Notification state: detects lost interrupts, and a receiver that takes nothing though frames are enqueued.
-    pub(super) notification: NotificationState,
-    /// It took nothing for longer than the stall timeout, and nothing since.
-    pub(super) stalled: bool,
-    /// Since when, as of the last time that it began.
-    stalled_since: Cycles,
+    /// Its senders, and the packets that are enqueued.
+    pub(super) accounts: Accounts,
+    pub(super) receiver: Receiver,
     pub(super) touched: bool,
-    /// Buffers that its driver had posted when there was no room.
-    posted: Posted,
-    /// The sender of the last frame that backpressure left in a transmit ring, and when.
-    pub(super) backpressured_last: Option<(PortId, Cycles)>,
-    /// Fair queueing of blocked senders, if there are several.
-    pub(super) fair_queue: Option<Box<FairQueue>>,
     /// The emulated link before the receive queue, if the port has one.
     pub(super) line: Option<Box<DelayLine>>,
     /// Its link emulation is served in every poll iteration.
@@ -76,20 +69,6 @@ pub(crate) struct EgressQueue {
     pub(super) slot: Slot,
     /// Frames that were fetched, and may be referred to until they are published.
     fetched: Vec<Vec<u8>>,
-    /// Its receive buffers were expensive to walk: they are left alone until then.
-    pub(super) shut_until: Cycles,
-}
-
-/// Timeouts and intervals of egress queues.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Times {
-    /// Stall timeout: a receiver may take nothing for so long before the frames that are enqueued for it are dropped.
-    pub stall_timeout: Cycles,
-    /// A receiver may take nothing for so long before it counts as stuck.
-    pub stuck_after: Cycles,
-    /// Lead of a wake-up before the arrival of a frame on an emulated link, for waking takes that long.
-    pub early: Cycles,
-    pub spans: Spans,
 }
 
 /// Work done at egress queues.
@@ -99,43 +78,14 @@ pub(crate) struct Work {
     pub work_units: u64,
     /// Egress queues whose receive buffers were expensive to walk, with their ports and the work units.
     pub burdens: Vec<(Slot, PortId, u64)>,
+    /// Ports whose rings broke a rule here.
+    pub faults: Vec<(PortId, RingFault)>,
     /// Copies frames for captures.
     pub taps: Taps,
     /// Chooses the frames whose latency from transmit queue to receive queue is measured.
     pub sampler: Sampler,
     /// The worker that does it.
     pub worker: u8,
-}
-
-/// Buffers that a receiver without room had posted, and for how long there were no new ones.
-#[derive(Clone, Copy, Debug, Default)]
-struct Posted {
-    /// The driver's index.
-    seen: u16,
-    looked_at: Cycles,
-    age: Cycles,
-}
-
-/// A poll adds at most so much to the age: a worker without a CPU meanwhile has seen nothing.
-const LOOK: Duration = Duration::from_micros(200);
-
-impl Posted {
-    fn look(&mut self, seen: u16, now: Cycles) {
-        let passed = now.saturating_sub(std::mem::replace(&mut self.looked_at, now));
-        self.age = if self.seen == seen { self.age.saturating_add(passed.min(in_cycles(LOOK))) } else { 0 };
-        self.seen = seen;
-    }
-}
-
-/// Health of a receiver without room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Health {
-    /// It took frames lately.
-    Moving,
-    /// It took nothing for longer than `STUCK_AFTER`.
-    Stuck,
-    /// It took nothing for longer than the stall timeout, and nothing since.
-    Stalled,
 }
 
 /// Outcome of the attempt to send a packet.
@@ -147,6 +97,19 @@ pub(crate) enum SendOutcome {
     MustWait,
     /// It cannot be delivered, for this reason.
     Dropped(DropReason),
+}
+
+/// Progress of draining.
+#[derive(Clone, Copy, Debug)]
+struct Progress {
+    /// There is something to publish.
+    moved: bool,
+    /// A frame was delivered in its turn.
+    advanced: bool,
+    /// Length from which on frames find no room where shorter ones may.
+    too_long: u32,
+    /// Length of the frame that found no room.
+    waits: u32,
 }
 
 impl EgressQueue {
@@ -162,14 +125,9 @@ impl EgressQueue {
             started,
             unfilled: false,
             faulty: false,
-            turns: Turns::default(),
-            notification: NotificationState::default(),
-            stalled: false,
-            stalled_since: 0,
+            accounts: Accounts::default(),
+            receiver: Receiver::default(),
             touched: false,
-            posted: Posted::default(),
-            backpressured_last: None,
-            fair_queue: None,
             line: DelayLine::before(port, pair).map(Box::new),
             at_hand: false,
             off_line: NOTHING_OFF_LINE,
@@ -177,7 +135,6 @@ impl EgressQueue {
             bytes: 0,
             slot: Slot::default(),
             fetched: Vec::new(),
-            shut_until: 0,
         };
         queue.settle();
         queue
@@ -185,7 +142,7 @@ impl EgressQueue {
 
     /// Whether any frame is enqueued for it, or in flight on its emulated link.
     pub(super) fn has_under_way(&self) -> bool {
-        self.turns.waiting() > 0 || self.line.as_ref().is_some_and(|line| !line.is_empty())
+        self.accounts.waiting() > 0 || self.line.as_ref().is_some_and(|line| !line.is_empty())
     }
 
     /// The ring, if it is one.
@@ -193,64 +150,105 @@ impl EgressQueue {
         self.sink.ring()
     }
 
-    /// Requests a kick when the driver posts receive buffers; true if it has posted some already. While a rate limit holds back,
-    /// new buffers do not matter.
-    pub(super) fn arm(&mut self, now: Cycles) -> bool {
-        self.port.policy.receive.is_open(now) && self.sink.arm()
-    }
-
-    /// The deadline of its notification state. While frames are enqueued, that is when a rate limit opens, the interrupt is to be
-    /// repeated, or the stall timeout ends.
-    pub(super) fn due(&mut self, now: Cycles, times: &Times) -> Option<Cycles> {
-        let look = self.sink.ring().and_then(|ring| ring.look_soon()).unwrap_or(times.spans.look);
-        let due = self.notification.due(now, look)?;
-        let Some(since) = self.notification.stuck_since() else { return Some(due) };
-        let limiter = &self.port.policy.receive;
-        Some(if limiter.is_open(now) { due.min(since.saturating_add(times.stall_timeout)) } else { limiter.opens_at() })
-    }
-
-    /// Repeats the interrupt of a driver that may have lost one, if it is time for that.
-    pub(super) fn call_again_if_stuck(&mut self, now: Cycles, times: &Times, faults: &mut Vec<(PortId, RingFault)>) -> bool {
-        let again = self.notification.calls_again(now, &times.spans);
-        if again {
-            self.call_again(faults);
+    /// Admits `sender` to the room there is; false if other senders must catch up first (fair queueing).
+    #[inline]
+    pub(super) fn admit(&mut self, sender: PortId, now: Cycles) -> bool {
+        if !self.accounts.is_contended() {
+            return true;
         }
-        again
+        self.accounts.begin_pass(now);
+        self.accounts.may_send(sender)
     }
 
-    /// Interrupts the driver once more.
-    pub(super) fn call_again(&mut self, faults: &mut Vec<(PortId, RingFault)>) {
-        if let Some(Err(fault)) = self.sink.ring().map(Ring::call_again) {
-            self.fail(fault, faults);
+    /// Whether the switch holds back frames of `sender`, by the rate limit or by fair queueing: the receiver is not the cause.
+    pub(super) fn holds_back(&mut self, sender: PortId, now: Cycles) -> bool {
+        !self.is_unlimited(now) || !self.admit(sender, now)
+    }
+
+    /// Whether the rate limit of its port is open.
+    pub(super) fn is_unlimited(&self, now: Cycles) -> bool {
+        self.port.policy.receive.is_open(now)
+    }
+
+    /// Places `packet` in the sink, if frames may go in and there is room.
+    #[inline(never)]
+    pub(super) fn place(&mut self, packet: &mut Packet, now: Cycles, work: &mut Work) -> SendOutcome {
+        if !self.open {
+            return SendOutcome::Dropped(DropReason::ReceiverAbsent);
+        }
+        if !self.is_unlimited(now) {
+            self.limited += 1;
+            return SendOutcome::MustWait;
+        }
+        if self.receiver.shut_until > now {
+            return SendOutcome::MustWait;
+        }
+        let before = packet.segments_done;
+        let placed =
+            if packet.is_foreign() && !self.sink.takes_foreign() { self.place_fetched(packet) } else { self.sink.place(packet) };
+        let segments = u64::from(packet.segments_done.saturating_sub(before)).max(1);
+        work.work_units += segments * work_units::FRAME;
+        let walked = self.sink.take_walked();
+        if walked > segments * BURDEN + u64::from(packet.length / work_units::SMALL)
+            || placed == Ok(PlaceOutcome::Refused(DropReason::BadReceiveChains))
+        {
+            self.burden(walked, now, work);
+        }
+        match placed {
+            Ok(PlaceOutcome::Complete(frames)) => self.placed(packet, frames, now, work),
+            Ok(PlaceOutcome::NoRoom) => self.no_room(now),
+            Ok(PlaceOutcome::Refused(reason)) => self.refused(reason, now, work),
+            Err(fault) => {
+                self.fail(fault, work);
+                SendOutcome::Dropped(DropReason::ReceiverAbsent)
+            }
         }
     }
 
-    /// Lost-notification check: true if an interrupt of its driver seemed lost in two checks.
-    pub(super) fn look(&mut self) -> bool {
-        let ring = self.sink.ring();
-        self.notification.look(|| ring.is_some_and(|ring| ring.awaits_call()).then_some(Missed::Call)).is_some()
+    /// `packet` was placed, as so many `frames`.
+    #[inline]
+    fn placed(&mut self, packet: &mut Packet, frames: u32, now: Cycles, work: &mut Work) -> SendOutcome {
+        work.work_units += u64::from(packet.length);
+        self.frames += u64::from(frames);
+        self.bytes += u64::from(packet.length);
+        self.port.policy.receive.charge(packet.length.into(), frames.into(), now);
+        self.receiver.took();
+        work.taps.receive(packet, self.key.port);
+        if let Some(waited) = packet.stamp.until(now) {
+            self.port.counters(work.worker.into()).waits.add(waited);
+        }
+        SendOutcome::Done
     }
 
-    /// The stall timeout is over: drops all enqueued frames, or only frames of `too_long` bytes or more if there is room for
-    /// shorter ones, which ends their head-of-line blocking.
-    pub(super) fn give_up(
-        &mut self,
-        too_long: u32,
-        wait_queue: &mut WaitQueue,
-        (now, times): (Cycles, &Times),
-        mut dropped: impl FnMut(&Packet, DropReason),
-    ) {
-        if too_long < u32::MAX {
-            self.turns.remove_if(
-                wait_queue,
-                |packet| packet.length >= too_long,
-                |packet| dropped(packet, DropReason::TooLongForReceiver),
-            );
-            self.notification.begin_to_stand(now, &times.spans);
-        } else {
-            self.stall(now);
-            self.turns.remove_if(wait_queue, |_| true, |packet| dropped(packet, DropReason::ReceiverStalled));
+    fn no_room(&mut self, now: Cycles) -> SendOutcome {
+        let seen = self.sink.ring().map_or(0, |ring| ring.seen());
+        self.receiver.note_posted(seen, now);
+        SendOutcome::MustWait
+    }
+
+    #[cold]
+    fn refused(&mut self, reason: DropReason, now: Cycles, work: &mut Work) -> SendOutcome {
+        match reason {
+            // Its page faults are charged to the receiver.
+            DropReason::ReceiverMemory => self.burden(work_units::TURN / work_units::DESCRIPTOR, now, work),
+            DropReason::SenderMemory => work.work_units += work_units::TURN,
+            _ => {}
         }
+        SendOutcome::Dropped(reason)
+    }
+
+    /// Fetches a foreign frame (a Xen grant) and places it in a sink that needs its bytes in memory.
+    #[cold]
+    fn place_fetched(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
+        if self.fetched.len() == MOST_FETCHED {
+            self.show();
+        }
+        let mut memory = Vec::new();
+        let placed = fetched(packet, self.port.foreign(), &mut memory, |packet| self.sink.place(packet));
+        if self.sink.ring().is_none() {
+            self.fetched.push(memory);
+        }
+        placed.unwrap_or(Ok(PlaceOutcome::Refused(DropReason::GrantRefused)))
     }
 
     /// Sends a copy of `packet` along the emulated link. Losses are counted here: of a GSO frame, only some segments may be lost.
@@ -279,14 +277,123 @@ impl EgressQueue {
         SendOutcome::Done
     }
 
+    /// Delivers enqueued packets by turns, for a service quantum, and drops them once the receiver exceeded the stall timeout. `met`
+    /// is called with each packet that is done with, or of which some segments were delivered, and its outcome. True if there is
+    /// anything to publish or to count.
+    pub(super) fn drain(
+        &mut self,
+        places: &mut WaitQueue,
+        (now, times): (Cycles, &Times),
+        work: &mut Work,
+        weight_of: impl Fn(PortId) -> Weight,
+        met: &mut impl FnMut(&Packet, PortId, Outcome),
+    ) -> bool {
+        self.accounts.begin_pass(now);
+        let progress = self.drain_while_room(places, (now, times), work, weight_of, met);
+        let mut moved = progress.moved || self.has_unshown();
+        if progress.advanced || !self.is_unlimited(now) {
+            // Where a rate limit holds back, the receiver is not the cause.
+            self.receiver.stand_still(true, now, times);
+        } else if self.receiver.is_full_for(times.stall_timeout, now) {
+            // A receiver that has just posted buffers is not full: head-of-line blocking by a frame too long for it ends, and other
+            // frames stay.
+            let too_long = if self.has_buffers() { progress.too_long.min(progress.waits) } else { progress.too_long };
+            let port = self.key.port;
+            self.give_up(too_long, places, (now, times), |packet, reason| {
+                work.taps.dropped(packet, port, reason);
+                met(packet, port, Outcome::Dropped(port, reason));
+            });
+            moved = true;
+        } else {
+            moved |= self.call_again_if_full(now, times, work);
+        }
+        self.move_on_if_served(now);
+        moved
+    }
+
+    /// Delivers enqueued packets until one finds no room.
+    fn drain_while_room(
+        &mut self,
+        places: &mut WaitQueue,
+        (now, times): (Cycles, &Times),
+        work: &mut Work,
+        weight_of: impl Fn(PortId) -> Weight,
+        met: &mut impl FnMut(&Packet, PortId, Outcome),
+    ) -> Progress {
+        let mut progress = Progress { moved: false, advanced: false, too_long: u32::MAX, waits: u32::MAX };
+        let mut slice = Slice::new(work.work_units, work_units::TURN);
+        for _ in 0..TURN {
+            if slice.is_over(work.work_units) {
+                break;
+            }
+            let Some(spot) = self.accounts.next_below(progress.too_long, places) else { break };
+            let packet = places.packet(spot);
+            let (length, before) = (packet.length, packet.segments_done);
+            let sent = self.place(packet, now, work);
+            let segments = packet.segments_done - before;
+            progress.moved |= sent == SendOutcome::Done || segments > 0;
+            progress.advanced |= progress.moved && progress.too_long == u32::MAX;
+            self.tell(packet, sent, segments, work, met);
+            if sent != SendOutcome::MustWait {
+                let weight = weight_of(packet.source);
+                self.accounts.served(weight, places);
+            } else if self.lets_pass(times.full_after, now) {
+                progress.too_long = length;
+            } else {
+                progress.waits = length;
+                break;
+            }
+        }
+        progress
+    }
+
+    /// Reports an attempt to place `packet`, of which so many `segments` were delivered.
+    fn tell(
+        &self,
+        packet: &Packet,
+        sent: SendOutcome,
+        segments: u16,
+        work: &mut Work,
+        met: &mut impl FnMut(&Packet, PortId, Outcome),
+    ) {
+        let port = self.key.port;
+        match sent {
+            SendOutcome::Done => met(packet, port, Outcome::Delivered(port, segments)),
+            SendOutcome::MustWait if segments > 0 => met(packet, port, Outcome::DeliveredInPart(port, segments)),
+            SendOutcome::MustWait => {}
+            SendOutcome::Dropped(reason) => {
+                work.taps.dropped(packet, port, reason);
+                met(packet, port, Outcome::Dropped(port, reason));
+            }
+        }
+    }
+
+    /// The stall timeout is over: drops all enqueued frames, or only frames of `too_long` bytes or more if there is room for
+    /// shorter ones, which ends their head-of-line blocking.
+    fn give_up(
+        &mut self,
+        too_long: u32,
+        places: &mut WaitQueue,
+        (now, times): (Cycles, &Times),
+        mut dropped: impl FnMut(&Packet, DropReason),
+    ) {
+        if too_long < u32::MAX {
+            let is_too_long = |packet: &Packet| packet.length >= too_long;
+            self.accounts.remove_if(places, is_too_long, |packet| dropped(packet, DropReason::TooLongForReceiver));
+            self.receiver.stand_still(true, now, times);
+        } else {
+            self.receiver.stall(now);
+            self.accounts.remove_if(places, |_| true, |packet| dropped(packet, DropReason::ReceiverStalled));
+        }
+    }
+
     /// Delivers the frames whose emulated delay is over, and removes a link emulation that has ended. After the stall timeout,
-    /// drops frames without room. Returns the number of frames delivered, and whether there is anything to publish.
-    pub(super) fn serve_line(
+    /// drops frames without room. Returns the number of frames delivered, and whether there is anything to publish. `dropped` is
+    /// called for each that was not delivered; `packet` is scratch.
+    pub(super) fn drain_line(
         &mut self,
         packet: &mut Packet,
-        now: Cycles,
-        times: &Times,
-        faults: &mut Vec<(PortId, RingFault)>,
+        (now, times): (Cycles, &Times),
         work: &mut Work,
         dropped: &mut impl FnMut(PortId, DropReason),
     ) -> (u32, bool) {
@@ -295,44 +402,52 @@ impl EgressQueue {
         if line.is_over() {
             return (0, false);
         }
-        let (mut served, mut moved) = (0, false);
+        let (mut served, mut called) = (0, false);
         // Bounded, so that an emulated link with many frames does not keep others waiting.
         let mut slice = Slice::new(work.work_units, work_units::TURN);
         for _ in 0..TURN {
             if slice.is_over(work.work_units) {
                 break;
             }
-            // Where a rate limit holds back, the receiver is not the cause.
-            let open = self.port.policy.receive.is_open(now);
-            let given_up = open && self.is_stuck_for(times.stall_timeout, now);
-            let place = |packet: &mut Packet| {
-                let sent = self.place(packet, now, faults, work);
-                moved |= sent == SendOutcome::Done;
-                let sent = match sent {
-                    SendOutcome::MustWait if given_up => SendOutcome::Dropped(DropReason::ReceiverStalled),
-                    sent => sent,
-                };
-                if let SendOutcome::Dropped(reason) = sent {
-                    work.taps.dropped(packet, self.key.port, reason);
-                }
-                (sent, sent != SendOutcome::MustWait)
-            };
-            match line.serve(now, packet, place) {
+            match line.serve(now, packet, |packet| self.place_arrived(packet, (now, times), work)) {
                 Some(SendOutcome::Done) => {
                     served += 1;
-                    self.notification.move_on();
+                    self.receiver.move_on();
                 }
                 Some(SendOutcome::Dropped(reason)) => dropped(self.key.port, reason),
                 Some(SendOutcome::MustWait) => {
-                    self.stand_still(open, now, times);
-                    moved |= self.call_again_if_stuck(now, times, faults);
+                    let is_limited = !self.is_unlimited(now);
+                    self.receiver.stand_still(is_limited, now, times);
+                    called = self.call_again_if_full(now, times, work);
                     break;
                 }
                 None => break,
             }
         }
         self.line = Some(line);
-        (served, moved || self.has_unshown())
+        self.move_on_if_served(now);
+        (served, served > 0 || called || self.has_unshown())
+    }
+
+    /// Places a frame that arrived over the emulated link; without room it is dropped once the receiver exceeded the stall timeout.
+    /// Returns also whether it is done with.
+    fn place_arrived(&mut self, packet: &mut Packet, (now, times): (Cycles, &Times), work: &mut Work) -> (SendOutcome, bool) {
+        // Where a rate limit holds back, the receiver is not the cause.
+        let is_given_up = self.is_unlimited(now) && self.receiver.is_full_for(times.stall_timeout, now);
+        let sent = match self.place(packet, now, work) {
+            SendOutcome::MustWait if is_given_up => SendOutcome::Dropped(DropReason::ReceiverStalled),
+            sent => sent,
+        };
+        if let SendOutcome::Dropped(reason) = sent {
+            work.taps.dropped(packet, self.key.port, reason);
+        }
+        (sent, sent != SendOutcome::MustWait)
+    }
+
+    /// Publishes placed frames to the receiver.
+    pub(super) fn show(&mut self) {
+        self.sink.publish();
+        self.fetched.clear();
     }
 
     /// True if its ring has used buffers that are not published, even those that broke a rule.
@@ -340,13 +455,51 @@ impl EgressQueue {
         self.sink.ring().is_some_and(|ring| ring.has_unshown())
     }
 
-    /// Adds this egress queue, which is at `slot`, to `touched`: there is something to publish or to count.
+    /// Adds this queue, which is at `slot`, to `touched`: there is something to publish or to count.
     #[inline]
     pub(super) fn touch(&mut self, slot: Slot, touched: &mut Vec<Slot>) {
         if !self.touched {
             self.touched = true;
             touched.push(slot);
         }
+    }
+
+    /// Requests a kick when the driver posts receive buffers; true if it has posted some already. While a rate limit holds back,
+    /// new buffers do not matter.
+    pub(super) fn arm(&mut self, now: Cycles) -> bool {
+        self.is_unlimited(now) && self.sink.arm()
+    }
+
+    /// The deadline of its notification state. While frames are enqueued, that is when a rate limit opens, the interrupt is to be
+    /// repeated, or the stall timeout ends.
+    pub(super) fn due(&mut self, now: Cycles, times: &Times) -> Option<Cycles> {
+        let look = self.sink.ring().and_then(|ring| ring.look_soon()).unwrap_or(times.spans.look);
+        let due = self.receiver.notification.due(now, look)?;
+        let Some(since) = self.receiver.notification.stuck_since() else { return Some(due) };
+        let limiter = &self.port.policy.receive;
+        Some(if limiter.is_open(now) { due.min(since.saturating_add(times.stall_timeout)) } else { limiter.opens_at() })
+    }
+
+    /// Repeats the interrupt of a driver that may have lost one, if it is time for that.
+    fn call_again_if_full(&mut self, now: Cycles, times: &Times, work: &mut Work) -> bool {
+        let again = self.receiver.calls_again(now, times);
+        if again {
+            self.call_again(work);
+        }
+        again
+    }
+
+    /// Interrupts the driver once more.
+    pub(super) fn call_again(&mut self, work: &mut Work) {
+        if let Some(Err(fault)) = self.sink.ring().map(Ring::call_again) {
+            self.fail(fault, work);
+        }
+    }
+
+    /// Lost-notification check: true if an interrupt of its driver seemed lost in two checks.
+    pub(super) fn look(&mut self) -> bool {
+        let ring = self.sink.ring();
+        self.receiver.notification.look(|| ring.is_some_and(|ring| ring.awaits_call()).then_some(Missed::Call)).is_some()
     }
 
     /// When the next frame of its link emulation arrives.
@@ -359,166 +512,30 @@ impl EgressQueue {
     /// known; or placed frames are to be released.
     pub(super) fn needs_pass_before(&self, moment: Cycles) -> bool {
         let arrives = self.arrival().is_some_and(|due| due < moment);
-        (arrives && self.notification.stuck_since().is_none()) || self.line.as_ref().is_some_and(|line| line.has_placed())
+        (arrives && !self.receiver.is_full()) || self.line.as_ref().is_some_and(|line| line.has_placed())
     }
 
     /// True if a frame could be delivered now if there were room.
     pub(super) fn awaits_room(&self, now: Cycles) -> bool {
         let at_end = self.arrival().is_some_and(|due| due <= now);
-        self.turns.waiting() > 0 || (at_end && self.notification.stuck_since().is_some())
-    }
-
-    /// A frame is enqueued for its driver, which is the cause if its rate limit is `open`.
-    fn stand_still(&mut self, open: bool, now: Cycles, times: &Times) {
-        if open {
-            self.notification.stand_still(now, &times.spans);
-        } else {
-            self.notification.begin_to_stand(now, &times.spans);
-        }
+        self.accounts.waiting() > 0 || (at_end && self.receiver.is_full())
     }
 
     /// It was served, or enqueued frames were removed: if none is left, its driver has nothing to take.
     pub(super) fn move_on_if_served(&mut self, now: Cycles) {
         if !self.awaits_room(now) {
-            self.notification.move_on();
+            self.receiver.move_on();
         }
-    }
-
-    /// Whether it has taken nothing for longer `than` that, though frames are enqueued for it.
-    pub(super) fn is_stuck_for(&self, than: Cycles, now: Cycles) -> bool {
-        self.notification.stuck_since().is_some_and(|since| now.wrapping_sub(since) > than)
-    }
-
-    /// It has exceeded the stall timeout.
-    pub(super) fn stall(&mut self, now: Cycles) {
-        if !std::mem::replace(&mut self.stalled, true) {
-            self.stalled_since = self.notification.stuck_since().unwrap_or(now);
-        }
-    }
-
-    /// View of it for the operator; `None` unless it is a ring.
-    pub(super) fn view(&mut self, now: Cycles) -> Option<QueueView> {
-        let stuck = if self.stalled { Some(self.stalled_since) } else { self.notification.stuck_since() };
-        Some(QueueView {
-            key: self.key,
-            ring: self.sink.ring()?.view(),
-            enabled: self.enabled,
-            started: self.started,
-            unfilled: self.unfilled,
-            awaits_kick: !self.started,
-            stuck: stuck.map(|since| duration(now.saturating_sub(since))),
-            blocked: None,
-        })
-    }
-
-    /// Admits `sender` to the room there is; false if other blocked senders must catch up first (fair queueing).
-    #[inline]
-    pub(super) fn admit(&mut self, sender: PortId, now: Cycles, fair_queues: &mut usize) -> bool {
-        let Some(fair_queue) = &mut self.fair_queue else { return true };
-        if fair_queue.begin_pass(now) {
-            return fair_queue.may_send(sender);
-        }
-        self.fair_queue = None;
-        *fair_queues -= 1;
-        true
-    }
-
-    #[inline(never)]
-    pub(super) fn place(
-        &mut self,
-        packet: &mut Packet,
-        now: Cycles,
-        faults: &mut Vec<(PortId, RingFault)>,
-        work: &mut Work,
-    ) -> SendOutcome {
-        if !self.open {
-            return SendOutcome::Dropped(DropReason::ReceiverAbsent);
-        }
-        if !self.port.policy.receive.is_open(now) {
-            self.limited += 1;
-            return SendOutcome::MustWait;
-        }
-        if self.shut_until > now {
-            return SendOutcome::MustWait;
-        }
-        let before = packet.segments_done;
-        let placed =
-            if packet.is_foreign() && !self.sink.takes_foreign() { self.place_fetched(packet) } else { self.sink.place(packet) };
-        let segments = u64::from(packet.segments_done.saturating_sub(before)).max(1);
-        work.work_units += segments * work_units::FRAME;
-        let walked = self.sink.take_walked();
-        if walked > segments * BURDEN + u64::from(packet.length / work_units::SMALL)
-            || placed == Ok(PlaceOutcome::Refused(DropReason::BadReceiveChains))
-        {
-            self.burden(walked, now, work);
-        }
-        match placed {
-            Ok(PlaceOutcome::Complete(frames)) => {
-                work.work_units += u64::from(packet.length);
-                self.frames += u64::from(frames);
-                self.bytes += u64::from(packet.length);
-                self.port.policy.receive.charge(packet.length.into(), frames.into(), now);
-                self.stalled = false;
-                work.taps.receive(packet, self.key.port);
-                if let Some(waited) = packet.stamp.until(now) {
-                    self.port.counters(work.worker.into()).waits.add(waited);
-                }
-                SendOutcome::Done
-            }
-            Ok(PlaceOutcome::NoRoom) => {
-                self.note_posted(now);
-                SendOutcome::MustWait
-            }
-            Ok(PlaceOutcome::Refused(reason @ DropReason::ReceiverMemory)) => {
-                // Its page faults are charged to the receiver.
-                self.burden(work_units::TURN / work_units::DESCRIPTOR, now, work);
-                SendOutcome::Dropped(reason)
-            }
-            Ok(PlaceOutcome::Refused(reason)) => {
-                work.work_units += if reason == DropReason::SenderMemory { work_units::TURN } else { 0 };
-                SendOutcome::Dropped(reason)
-            }
-            Err(fault) => {
-                self.fail(fault, faults);
-                SendOutcome::Dropped(DropReason::ReceiverAbsent)
-            }
-        }
-    }
-
-    /// Fetches a foreign frame (a Xen grant) and places it in a sink that needs its bytes in memory.
-    #[cold]
-    fn place_fetched(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
-        if self.fetched.len() == MOST_FETCHED {
-            self.show();
-        }
-        let mut memory = Vec::new();
-        let placed = fetched(packet, self.port.foreign(), &mut memory, |packet| self.sink.place(packet));
-        if self.sink.ring().is_none() {
-            self.fetched.push(memory);
-        }
-        placed.unwrap_or(Ok(PlaceOutcome::Refused(DropReason::GrantRefused)))
-    }
-
-    /// Publishes placed frames to the receiver.
-    pub(super) fn show(&mut self) {
-        self.sink.publish();
-        self.fetched.clear();
-    }
-
-    fn note_posted(&mut self, now: Cycles) {
-        let seen = self.sink.ring().map_or(0, |ring| ring.seen());
-        self.posted.look(seen, now);
     }
 
     /// Against head-of-line blocking: true if a frame found no room in the posted buffers, and no more were posted for so long a
     /// `time`. The receiver may never post more, and shorter frames need not wait for that.
     pub(super) fn lets_pass(&mut self, time: Cycles, now: Cycles) -> bool {
-        let still = self.shut_until <= now && self.posted.age > time && self.port.policy.receive.is_open(now);
-        still && self.has_buffers()
+        self.receiver.posts_nothing_for(time, now) && self.is_unlimited(now) && self.has_buffers()
     }
 
     /// True if its receiver has posted buffers that were not taken.
-    pub(super) fn has_buffers(&mut self) -> bool {
+    fn has_buffers(&mut self) -> bool {
         self.sink.ring().is_some_and(|ring| ring.has_untaken())
     }
 
@@ -529,7 +546,7 @@ impl EgressQueue {
         let work_units = work_units::FRAME + walked * work_units::DESCRIPTOR;
         work.work_units += work_units;
         work.burdens.push((self.slot, self.key.port, work_units));
-        self.shut_until = now + 1;
+        self.receiver.shut_until = now + 1;
     }
 
     pub(crate) fn set_enabled(&mut self, enabled: bool) {
@@ -556,7 +573,7 @@ impl EgressQueue {
         self.unfilled
     }
 
-    /// Sets whether that is so, for an egress queue with a driver that kicks.
+    /// Sets whether that is so, for a queue with a driver that kicks.
     pub(crate) fn set_unfilled(&mut self, unfilled: bool) {
         self.unfilled = unfilled;
     }
@@ -565,19 +582,33 @@ impl EgressQueue {
         self.open = self.enabled && self.started && !self.faulty;
     }
 
-    /// Closes this egress queue, because its driver broke the ring.
-    pub(super) fn fail(&mut self, fault: RingFault, faults: &mut Vec<(PortId, RingFault)>) {
+    /// Closes this queue, because its driver broke the ring.
+    pub(super) fn fail(&mut self, fault: RingFault, work: &mut Work) {
         self.faulty = true;
         self.settle();
-        faults.push((self.key.port, fault));
+        work.faults.push((self.key.port, fault));
+    }
+
+    /// View of it for the operator; `None` unless it is a ring.
+    pub(super) fn view(&mut self, now: Cycles) -> Option<QueueView> {
+        Some(QueueView {
+            key: self.key,
+            ring: self.sink.ring()?.view(),
+            enabled: self.enabled,
+            started: self.started,
+            unfilled: self.unfilled,
+            awaits_kick: !self.started,
+            stuck: self.receiver.full_since().map(|since| duration(now.saturating_sub(since))),
+            blocked: None,
+        })
     }
 
     pub(super) fn count(&mut self, counters: &PortCounters) {
         counters.receive_frames.add(std::mem::take(&mut self.frames));
         counters.receive_bytes.add(std::mem::take(&mut self.bytes));
         let under_way = self.line.as_ref().map_or(0, |line| line.len());
-        counters.waiting.set(u64::from(self.turns.waiting()) + under_way as u64);
-        counters.turns.add(self.turns.take_taken());
+        counters.waiting.set(u64::from(self.accounts.waiting()) + under_way as u64);
+        counters.turns.add(self.accounts.take_turns());
         counters.receive_limited.add(std::mem::take(&mut self.limited));
         let calls = self.sink.ring().map_or(0, Ring::take_calls);
         let bad = self.sink.take_bad_chains();

@@ -51,11 +51,6 @@ impl WaitQueue {
         self.used
     }
 
-    /// Packets that can be enqueued.
-    pub fn most(&self) -> usize {
-        self.most
-    }
-
     /// True if another packet of `sender` can be enqueued.
     pub fn has_room(&self, sender: PortId) -> bool {
         let free = self.most.saturating_sub(self.used) as u64;

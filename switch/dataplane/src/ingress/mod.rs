@@ -18,7 +18,7 @@ use crate::time::Cycles;
 use crate::timers::Timers;
 pub(crate) use blocked::{BlockReason, Blocked};
 pub(crate) use feed::Feed;
-pub(crate) use source::{PollState, Source, WhenBack};
+pub(crate) use source::{Offer, PollState, Source, WhenBack};
 
 /// All sources of a worker, by slot.
 #[derive(Debug, Default)]

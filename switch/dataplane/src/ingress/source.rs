@@ -1,12 +1,13 @@
-//! A source: one transmit queue or TAP, and a worker's state of it. Backpressure ([`Backpressured`]) and the quota of a receiver in a
-//! transmit ring ([`Source::may_keep_in_flight`]) are handled here.
+//! A source: one transmit queue or TAP, and a worker's state of it.
+//!
+//! A packet that finds no room is enqueued at its receiver with its chain in flight, stays in the ring (backpressure), or is dropped:
+//! [`Offer::wait`] decides, within the receiver's [quota](RingQuota) of the ring.
 
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
 
 use super::feed::Feed;
 use super::timer_poll::Stream;
-use crate::egress::Health;
+use crate::egress::{Congestion, Origin, Readiness, RingQuota, Wait};
 use crate::id::{Direction, PortId, RingKey, RouteEntry};
 use crate::memory::MemoryMap;
 use crate::notification::{Missed, NotificationState, Spans};
@@ -17,17 +18,11 @@ use crate::port::Port;
 use crate::probes;
 use crate::ring::{Ring, RingFault, SplitRing};
 use crate::settings::{Poll, Settings};
-use crate::stats::PortCounters;
+use crate::stats::{DropReason, PortCounters};
 use crate::threshold::DynamicThreshold;
 use crate::time::{Cycles, in_cycles};
+use crate::tuning::{LITTLE_BYTES, LITTLE_FRAMES, POLLED_ROOM};
 use crate::verdict::FlowCache;
-
-/// Completions of at most so many bytes and frames need no interrupt at once: they complete a request or an acknowledgement, not a
-/// stream.
-const LITTLE_BYTES: u64 = 8192;
-const LITTLE_FRAMES: u16 = 8;
-/// Time in which a busy-polling receiver takes a batch.
-const POLLED_ROOM: Duration = Duration::from_micros(4);
 
 /// A feed, with the worker's state of it.
 #[derive(Debug)]
@@ -58,7 +53,7 @@ pub(crate) struct Source {
     pub stall_timeout: Cycles,
     /// The port's rate limit holds it back until then.
     pub held_until: Option<Cycles>,
-    share: Share,
+    quota: RingQuota,
     /// Receiver of the last frame, and how many frames in a row were for it.
     receiver: PortId,
     in_a_row: u32,
@@ -73,27 +68,6 @@ pub(crate) struct Source {
     pub active: Cycles,
     /// Whether it sends a one-way stream, without waiting for answers.
     pub stream: Stream,
-}
-
-/// Quota of a receiver in a transmit ring: with a dynamic threshold of factor a, frames in flight to one receiver take at most
-/// a / (1 + a) of the ring.
-#[derive(Clone, Copy, Debug)]
-struct Share {
-    /// The configured quota.
-    usual: DynamicThreshold,
-    /// For a receiver that takes frames, and is the sender's only one: a reserve is left for others.
-    sole: DynamicThreshold,
-    /// For a receiver that took nothing for longer than the stall timeout: it blocks little of the ring, and finds frames when it
-    /// recovers.
-    stalled: DynamicThreshold,
-}
-
-impl Share {
-    fn new(share: f32) -> Self {
-        let usual = (16.0 * share / (1.0 - share)).max(1.0) as u32;
-        let [usual, sole, stalled] = [usual, usual.max(7 * 16), usual.div_ceil(16)].map(DynamicThreshold::sixteenths);
-        Self { usual, sole, stalled }
-    }
 }
 
 /// Backpressure: a descriptor chain that was left in the transmit ring, to be opened again.
@@ -157,7 +131,7 @@ impl Source {
             backpressure_for,
             stall_timeout: in_cycles(settings.stall_timeout),
             held_until: None,
-            share: Share::new(settings.share),
+            quota: RingQuota::new(settings.share),
             receiver: PortId::default(),
             in_a_row: 0,
             bytes_back: 0,
@@ -188,15 +162,11 @@ impl Source {
         self.in_a_row >= self.feed.size().into()
     }
 
-    /// Whether another packet for `port` may be in flight: a quota of the ring's free entries, see [`Share`].
-    pub(crate) fn may_keep_in_flight(&mut self, port: PortId, health: Health) -> bool {
-        let threshold = match health {
-            Health::Stalled => self.share.stalled,
-            Health::Moving if self.has_one_receiver() => self.share.sole,
-            Health::Moving | Health::Stuck => self.share.usual,
-        };
+    /// Whether another packet for `port` may be in flight, while its receiver is as ready as this.
+    pub(crate) fn has_quota(&mut self, port: PortId, receiver: Readiness) -> bool {
         let held = self.in_flight_for.get(port.index()).copied().unwrap_or(0);
-        threshold.admits(held.into(), self.free().into())
+        let (is_sole, free) = (self.has_one_receiver(), self.free());
+        self.quota.admits(receiver, is_sole, held, free)
     }
 
     /// Frames that may still be in flight.
@@ -223,27 +193,30 @@ impl Source {
     /// For in-order rings there is no alternative: no chain behind it could be completed before it anyway. For other rings it saves
     /// the cost of enqueueing where receivers poll and will soon have room. And where the receiver's quota of the ring is used up,
     /// it saves the frame of a sender with only that receiver: the sender is slowed down to the receiver's rate instead.
-    pub(crate) fn backpressure_time(&mut self, may_keep_in_flight: bool) -> Cycles {
-        if !may_keep_in_flight && self.has_one_receiver() { self.stall_timeout } else { self.backpressure_for }
+    pub(crate) fn backpressure_time(&mut self, has_quota: bool) -> Cycles {
+        if !has_quota && self.has_one_receiver() { self.stall_timeout } else { self.backpressure_for }
     }
 
-    /// Whether an opened packet for `port`, which had no room at `entry`, may be left in the ring; at most for `time` since the
-    /// first attempt.
-    pub(crate) fn try_backpressure(&mut self, packet: &Packet, port: PortId, entry: RouteEntry, time: Cycles, now: Cycles) -> bool {
-        let backpressured = self.backpressured.get_or_insert(Backpressured {
-            since: now,
-            port,
-            entry,
-            segments_done: 0,
-            capture_id: packet.capture_id,
-            stamp: packet.stamp,
-        });
-        (backpressured.port, backpressured.entry, backpressured.segments_done) = (port, entry, packet.segments_done);
-        now.saturating_sub(backpressured.since) < time
+    /// Whether an opened packet that had no room may be left in the ring; at most for `time` since the first attempt. `to` are its
+    /// receiver and the receiver's queue.
+    pub(crate) fn try_backpressure(&mut self, packet: &Packet, to: (PortId, RouteEntry), time: Cycles, now: Cycles) -> bool {
+        if time == 0 {
+            return false;
+        }
+        let since = self.backpressured.map_or(now, |before| before.since);
+        let ((port, entry), segments_done) = (to, packet.segments_done);
+        let (capture_id, stamp) = (packet.capture_id, packet.stamp);
+        self.backpressured = Some(Backpressured { since, port, entry, segments_done, capture_id, stamp });
+        now.saturating_sub(since) < time
+    }
+
+    /// Whether the frame that backpressure left in the ring was for another receiver, or another of its queues.
+    pub(crate) fn has_other_destination(&self, port: PortId, entry: RouteEntry) -> bool {
+        self.backpressured.is_some_and(|backpressured| (backpressured.port, backpressured.entry) != (port, entry))
     }
 
     /// Restarts the time of the backpressure at `now`, because its receiver is not the cause of it.
-    pub(crate) fn excuse(&mut self, now: Cycles) {
+    fn excuse(&mut self, now: Cycles) {
         if let Some(backpressured) = &mut self.backpressured {
             backpressured.since = now;
         }
@@ -308,6 +281,36 @@ impl Source {
             *out = out.saturating_sub(1);
         }
         self.feed.come_back(head);
+    }
+}
+
+/// A packet that `source` offers to the queue at `entry` of `port`.
+#[derive(Debug)]
+pub(crate) struct Offer<'s> {
+    pub source: &'s mut Source,
+    pub port: PortId,
+    pub entry: RouteEntry,
+}
+
+impl Origin for Offer<'_> {
+    fn wait(&mut self, packet: &Packet, at: Congestion) -> Wait {
+        let Self { source, port, entry } = self;
+        let has_quota = at.has_place && source.has_quota(*port, at.receiver);
+        if source.in_order && at.is_held_back {
+            source.excuse(at.now);
+        }
+        let time = source.backpressure_time(has_quota);
+        match at.receiver {
+            Readiness::Stalled if has_quota && !source.in_order => Wait::Enqueue,
+            Readiness::Stalled => Wait::Drop(DropReason::ReceiverStalled),
+            // Where other senders are enqueued already, enqueue too, for a fair share.
+            _ if has_quota && at.has_queue => Wait::Enqueue,
+            _ if source.try_backpressure(packet, (*port, *entry), time, at.now) => Wait::Block,
+            // Head-of-line blocking: no chain behind it could be completed before it (VIRTIO_F_IN_ORDER).
+            _ if source.in_order => Wait::Drop(DropReason::ReceiverStalled),
+            _ if has_quota => Wait::Enqueue,
+            _ => Wait::Drop(DropReason::ReceiverFull),
+        }
     }
 }
 

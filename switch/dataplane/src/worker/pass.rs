@@ -8,7 +8,7 @@ use super::turn::Turn;
 use super::{Event, Worker};
 use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units::{self, BATCH};
-use crate::egress::SendOutcome;
+use crate::egress::{InFlight, Offered};
 use crate::id::{PortId, Slot};
 use crate::outcome::Outcome;
 use crate::packet::{Packet, TransmitQueueId};
@@ -119,7 +119,14 @@ impl Worker {
             now: self.now,
             second: self.second,
         };
-        match turn.run(&mut self.packet) {
+        let taken = turn.run(&mut self.packet);
+        self.conclude_turn(slot, port, taken)
+    }
+
+    /// Accounts for a service quantum of the source at `slot`; returns its frames.
+    #[inline]
+    fn conclude_turn(&mut self, slot: Slot, port: PortId, taken: Result<u32, RingFault>) -> u32 {
+        match taken {
             Ok(0) => {
                 if self.sources.get(slot).is_some_and(|source| source.backpressured.is_some()) {
                     // The attempt to deliver the frame that backpressure left in the ring was in vain, and cost time.
@@ -160,7 +167,7 @@ impl Worker {
         if has_more && !self.cpu_time.accounting.is_mixed() {
             return mark_backlogged;
         }
-        if self.egress.have_races() {
+        if self.egress.has_contention() {
             let backpressured = backpressured
                 .filter(|backpressured| backpressured.entry.worker == self.index)
                 .map(|backpressured| backpressured.entry.slot);
@@ -212,7 +219,7 @@ impl Worker {
         let mut outcomes = Outcomes { port_table: &self.port_table, accounting };
         let mut frames = 0;
         let weight_of = |sender| weight_of(sender, self.port_table.weight_of(sender));
-        self.egress.serve_waiting(self.now, weight_of, |packet, port, outcome| {
+        self.egress.drain(weight_of, |packet, port, outcome| {
             outcomes.meet(packet, outcome);
             frames += 1;
             if !matches!(outcome, Outcome::DeliveredInPart(..)) {
@@ -228,7 +235,7 @@ impl Worker {
     /// Delivers the frames whose emulated delay is over (link emulation).
     fn serve_lines(&mut self) -> u32 {
         let mut outcomes = Outcomes { port_table: &self.port_table, accounting: &mut self.cpu_time.accounting };
-        self.egress.serve_lines(&mut self.packet, |port, reason| outcomes.missed(port, reason))
+        self.egress.drain_lines(&mut self.packet, |port, reason| outcomes.missed(port, reason))
     }
 
     /// Completes the descriptor chains of all that are `ended`.
@@ -316,13 +323,11 @@ impl Worker {
 
     fn deliver_for_peer(&mut self, packet: &mut Packet, port: PortId, queue: Slot) {
         let weight = self.cpu_time.weight_at_receivers(packet.source, self.port_table.weight_of(packet.source));
-        let outcome = match self.egress.send(queue, packet, weight) {
-            SendOutcome::Done => Outcome::Delivered(port, packet.segments_done),
-            SendOutcome::MustWait => match self.egress.enqueue(queue, packet, self.now) {
-                Ok(()) => Outcome::Waits(port),
-                Err(reason) => Outcome::Dropped(port, reason),
-            },
-            SendOutcome::Dropped(reason) => Outcome::Dropped(port, reason),
+        let before = packet.segments_done;
+        let outcome = match self.egress.offer(queue, packet, weight, &mut InFlight) {
+            Offered::Delivered => Outcome::Delivered(port, packet.segments_done - before),
+            Offered::Queued | Offered::Blocked => Outcome::Waits(port),
+            Offered::Dropped(reason) => Outcome::Dropped(port, reason),
         };
         if let Outcome::Dropped(port, reason) = outcome {
             self.egress.work.taps.dropped(packet, port, reason);

@@ -6,10 +6,10 @@ use super::peers::{Message, Peers};
 use super::port_table::Members;
 use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units::{self, BATCH};
-use crate::egress::{Egress, FastPathKey, Health, SendOutcome};
+use crate::egress::{Egress, FastPathKey, Offered, Readiness};
 use crate::frame::NetHeader;
 use crate::id::{PortId, RouteEntry, Slot};
-use crate::ingress::{Feed, Source};
+use crate::ingress::{Feed, Offer, Source};
 use crate::offload::{self, Offloads};
 use crate::outcome::Outcome;
 use crate::packet::{Packet, Reach, Stamp, TagChange};
@@ -53,6 +53,16 @@ enum TurnOutcome {
     Backpressured,
 }
 
+/// Frames of a service quantum so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Batch {
+    /// Taken from the ring, dropped ones included.
+    taken: u16,
+    /// Those that were read, and their bytes.
+    frames: u64,
+    bytes: u64,
+}
+
 impl Turn<'_> {
     /// Takes and forwards a batch; returns the number of frames, dropped ones included. `packet` is scratch; its `transmit` and
     /// `source` name the transmit queue.
@@ -61,7 +71,6 @@ impl Turn<'_> {
     /// The driver broke the source's ring.
     pub(super) fn run(mut self, packet: &mut Packet) -> Result<u32, RingFault> {
         let limiter = &self.port.policy.transmit;
-        let limited = limiter.is_set();
         // Checked without a limit too: it may have been removed while it held back.
         if self.apply_rate_limit(limiter) {
             return Ok(0);
@@ -79,59 +88,76 @@ impl Turn<'_> {
         if self.source.rules.refresh(&self.port.policy.rules) {
             self.source.flow_cache = FlowCache::default();
         }
+        let batch = self.take(waiting, limiter, packet)?;
+        self.source.bytes_back += batch.bytes;
+        let counters = self.counters(self.source.port());
+        counters.transmit_frames.add(batch.frames);
+        counters.transmit_bytes.add(batch.bytes);
+        Ok(batch.taken.into())
+    }
+
+    /// Takes up to `waiting` frames from the ring: by the fast path as far as it goes, then one by one, and so on.
+    #[inline]
+    fn take(&mut self, waiting: u16, limiter: &Limiter, packet: &mut Packet) -> Result<Batch, RingFault> {
         let table = &*self.segment.table;
-        let (mut taken, mut frames, mut bytes) = (0, 0, 0);
+        let is_limited = limiter.is_set();
+        let mut batch = Batch::default();
         let mut slice = Slice::new(self.egress.work.work_units, work_units::TURN);
-        while taken < waiting && !slice.is_over(self.egress.work.work_units) {
-            if limited {
+        while batch.taken < waiting && !slice.is_over(self.egress.work.work_units) {
+            if is_limited {
                 if !limiter.is_open(self.now) {
                     break;
                 }
             } else if !self.egress.work.taps.are_on() {
-                let carried = self.fast_path(table, waiting - taken, &mut slice);
+                let carried = self.fast_path(table, waiting - batch.taken, &mut slice);
                 if carried.0 > 0 {
                     // The frame that backpressure had left in the ring went first.
                     self.source.backpressured = None;
                 }
-                taken += carried.0;
-                frames += u64::from(carried.0);
-                bytes += carried.1;
-                if taken == waiting {
+                batch.taken += carried.0;
+                batch.frames += u64::from(carried.0);
+                batch.bytes += carried.1;
+                if batch.taken == waiting {
                     break;
                 }
             }
-            let opened = self.source.feed.open(packet)?;
-            let walked = work_units::TOUCH + work_units::DESCRIPTOR * self.source.feed.take_walked();
-            self.egress.work.work_units += walked;
-            match opened {
-                OpenOutcome::Packet => {
-                    self.begin(packet);
-                    if self.forward(packet, table) == TurnOutcome::Backpressured {
-                        break;
-                    }
-                    frames += 1;
-                    bytes += u64::from(packet.length);
-                    self.counters(packet.source).sizes.add_frames(packet.length, 1);
-                    limiter.charge(packet.length.into(), 1, self.now);
-                }
-                OpenOutcome::Dropped(reason) => {
-                    self.egress.work.taps.unread(packet.source, reason);
-                    self.outcomes.dropped(packet.source, packet.source, reason);
-                }
-                OpenOutcome::Nothing => {
-                    // The chain was read in vain, and will be in every poll iteration.
-                    self.outcomes.accounting.enter_work_units(self.source.port(), walked);
-                    break;
-                }
+            if !self.take_one(table, packet, &mut batch)? {
+                break;
             }
             self.source.backpressured = None;
-            taken += 1;
+            batch.taken += 1;
         }
-        self.source.bytes_back += bytes;
-        let counters = self.counters(self.source.port());
-        counters.transmit_frames.add(frames);
-        counters.transmit_bytes.add(bytes);
-        Ok(taken.into())
+        Ok(batch)
+    }
+
+    /// Takes the next frame and forwards it; false if it stays in the ring.
+    #[inline]
+    fn take_one(&mut self, table: &Table, packet: &mut Packet, batch: &mut Batch) -> Result<bool, RingFault> {
+        let opened = self.source.feed.open(packet)?;
+        let walked = work_units::TOUCH + work_units::DESCRIPTOR * self.source.feed.take_walked();
+        self.egress.work.work_units += walked;
+        match opened {
+            OpenOutcome::Packet => {
+                self.begin(packet);
+                if self.forward(packet, table) == TurnOutcome::Backpressured {
+                    return Ok(false);
+                }
+                batch.frames += 1;
+                batch.bytes += u64::from(packet.length);
+                self.counters(packet.source).sizes.add_frames(packet.length, 1);
+                self.port.policy.transmit.charge(packet.length.into(), 1, self.now);
+            }
+            OpenOutcome::Dropped(reason) => {
+                self.egress.work.taps.unread(packet.source, reason);
+                self.outcomes.dropped(packet.source, packet.source, reason);
+            }
+            OpenOutcome::Nothing => {
+                // The chain was read in vain, and will be in every poll iteration.
+                self.outcomes.accounting.enter_work_units(self.source.port(), walked);
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// A frame was opened, for the first time or again after backpressure.
@@ -262,94 +288,70 @@ impl Turn<'_> {
         let Some(entry) = self.egress.route(port, packet) else {
             return self.drop_at(port, packet, DropReason::ReceiverAbsent);
         };
-        let elsewhere = entry.worker != self.worker;
-        if self
-            .source
-            .backpressured
-            .is_some_and(|backpressured| elsewhere || (backpressured.port, backpressured.entry) != (port, entry))
-        {
+        if self.source.has_other_destination(port, entry) {
             // The frame has another destination now than the one that it waited for.
             packet.segments_done = 0;
         }
-        if elsewhere {
-            return self.hand_over(port, entry, packet);
-        }
         let before = packet.segments_done;
-        match self.egress.send(entry.slot, packet, self.weight) {
-            SendOutcome::Done => {
-                self.outcomes.meet(packet, Outcome::Delivered(port, packet.segments_done - before));
-                self.source.feed.finish(packet);
-                TurnOutcome::Done
-            }
-            SendOutcome::MustWait => {
-                if packet.segments_done > before {
-                    self.outcomes.meet(packet, Outcome::DeliveredInPart(port, packet.segments_done - before));
-                }
-                self.wait(port, entry, packet)
-            }
-            SendOutcome::Dropped(reason) => self.drop_at(port, packet, reason),
-        }
+        let offered = if entry.worker == self.worker {
+            let mut offer = Offer { source: self.source, port, entry };
+            self.egress.offer(entry.slot, packet, self.weight, &mut offer)
+        } else {
+            self.hand_over(port, entry, packet)
+        };
+        self.conclude((port, entry), packet, packet.segments_done - before, offered)
     }
 
-    fn wait(&mut self, port: PortId, entry: RouteEntry, packet: &Packet) -> TurnOutcome {
-        let slot = entry.slot;
-        let health = self.egress.health(slot, self.now);
-        let may_keep_in_flight = self.source.may_keep_in_flight(port, health) && self.egress.can_enqueue(packet.source);
-        // Where other senders are enqueued already, enqueue too, for a fair share.
-        let may_enqueue = self.egress.have_turns(slot) && may_keep_in_flight && health != Health::Stalled;
-        if self.source.in_order && self.egress.hold_back(slot, packet.source) {
-            self.source.excuse(self.now);
+    /// Acts on the outcome of an offered packet, of which so many `segments` were delivered now. `to` are its receiver and the
+    /// receiver's queue.
+    #[inline]
+    fn conclude(&mut self, to: (PortId, RouteEntry), packet: &Packet, segments: u16, offered: Offered) -> TurnOutcome {
+        let (port, entry) = to;
+        if offered == Offered::Delivered {
+            self.outcomes.meet(packet, Outcome::Delivered(port, segments));
+            self.source.feed.finish(packet);
+            return TurnOutcome::Done;
         }
-        let time = if health == Health::Stalled { 0 } else { self.source.backpressure_time(may_keep_in_flight) };
-        if !may_enqueue && time > 0 && self.source.try_backpressure(packet, port, entry, time, self.now) {
-            self.egress.note_backpressured(slot, packet.source);
-            self.source.feed.backpressure(packet);
-            return TurnOutcome::Backpressured;
+        if segments > 0 {
+            self.outcomes.meet(packet, Outcome::DeliveredInPart(port, segments));
         }
-        if self.source.in_order && !may_enqueue {
-            // Head-of-line blocking: no chain behind it could be completed before it (VIRTIO_F_IN_ORDER).
-            self.egress.stall(slot);
-            return self.drop_at(port, packet, DropReason::ReceiverStalled);
-        }
-        if !may_keep_in_flight {
-            let reason = if health == Health::Stalled { DropReason::ReceiverStalled } else { DropReason::ReceiverFull };
-            return self.drop_at(port, packet, reason);
-        }
-        match self.egress.enqueue(slot, packet, self.now) {
-            Ok(()) => {
-                self.outcomes.meet(packet, Outcome::Waits(port));
+        match offered {
+            Offered::Delivered => {}
+            Offered::Queued => {
+                let is_here = entry.worker == self.worker;
+                self.outcomes.meet(packet, if is_here { Outcome::Waits(port) } else { Outcome::HandedOver(port) });
                 self.source.keep_in_flight(packet, port);
-                TurnOutcome::Done
             }
-            Err(reason) => self.drop_at(port, packet, reason),
-        }
-    }
-
-    fn hand_over(&mut self, port: PortId, entry: RouteEntry, packet: &Packet) -> TurnOutcome {
-        let may_keep_in_flight = self.source.may_keep_in_flight(port, Health::Moving);
-        let has_room = self.peers.has_room(entry.worker, packet.source);
-        if !may_keep_in_flight || !has_room {
-            let time = if has_room { self.source.backpressure_time(false) } else { self.source.stall_timeout };
-            return self.backpressure_or_drop(port, entry, packet, time);
-        }
-        self.outcomes.meet(packet, Outcome::HandedOver(port));
-        self.source.keep_in_flight(packet, port);
-        self.counters.handed_over.add(1);
-        if !self.peers.send(entry.worker, Message::Deliver(packet.clone(), port, entry.slot), packet.source) {
-            self.egress.work.taps.dropped(packet, port, DropReason::ReceiverFull);
-            self.outcomes.missed(port, DropReason::ReceiverFull);
-            self.source.come_back(packet.head, Some(port));
+            Offered::Blocked => {
+                self.source.feed.backpressure(packet);
+                return TurnOutcome::Backpressured;
+            }
+            Offered::Dropped(reason) => return self.drop_at(port, packet, reason),
         }
         TurnOutcome::Done
     }
 
-    /// Leaves a frame for `port`, which the worker of `entry` serves, in its ring for at most `time` (backpressure), or drops it.
-    fn backpressure_or_drop(&mut self, port: PortId, entry: RouteEntry, packet: &Packet, time: Cycles) -> TurnOutcome {
-        if time == 0 || !self.source.try_backpressure(packet, port, entry, time, self.now) {
-            return self.drop_at(port, packet, DropReason::ReceiverFull);
+    /// Offers a packet to the worker of its receiver, within the receiver's quota of the ring and the sender's of the queue there.
+    fn hand_over(&mut self, port: PortId, entry: RouteEntry, packet: &Packet) -> Offered {
+        let has_quota = self.source.has_quota(port, Readiness::Open);
+        let has_room = self.peers.has_room(entry.worker, packet.source);
+        if !has_quota || !has_room {
+            let time = if has_room { self.source.backpressure_time(false) } else { self.source.stall_timeout };
+            return self.leave((port, entry), packet, time);
         }
-        self.source.feed.backpressure(packet);
-        TurnOutcome::Backpressured
+        self.counters.handed_over.add(1);
+        let message = Message::Deliver(packet.clone(), port, entry.slot);
+        let sent = self.peers.send(entry.worker, message, packet.source);
+        if sent { Offered::Queued } else { Offered::Dropped(DropReason::ReceiverFull) }
+    }
+
+    /// Leaves a packet in its ring for at most `time` (backpressure), or drops it.
+    fn leave(&mut self, to: (PortId, RouteEntry), packet: &Packet, time: Cycles) -> Offered {
+        if self.source.try_backpressure(packet, to, time, self.now) {
+            Offered::Blocked
+        } else {
+            Offered::Dropped(DropReason::ReceiverFull)
+        }
     }
 
     /// Delivers to every other port of the broadcast domain, or enqueues the frame there. Each other worker gets a copy for its
@@ -358,7 +360,9 @@ impl Turn<'_> {
     fn flood(&mut self, packet: &mut Packet) -> TurnOutcome {
         let (sender, stall_timeout) = (packet.source, self.source.stall_timeout);
         if let Some(worker) = self.peers.first_without_room(sender) {
-            return self.backpressure_or_drop(sender, RouteEntry { worker, slot: Slot::default() }, packet, stall_timeout);
+            let to = (sender, RouteEntry { worker, slot: Slot::default() });
+            let offered = self.leave(to, packet, stall_timeout);
+            return self.conclude(to, packet, 0, offered);
         }
         if let Err(reason) = self.port.policy.take_flood(self.segment.flood(self.port, self.second, self.now)) {
             return self.drop_at(sender, packet, reason);
