@@ -16,4 +16,15 @@ pub(crate) enum Outcome {
     HandedOver(PortId),
     /// It was dropped, for a reason that is counted at the port.
     Dropped(PortId, DropReason),
+    /// It came over an emulated link, where its cost was accounted for, and was delivered.
+    Arrived,
+    /// It came over an emulated link and was dropped, for a reason that is counted at the port.
+    Lost(PortId, DropReason),
+}
+
+impl Outcome {
+    /// Whether the packet's descriptor chain, in flight so far, is done with.
+    pub(crate) fn ends_chain(self) -> bool {
+        !matches!(self, Self::DeliveredInPart(..) | Self::Arrived | Self::Lost(..))
+    }
 }

@@ -1,11 +1,17 @@
-//! Tuned constants: numbers that were chosen by measurement, not by a specification. Each says what it trades and what was measured
-//! or from which it follows; measurements stand in `docs/benchmarks/notes/design-choices.md`.
+//! Tuned constants: numbers that were chosen by measurement, not by a specification. Each names its trade-off, and its measurement
+//! or the number that it follows from; measurements stand in `docs/benchmarks/notes/design-choices.md`.
 //!
 //! A new one needs a measurement that fails without it. A test bounds their number.
 
 use std::time::Duration;
 
-// Egress: what waits for a receiver.
+// Egress: frames that wait for a receiver.
+
+/// Virtual bytes that a turn gives a sender of weight 1 beyond the next sender's: a usual frame, so that a sender of small frames
+/// needs few of them enqueued to keep its share.
+pub const QUANTUM: u32 = 1514;
+/// Buckets for flows of one sender at one receiver: fewer than 1 in 10 of eight flows meet another (birthday).
+pub(crate) const FLOW_BUCKETS: usize = 64;
 
 /// Flooded frames of a sender that may be enqueued at one receiver: with none, a busy receiver misses address resolution.
 pub(crate) const FLOODS: u32 = 8;
@@ -15,10 +21,6 @@ pub(crate) const LEAD_BYTES: u64 = 128 * 1024;
 pub(crate) const ACCOUNT_MEMORY: Duration = Duration::from_millis(100);
 /// Spare flow tables that a receiver keeps, of 1 KiB each: senders come and go with each burst.
 pub(crate) const SPARE_FLOWS: usize = 4;
-/// A receiver that took nothing for so long counts as full: a guest that is not scheduled takes longer, one that polls never.
-pub(crate) const FULL_AFTER: Duration = Duration::from_millis(1);
-/// A longer span may include time in which another task had the CPU: a worker's time slice.
-pub(crate) const UNDISTURBED: Duration = Duration::from_micros(200);
 /// Lead of a wake-up before a frame arrives over an emulated link: waking takes 7 to 60 us.
 pub(crate) const WAKE_LEAD: Duration = Duration::from_micros(50);
 /// Fetched frames (Xen grants) that are kept until they are published: bounds memory, two batches.
@@ -28,7 +30,7 @@ pub(crate) const SOLE_RECEIVER: u32 = 7;
 /// A stalled receiver has this part of its factor: frames that show when it recovers.
 pub(crate) const STALLED_PART: u32 = 16;
 
-// Ingress: what a sender does.
+// Ingress: senders.
 
 /// Completions of at most so many bytes and frames need no interrupt at once: they complete a request or an acknowledgement, not a
 /// stream. Request and answer take 1.06 interrupts a frame instead of 2.00 (decision 0015).
@@ -37,3 +39,51 @@ pub(crate) const LITTLE_BYTES: u64 = 8192;
 pub(crate) const LITTLE_FRAMES: u16 = 8;
 /// Time in which a busy-polling receiver takes a batch: to leave a frame in its ring for that long costs less than to enqueue it.
 pub(crate) const POLLED_ROOM: Duration = Duration::from_micros(4);
+
+// Workers: notifications, polling and sleep.
+
+/// Frames after which a long poll iteration sends notifications before it goes on: four batches.
+pub(crate) const FLUSH_AFTER: u32 = 128;
+/// Frames of a service quantum that are so few that the receiver is probably waiting for them (an answer, not a stream). Where
+/// drivers poll, publishing them at once costs no interrupt.
+pub(crate) const FEW_FRAMES: u32 = 4;
+/// Packets in flight between two workers, one way: the backlog that a slow worker takes out of senders' rings.
+pub(crate) const PACKETS: usize = 512;
+/// Returns in flight between two workers, one way: more packets may be enqueued there than are on their way.
+pub(crate) const RETURNS: usize = 2 * PACKETS;
+/// Kicks that one system call reports.
+pub(crate) const KICKS_AT_ONCE: usize = 64;
+/// Interval in which a busy worker asks the kernel for kicks of idle rings: the system call takes a fiftieth of it.
+pub(crate) const KICK_INTERVAL: Duration = Duration::from_micros(20);
+/// A system call that is made no more often than this costs nothing that can be measured: setting the timer anew for a deadline
+/// further away, reading whether a CPU is idle.
+pub(crate) const SELDOM: Duration = Duration::from_millis(10);
+/// Poll interval of rings with drivers that never kick.
+pub(crate) const UNKICKED_INTERVAL: Duration = Duration::from_millis(1);
+/// Shortest time of adaptive busy polling: about a wake-up.
+pub(crate) const LEAST_POLL: Duration = Duration::from_micros(10);
+/// Longest time of adaptive busy polling, and interval of timer polling: most answers of a guest to a guest take less. Adaptive
+/// polling takes a sixth more CPU for a fifth less round-trip time (decision 0011).
+pub(crate) const LONGEST_POLL: Duration = Duration::from_micros(200);
+/// Poll time after which the CPU is yielded to other tasks: the scheduler likes to wake a guest on the CPU of its worker.
+pub(crate) const YIELD_INTERVAL: Duration = Duration::from_micros(5);
+/// Rests in a row after which frames came and none was received, before a sender counts as a one-way stream.
+pub(crate) const STREAM_PROOF: u8 = 8;
+/// How long a worker keeps its CPU: at every wake-up anew, a web site in three guests answered after 529 instead of 43 ms.
+pub(crate) const AFFINITY_TIME: Duration = Duration::from_secs(1);
+
+// CPU-time fairness.
+
+/// How far a port may be ahead of others in CPU time: a usual batch costs less, so that only expensive frames throttle a port.
+pub(crate) const LEAD_TIME: Duration = Duration::from_micros(20);
+/// How far a port can get ahead at most: much more than the longest service quantum takes. An error of measurement must not
+/// throttle a port for long.
+pub(crate) const FARTHEST_AHEAD: Duration = Duration::from_millis(100);
+/// A worker that had frames without a break for so long has no time to spare.
+pub(crate) const SCARCE_AFTER: Duration = Duration::from_millis(1);
+/// Bytes after which the older half of a port's cost average is halved: some batches of it.
+pub(crate) const COST_MEMORY: f64 = 1024.0 * 1024.0;
+/// Minimum cost of a byte, in cycles: no copy is faster.
+pub(crate) const CHEAPEST_BYTE: f64 = 1.0 / 8.0;
+/// Maximum age of the readings of the thread's CPU clock: a system call each.
+pub(crate) const CLOCK_AGE: Duration = Duration::from_millis(1);

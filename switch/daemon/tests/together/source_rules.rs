@@ -11,6 +11,9 @@ const MOST_UNSAFE: usize = 14;
 /// Files that may know each other all around.
 const MOST_IN_A_CIRCLE: usize = 8;
 
+/// Tuned constants of the data path's rooms.
+const MOST_TUNED: usize = 40;
+
 /// The crates of the switch, each of which knows those before it.
 const CRATES: [&str; 5] = ["virtq", "model", "dataplane", "backends", "daemon"];
 
@@ -304,5 +307,25 @@ fn no_modules_at_a_crates_root_import_each_other() {
         }
         let circle = largest_circle(&rooms);
         assert!(circle.is_empty(), "{name}: modules import each other:\n{}", ties(&circle, &rooms));
+    }
+}
+
+/// A constant that was chosen by measurement stands with the others, where its reason is seen beside theirs.
+#[test]
+fn tuned_constants_of_the_data_path_stand_together_and_are_few() {
+    let files = files_of("dataplane");
+    let constants = |file: &str| -> Vec<String> {
+        let code = without_tests(&without_comments(&files[file]));
+        let declared = |line: &str| {
+            line.trim_start_matches("pub ").trim_start_matches("pub(crate) ").strip_prefix("const ").map(str::to_owned)
+        };
+        code.lines().map(str::trim_start).filter_map(declared).collect()
+    };
+    let tuned: Vec<String> = ["tuning.rs", "cpu_time/work_units.rs"].into_iter().flat_map(constants).collect();
+    assert!((20..=MOST_TUNED).contains(&tuned.len()), "{} tuned constants: {tuned:#?}", tuned.len());
+    let rooms = ["egress/", "ingress/", "worker/", "cpu_time/"];
+    for file in files.keys().filter(|file| rooms.iter().any(|room| file.starts_with(room))) {
+        let times: Vec<String> = constants(file).into_iter().filter(|constant| constant.contains(": Duration")).collect();
+        assert!(times.is_empty(), "{file}: {times:?} belong to tuning.rs");
     }
 }

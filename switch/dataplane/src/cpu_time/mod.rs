@@ -12,17 +12,12 @@ mod stolen;
 mod virtual_time;
 pub mod work_units;
 
-use std::time::Duration;
-
 use crate::id::PortId;
-use crate::time::{Cycles, cycles, in_cycles};
+use crate::time::{Cycles, SLICE, cycles, in_cycles};
 use crate::weight::Weight;
 use accounting::Accounting;
 use stolen::Stolen;
 use virtual_time::VirtualTimes;
-
-/// A longer span may include time in which another task had the CPU.
-const LONG: Duration = Duration::from_micros(200);
 
 /// See the module. Of one worker, by the thread that runs it.
 #[derive(Debug)]
@@ -35,13 +30,14 @@ pub struct CpuTime {
     now: Cycles,
     /// The moment up to which time was charged.
     charged_until: Cycles,
+    /// A longer span may include time in which another task had the CPU.
     long: Cycles,
 }
 
 impl Default for CpuTime {
     fn default() -> Self {
         let (accounting, times, stolen) = (Accounting::default(), VirtualTimes::new(), Stolen::new());
-        Self { accounting, times, stolen, now: 0, charged_until: 0, long: in_cycles(LONG) }
+        Self { accounting, times, stolen, now: 0, charged_until: 0, long: in_cycles(SLICE) }
     }
 }
 

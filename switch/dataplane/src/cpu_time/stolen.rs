@@ -1,12 +1,8 @@
 //! Stolen time: time in which another task had the CPU while a service quantum lasted. A long service quantum is charged by the
 //! thread's own CPU time: page faults and long copies are caused by the guest, preemption is not.
 
-use std::time::Duration;
-
 use crate::time::{Cycles, cycles, in_cycles, thread_time};
-
-/// Maximum age of the clock readings.
-const MEMORY: Duration = Duration::from_millis(1);
+use crate::tuning::CLOCK_AGE;
 
 /// Last readings of the cycle counter and of the thread's CPU clock.
 #[derive(Debug)]
@@ -20,7 +16,7 @@ pub(super) struct Stolen {
 impl Stolen {
     /// For the calling thread, or another one that begins later.
     pub(super) fn new() -> Self {
-        Self { at: 0, own: 0, memory: in_cycles(MEMORY) }
+        Self { at: 0, own: 0, memory: in_cycles(CLOCK_AGE) }
     }
 
     /// A poll iteration begins in moment `now`: reads the clocks if the last time is long ago.
@@ -49,6 +45,7 @@ impl Stolen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     /// A service quantum that runs `what`: its length, and the thread's own part of it.
     fn turn(what: impl FnOnce()) -> (Cycles, Cycles) {

@@ -10,23 +10,10 @@
 //! Senders that wait for the same receiver share its buffers in bytes, by weights. But while the worker's time is **scarce** too, a
 //! sender's weight there is reduced by as much as its bytes cost more than those of others.
 
-use std::time::Duration;
-
 use crate::id::PortId;
 use crate::time::{Cycles, in_cycles};
+use crate::tuning::{CHEAPEST_BYTE, COST_MEMORY, FARTHEST_AHEAD, LEAD_TIME, SCARCE_AFTER};
 use crate::weight::Weight;
-
-/// How far a port may be ahead of others: a usual batch costs less, so that only expensive frames throttle a port.
-const LEAD: Duration = Duration::from_micros(20);
-/// How far a port can get ahead at most: much more than the longest service quantum takes. An error of measurement must not
-/// throttle a port for long.
-const FARTHEST: Duration = Duration::from_millis(100);
-/// A worker that had frames without a break for so long has no time to spare.
-const SCARCE_AFTER: Duration = Duration::from_millis(1);
-/// Bytes after which the older half of a port's cost average is halved: some batches of it.
-const MEMORY: f64 = 1024.0 * 1024.0;
-/// Minimum cost of a byte, in cycles: no copy is faster.
-const CHEAPEST: f64 = 1.0 / 8.0;
 
 /// Parts of a cycle that virtual time counts in, so that weights divide small costs too.
 const SCALE: u128 = 1024;
@@ -69,8 +56,8 @@ impl VirtualTimes {
             floor: 0,
             least: None,
             refused: false,
-            lead: parts(LEAD),
-            farthest: parts(FARTHEST),
+            lead: parts(LEAD_TIME),
+            farthest: parts(FARTHEST_AHEAD),
         }
     }
 
@@ -127,7 +114,7 @@ impl VirtualTimes {
     fn by_cost(&self, port: PortId, weight: Weight) -> Weight {
         let costs = self.costs.get(port.index()).copied().unwrap_or_default();
         // A sender without bytes so far counts as if its bytes cost nothing.
-        weight.times(CHEAPEST * costs.bytes.max(1.0) / costs.cycles.max(1.0))
+        weight.times(CHEAPEST_BYTE * costs.bytes.max(1.0) / costs.cycles.max(1.0))
     }
 
     /// `port`, which has this weight, cost so much, for so many bytes.
@@ -144,7 +131,7 @@ impl VirtualTimes {
     fn note_cost(&mut self, port: PortId, cost: Cycles, bytes: u64) {
         // Work in vain says nothing about the cost of bytes.
         let Some(costs) = self.costs.get_mut(port.index()).filter(|_| bytes > 0) else { return };
-        if costs.bytes > MEMORY {
+        if costs.bytes > COST_MEMORY {
             (costs.cycles, costs.bytes) = (costs.cycles / 2.0, costs.bytes / 2.0);
         }
         costs.cycles += cost as f64;
@@ -172,6 +159,7 @@ impl VirtualTimes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn ports_times(ports: u16) -> VirtualTimes {
         let mut times = VirtualTimes::new();
@@ -198,7 +186,7 @@ mod tests {
     }
 
     fn lead() -> u64 {
-        in_cycles(LEAD)
+        in_cycles(LEAD_TIME)
     }
 
     #[test]
@@ -272,7 +260,7 @@ mod tests {
             times.mark_backlogged(PortId(1));
             waited += lead();
         }
-        assert!(waited <= in_cycles(2 * FARTHEST), "{waited}");
+        assert!(waited <= in_cycles(2 * FARTHEST_AHEAD), "{waited}");
     }
 
     #[test]

@@ -18,12 +18,8 @@ use super::wait_queue::{Spot, WaitQueue};
 use crate::id::PortId;
 use crate::packet::Packet;
 use crate::time::{Cycles, in_cycles};
-use crate::tuning::{ACCOUNT_MEMORY, LEAD_BYTES, SPARE_FLOWS};
+use crate::tuning::{ACCOUNT_MEMORY, LEAD_BYTES, QUANTUM, SPARE_FLOWS};
 use crate::weight::Weight;
-
-/// Lead in bytes that one turn gives a sender of weight 1: a usual frame, so that a sender of small frames needs few of them enqueued
-/// to keep its share.
-pub const QUANTUM: u32 = 1514;
 
 /// The account of one sender.
 #[derive(Debug)]
@@ -58,7 +54,7 @@ pub struct Accounts {
     accounts: Vec<Account>,
     /// Enqueued packets.
     waiting: u32,
-    /// The sender whose turn it is, and the virtual bytes beyond which it ends.
+    /// The sender in turn, and the virtual bytes beyond which its turn ends.
     turn: Option<(PortId, u64)>,
     /// Turns that were given since this was last asked.
     turns: u64,
@@ -189,7 +185,7 @@ impl Accounts {
         account.flows.get_or_insert_with(|| spare.pop().unwrap_or_default()).push(spot, wait_queue);
     }
 
-    /// The next packet, of the sender whose turn it is.
+    /// The next packet, of the sender in turn.
     pub fn next(&mut self, wait_queue: &WaitQueue) -> Option<Spot> {
         self.next_below(u32::MAX, wait_queue)
     }
@@ -360,7 +356,7 @@ mod tests {
         let (mut accounts, mut wait_queue) = (Accounts::default(), WaitQueue::new(1000, 10));
         accounts.begin_pass(1);
         [0, 1].into_iter().for_each(|sender| accounts.came(PortId(sender)));
-        // What sender 0 sent past the queue counts when both have packets enqueued.
+        // Bytes that sender 0 sent past the queue count when both have packets enqueued.
         accounts.went(PortId(0), Weight::new(1), 30_000);
         for sender in [0, 1] {
             (0..40).for_each(|head| push(&mut accounts, &mut wait_queue, sender, head, 1500));

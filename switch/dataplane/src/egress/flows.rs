@@ -4,12 +4,10 @@
 //!
 //! Flows fall into buckets by their hash; flows with the same bucket share its service.
 
-use super::account::QUANTUM;
 use super::wait_queue::{Spot, WaitQueue};
 use crate::packet::Packet;
+use crate::tuning::{FLOW_BUCKETS, QUANTUM};
 
-/// Buckets; flows that meet in one are a single flow.
-const BUCKETS: usize = 64;
 const NONE: u8 = u8::MAX;
 
 /// The flow of one bucket.
@@ -33,7 +31,7 @@ struct List {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Flows {
-    buckets: [Flow; BUCKETS],
+    buckets: [Flow; FLOW_BUCKETS],
     /// New flows: they began since they were last empty.
     new: List,
     /// Old flows: they have used up a quantum.
@@ -45,7 +43,7 @@ impl Default for Flows {
     fn default() -> Self {
         let flow = Flow { first: Spot::NONE, last: Spot::NONE, deficit: 0, next: NONE, listed: false };
         let empty = List { head: NONE, tail: NONE };
-        Self { buckets: [flow; BUCKETS], new: empty, old: empty, waiting: 0 }
+        Self { buckets: [flow; FLOW_BUCKETS], new: empty, old: empty, waiting: 0 }
     }
 }
 
@@ -57,7 +55,7 @@ impl Flows {
 
     /// Appends the packet at `spot` to its flow.
     pub(super) fn push(&mut self, spot: Spot, wait_queue: &mut WaitQueue) {
-        let bucket = wait_queue.packet(spot).flow_hash() as u8 % BUCKETS as u8;
+        let bucket = wait_queue.packet(spot).flow_hash() as u8 % FLOW_BUCKETS as u8;
         let flow = &mut self.buckets[usize::from(bucket)];
         self.waiting += 1;
         wait_queue.link(spot, Spot::NONE);
@@ -167,7 +165,7 @@ impl Flows {
     }
 }
 
-fn append(buckets: &mut [Flow; BUCKETS], list: &mut List, bucket: u8) {
+fn append(buckets: &mut [Flow; FLOW_BUCKETS], list: &mut List, bucket: u8) {
     buckets[usize::from(bucket)].next = NONE;
     match list.tail {
         NONE => list.head = bucket,

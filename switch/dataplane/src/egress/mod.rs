@@ -2,13 +2,14 @@
 //!
 //! - A packet is **offered** to the receive queue that its flow is routed to ([`Egress::route`], [`Egress::offer`]): it is delivered,
 //!   enqueued, blocked in its sender's ring, or dropped.
-//! - An [`EgressQueue`] is one of them: its [`Sink`], its [`receiver`], and what waits for it. Enqueued packets lie in one
-//!   [`WaitQueue`] of the worker. Link emulation delays frames before they get there ([`delay`]).
+//! - An [`EgressQueue`] is one of them: its [`Sink`], its [`receiver`], and the frames that wait for it. Enqueued packets lie
+//!   in one [`WaitQueue`] of the worker. Link emulation delays frames before they get there ([`delay`]).
 //! - Senders are held abreast by fair queueing, whether their frames are enqueued or blocked ([`account`]); the flows of one sender
 //!   are served in an order of their own ([`flows`]).
-//! - How many frames wait is bounded by one dynamic threshold ([`quota`]), how long by the stall timeout ([`receiver`]).
-//! - Queues with frames are **drained** in each poll iteration ([`Egress::drain`], [`Egress::drain_lines`]); frames of a sender that
-//!   stops are **recalled** ([`Egress::recall`]).
+//! - Head-of-line blocking is bounded: the number of frames that wait by one dynamic threshold ([`quota`]), their time by the stall
+//!   timeout ([`receiver`]).
+//! - Queues with frames are **drained** in each poll iteration ([`Egress::drain`]); frames of a sender that stops are **recalled**
+//!   ([`Egress::recall`]).
 
 mod account;
 mod delay;
@@ -31,19 +32,20 @@ use crate::outcome::Outcome;
 use crate::packet::{Packet, Reach, TagChange};
 use crate::port::Port;
 use crate::port::queue_view::QueueView;
-use crate::ring::{Ring, RingFault, TransmitQueue, fast_path};
+use crate::ring::{ReceiveQueue, Ring, RingFault, TransmitQueue, fast_path};
 use crate::settings::Settings;
 use crate::slots::Slots;
 use crate::stats::{DropReason, FrameSizes, PortCounters};
 use crate::time::{Cycles, in_cycles};
 use crate::timers::Timers;
 use crate::tuning::FLOODS;
+pub use crate::tuning::QUANTUM;
 use crate::verdict::Masks;
 use crate::weight::Weight;
-pub use account::{Accounts, QUANTUM};
+pub use account::Accounts;
 use delay::DelayLine;
 pub(crate) use queue::EgressQueue;
-use queue::{SendOutcome, Work};
+use queue::{Drain, SendOutcome, Work};
 pub(crate) use quota::RingQuota;
 pub(crate) use receiver::Readiness;
 use receiver::Times;
@@ -96,7 +98,7 @@ pub(crate) struct FastPathKey<'c> {
     pub port: PortId,
 }
 
-/// What became of an offered packet.
+/// Outcome of an offered packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Offered {
     /// The receiver has it.
@@ -169,13 +171,12 @@ pub(crate) struct Egress {
     wait_queue: WaitQueue,
     /// Slots with frames that are not published to the driver yet.
     touched: Vec<Slot>,
-    /// Slots with enqueued frames, the one that is served next first.
-    waiting: VecDeque<Slot>,
+    /// Slots that are drained in every poll iteration, the one that is served next first: with enqueued frames, or at which a frame
+    /// of link emulation has arrived or will soon.
+    active: VecDeque<Slot>,
     /// Until then several senders may have accounts at the same receiver.
     contended_until: Cycles,
-    /// Slots at which a frame of link emulation has arrived or will soon, the one that is served next first.
-    lines: VecDeque<Slot>,
-    /// Timers of the next arrivals by link emulation at the other slots, or a little before.
+    /// Timers of the next arrivals by link emulation, a little before.
     arrivals: Timers,
     /// Timers of the notification states.
     notifications: Timers,
@@ -193,9 +194,8 @@ impl Egress {
             routes: Vec::new(),
             wait_queue: WaitQueue::new(settings.wait_queue, 0),
             touched: Vec::new(),
-            waiting: VecDeque::new(),
+            active: VecDeque::new(),
             contended_until: 0,
-            lines: VecDeque::new(),
             arrivals: Timers::default(),
             notifications: Timers::default(),
             work: Work { worker, ..Work::default() },
@@ -255,8 +255,7 @@ impl Egress {
             returned(packet);
         };
         queue.accounts.remove_if(&mut self.wait_queue, |_| true, drop);
-        self.waiting.retain(|&other| other != slot);
-        self.lines.retain(|&other| other != slot);
+        self.active.retain(|&other| other != slot);
         self.arrivals.forget(slot);
         self.notifications.forget(slot);
         Some(queue)
@@ -264,7 +263,7 @@ impl Egress {
 
     /// Uses the link emulation of `port` for frames to it from now on, or none.
     pub(crate) fn follow_path(&mut self, port: PortId) {
-        for (slot, queue) in self.slots.iter_mut() {
+        for (_, queue) in self.slots.iter_mut() {
             if queue.key.port != port {
                 continue;
             }
@@ -276,7 +275,7 @@ impl Egress {
                 (None, None) => {}
             }
             // Its emulation may have ended.
-            self.arrivals.expect(slot, 0);
+            queue.activate(&mut self.active);
         }
     }
 
@@ -364,9 +363,7 @@ impl Egress {
         let Some(queue) = self.slots.get_mut(slot) else { return SendOutcome::Dropped(DropReason::ReceiverAbsent) };
         let sent = queue.send_along_line(packet, self.now, &mut self.work);
         queue.touch(slot, &mut self.touched);
-        if let Some(due) = queue.arrival().filter(|_| !queue.at_hand) {
-            self.arrivals.expect(slot, due.saturating_sub(self.times.early));
-        }
+        self.expect_arrival(slot);
         sent
     }
 
@@ -403,7 +400,7 @@ impl Egress {
         let Some(spot) = self.wait_queue.enqueue(packet.clone()) else { return Offered::Dropped(DropReason::ReceiverFull) };
         if queue.accounts.waiting() == 0 {
             queue.receiver.stand_still(true, self.now, &self.times);
-            self.waiting.push_back(slot);
+            queue.activate(&mut self.active);
         }
         queue.accounts.begin_pass(self.now);
         queue.accounts.push(packet.source, spot, &mut self.wait_queue);
@@ -445,34 +442,15 @@ impl Egress {
         let FastPathKey { sender, weight, masks, port } = key;
         let &[entry] = self.entries(port) else { return (0, 0) };
         let Some(queue) = self.slots.get_mut(entry.slot) else { return (0, 0) };
-        let admitted = queue.admit(sender, self.now);
+        let is_free = queue.admit(sender, self.now) && queue.is_free();
         let Sink::Ring(receive) = &mut queue.sink else { return (0, 0) };
-        let by_turns = queue.accounts.waiting() > 0 || queue.port.policy.receive.is_set() || queue.line.is_some();
-        if entry.worker != self.worker || !queue.open || by_turns || !admitted || !fast_path::may_carry(transmit, receive) {
+        if entry.worker != self.worker || !is_free || !fast_path::may_carry(transmit, receive) {
             return (0, 0);
         }
-        let (mut frames, mut bytes) = (0, 0);
-        while frames < most {
-            match receive.read_ahead(most - frames) {
-                Ok(0) => break,
-                Ok(_) => {}
-                Err(fault) => {
-                    queue.fail(fault, &mut self.work);
-                    break;
-                }
-            }
-            let count = |length, frames: u16| sizes.add_frames(length, frames.into());
-            let carried = if masks.further.is_empty() {
-                fast_path::carry(transmit, receive, masks.head, most - frames, count)
-            } else {
-                fast_path::carry_narrowly(transmit, receive, (masks.head, masks.further), most - frames, count)
-            };
-            frames += carried.0;
-            bytes += carried.1;
-            self.work.work_units += u64::from(carried.0) * work_units::FRAME + carried.1;
-            if carried.0 == 0 || slice.is_over(self.work.work_units) {
-                break;
-            }
+        let carried = carry((transmit, receive), masks, most, &mut self.work.work_units, slice, sizes);
+        let Carried { frames, bytes, fault } = carried;
+        if let Some(fault) = fault {
+            queue.fail(fault, &mut self.work);
         }
         queue.frames += u64::from(frames);
         queue.bytes += bytes;
@@ -567,90 +545,71 @@ impl Egress {
 
     /// Drains the queues of receivers that have room, each for a service quantum, by the weights of senders; those of stalled
     /// receivers are dropped. `met` is called with each packet that is done with, or of which some segments were delivered, its
-    /// port, and its outcome.
-    pub(crate) fn drain(&mut self, weight_of: impl Fn(PortId) -> Weight, mut met: impl FnMut(&Packet, PortId, Outcome)) {
+    /// port, and its outcome. `packet` is scratch.
+    pub(crate) fn drain(
+        &mut self,
+        packet: &mut Packet,
+        weight_of: impl Fn(PortId) -> Weight,
+        mut met: impl FnMut(&Packet, PortId, Outcome),
+    ) {
+        self.take_arrivals();
         let mut slice = Slice::new(self.work.work_units, work_units::WAITING);
-        for _ in 0..self.waiting.len() {
+        for _ in 0..self.active.len() {
             if slice.is_over(self.work.work_units) {
                 return;
             }
-            let Some(slot) = self.waiting.pop_front() else { return };
+            let Some(slot) = self.active.pop_front() else { return };
             let Some(queue) = self.slots.get_mut(slot) else { continue };
-            if queue.drain(&mut self.wait_queue, (self.now, &self.times), &mut self.work, &weight_of, &mut met) {
-                queue.touch(slot, &mut self.touched);
-            }
-            if queue.accounts.waiting() > 0 {
-                self.waiting.push_back(slot);
-            }
-            self.expect(slot, self.now);
-        }
-    }
-
-    /// Delivers the frames whose emulated delay is over; returns the number of frames. `dropped` is called for those that were not
-    /// delivered. `packet` is scratch.
-    pub(crate) fn drain_lines(&mut self, packet: &mut Packet, mut dropped: impl FnMut(PortId, DropReason)) -> u32 {
-        self.take_arrivals();
-        let mut frames = 0;
-        let mut slice = Slice::new(self.work.work_units, work_units::WAITING);
-        for _ in 0..self.lines.len() {
-            if slice.is_over(self.work.work_units) {
-                break;
-            }
-            let Some(slot) = self.lines.pop_front() else { break };
-            let Some(queue) = self.slots.get_mut(slot) else { continue };
-            let (served, moved) = queue.drain_line(packet, (self.now, &self.times), &mut self.work, &mut dropped);
+            let (places, work) = (&mut self.wait_queue, &mut self.work);
+            let mut drain = Drain { now: self.now, times: &self.times, places, work, met: &mut met };
+            let mut moved = queue.drain(&weight_of, &mut drain);
+            moved |= queue.drain_line(packet, &mut drain);
             if moved {
                 queue.touch(slot, &mut self.touched);
             }
-            frames += served;
-            self.keep_at_hand(slot);
+            queue.active = false;
+            if queue.has_more() {
+                queue.activate(&mut self.active);
+            }
+            self.expect_arrival(slot);
             self.expect(slot, self.now);
         }
-        frames
     }
 
-    /// Moves slots with an arrival about now to [`Self::lines`].
+    /// Has the slots drained at which a frame of link emulation arrives about now.
     fn take_arrivals(&mut self) {
-        if !self.arrivals.is_due(self.now) {
-            return;
-        }
-        let mut due = Vec::new();
-        self.arrivals.take_due(self.now, &mut due);
-        for slot in due {
-            if let Some(queue) = self.slots.get_mut(slot).filter(|queue| !queue.at_hand) {
-                queue.at_hand = true;
-                self.lines.push_back(slot);
+        if self.arrivals.is_due(self.now) {
+            let mut due = Vec::new();
+            self.arrivals.take_due(self.now, &mut due);
+            for slot in due {
+                self.expect_arrival(slot);
             }
         }
     }
 
-    /// The emulated link of `slot` was served. It is served in the next poll iteration too if its next frame arrives soon, or if
-    /// placed frames may be referred to by the receiver until this poll iteration ends. Else it is left alone until a frame
-    /// arrives.
-    fn keep_at_hand(&mut self, slot: Slot) {
-        let Some(queue) = self.slots.get_mut(slot) else { return };
+    /// Sets the timer of `slot` to a little before its next arrival by link emulation, or has it drained if that is about now.
+    fn expect_arrival(&mut self, slot: Slot) {
         let soon = self.now.saturating_add(self.times.early);
-        let arrival = queue.arrival();
-        queue.at_hand = arrival.is_some_and(|due| due <= soon) || queue.line.as_ref().is_some_and(|line| line.has_placed());
-        if queue.at_hand {
-            self.lines.push_back(slot);
-        } else if let Some(due) = arrival {
-            self.arrivals.expect(slot, due.saturating_sub(self.times.early));
+        let Some(queue) = self.slots.get_mut(slot) else { return };
+        match queue.arrival() {
+            Some(due) if due > soon => self.arrivals.expect(slot, due - self.times.early),
+            Some(_) => queue.activate(&mut self.active),
+            None => {}
         }
     }
 
-    /// True if frames of link emulation arrive about now.
+    /// True if there is anything to drain.
     #[inline]
-    pub(crate) fn have_arrivals(&self) -> bool {
-        !self.lines.is_empty() || self.arrivals.is_due(self.now)
+    pub(crate) fn has_active(&self) -> bool {
+        !self.active.is_empty() || self.arrivals.is_due(self.now)
     }
 
     /// True if a frame of link emulation arrives before a sleep would pay off.
     #[inline]
     pub(crate) fn expect_soon(&self, now: Cycles) -> bool {
         let soon = now.saturating_add(self.times.early);
-        let mut at_hand = self.lines.iter().filter_map(|&slot| self.slots.get(slot));
-        self.arrivals.is_due(now) || at_hand.any(|queue| queue.needs_pass_before(soon))
+        let mut active = self.active.iter().filter_map(|&slot| self.slots.get(slot));
+        self.arrivals.is_due(now) || active.any(|queue| queue.needs_pass_before(soon))
     }
 
     /// The next port whose ring broke a rule here.
@@ -668,8 +627,6 @@ impl Egress {
             });
             queue.move_on_if_served(self.now);
         }
-        let slots = &self.slots;
-        self.waiting.retain(|&slot| slots.get(slot).is_some_and(|queue| queue.accounts.waiting() > 0));
     }
 
     /// Publishes delivered frames on the used rings; true if there were any. [`Self::call`] is to follow, after a fence.
@@ -753,11 +710,6 @@ impl Egress {
         }
     }
 
-    /// True while any frame is enqueued.
-    pub(crate) fn anything_waits(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
     /// Arms the receiver at `slot`, for a kick when it posts buffers; true if it has new buffers already.
     pub(crate) fn arm(&mut self, slot: Slot) -> bool {
         let now = self.now;
@@ -767,7 +719,7 @@ impl Egress {
     /// Arms every receiver with enqueued frames; true if one of them has new buffers already.
     pub(crate) fn arm_waiting(&mut self) -> bool {
         let mut news = false;
-        for &slot in self.waiting.iter().chain(&self.lines) {
+        for &slot in &self.active {
             if let Some(queue) = self.slots.get_mut(slot)
                 && queue.awaits_room(self.now)
             {
@@ -787,4 +739,48 @@ impl Egress {
     pub(crate) fn deadline(&self) -> Option<Cycles> {
         self.notifications.next().into_iter().chain(self.arrivals.next()).min()
     }
+}
+
+/// Frames that the fast path carried, and the end of the receiver's ring if its driver broke a rule.
+#[derive(Debug)]
+struct Carried {
+    frames: u16,
+    bytes: u64,
+    fault: Option<RingFault>,
+}
+
+/// Carries up to `most` frames that fit the `masks` from one ring to the other, until the slice is over.
+#[inline]
+fn carry(
+    (transmit, receive): (&mut TransmitQueue, &mut ReceiveQueue),
+    masks: Masks<'_>,
+    most: u16,
+    work_units: &mut u64,
+    slice: &mut Slice,
+    sizes: &FrameSizes,
+) -> Carried {
+    let mut all = Carried { frames: 0, bytes: 0, fault: None };
+    while all.frames < most {
+        match receive.read_ahead(most - all.frames) {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(fault) => {
+                all.fault = Some(fault);
+                break;
+            }
+        }
+        let count = |length, frames: u16| sizes.add_frames(length, frames.into());
+        let carried = if masks.further.is_empty() {
+            fast_path::carry(transmit, receive, masks.head, most - all.frames, count)
+        } else {
+            fast_path::carry_narrowly(transmit, receive, (masks.head, masks.further), most - all.frames, count)
+        };
+        all.frames += carried.0;
+        all.bytes += carried.1;
+        *work_units += u64::from(carried.0) * work_units::FRAME + carried.1;
+        if carried.0 == 0 || slice.is_over(*work_units) {
+            break;
+        }
+    }
+    all
 }

@@ -5,6 +5,7 @@
 //! - Frames over an emulated link come from its [`DelayLine`] when they arrive ([`EgressQueue::drain_line`]).
 //! - Head-of-line blocking by a frame too long for the receiver's buffers is detected here ([`EgressQueue::lets_pass`]).
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::account::Accounts;
@@ -58,8 +59,8 @@ pub(crate) struct EgressQueue {
     pub(super) touched: bool,
     /// The emulated link before the receive queue, if the port has one.
     pub(super) line: Option<Box<DelayLine>>,
-    /// Its link emulation is served in every poll iteration.
-    pub(super) at_hand: bool,
+    /// It is drained in every poll iteration.
+    pub(super) active: bool,
     /// Frames that the emulated link lost, and those that its queue had no room for, since the counters were last updated.
     off_line: [(DropReason, u32); 2],
     /// Frames and bytes since the counters were last updated.
@@ -86,6 +87,17 @@ pub(crate) struct Work {
     pub sampler: Sampler,
     /// The worker that does it.
     pub worker: u8,
+}
+
+/// Context in which queues are drained.
+#[derive(Debug)]
+pub(super) struct Drain<'d, M> {
+    pub now: Cycles,
+    pub times: &'d Times,
+    pub places: &'d mut WaitQueue,
+    pub work: &'d mut Work,
+    /// Is called with each packet that is done with, or of which some segments were delivered, its port, and its outcome.
+    pub met: &'d mut M,
 }
 
 /// Outcome of the attempt to send a packet.
@@ -129,7 +141,7 @@ impl EgressQueue {
             receiver: Receiver::default(),
             touched: false,
             line: DelayLine::before(port, pair).map(Box::new),
-            at_hand: false,
+            active: false,
             off_line: NOTHING_OFF_LINE,
             frames: 0,
             bytes: 0,
@@ -158,6 +170,12 @@ impl EgressQueue {
         }
         self.accounts.begin_pass(now);
         self.accounts.may_send(sender)
+    }
+
+    /// Whether the fast path may carry frames past it: it is open, no frame is ahead, and there is neither a limit nor a link.
+    #[inline]
+    pub(super) fn is_free(&self) -> bool {
+        self.open && self.accounts.waiting() == 0 && !self.port.policy.receive.is_set() && self.line.is_none()
     }
 
     /// Whether the switch holds back frames of `sender`, by the rate limit or by fair queueing: the receiver is not the cause.
@@ -277,19 +295,19 @@ impl EgressQueue {
         SendOutcome::Done
     }
 
-    /// Delivers enqueued packets by turns, for a service quantum, and drops them once the receiver exceeded the stall timeout. `met`
-    /// is called with each packet that is done with, or of which some segments were delivered, and its outcome. True if there is
-    /// anything to publish or to count.
-    pub(super) fn drain(
+    /// Delivers enqueued packets by turns, for a service quantum, and drops them once the receiver exceeded the stall timeout. True if
+    /// there is anything to publish or to count.
+    pub(super) fn drain<M: FnMut(&Packet, PortId, Outcome)>(
         &mut self,
-        places: &mut WaitQueue,
-        (now, times): (Cycles, &Times),
-        work: &mut Work,
         weight_of: impl Fn(PortId) -> Weight,
-        met: &mut impl FnMut(&Packet, PortId, Outcome),
+        drain: &mut Drain<'_, M>,
     ) -> bool {
+        if self.accounts.waiting() == 0 {
+            return false;
+        }
+        let (now, times) = (drain.now, drain.times);
         self.accounts.begin_pass(now);
-        let progress = self.drain_while_room(places, (now, times), work, weight_of, met);
+        let progress = self.drain_while_room(weight_of, drain);
         let mut moved = progress.moved || self.has_unshown();
         if progress.advanced || !self.is_unlimited(now) {
             // Where a rate limit holds back, the receiver is not the cause.
@@ -298,28 +316,22 @@ impl EgressQueue {
             // A receiver that has just posted buffers is not full: head-of-line blocking by a frame too long for it ends, and other
             // frames stay.
             let too_long = if self.has_buffers() { progress.too_long.min(progress.waits) } else { progress.too_long };
-            let port = self.key.port;
-            self.give_up(too_long, places, (now, times), |packet, reason| {
-                work.taps.dropped(packet, port, reason);
-                met(packet, port, Outcome::Dropped(port, reason));
-            });
+            self.give_up(too_long, drain);
             moved = true;
         } else {
-            moved |= self.call_again_if_full(now, times, work);
+            moved |= self.call_again_if_full(now, times, drain.work);
         }
         self.move_on_if_served(now);
         moved
     }
 
     /// Delivers enqueued packets until one finds no room.
-    fn drain_while_room(
+    fn drain_while_room<M: FnMut(&Packet, PortId, Outcome)>(
         &mut self,
-        places: &mut WaitQueue,
-        (now, times): (Cycles, &Times),
-        work: &mut Work,
         weight_of: impl Fn(PortId) -> Weight,
-        met: &mut impl FnMut(&Packet, PortId, Outcome),
+        drain: &mut Drain<'_, M>,
     ) -> Progress {
+        let Drain { now, times, places, work, met } = drain;
         let mut progress = Progress { moved: false, advanced: false, too_long: u32::MAX, waits: u32::MAX };
         let mut slice = Slice::new(work.work_units, work_units::TURN);
         for _ in 0..TURN {
@@ -329,15 +341,17 @@ impl EgressQueue {
             let Some(spot) = self.accounts.next_below(progress.too_long, places) else { break };
             let packet = places.packet(spot);
             let (length, before) = (packet.length, packet.segments_done);
-            let sent = self.place(packet, now, work);
+            let sent = self.place(packet, *now, work);
             let segments = packet.segments_done - before;
             progress.moved |= sent == SendOutcome::Done || segments > 0;
             progress.advanced |= progress.moved && progress.too_long == u32::MAX;
-            self.tell(packet, sent, segments, work, met);
+            if let Some(outcome) = self.outcome(sent, segments) {
+                report(packet, self.key.port, outcome, work, met);
+            }
             if sent != SendOutcome::MustWait {
                 let weight = weight_of(packet.source);
                 self.accounts.served(weight, places);
-            } else if self.lets_pass(times.full_after, now) {
+            } else if self.lets_pass(times.full_after, *now) {
                 progress.too_long = length;
             } else {
                 progress.waits = length;
@@ -347,99 +361,78 @@ impl EgressQueue {
         progress
     }
 
-    /// Reports an attempt to place `packet`, of which so many `segments` were delivered.
-    fn tell(
-        &self,
-        packet: &Packet,
-        sent: SendOutcome,
-        segments: u16,
-        work: &mut Work,
-        met: &mut impl FnMut(&Packet, PortId, Outcome),
-    ) {
+    /// Outcome of an attempt to place a packet, of which so many `segments` were delivered.
+    fn outcome(&self, sent: SendOutcome, segments: u16) -> Option<Outcome> {
         let port = self.key.port;
         match sent {
-            SendOutcome::Done => met(packet, port, Outcome::Delivered(port, segments)),
-            SendOutcome::MustWait if segments > 0 => met(packet, port, Outcome::DeliveredInPart(port, segments)),
-            SendOutcome::MustWait => {}
-            SendOutcome::Dropped(reason) => {
-                work.taps.dropped(packet, port, reason);
-                met(packet, port, Outcome::Dropped(port, reason));
-            }
+            SendOutcome::Done => Some(Outcome::Delivered(port, segments)),
+            SendOutcome::MustWait => (segments > 0).then_some(Outcome::DeliveredInPart(port, segments)),
+            SendOutcome::Dropped(reason) => Some(Outcome::Dropped(port, reason)),
         }
     }
 
     /// The stall timeout is over: drops all enqueued frames, or only frames of `too_long` bytes or more if there is room for
     /// shorter ones, which ends their head-of-line blocking.
-    fn give_up(
-        &mut self,
-        too_long: u32,
-        places: &mut WaitQueue,
-        (now, times): (Cycles, &Times),
-        mut dropped: impl FnMut(&Packet, DropReason),
-    ) {
-        if too_long < u32::MAX {
-            let is_too_long = |packet: &Packet| packet.length >= too_long;
-            self.accounts.remove_if(places, is_too_long, |packet| dropped(packet, DropReason::TooLongForReceiver));
-            self.receiver.stand_still(true, now, times);
+    fn give_up<M: FnMut(&Packet, PortId, Outcome)>(&mut self, too_long: u32, drain: &mut Drain<'_, M>) {
+        let Drain { now, times, places, work, met } = drain;
+        let reason = if too_long < u32::MAX {
+            self.receiver.stand_still(true, *now, times);
+            DropReason::TooLongForReceiver
         } else {
-            self.receiver.stall(now);
-            self.accounts.remove_if(places, |_| true, |packet| dropped(packet, DropReason::ReceiverStalled));
-        }
+            self.receiver.stall(*now);
+            DropReason::ReceiverStalled
+        };
+        let port = self.key.port;
+        let is_hopeless = |packet: &Packet| too_long == u32::MAX || packet.length >= too_long;
+        self.accounts.remove_if(places, is_hopeless, |packet| report(packet, port, Outcome::Dropped(port, reason), work, met));
     }
 
-    /// Delivers the frames whose emulated delay is over, and removes a link emulation that has ended. After the stall timeout,
-    /// drops frames without room. Returns the number of frames delivered, and whether there is anything to publish. `dropped` is
-    /// called for each that was not delivered; `packet` is scratch.
-    pub(super) fn drain_line(
-        &mut self,
-        packet: &mut Packet,
-        (now, times): (Cycles, &Times),
-        work: &mut Work,
-        dropped: &mut impl FnMut(PortId, DropReason),
-    ) -> (u32, bool) {
-        let Some(mut line) = self.line.take() else { return (0, false) };
+    /// Delivers the frames whose emulated delay is over, behind those that are enqueued, and removes a link emulation that has ended.
+    /// After the stall timeout, drops frames without room. True if there is anything to publish. `packet` is scratch.
+    pub(super) fn drain_line<M: FnMut(&Packet, PortId, Outcome)>(&mut self, packet: &mut Packet, drain: &mut Drain<'_, M>) -> bool {
+        let Some(mut line) = self.line.take_if(|_| self.accounts.waiting() == 0) else { return false };
         line.forget_placed();
         if line.is_over() {
-            return (0, false);
+            return false;
         }
-        let (mut served, mut called) = (0, false);
+        let mut moved = false;
         // Bounded, so that an emulated link with many frames does not keep others waiting.
-        let mut slice = Slice::new(work.work_units, work_units::TURN);
+        let mut slice = Slice::new(drain.work.work_units, work_units::TURN);
         for _ in 0..TURN {
-            if slice.is_over(work.work_units) {
+            if slice.is_over(drain.work.work_units) {
                 break;
             }
-            match line.serve(now, packet, |packet| self.place_arrived(packet, (now, times), work)) {
-                Some(SendOutcome::Done) => {
-                    served += 1;
-                    self.receiver.move_on();
-                }
-                Some(SendOutcome::Dropped(reason)) => dropped(self.key.port, reason),
-                Some(SendOutcome::MustWait) => {
-                    let is_limited = !self.is_unlimited(now);
-                    self.receiver.stand_still(is_limited, now, times);
-                    called = self.call_again_if_full(now, times, work);
+            let Some(sent) = line.serve(drain.now, packet, |packet| self.place_arrived(packet, drain)) else { break };
+            let outcome = match sent {
+                SendOutcome::Done => Outcome::Arrived,
+                SendOutcome::Dropped(reason) => Outcome::Lost(self.key.port, reason),
+                SendOutcome::MustWait => {
+                    moved |= self.call_again_if_full(drain.now, drain.times, drain.work);
                     break;
                 }
-                None => break,
-            }
+            };
+            moved |= sent == SendOutcome::Done;
+            report(packet, self.key.port, outcome, drain.work, drain.met);
         }
         self.line = Some(line);
-        self.move_on_if_served(now);
-        (served, served > 0 || called || self.has_unshown())
+        self.move_on_if_served(drain.now);
+        moved || self.has_unshown()
     }
 
     /// Places a frame that arrived over the emulated link; without room it is dropped once the receiver exceeded the stall timeout.
     /// Returns also whether it is done with.
-    fn place_arrived(&mut self, packet: &mut Packet, (now, times): (Cycles, &Times), work: &mut Work) -> (SendOutcome, bool) {
+    fn place_arrived<M>(&mut self, packet: &mut Packet, drain: &mut Drain<'_, M>) -> (SendOutcome, bool) {
+        let (now, times) = (drain.now, drain.times);
         // Where a rate limit holds back, the receiver is not the cause.
-        let is_given_up = self.is_unlimited(now) && self.receiver.is_full_for(times.stall_timeout, now);
-        let sent = match self.place(packet, now, work) {
-            SendOutcome::MustWait if is_given_up => SendOutcome::Dropped(DropReason::ReceiverStalled),
-            sent => sent,
-        };
-        if let SendOutcome::Dropped(reason) = sent {
-            work.taps.dropped(packet, self.key.port, reason);
+        let is_limited = !self.is_unlimited(now);
+        let mut sent = self.place(packet, now, drain.work);
+        match sent {
+            SendOutcome::Done => self.receiver.move_on(),
+            SendOutcome::MustWait if !is_limited && self.receiver.is_full_for(times.stall_timeout, now) => {
+                sent = SendOutcome::Dropped(DropReason::ReceiverStalled);
+            }
+            SendOutcome::MustWait => self.receiver.stand_still(is_limited, now, times),
+            SendOutcome::Dropped(_) => {}
         }
         (sent, sent != SendOutcome::MustWait)
     }
@@ -500,6 +493,19 @@ impl EgressQueue {
     pub(super) fn look(&mut self) -> bool {
         let ring = self.sink.ring();
         self.receiver.notification.look(|| ring.is_some_and(|ring| ring.awaits_call()).then_some(Missed::Call)).is_some()
+    }
+
+    /// Adds this queue to the `active` ones, which are drained in every poll iteration.
+    pub(super) fn activate(&mut self, active: &mut VecDeque<Slot>) {
+        if !std::mem::replace(&mut self.active, true) {
+            active.push_back(self.slot);
+        }
+    }
+
+    /// Whether it is to be drained in the next poll iteration: frames are enqueued, or frames were placed that the receiver may
+    /// refer to until this one ends.
+    pub(super) fn has_more(&self) -> bool {
+        self.accounts.waiting() > 0 || self.line.as_ref().is_some_and(|line| line.has_placed())
     }
 
     /// When the next frame of its link emulation arrives.
@@ -629,4 +635,12 @@ impl EgressQueue {
             counters.bad_receive_chains.add(bad.into());
         }
     }
+}
+
+/// Reports the outcome of `packet` at `port`, to captures too if it was dropped.
+fn report(packet: &Packet, port: PortId, outcome: Outcome, work: &mut Work, met: &mut impl FnMut(&Packet, PortId, Outcome)) {
+    if let Outcome::Dropped(port, reason) | Outcome::Lost(port, reason) = outcome {
+        work.taps.dropped(packet, port, reason);
+    }
+    met(packet, port, outcome);
 }

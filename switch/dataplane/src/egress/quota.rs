@@ -1,7 +1,7 @@
 //! Quotas: one dynamic threshold for everything in which frames wait. A user may take another unit while it holds fewer than a
 //! factor times as many as are free ([`DynamicThreshold`]), so each leaves room for the next, and no count of users is needed.
 //!
-//! | what is shared | among | factor |
+//! | shared | among | factor |
 //! |---|---|---|
 //! | entries of a transmit ring | the receivers of its frames in flight | by [`RingQuota`] |
 //! | entries of a transmit ring | flooded frames, and others | 1 |

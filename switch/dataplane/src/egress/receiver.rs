@@ -7,15 +7,15 @@
 //! A rate limit or fair queueing that holds frames back is not the receiver's doing: its time then starts again.
 
 use crate::notification::{NotificationState, Spans};
-use crate::time::{Cycles, in_cycles};
-use crate::tuning::{ACCOUNT_MEMORY, FULL_AFTER, UNDISTURBED, WAKE_LEAD};
+use crate::time::{Cycles, SLICE, in_cycles};
+use crate::tuning::{ACCOUNT_MEMORY, WAKE_LEAD};
 
 /// Timeouts and intervals of receivers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
     /// Stall timeout: a receiver may take nothing for so long before the frames that wait for it are dropped.
     pub stall_timeout: Cycles,
-    /// A receiver may take nothing for so long before it counts as full.
+    /// A receiver may take nothing for so long before it counts as full, and its driver is interrupted again for the first time.
     pub full_after: Cycles,
     /// Lead of a wake-up before the arrival of a frame on an emulated link.
     pub early: Cycles,
@@ -26,12 +26,13 @@ pub(super) struct Times {
 
 impl Times {
     pub(super) fn new(stall_timeout: Cycles) -> Self {
+        let spans = Spans::default();
         Self {
             stall_timeout,
-            full_after: in_cycles(FULL_AFTER),
+            full_after: spans.call_again,
             early: in_cycles(WAKE_LEAD),
             account_memory: in_cycles(ACCOUNT_MEMORY),
-            spans: Spans::default(),
+            spans,
         }
     }
 }
@@ -135,7 +136,7 @@ impl Posted {
     /// A worker without a CPU meanwhile has seen nothing, so a look adds a bounded time.
     fn look(&mut self, seen: u16, now: Cycles) {
         let passed = now.saturating_sub(std::mem::replace(&mut self.looked_at, now));
-        self.age = if self.seen == seen { self.age.saturating_add(passed.min(in_cycles(UNDISTURBED))) } else { 0 };
+        self.age = if self.seen == seen { self.age.saturating_add(passed.min(in_cycles(SLICE))) } else { 0 };
         self.seen = seen;
     }
 }

@@ -6,14 +6,8 @@
 //! until the next poll. A sender that waits for answers (TCP, requests) never gets timer polling, nor does one that might fill its
 //! ring meanwhile.
 
-use std::time::Duration;
-
 use crate::time::{Cycles, in_cycles};
-
-/// Poll interval: the time for which a frame of a stream may lie in its ring.
-const TIMER_INTERVAL: Duration = Duration::from_micros(200);
-/// Rests in a row after which frames came and none was received, before a sender counts as a one-way stream.
-const PROOF: u8 = 8;
+use crate::tuning::{LONGEST_POLL, STREAM_PROOF};
 
 /// Observed behaviour of a sender. See the module.
 #[derive(Debug, Default)]
@@ -37,10 +31,10 @@ impl Stream {
             return true;
         }
         let few = (1..=u32::from(room) / 4).contains(&std::mem::take(&mut self.came));
-        let goes_on = few && delivered == self.delivered && now.wrapping_sub(self.rested_at) < 2 * in_cycles(TIMER_INTERVAL);
+        let goes_on = few && delivered == self.delivered && now.wrapping_sub(self.rested_at) < 2 * in_cycles(LONGEST_POLL);
         self.rests = if goes_on { self.rests.saturating_add(1) } else { 0 };
         (self.rested_at, self.delivered) = (now, delivered);
-        self.until = (self.rests >= PROOF).then(|| now.saturating_add(in_cycles(TIMER_INTERVAL)));
+        self.until = (self.rests >= STREAM_PROOF).then(|| now.saturating_add(in_cycles(LONGEST_POLL)));
         self.until.is_some()
     }
 }
@@ -48,6 +42,7 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     const ROOM: u16 = 256;
 
@@ -58,7 +53,7 @@ mod tests {
         for rest in 1..=rests {
             stream.came = frames;
             let is_timed = stream.update_timer_poll(ROOM, 0, rest * step);
-            assert!(!is_timed || rest >= PROOF.into());
+            assert!(!is_timed || rest >= STREAM_PROOF.into());
         }
         (stream, rests * step)
     }
@@ -67,15 +62,15 @@ mod tests {
     fn who_sends_on_without_an_answer_is_looked_at_later() {
         let (mut sender, now) = stream(20, 1);
         assert!(sender.until.is_some_and(|until| until > now));
-        let later = now + in_cycles(TIMER_INTERVAL) + 1;
+        let later = now + in_cycles(LONGEST_POLL) + 1;
         sender.came = 7;
         assert!(sender.update_timer_poll(ROOM, 0, later), "it sent on");
-        assert!(!sender.update_timer_poll(ROOM, 0, later + in_cycles(TIMER_INTERVAL) + 1), "it fell silent");
+        assert!(!sender.update_timer_poll(ROOM, 0, later + in_cycles(LONGEST_POLL) + 1), "it fell silent");
     }
 
     #[test]
     fn who_gets_answers_is_not() {
-        let (mut sender, now) = stream(u64::from(PROOF) - 1, 1);
+        let (mut sender, now) = stream(u64::from(STREAM_PROOF) - 1, 1);
         sender.came = 1;
         assert!(!sender.update_timer_poll(ROOM, 1, now + 2));
     }
@@ -85,7 +80,7 @@ mod tests {
         let mut sender = Stream::default();
         for rest in 1..100 {
             sender.came = 1;
-            assert!(!sender.update_timer_poll(ROOM, 0, rest * 3 * in_cycles(TIMER_INTERVAL)));
+            assert!(!sender.update_timer_poll(ROOM, 0, rest * 3 * in_cycles(LONGEST_POLL)));
         }
     }
 

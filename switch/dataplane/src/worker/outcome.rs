@@ -37,6 +37,8 @@ impl Outcomes<'_> {
             Outcome::Waits(to) => return self.accounting.enter_waiting(packet.source, to, packet.length.into()),
             Outcome::HandedOver(to) => (Some(to), 1, packet.length),
             Outcome::Dropped(port, reason) => return self.dropped(packet.source, port, reason),
+            Outcome::Arrived => return,
+            Outcome::Lost(port, reason) => return self.missed(port, reason),
         };
         self.accounting.enter(packet.source, to, segments.into(), bytes.into());
     }

@@ -16,13 +16,7 @@ use crate::probes;
 use crate::ring::{RingFault, full_fence};
 use crate::settings::Poll;
 use crate::stats::PortCounters;
-
-/// Frames after which a long poll iteration sends notifications before it goes on.
-const FLUSH: u32 = 128;
-
-/// Frames of a service quantum that are so few that the receiver is probably waiting for them (an answer, not a stream). Where
-/// drivers poll, publishing them at once costs no interrupt.
-const FEW: u32 = 4;
+use crate::tuning::{FEW_FRAMES, FLUSH_AFTER};
 
 /// A descriptor chain that was in flight and can be completed.
 #[derive(Debug)]
@@ -56,7 +50,7 @@ impl Worker {
             let served = self.serve(slot);
             frames += served;
             unflushed += served;
-            if unflushed >= FLUSH || (hurries && (1..FEW).contains(&served)) {
+            if unflushed >= FLUSH_AFTER || (hurries && (1..FEW_FRAMES).contains(&served)) {
                 self.flush();
                 unflushed = 0;
                 // The cost of notifications is not charged to the next source.
@@ -65,11 +59,8 @@ impl Worker {
             // A source that fell silent was taken from the list, and the last one moved here.
             index += 1;
         }
-        if self.egress.anything_waits() {
-            frames += self.serve_waiting();
-        }
-        if self.egress.have_arrivals() {
-            frames += self.serve_lines();
+        if self.egress.has_active() {
+            frames += self.drain();
         }
         self.flush();
         self.account(frames);
@@ -211,18 +202,18 @@ impl Worker {
         });
     }
 
-    /// Serves the frames that are enqueued at this worker.
-    fn serve_waiting(&mut self) -> u32 {
+    /// Delivers the frames that wait at this worker for their receivers, and those that arrived over emulated links.
+    fn drain(&mut self) -> u32 {
         let mut ended = std::mem::take(&mut self.ended);
         self.cpu_time.skip();
         let (accounting, weight_of) = self.cpu_time.accounting_and_weights();
         let mut outcomes = Outcomes { port_table: &self.port_table, accounting };
         let mut frames = 0;
         let weight_of = |sender| weight_of(sender, self.port_table.weight_of(sender));
-        self.egress.drain(weight_of, |packet, port, outcome| {
+        self.egress.drain(&mut self.packet, weight_of, |packet, port, outcome| {
             outcomes.meet(packet, outcome);
             frames += 1;
-            if !matches!(outcome, Outcome::DeliveredInPart(..)) {
+            if outcome.ends_chain() {
                 ended.push(Ended::new(packet, port));
             }
         });
@@ -230,12 +221,6 @@ impl Worker {
         self.charge();
         self.ended = ended;
         frames
-    }
-
-    /// Delivers the frames whose emulated delay is over (link emulation).
-    fn serve_lines(&mut self) -> u32 {
-        let mut outcomes = Outcomes { port_table: &self.port_table, accounting: &mut self.cpu_time.accounting };
-        self.egress.drain_lines(&mut self.packet, |port, reason| outcomes.missed(port, reason))
     }
 
     /// Completes the descriptor chains of all that are `ended`.

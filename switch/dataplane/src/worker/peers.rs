@@ -14,10 +14,7 @@ use crate::handover::{Consumer, Producer, queue};
 use crate::id::{PortId, Slot};
 use crate::packet::Packet;
 use crate::threshold::DynamicThreshold;
-
-/// Packets in flight between two workers, one way.
-const PACKETS: usize = 512;
-const RETURNS: usize = 1024;
+use crate::tuning::{PACKETS, RETURNS};
 
 /// Messages between workers.
 #[derive(Debug)]

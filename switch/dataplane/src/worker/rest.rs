@@ -25,18 +25,13 @@ use crate::ingress::{BlockReason, Blocked, Feed, PollState};
 use crate::probes;
 use crate::settings::{Poll, Settings};
 use crate::time::{Cycles, cycles, cycles_after, duration, frequency, in_cycles};
+use crate::tuning::{KICK_INTERVAL, KICKS_AT_ONCE, SELDOM, UNKICKED_INTERVAL};
 use adaptive_poll::AdaptivePoll;
 use affinity::CpuAffinity;
 
-const EVENTS: usize = 64;
 /// The token of the worker's own eventfd (the bell); tokens of kicks hold slot and direction.
 const BELL: u64 = u64::MAX;
 const TIMER: u64 = BELL - 1;
-/// For deadlines further away than this the timer may stay set to an earlier moment: setting it each time costs more than a rare
-/// needless wake-up.
-const FAR: Duration = Duration::from_millis(10);
-/// Poll interval of rings with drivers that never kick.
-const POLLED: Duration = Duration::from_millis(1);
 
 /// See the module.
 #[derive(Debug)]
@@ -72,15 +67,15 @@ impl Rest {
             epoll,
             timer,
             timer_at: 0,
-            far: in_cycles(FAR),
-            events: vec![EpollEvent::default(); EVENTS],
+            far: in_cycles(SELDOM),
+            events: vec![EpollEvent::default(); KICKS_AT_ONCE],
             kicks: Vec::new(),
             poll: settings.poll,
             adaptive_poll: AdaptivePoll::new(),
             affinity: CpuAffinity::default(),
             busy_at: now,
             events_polled_at: now,
-            poll_events_every: frequency() / 50_000,
+            poll_events_every: in_cycles(KICK_INTERVAL),
             second: 0,
             next_second: now.wrapping_add(frequency()),
         })
@@ -258,7 +253,7 @@ impl Worker {
 
     /// The next deadline, if there is no event before it.
     fn deadline(&mut self) -> Option<Cycles> {
-        let polled = self.now.saturating_add(in_cycles(POLLED));
+        let polled = self.now.saturating_add(in_cycles(UNKICKED_INTERVAL));
         let mut deadline = self.egress.deadline().into_iter().chain(self.sources.deadline()).min();
         for index in 0..self.sources.awake.len() {
             let slot = self.sources.awake[index];

@@ -4,17 +4,10 @@
 //! has a CPU to spare, a worker polls through them instead of sleeping in epoll. It yields regularly, so that another task that
 //! needs the same CPU gets it at once.
 
-use std::time::Duration;
-
 use memlane_model::load::running_tasks;
 
-use crate::time::{Cycles, cycles, frequency, in_cycles};
-
-/// Shortest and longest poll time: most answers of a guest to a guest take less than the longest.
-const LEAST: Duration = Duration::from_micros(10);
-const MOST: Duration = Duration::from_micros(200);
-/// Poll time after which the CPU is yielded to other tasks.
-const YIELD_EVERY: Duration = Duration::from_micros(5);
+use crate::time::{Cycles, cycles, in_cycles};
+use crate::tuning::{LEAST_POLL, LONGEST_POLL, SELDOM, YIELD_INTERVAL};
 
 /// Poll time before sleep: grows while pauses turn out short, shrinks when they turn out long, and is zero whenever the machine has
 /// other tasks for its CPUs.
@@ -33,7 +26,7 @@ impl AdaptivePoll {
     /// To be made before the worker is bound to a CPU, for the machine's CPUs are counted here.
     pub(super) fn new() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { span: 0, yielded_at: 0, asked_at: 0, idle_cpu: false, yield_every: in_cycles(YIELD_EVERY), cpus }
+        Self { span: 0, yielded_at: 0, asked_at: 0, idle_cpu: false, yield_every: in_cycles(YIELD_INTERVAL), cpus }
     }
 
     /// Polls on without work since `busy_at`, and yields the CPU now and then; false if the worker is to sleep instead.
@@ -51,23 +44,23 @@ impl AdaptivePoll {
 
     /// Maximum age of a ring's last frame for the ring to be polled all the same; `None` if the worker does not poll on.
     pub(super) fn memory(&self) -> Option<Cycles> {
-        (self.span > 0).then(|| in_cycles(MOST))
+        (self.span > 0).then(|| in_cycles(LONGEST_POLL))
     }
 
     /// After a `pause` of which the end was slept: adapts to whether polling would have found the work.
     pub(super) fn slept_through(&mut self, pause: Cycles, now: Cycles) {
-        self.span = if pause >= in_cycles(MOST) {
+        self.span = if pause >= in_cycles(LONGEST_POLL) {
             self.span / 2
         } else if self.cpu_is_idle(now) {
-            (self.span * 2).clamp(in_cycles(LEAST), in_cycles(MOST))
+            (self.span * 2).clamp(in_cycles(LEAST_POLL), in_cycles(LONGEST_POLL))
         } else {
             0
         };
     }
 
-    /// True if no more tasks are runnable than there are CPUs, read at most every 10 ms.
+    /// True if no more tasks are runnable than there are CPUs, read at most every [`SELDOM`].
     fn cpu_is_idle(&mut self, now: Cycles) -> bool {
-        if now.wrapping_sub(self.asked_at) > frequency() / 100 {
+        if now.wrapping_sub(self.asked_at) > in_cycles(SELDOM) {
             self.asked_at = now;
             self.idle_cpu = running_tasks().is_some_and(|running| running <= self.cpus);
         }
@@ -81,7 +74,7 @@ mod tests {
 
     #[test]
     fn short_pauses_lengthen_it_and_long_ones_end_it() {
-        let (short, long) = (in_cycles(MOST) / 2, in_cycles(MOST) * 2);
+        let (short, long) = (in_cycles(LONGEST_POLL) / 2, in_cycles(LONGEST_POLL) * 2);
         let mut adaptive_poll = AdaptivePoll::new();
         (adaptive_poll.asked_at, adaptive_poll.idle_cpu) = (1, true);
         for _ in 0..10 {

@@ -6,15 +6,11 @@
 //! operator therefore binds itself to the CPU on which the scheduler woke it, and unbinds every second for one wake-up to let the
 //! scheduler choose anew.
 
-use std::time::Duration;
-
 use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use nix::unistd::Pid;
 
 use crate::time::{Cycles, in_cycles};
-
-/// How long a CPU is kept.
-const STAY: Duration = Duration::from_secs(1);
+use crate::tuning::AFFINITY_TIME;
 
 /// See the module. Of the thread that calls it.
 #[derive(Debug, Default)]
@@ -53,7 +49,7 @@ impl CpuAffinity {
                 let mut here = CpuSet::new();
                 here.set(sched_getcpu().ok()?).ok()?;
                 bind(&here)?;
-                Some(AffinityState::Settled { any, here, until: now.saturating_add(in_cycles(STAY)) })
+                Some(AffinityState::Settled { any, here, until: now.saturating_add(in_cycles(AFFINITY_TIME)) })
             }
             AffinityState::Settled { any, here, .. } if here == allowed => {
                 bind(&any)?;
@@ -98,7 +94,7 @@ mod tests {
         let all = allowed();
         // On a machine of one CPU there is no choice.
         let settled = each(&all);
-        let (mut affinity, stay) = (CpuAffinity::default(), in_cycles(STAY));
+        let (mut affinity, stay) = (CpuAffinity::default(), in_cycles(AFFINITY_TIME));
         affinity.woke(1);
         assert_eq!(allowed(), all, "it may wake anywhere");
         affinity.woke(2);
@@ -133,7 +129,7 @@ mod tests {
             let changed = given != allowed();
             bind(&given).unwrap();
             for second in 1..4 {
-                affinity.woke(2 + second * in_cycles(STAY));
+                affinity.woke(2 + second * in_cycles(AFFINITY_TIME));
                 assert!(!changed || allowed() == given, "{wakes} wakes");
             }
         }
