@@ -31,11 +31,13 @@ impl Answer {
 ///
 /// # Errors
 /// It does not; with the answer to its sender, if there is one.
+#[expect(clippy::result_large_err, reason = "cold, and written where the caller reads it")]
 pub(crate) fn check(packet: &Packet, mtu: u16) -> Result<(), Option<Answer>> {
     check_frame(packet.start(), packet.length, packet.header, mtu)
 }
 
 /// As [`check`], for a frame of `length` bytes that begins with `start`.
+#[expect(clippy::result_large_err, reason = "cold, and written where the caller reads it")]
 pub(crate) fn check_frame(start: &[u8], length: u32, header: NetHeader, mtu: u16) -> Result<(), Option<Answer>> {
     let most = u32::from(mtu);
     let Some((kind, at)) = network_type(start) else {
