@@ -175,9 +175,11 @@ fn check(name: &str, family: &Family) -> Result<(), String> {
     if family.kind == "histogram" { check_buckets(name, family) } else { Ok(()) }
 }
 
+type Labels = Vec<(String, String)>;
+
 /// Buckets ascend in bound and count, and the last one has all values.
 fn check_buckets(name: &str, family: &Family) -> Result<(), String> {
-    let mut last: Option<(Vec<(String, String)>, f64, f64)> = None;
+    let mut last: Option<(Labels, f64, f64)> = None;
     for (sample, labels, value) in &family.samples {
         let mut own = labels.clone();
         let bound = own.iter().position(|(name, _)| name == "le").map(|at| own.remove(at).1);

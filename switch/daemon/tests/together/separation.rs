@@ -42,7 +42,7 @@ fn isolated_ports_reach_only_those_that_are_not() {
     assert_eq!(bed.drops(0, DropReason::Isolated), 1);
     for (from, to) in [(0, 2), (2, 0), (2, 1), (1, 2)] {
         let sent = frame(mac(from), mac(to), 100, 6);
-        let mut guests = [&mut a, &mut b, &mut c];
+        let guests = [&mut a, &mut b, &mut c];
         guests[from].send(&sent).unwrap();
         assert!(guests[to].receive(TIMEOUT).unwrap().bytes == sent, "{from} to {to}");
     }
