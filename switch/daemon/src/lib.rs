@@ -46,8 +46,8 @@
 #![warn(unreachable_pub)]
 
 pub use memlane_dataplane::{
-    cpu_time, egress, handover, id, link, network, policy, port, segment, settings, shared, stats, table, tap, verdict, weight,
-    worker,
+    cpu_time, egress, handover, headers, id, link, network, policy, port, segment, settings, shared, stats, table, tap, verdict,
+    weight, worker,
 };
 pub use memlane_model::{descriptors, host_memory, journal, peer, quantity};
 #[cfg(fuzzing)]

@@ -2,12 +2,23 @@
 
 use memlane::frame::{Head, Layers, MacAddress, NetHeader, START, Segmentation, TCP, UDP, flow_hash, ip_version, pair_hash};
 
+use memlane::headers::{Arp, Ipv4, Ipv6, Nd, NdKind, Upper};
+use memlane::id::PortId;
+use memlane::policy::gate::Gate;
+use memlane::policy::rules::PortRules;
+use memlane::policy::{AntiSpoof, PortLimits};
+use memlane::table::Table;
+use memlane::verdict::reading::Start;
+use memlane::verdict::{Sender, Verdict, decide};
+
 use super::parser;
 
 /// Reads `data` as a frame, as a virtio-net header, and as an address.
 pub fn run(data: &[u8]) {
     check_layers(&data[..data.len().min(START)]);
     check_head(data);
+    check_headers(data);
+    check_identity(data);
     if let Some(bytes) = data.first_chunk() {
         check_header(*bytes);
     }
@@ -43,6 +54,41 @@ fn turned(start: &[u8], (version, network, transport, protocol): parser::Found) 
         turned[transport..transport + 4].rotate_left(2);
     }
     turned
+}
+
+/// Walks end within the packet, and parsers read no byte behind it.
+fn check_headers(data: &[u8]) {
+    let _ = (Arp::parse(data), Ipv4::parse(data));
+    if let Some(packet) = Ipv6::parse(data)
+        && let Upper::Header { at, .. } = packet.upper(data)
+    {
+        assert!(at <= packet.packet(data).0.len());
+    }
+    for kind in (133..=137).filter_map(NdKind::of) {
+        assert!(Nd::parse(kind, data).is_none_or(|message| message.links().count() <= data.len() / 8 + 1));
+    }
+}
+
+/// The verdict on a port with `anti-spoof = "all"` does not depend on bytes behind the frame, and a frame that passes comes from the port's
+/// own MAC address.
+fn check_identity(data: &[u8]) {
+    const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    let length = data.len().min(START);
+    if length < 14 {
+        return;
+    }
+    let addresses = ["10.0.0.1", "fd00::1"].map(|address| address.parse().expect("addresses")).to_vec();
+    let rules = PortRules::of(&PortLimits { anti_spoof: AntiSpoof::All, addresses, ..PortLimits::default() });
+    let table = Table::new(2, 64, 1);
+    table.pin(MacAddress::new(OWN), PortId(0));
+    let sender = Sender { port: PortId(0), rules: &rules, gate: Gate::OPEN, is_gated: false };
+    let verdict = |rest: u8| {
+        let mut start = [rest; START];
+        start[..length].copy_from_slice(&data[..length]);
+        decide(Start::new(&start, length), sender, |_| None, &table, 0).verdict
+    };
+    assert_eq!(verdict(0), verdict(0xff));
+    assert!(matches!(verdict(0), Verdict::Drop(_)) || data[6..12] == OWN);
 }
 
 fn check_head(data: &[u8]) {
