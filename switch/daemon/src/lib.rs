@@ -59,6 +59,7 @@ pub mod config;
 pub mod control;
 pub mod cpus;
 pub mod daemon;
+pub mod description;
 pub mod folder;
 mod system;
 pub mod takeover;

@@ -16,13 +16,13 @@ use memlane_backends::vhost_user::{self, DeviceSettings, Endpoint};
 
 use super::{Attached, Daemon, Meeting, Server, StartError, members, own_descriptors, random};
 use crate::config::{Config, PortConfig, PortKind};
+use crate::description::{PortRecord, SavedAddress, SavedListener, SavedPort};
 use crate::frame::MacAddress;
 use crate::id::PortId;
 use crate::network::{AttachSettings, Network, Standstill};
 use crate::port::{Port, PortState};
 use crate::shared::Shared;
 use crate::table::{Kind, LearnedAddress, Record};
-use crate::takeover::description::{PortRecord, SavedAddress, SavedListener, SavedPort};
 
 /// Most learned addresses that are handed over; others are learned again.
 const MOST_ADDRESSES: usize = 1 << 16;

@@ -23,7 +23,7 @@
 //! 3. [`give`], [`take`]: the two processes.
 
 pub mod channel;
-pub mod description;
+pub use crate::description;
 pub mod give;
 pub mod take;
 
