@@ -2,8 +2,11 @@
 //!
 //! A port serves one front end at a time. A second connection is refused within 50 ms: it is closed before a message is exchanged, and
 //! log and status name the program that holds the port. If it were left in the listen queue, it would hang for as long as the
-//! first session lasts.
+//! first session lasts. With `second = "replace"` the first session ends instead: its virtqueues stop, then its connection ends, then
+//! the second one is served.
 
+use std::cell::Cell;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
@@ -11,6 +14,8 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::peer::Peer;
 use crate::port::Port;
@@ -19,6 +24,19 @@ use crate::port::Port;
 /// connection first, but a child process that it has just forked holds the descriptor until execve(2). The pause also limits the CPU
 /// time of a program that connects in a loop.
 const GRACE: u8 = 50;
+/// End of a session in the log.
+const REPLACED: &str = "another front end replaces it";
+
+/// Fate of a second front end that connects while the port has one (configuration key `second`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Second {
+    /// It is refused.
+    #[default]
+    Refuse,
+    /// It replaces the first.
+    Replace,
+}
 
 /// The peer of `stream` (SO_PEERCRED, unix(7)).
 pub fn peer(stream: &UnixStream) -> Option<Peer> {
@@ -32,7 +50,7 @@ pub fn peer(stream: &UnixStream) -> Option<Peer> {
 
 /// The listening socket of a port that has a front end. Without a listener (memlane is the connecting side) there are no further
 /// connections to refuse.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Door<'p> {
     /// The port.
     pub port: &'p Port,
@@ -40,6 +58,8 @@ pub struct Door<'p> {
     pub listener: Option<&'p UnixListener>,
     /// Readable if the thread is to stop waiting.
     pub bell: Option<BorrowedFd<'p>>,
+    second: Second,
+    replaced: Cell<bool>,
 }
 
 /// The end of a wait.
@@ -53,9 +73,24 @@ pub enum Arrival {
     Nothing,
 }
 
-impl Door<'_> {
-    /// Waits until `stream` is readable or closed, until the bell rings, or until the timeout `most`. Refuses connections that
-    /// arrive meanwhile.
+impl<'p> Door<'p> {
+    /// The listening socket `listener` of `port`, whose front end a second one meets as `second` says.
+    pub fn new(port: &'p Port, listener: Option<&'p UnixListener>, second: Second) -> Self {
+        Self { port, listener, bell: None, second, replaced: Cell::new(false) }
+    }
+
+    /// The reason why the session ended, if nothing else is wrong with it.
+    pub fn end(&self) -> &'static str {
+        if self.is_replaced() { REPLACED } else { "the connection ended" }
+    }
+
+    /// Whether another front end is to have the port.
+    pub fn is_replaced(&self) -> bool {
+        self.replaced.get()
+    }
+
+    /// Waits until `stream` is readable or closed, until the bell rings, or until the timeout `most`. Connections that arrive
+    /// meanwhile are refused, or end this one: then `stream` reads as closed, while the front end does not see it closed yet.
     pub fn wait(&self, stream: &UnixStream, most: Option<Duration>) -> Arrival {
         let end = most.map(|most| Instant::now() + most);
         loop {
@@ -63,7 +98,11 @@ impl Door<'_> {
             match self.ready(stream, left) {
                 Ready::Arrival(Arrival::Nothing) if left != Some(Duration::ZERO) => {}
                 Ready::Arrival(arrival) => return arrival,
-                Ready::Listener => self.turn_away(stream, PollFlags::POLLIN),
+                Ready::Listener if self.visited(stream, PollFlags::POLLIN) => {
+                    let _ = stream.shutdown(Shutdown::Read);
+                    return Arrival::Message;
+                }
+                Ready::Listener => {}
             }
         }
     }
@@ -88,17 +127,23 @@ impl Door<'_> {
         }
     }
 
-    /// Accepts and closes the next pending connection, unless `stream` ends, or reports one of `events`, within [`GRACE`]. The
-    /// listener is non-blocking.
-    pub fn turn_away(&self, stream: &UnixStream, events: PollFlags) {
+    /// A connection is pending. Accepts and closes it, or leaves it there and returns true if the present front end is to make way
+    /// for it; neither if `stream` ends, or reports one of `events`, within [`GRACE`]. The listener is non-blocking.
+    pub fn visited(&self, stream: &UnixStream, events: PollFlags) -> bool {
         // POLLHUP is reported without being asked for.
         let mut files = [PollFd::new(stream.as_fd(), events)];
         if poll(&mut files, PollTimeout::from(GRACE)).is_ok_and(|count| count > 0) {
-            return;
+            return false;
         }
-        if let Some(Ok((visitor, _))) = self.listener.map(UnixListener::accept) {
-            self.port.turned_away(peer(&visitor));
+        match self.second {
+            Second::Replace => self.replaced.set(true),
+            Second::Refuse => {
+                if let Some(Ok((visitor, _))) = self.listener.map(UnixListener::accept) {
+                    self.port.turned_away(peer(&visitor));
+                }
+            }
         }
+        self.is_replaced()
     }
 }
 
@@ -127,17 +172,17 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         listener.set_nonblocking(true).unwrap();
         let port = Port::row(&Shared::new(1, 7, Settings::default()), 1).remove(0);
-        let door = Door { port: &port, listener: Some(&listener), bell: None };
+        let door = Door::new(&port, Some(&listener), Second::Refuse);
         let first = UnixStream::connect(&path).unwrap();
         let (stream, _) = listener.accept().unwrap();
 
         let second = UnixStream::connect(&path).unwrap();
-        door.turn_away(&stream, PollFlags::empty());
+        assert!(!door.visited(&stream, PollFlags::empty()));
         assert!(!is_open(&second), "the port is in use");
 
         drop(first);
         let third = UnixStream::connect(&path).unwrap();
-        door.turn_away(&stream, PollFlags::empty());
+        assert!(!door.visited(&stream, PollFlags::empty()));
         assert!(is_open(&third), "the port is free");
         assert_eq!(port.front_end().1, 1);
     }

@@ -89,7 +89,8 @@ impl Watch {
         woken
     }
 
-    /// Waits until `stream` is closed. Its data is the worker's to read; this thread only watches for the hang-up.
+    /// Waits until `stream` is closed, or another front end replaces it. Its data is the worker's to read; this thread only watches for
+    /// the hang-up.
     pub(super) fn wait_for_end(&self, stream: &UnixStream, door: &Door) {
         let Some(listener) = door.listener else {
             self.wait_for(stream.as_raw_fd(), EventSet::READ_HANG_UP);
@@ -98,9 +99,9 @@ impl Watch {
         let visitors = EpollEvent::new(EventSet::IN, VISITOR);
         // If the listener cannot be watched, further connections wait in its queue until this stream ends.
         let _ = self.epoll.ctl(ControlOperation::Add, listener.as_raw_fd(), visitors);
-        while self.wait_for(stream.as_raw_fd(), EventSet::READ_HANG_UP) == Woken::Visitor {
-            door.turn_away(stream, PollFlags::empty());
-        }
+        while self.wait_for(stream.as_raw_fd(), EventSet::READ_HANG_UP) == Woken::Visitor
+            && !door.visited(stream, PollFlags::empty())
+        {}
         let _ = self.epoll.ctl(ControlOperation::Delete, listener.as_raw_fd(), EpollEvent::default());
     }
 

@@ -371,13 +371,12 @@ impl Daemon {
         let network = Arc::clone(&self.network);
         Ok(match meeting {
             Meeting::FrontEnd(endpoint) => {
-                let (port, receive_offloads) = (Arc::clone(port), config.receive_offloads);
-                let (settings, listener) = (DeviceSettings { port, receive_offloads, pairs: config.queues }, endpoint.listening());
-                Server::FrontEnd(vhost_user::run(network, settings, endpoint)?, listener)
+                let listener = endpoint.listening();
+                Server::FrontEnd(vhost_user::run(network, device_settings(config, port), endpoint)?, listener)
             }
             Meeting::Stream(other) => {
                 let listener = other.listening();
-                Server::Own(stream::run(network, Arc::clone(port), other, config.kind.checksums())?, listener)
+                Server::Own(stream::run(network, Arc::clone(port), other, config.kind.checksums(), config.second)?, listener)
             }
             Meeting::Xen(wanted) => {
                 let watcher = self.watcher().map_err(|cause| StartError::Xen { port: config.name.clone(), cause })?;
@@ -571,6 +570,16 @@ fn random() -> io::Result<u64> {
     let mut key = [0; 8];
     File::open("/dev/urandom")?.read_exact(&mut key)?;
     Ok(u64::from_ne_bytes(key))
+}
+
+/// Settings of a vhost-user port.
+fn device_settings(config: &PortConfig, port: &Arc<Port>) -> DeviceSettings {
+    DeviceSettings {
+        port: Arc::clone(port),
+        receive_offloads: config.receive_offloads,
+        pairs: config.queues,
+        second: config.second,
+    }
 }
 
 fn meeting(port: &PortConfig) -> Result<Meeting, StartError> {

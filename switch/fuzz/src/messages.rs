@@ -19,6 +19,7 @@ use memlane::port::settings::PortSettings;
 use memlane::port::{Offer, Port};
 use memlane::settings::Settings;
 use memlane::shared::Shared;
+use memlane_backends::door::Second;
 use memlane_backends::vhost_user::{DeviceSettings, converse};
 use memlane_rig::guest::ToyGuest;
 use vmm_sys_util::eventfd::EventFd;
@@ -126,7 +127,7 @@ fn add_port(network: &Network, number: u8) -> Arc<Port> {
 }
 
 fn settings(port: &Arc<Port>) -> DeviceSettings {
-    DeviceSettings { port: Arc::clone(port), receive_offloads: true, pairs: 2 }
+    DeviceSettings { port: Arc::clone(port), receive_offloads: true, pairs: 2, second: Second::Refuse }
 }
 
 /// An honest guest on `port`.

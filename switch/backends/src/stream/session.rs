@@ -14,7 +14,7 @@ use super::checksums::{ChecksumTracker, Checksums};
 use super::passt::{self, Passt, Started};
 use super::{Connection, Stream};
 use crate::descriptors;
-use crate::door::{self, Door};
+use crate::door::{self, Door, Second};
 use crate::network::Network;
 use crate::network::fatal::{caught, defect};
 use crate::port::{Port, PortState};
@@ -69,21 +69,23 @@ impl Other {
 }
 
 /// Serves `port` in a session thread: one connection of `other` after the other, with checksums of their frames treated as
-/// `checksums` says.
+/// `checksums` says, and connections beside the present one as `second` says.
 ///
 /// # Errors
 /// The kernel refuses a thread or a descriptor.
-pub fn run(network: Arc<Network>, port: Arc<Port>, other: Other, checksums: Checksums) -> io::Result<Session> {
+pub fn run(network: Arc<Network>, port: Arc<Port>, other: Other, checksums: Checksums, second: Second) -> io::Result<Session> {
     Session::start(format!("port-{}", port.id.0), move |watch| {
         let most = if matches!(other, Other::Passt(_)) { MOST_PAUSE } else { RETRY.1 };
         let mut backoff = Backoff::new(RETRY.0, most);
+        let is_front_end = !matches!(other, Other::Passt(_));
         loop {
+            let door = Door::new(&port, other.listener(), second);
             let begun = Instant::now();
             let met = meet(&other, &port.name, &watch);
             let failed = met.is_err();
             let ended = match met {
                 Ok((stream, child)) => {
-                    let served = caught(|| serve(&network, &port, stream, &watch, &other, checksums));
+                    let served = caught(|| serve(&network, &port, stream, &watch, (&door, is_front_end), checksums));
                     served.unwrap_or_else(|panic| network.quarantine(&port, &defect(&panic)));
                     child.map(Started::end)
                 }
@@ -133,14 +135,20 @@ fn meet(other: &Other, port: &str, watch: &Watch) -> io::Result<(UnixStream, Opt
     }
 }
 
-/// Serves one connection to its end; refuses further connections meanwhile.
-fn serve(network: &Arc<Network>, port: &Arc<Port>, stream: UnixStream, watch: &Watch, other: &Other, checksums: Checksums) {
+/// Serves one connection to its end, which a further connection at `door` may be; passt's is not that of a front end.
+fn serve(
+    network: &Arc<Network>,
+    port: &Arc<Port>,
+    stream: UnixStream,
+    watch: &Watch,
+    (door, is_front_end): (&Door, bool),
+    checksums: Checksums,
+) {
     let Some(_held) = port.descriptors.take(descriptors::OF_CONNECTION) else {
         return network.note_shortage(port);
     };
     port.set_advice(None);
     port.begin_session();
-    let is_front_end = !matches!(other, Other::Passt(_));
     if is_front_end {
         port.front_end_came(door::peer(&stream));
     }
@@ -162,7 +170,7 @@ fn serve(network: &Arc<Network>, port: &Arc<Port>, stream: UnixStream, watch: &W
             return left(format_args!("it cannot be served: {error}"));
         }
     };
-    watch.wait_for_end(&connection.socket, &Door { port, listener: other.listener(), bell: None });
+    watch.wait_for_end(&connection.socket, door);
     match connection.fault.get() {
         Some(fault) => {
             network.quarantine(port, &fault.to_string());
@@ -171,7 +179,7 @@ fn serve(network: &Arc<Network>, port: &Arc<Port>, stream: UnixStream, watch: &W
         None => {
             network.stop_port(port);
             port.set_state(PortState::Waiting);
-            left(format_args!("the connection ended"));
+            left(format_args!("{}", door.end()));
         }
     }
     port.set_advice(None);

@@ -31,6 +31,7 @@ pub use session::{Endpoint, Session, converse, run, run_restored};
 
 use std::sync::Arc;
 
+use crate::door::Second;
 use crate::port::Port;
 
 /// Configuration of a vhost-user port.
@@ -42,4 +43,6 @@ pub struct DeviceSettings {
     pub receive_offloads: bool,
     /// Queue pairs offered to guests whose front end does not limit them itself.
     pub pairs: u16,
+    /// Fate of a second front end (configuration key `second`).
+    pub second: Second,
 }

@@ -276,10 +276,10 @@ impl Server {
         let conversation = Conversation { network, settings, listener: self.endpoint.listener(), pause: Some(&self.pause) };
         let result = caught(|| conversation.run(&stream, restored)).unwrap_or_else(|panic| Err(io::Error::other(defect(&panic))));
         match result {
-            Ok(()) => {
+            Ok(why) => {
                 network.stop_port(port);
                 port.set_state(PortState::Waiting);
-                port.front_end_left(format_args!("the connection ended"));
+                port.front_end_left(format_args!("{why}"));
             }
             // Descriptors ran out: a shortage of memlane's, no violation by the front end.
             Err(error) if descriptors::is_shortage(&error) => {
@@ -309,8 +309,8 @@ fn quarantine(network: &Network, settings: &DeviceSettings, cause: &str) {
     std::thread::sleep(PENALTY);
 }
 
-/// Serves messages until the front end disconnects; the caller then stops the virtqueues that were started. Refuses further
-/// connections at `listener` meanwhile. For fuzzers, which bring a connection of their own.
+/// Serves messages until the front end disconnects, or a further one at `listener` replaces it; returns which. The caller then stops
+/// the virtqueues that were started. For fuzzers, which bring a connection of their own.
 ///
 /// # Errors
 /// The front end violated the protocol, or the connection failed.
@@ -319,7 +319,7 @@ pub fn converse(
     settings: &DeviceSettings,
     stream: UnixStream,
     listener: Option<&UnixListener>,
-) -> Result<(), io::Error> {
+) -> Result<&'static str, io::Error> {
     Conversation { network, settings, listener, pause: None }.run(&stream, None)
 }
 
@@ -333,9 +333,11 @@ struct Conversation<'c> {
 }
 
 impl Conversation<'_> {
-    fn run(self, stream: &UnixStream, restored: Option<Restored>) -> io::Result<()> {
+    /// Runs to the end of the session; returns its reason.
+    fn run(self, stream: &UnixStream, restored: Option<Restored>) -> io::Result<&'static str> {
         let Self { network, settings, listener, pause } = self;
-        let door = Door { port: &settings.port, listener, bell: pause.map(Pause::bell) };
+        let mut door = Door::new(&settings.port, listener, settings.second);
+        door.bell = pause.map(Pause::bell);
         let device = Arc::new(Mutex::new(Device::new(Arc::clone(network), settings.clone())));
         let mut crates = Crates::new(&device)?;
         let kicks = settings.port.totals().kicks;
@@ -357,7 +359,9 @@ impl Conversation<'_> {
             }
             let message = match Message::receive_after(stream, &mut part, &|part| _ = wait(part, None)) {
                 Ok(message) => message,
-                Err(WireError::HungUp) => return Ok(()),
+                Err(WireError::HungUp) => return Ok(door.end()),
+                // It may have been in the middle of a message.
+                Err(_) if door.is_replaced() => return Ok(door.end()),
                 Err(WireError::Descriptors) if descriptors::are_short() => return Err(descriptors::ran_out()),
                 Err(error) => return Err(io::Error::other(error)),
             };
@@ -392,7 +396,9 @@ impl Conversation<'_> {
             match served {
                 Ok(()) => {}
                 // The front end was killed, or its machine rebooted, before it could read the reply: no violation.
-                Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => return Ok(()),
+                Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+                    return Ok(door.end());
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -79,6 +79,9 @@ struct Kind {
     /// Access rights of the socket, as in the file: '{ group = "kvm" }'.
     #[arg(long)]
     access: Option<String>,
+    /// A second front end at the socket: "refuse", or "replace" for one that takes over from the first.
+    #[arg(long, value_name = "FATE")]
+    second: Option<String>,
 }
 
 /// Other keys of a [[port]] in the file.
@@ -143,7 +146,7 @@ impl Attach {
 
     /// The port as an entry of the file; `control` is the control socket of its network.
     fn entry(&self, control: &Path) -> Result<Map<String, Value>, Failure> {
-        let Self { port, kind: Kind { which, connect, complete_checksums, netns, vif, access }, options, .. } = self;
+        let Self { port, kind: Kind { which, connect, complete_checksums, netns, vif, access, second }, options, .. } = self;
         let mut keys = Keys::default();
         let mut state = |key: &str, value: Value| keys.state(key, value);
         state("name", json!(port.port));
@@ -166,6 +169,7 @@ impl Attach {
         let written = [
             ("vif", vif),
             ("access", access),
+            ("second", second),
             ("queues", &options.queues),
             ("receive-offloads", &options.receive_offloads),
             ("vlan", &options.vlan),

@@ -26,6 +26,7 @@ use super::words::{either, printable};
 use crate::cpus::Cpus;
 use crate::frame::MacAddress;
 use crate::policy::AntiSpoof;
+use memlane_backends::door::Second;
 use memlane_backends::netns;
 use memlane_backends::stream::checksums::Checksums;
 use memlane_backends::vhost_user::access::Access;
@@ -467,6 +468,9 @@ impl<'t> Checker<'t> {
         self.check_access(place, "access", &entry.access);
         if entry.access != Access::default() && (entry.connect || !place.has("vhost-user") && !place.has("stream")) {
             self.note(place, "access", "access applies only to vhost-user and stream ports where memlane listens: remove it");
+        }
+        if entry.second != Second::Refuse && (entry.connect || !place.has("vhost-user") && !place.has("stream")) {
+            self.note(place, "second", "second applies only to vhost-user and stream ports where memlane listens: remove it");
         }
         self.check_name(place, "segment", &entry.segment);
         if let Some(mac) = &entry.mac {

@@ -14,6 +14,7 @@ use crate::policy::{AntiSpoof, DEFAULT_STORM, Limit, PortLimits, Reserved};
 use crate::port::settings::PortSettings;
 use crate::quantity;
 use crate::settings::Poll;
+use memlane_backends::door::Second;
 use memlane_backends::stream::checksums::Checksums;
 use memlane_backends::vhost_user::access::Access;
 use memlane_model::vlans::VlanRange;
@@ -193,6 +194,9 @@ pub struct PortEntry {
     pub access: Access,
     /// Whether memlane connects to the vhost-user or stream socket instead of listening; it retries until the other side listens.
     pub connect: bool,
+    /// A second front end that connects while the port has one: "refuse", or "replace" for one that takes over from the first, as in a
+    /// migration on one host: the first one's virtqueues stop, then the second is served.
+    pub second: Second,
     /// Name of a TAP device, which is created if it does not exist.
     pub tap: Option<String>,
     /// Network namespace of the TAP device.
@@ -373,6 +377,7 @@ impl Default for PortEntry {
             enabled: true,
             mac: None,
             mtu: None,
+            second: Second::default(),
             receive_offloads: true,
             queues: 1,
             weight: 1,

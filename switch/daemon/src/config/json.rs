@@ -173,6 +173,7 @@ impl From<&PortConfig> for PortEntry {
             segment: port.segment.clone(),
             receive_offloads: port.receive_offloads,
             queues: port.queues,
+            second: port.second,
             ..Self::default()
         };
         entry.state(&port.settings);
@@ -215,6 +216,7 @@ mod tests {
         mac = "02:00:00:00:00:0a"
         mtu = 1400
         receive-offloads = false
+        second = "replace"
         queues = 4
         weight = 3
         transmit = { rate = "1Gbit", packets = 7, burst-ms = 9 }

@@ -39,6 +39,7 @@ pub use crate::folder::runtime as runtime_folder;
 use crate::port::settings::PortSettings;
 use crate::port::short_hash;
 use crate::settings::{Poll, Settings};
+use memlane_backends::door::Second;
 use memlane_backends::stream::checksums::Checksums;
 use memlane_backends::vhost_user::access::Access;
 
@@ -84,6 +85,8 @@ pub struct PortConfig {
     pub queues: u16,
     /// Access rights of its socket.
     pub access: Access,
+    /// Fate of a second front end at its socket.
+    pub second: Second,
     /// Its back end.
     pub kind: PortKind,
 }
@@ -378,6 +381,7 @@ impl PortConfig {
             settings: entry.settings(),
             receive_offloads: entry.receive_offloads,
             queues: entry.queues,
+            second: entry.second,
             access: if kind.listens() { entry.access.or(general) } else { Access::default() },
             kind,
         }

@@ -122,7 +122,8 @@ impl Subject<'_> {
         if report.turned_away > 0 {
             let text =
                 format!("it refused {} connections of other front ends, because {front_end} uses the port", report.turned_away);
-            causes.push(Cause::new(CauseKind::PortInUse, text, "Give each guest a port of its own, or end that program"));
+            let remedy = "Give each guest a port of its own, or end that program; set second = \"replace\" where the newest one is to have the port";
+            causes.push(Cause::new(CauseKind::PortInUse, text, remedy));
         }
         causes.extend(report.advice.as_ref().map(|advice| Cause::new(CauseKind::Advice, advice, "")));
         causes

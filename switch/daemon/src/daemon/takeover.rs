@@ -12,9 +12,9 @@ use memlane_backends::takeover::{FilesToSend, ReceivedFiles};
 use memlane_backends::tap::{Tap, TapSettings};
 use memlane_backends::vhost_user::saved::{Gate, Progress, RestoredSession, SavedSession};
 use memlane_backends::vhost_user::socket::Listener;
-use memlane_backends::vhost_user::{self, DeviceSettings, Endpoint};
+use memlane_backends::vhost_user::{self, Endpoint};
 
-use super::{Attached, Daemon, Meeting, Server, StartError, members, own_descriptors, random};
+use super::{Attached, Daemon, Meeting, Server, StartError, device_settings, members, own_descriptors, random};
 use crate::config::{Config, PortConfig, PortKind};
 use crate::description::{PortRecord, SavedAddress, SavedListener, SavedPort};
 use crate::frame::MacAddress;
@@ -155,8 +155,7 @@ impl Daemon {
             let port = daemon.network.add_port(&attach_settings, members[&config.segment[..]])?;
             let server = match restored_meeting(&daemon, config, &saved, &mut files)? {
                 Meeting::FrontEnd(endpoint) => {
-                    let device =
-                        DeviceSettings { port: Arc::clone(&port), receive_offloads: config.receive_offloads, pairs: config.queues };
+                    let device = device_settings(config, &port);
                     let session = RestoredSession { connection: saved.connection, files, progress: progress.clone() };
                     let listener = endpoint.listening();
                     restoring.sessions.push(config.name.clone());

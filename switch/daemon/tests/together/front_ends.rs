@@ -1,5 +1,6 @@
 //! Known behaviour of other projects' front ends, and rules that their guests may break without their doing.
 
+use std::io::Write;
 use std::os::fd::AsRawFd;
 
 use crate::common::*;
@@ -87,6 +88,28 @@ fn guests_of_every_front_end_carry_on_after_a_restart() {
             assert_eq!([0, 1].map(|port| quarantines(&bed, port)), [0, 0], "{}", habit.name);
         }
     }
+}
+
+/// As QEMU's cpr-transfer and Cloud Hypervisor's local migration connect: the old front end is there until it is replaced.
+#[test]
+fn a_second_front_end_replaces_the_first_where_that_is_set() {
+    let bed = Bed::with("", &["second = \"replace\"", ""]);
+    let (mut old, mut b) = (bed.guest(0), bed.guest(1));
+    announce(&mut [&mut old, &mut b]);
+    for in_a_message in [false, true] {
+        if in_a_message {
+            old.frontend().unwrap().stream().write_all(&[0; 3]).unwrap();
+        }
+        let mut new = bed.builder(0).connect(bed.socket(0)).unwrap();
+        wait_until(|| !old.connected(), "the first one's connection ends");
+        // Its virtqueues stopped before.
+        let used = |guest: &mut ToyGuest| guest.pair(0).receive.queue.ring.shared().used_index();
+        let last = used(&mut old);
+        exchange(&mut new, &mut b);
+        assert_eq!(used(&mut old), last);
+        old = new;
+    }
+    assert_eq!(quarantines(&bed, 0), 0);
 }
 
 #[test]

@@ -673,7 +673,7 @@ impl Port {
         };
         let (visitor, holder) = (named(visitor.as_ref()), named(holder.as_ref()));
         let line = format!(
-            "another front end was refused: {visitor}; the port is in use by {holder}. Give each guest a port of its own, or end that program"
+            "another front end was refused: {visitor}; the port is in use by {holder}. Give each guest a port of its own, end that program, or set second = \"replace\""
         );
         let event = NetworkEvent::FrontEndTurnedAway { port: self.name.clone(), program: visitor, holder };
         self.log_event(format_args!("{line}"), event);
