@@ -1,14 +1,11 @@
 """The newest QEMU there is: the one of Debian's suite sid, unpacked beside the machine's own."""
 
-import json
 import os
 import shlex
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
@@ -21,6 +18,7 @@ from memlane_lab.images import foreign
 from memlane_lab.paths.memlane import program
 from tests.end_to_end.conftest import Builder
 from tests.end_to_end.lan import HOST, TCG, UML, Lan
+from tests.end_to_end.monitor import Ask, monitor, wait
 
 pytestmark = [pytest.mark.real, pytest.mark.prove]
 
@@ -67,14 +65,14 @@ class _Replaceable(TcgGuest):
         return Path("/dev/shm") / f"memlane-test-{os.getpid()}-{self.name}"
 
     @property
-    def monitor(self) -> Path:
+    def qmp(self) -> Path:
         return self.session.folder / f"{self.name}.qmp"
 
     def _memory_backend(self) -> str:
         return f"memory-backend-file,mem-path={self._file}"
 
     def _command(self, channel: str) -> list[str]:
-        arguments = ["-qmp", f"unix:{self.monitor},server=on,wait=off"]
+        arguments = ["-qmp", f"unix:{self.qmp},server=on,wait=off"]
         if self.incoming:
             arguments += ["-incoming", "defer"]
         return [*super()._command(channel), *arguments]
@@ -82,24 +80,24 @@ class _Replaceable(TcgGuest):
     def replace(self) -> None:
         """Ends QEMU, and starts it again around the same guest (QEMU, "CheckPoint and Restart", mode cpr-reboot)."""
         state = self.session.folder / f"{self.name}.state"
-        with _monitor(self.monitor) as ask:
+        with monitor(self.qmp) as ask:
             _prepare(ask)
             ask("migrate", uri=f"file:{state}")
-            _wait(lambda: ask("query-migrate").get("status") == "completed", "QEMU to save its devices")
+            wait(lambda: ask("query-migrate").get("status") == "completed", "QEMU to save its devices")
             ask("quit")
         self.process.wait(30)
-        self.monitor.unlink(missing_ok=True)
+        self.qmp.unlink(missing_ok=True)
         self.incoming = f"file:{state}"
         # Nothing is asked there any more, but where it ended, the guest's agent would power the guest off.
         ours, theirs = socket.socketpair()
         self.session.enter_context(ours)
         with theirs:
             self._process = self._start(theirs)
-        _wait(self.monitor.exists, "the new QEMU's monitor")
-        with _monitor(self.monitor) as ask:
+        wait(self.qmp.exists, "the new QEMU's monitor")
+        with monitor(self.qmp) as ask:
             _prepare(ask)
             ask("migrate-incoming", uri=self.incoming)
-            _wait(lambda: ask("query-status")["status"] != "inmigrate", "QEMU to load its devices")
+            wait(lambda: ask("query-status")["status"] != "inmigrate", "QEMU to load its devices")
             ask("cont")
 
     def kill(self) -> None:
@@ -107,35 +105,9 @@ class _Replaceable(TcgGuest):
         self._file.unlink(missing_ok=True)
 
 
-def _wait(condition: Callable[[], bool], what: str) -> None:
-    until(condition, timeout=60, what=what)
-
-
-def _prepare(ask: Any) -> None:
+def _prepare(ask: Ask) -> None:
     ask("migrate-set-parameters", mode="cpr-reboot")
     ask("migrate-set-capabilities", capabilities=[{"capability": "x-ignore-shared", "state": True}])
-
-
-@contextmanager
-def _monitor(path: Path) -> Iterator[Any]:
-    """Asks QEMU at its monitor: `ask(command, **arguments)` returns the answer."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(30)
-        connection.connect(str(path))
-        lines = connection.makefile("rw")
-
-        def ask(command: str, **arguments: Any) -> Any:
-            lines.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
-            lines.flush()
-            while True:
-                said = json.loads(lines.readline())
-                assert "error" not in said, said
-                if "return" in said:
-                    return said["return"]
-
-        lines.readline()  # its greeting
-        ask("qmp_capabilities")
-        yield ask
 
 
 def test_qemu_is_replaced_under_a_running_guest(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:

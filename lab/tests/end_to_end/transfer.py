@@ -24,14 +24,14 @@ class Library(AbstractContextManager["Library"]):
     def __init__(self, guest: Guest, megabytes: int = 8) -> None:
         """Makes the file and serves it. Random bytes take a guest long: each MB is the same ones after its number."""
         self.guest = guest
-        self._port = next(_ports)
+        self.port = next(_ports)
         random = f"mkdir -p {_FOLDER}; head -c {1 << 20} /dev/urandom >/tmp/random"
         joined = f"for i in $(seq {megabytes}); do echo $i; cat /tmp/random; done >{_FOLDER}/file; rm /tmp/random"
         told = f"wc -c <{_FOLDER}/file; sha256sum <{_FOLDER}/file"
         made = guest.run(f"set -e; {random}; {joined}; {told}", timeout=120).check().stdout.split()
         self.size, self.hash = int(made[0]), made[1]
-        self._server = guest.spawn(["httpd", "-f", "-p", f"[::]:{self._port}", "-h", _FOLDER])
-        guest.wait_listening(self._port)
+        self._server = guest.spawn(["httpd", "-f", "-p", f"[::]:{self.port}", "-h", _FOLDER])
+        guest.wait_listening(self.port)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -42,7 +42,7 @@ class Library(AbstractContextManager["Library"]):
     def fetch(self, reader: Guest, address: str) -> "Fetch":
         """Has `reader` begin to fetch the file from `address`, one of the guest's own."""
         place = f"[{address}]" if ":" in address else address
-        return Fetch(self, reader, f"wget -q -O - http://{place}:{self._port}/file | sha256sum")
+        return Fetch(self, reader, f"wget -q -O - http://{place}:{self.port}/file | sha256sum")
 
 
 class Fetch:
