@@ -34,6 +34,7 @@ pub fn seeds() -> Vec<Seed> {
     add("control", named(CONTROL.map(|(name, text)| (name, text.as_bytes().to_vec()))));
     add("filter", filters());
     add("frame", frames());
+    add("pcap", named(captures()));
     add("offload", offloads());
     add("messages", conversations());
     add("device", scenes());
@@ -190,6 +191,37 @@ fn filters() -> Vec<(String, Vec<u8>)> {
         [[program.len() as u8, 20].as_slice(), &program.iter().flat_map(bytes).collect::<Vec<u8>>(), &frame].concat()
     };
     list.into_iter().map(|(name, program)| (name.to_owned(), seed(program))).collect()
+}
+
+/// Capture files of both formats and byte orders, and files that break them.
+fn captures() -> [(&'static str, Vec<u8>); 7] {
+    let frame = [7; 60];
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let pcap = |link: u32| [words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, link, 1, 2, 60, 60]), frame.to_vec()].concat();
+    let big_endian = {
+        let head = [0xa1b2_3c4d_u32, 0x0002_0004, 0, 0, 65_535, 1, 1, 2, 60, 1514];
+        [head.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>(), frame.to_vec()].concat()
+    };
+    let block = |kind: u32, body: &[u8]| {
+        let length = 12 + body.len() as u32;
+        [&words(&[kind, length]), body, &length.to_le_bytes()].concat()
+    };
+    let section = block(0x0a0d_0d0a, &words(&[0x1a2b_3c4d, 1, u32::MAX, u32::MAX]));
+    let interface = block(1, &words(&[1, 65_535]));
+    let packet = |interface: u32| block(6, &[words(&[interface, 0, 0, 60, 60]), frame.to_vec()].concat());
+    let simple = block(3, &[words(&[60]), frame.to_vec()].concat());
+    let pcapng = [section.clone(), interface.clone(), packet(0), simple].concat();
+    let cut = pcapng[..pcapng.len() - 30].to_vec();
+    let endless = [section.clone(), words(&[6, u32::MAX - 3])].concat();
+    [
+        ("pcap", pcap(1)),
+        ("pcap-big-endian", big_endian),
+        ("pcap-of-another-link", pcap(113)),
+        ("pcapng", pcapng),
+        ("pcapng-cut-off", cut),
+        ("pcapng-no-such-interface", [section, interface, packet(9)].concat()),
+        ("pcapng-endless-block", endless),
+    ]
 }
 
 /// An instruction of classic BPF.

@@ -16,7 +16,7 @@ const MOST_BLOCK: usize = 1 << 20;
 
 /// A frame of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct CapturedFrame<'a> {
+pub struct CapturedFrame<'a> {
     /// Its number in the file, from 1 on, as Wireshark counts.
     pub number: u64,
     /// Its bytes in the file.
@@ -27,15 +27,20 @@ pub(super) struct CapturedFrame<'a> {
 
 /// Why a capture file is not read to its end.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum FileError {
+pub enum FileError {
+    /// The file system refuses.
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] io::Error),
+    /// No known format.
     #[error("it is neither pcap nor pcapng, as tcpdump -w, Wireshark and `memlane capture` write it")]
     OtherFormat,
+    /// A frame of another link type.
     #[error("frame {0} is not of Ethernet: capture on an Ethernet interface")]
     NotEthernet(u64),
+    /// A block that breaks the format, or is too long.
     #[error("a block after frame {0} is broken or longer than 1 MiB")]
     Broken(u64),
+    /// The file ends too early.
     #[error("it ends within a block after frame {0}: its writer was ended, or still writes")]
     CutOff(u64),
 }
@@ -49,7 +54,14 @@ pub(super) fn read<E: From<FileError>>(path: &Path, mut each: impl FnMut(Capture
     read_from(file, &mut each)
 }
 
-fn read_from<E: From<FileError>>(file: impl Read + Send, each: &mut impl FnMut(CapturedFrame) -> Result<bool, E>) -> Result<(), E> {
+/// As [`read`], from an open file.
+///
+/// # Errors
+/// Those of [`FileError`], and of `each`.
+pub fn read_from<E: From<FileError>>(
+    file: impl Read + Send,
+    each: &mut impl FnMut(CapturedFrame) -> Result<bool, E>,
+) -> Result<(), E> {
     let mut reader = create_reader(MOST_BLOCK, file.take(MOST_BYTES)).map_err(|_| FileError::OtherFormat)?;
     let (mut links, mut number) = (Vec::new(), 0);
     loop {

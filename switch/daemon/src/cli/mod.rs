@@ -9,7 +9,7 @@ mod doctor;
 mod events;
 mod evpn;
 mod extcap;
-mod frames;
+pub mod frames;
 mod guest;
 mod journald;
 mod keys;
@@ -101,7 +101,7 @@ enum Command {
     /// Show ports and workers by their rates, once per interval, on the whole terminal.
     ///
     /// Keys: q quits; a, t, r, d, c, w, i and n sort by all traffic, TX, RX, drops, CPU, waiting frames, interrupts per frame and
-    /// name; / filters by a part of names and segments; Enter opens the page of the selected port. Rates are differences of the
+    /// name; p shows pairs of ports; / filters by a part of names and segments; Enter opens the page of the selected port. Rates are differences of the
     /// counters that `memlane status` shows.
     #[command(after_help = "Examples:\n  memlane top net.toml\n  memlane top net.toml --once --sort drops\n  \
                       memlane top net.toml --once --json --interval 5s | jq '.ports[] | {name, \"transmit-bits-per-second\"}'")]
