@@ -367,9 +367,11 @@ impl Taps {
         }
     }
 
-    /// `packet` was dropped for `reason`, which is counted at `port`.
+    /// `packet` was dropped on its way to `port`, or there, for `reason`.
     #[inline]
     pub(crate) fn dropped(&mut self, packet: &Packet, port: PortId, reason: DropReason) {
+        // Counted at the sender, wherever it is noticed.
+        let port = if reason == DropReason::SenderMemory { packet.source } else { port };
         probes::drop(port, reason, packet.length);
         if self.are_on() {
             self.see(packet, port, Sight::Dropped(reason));

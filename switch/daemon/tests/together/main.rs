@@ -31,6 +31,7 @@ mod control_queue;
 mod descriptors_run_out;
 mod dirty_log;
 mod docs;
+mod drop_reasons;
 mod events;
 mod extcap;
 mod fatal;

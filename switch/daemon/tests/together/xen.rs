@@ -14,6 +14,8 @@ use memlane::network::AttachSettings;
 use memlane::port::settings::PortSettings;
 use memlane::port::{Offer, Port, PortState};
 use memlane::stats::DropReason;
+use memlane::tap::{CaptureOrder, Sight};
+use memlane::time::Cycles;
 use memlane_backends::xen::in_memory::Hypervisor;
 use memlane_backends::xen::netif::{MOST_SLOTS, tx_flag};
 use memlane_backends::xen::{Newcomer, News, Wanted, XenstoreWatcher};
@@ -465,6 +467,8 @@ fn too_few_receive_requests_cost_the_frame_and_nobody_else() {
 fn pages_that_cannot_be_reached_cost_the_frame_only() {
     let xen = Xen::new(2);
     let (mut one, mut two) = pair(&xen, Kind::LINUX);
+    let order = CaptureOrder { drops_only: true, snaplen: 100, ..CaptureOrder::default() };
+    let mut capture = xen.bed.daemon().network().capture(order).unwrap();
     // A reference that is none; one that is, for the headers, and none for the payload.
     let good = one.queues[0].tx_pages[7].1;
     at(&one.queues[0].tx_pages[7].0, 0).write(&frame(mac(1), mac(2), 60, 1));
@@ -481,6 +485,15 @@ fn pages_that_cannot_be_reached_cost_the_frame_only() {
     assert_eq!(one.queues[0].errors, 42, "both requests of the frame whose headers could not be read, and one of each other");
     wait_until(|| xen.drops(2, DropReason::GrantRefused) == 1, "one is counted where it could not be delivered");
     assert_eq!(xen.drops(1, DropReason::GrantRefused), 41);
+    let mut captured = 0;
+    wait_until(
+        || {
+            let refused = Sight::Dropped(DropReason::GrantRefused);
+            capture.read(usize::MAX, Cycles::MAX, |seen, _| captured += u64::from(seen.sight == refused));
+            captured >= 41
+        },
+        "a capture has those that were not read",
+    );
     // The receiver takes a page back.
     let place = two.queues[0].received as usize;
     let revoked = two.queues[0].rx_pages[place + 1].1;
