@@ -124,13 +124,51 @@ fn alerts_and_dashboard_name_metrics_that_are_there_and_the_alerts_work() {
     let folder = tempfile::tempdir().unwrap();
     let _running = up(folder.path(), NETWORK);
     let text = scrape(&folder.path().join("metrics"));
-    for (file, fewest) in [("prometheus/alerts.yml", 8), ("grafana/memlane.json", 18)] {
+    for (file, fewest) in [("prometheus/alerts.yml", 8), ("grafana/memlane.json", 20)] {
         let page = std::fs::read_to_string(contrib.join(file)).unwrap();
         let words = page.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         let names: std::collections::BTreeSet<_> = words.filter(|word| word.starts_with("memlane_")).collect();
         assert!(names.len() >= fewest, "{file}: {names:?}");
         names.into_iter().for_each(|name| assert!(text.contains(&format!("\n{name}{{")), "{file}: {name} is no metric"));
     }
+}
+
+/// The parts that Grafana's importer and its panels need (grafana.com, "Dashboard JSON model"), and queries that Prometheus can parse.
+#[test]
+fn the_dashboard_has_the_form_that_grafana_imports() {
+    let contrib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib");
+    let text = std::fs::read_to_string(contrib.join("grafana/memlane.json")).unwrap();
+    let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(dashboard["id"].is_null(), "an import gives it its number");
+    assert!(dashboard["uid"].as_str().is_some_and(|uid| (1..=40).contains(&uid.len())));
+    assert!(dashboard["schemaVersion"].as_u64() >= Some(36) && dashboard["title"].is_string());
+    let variables: Vec<&str> =
+        dashboard["templating"]["list"].as_array().unwrap().iter().map(|variable| variable["name"].as_str().unwrap()).collect();
+    let (mut ids, mut rules) = (std::collections::BTreeSet::new(), "groups:\n- name: panels\n  rules:\n".to_owned());
+    let mut taken = std::collections::BTreeSet::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let title = panel["title"].as_str().unwrap();
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "the number of {title} is taken");
+        assert!(["stat", "timeseries"].contains(&panel["type"].as_str().unwrap()), "{title}");
+        assert_eq!(panel["datasource"]["uid"], "${datasource}", "{title}");
+        let at = |key: &str| panel["gridPos"][key].as_u64().unwrap();
+        assert!(at("x") + at("w") <= 24, "{title} is beyond the grid");
+        for cell in (at("x")..at("x") + at("w")).flat_map(|x| (at("y")..at("y") + at("h")).map(move |y| (x, y))) {
+            assert!(taken.insert(cell), "{title} covers another panel");
+        }
+        for target in panel["targets"].as_array().unwrap() {
+            let mut query = target["expr"].as_str().unwrap().replace("$__rate_interval", "5m");
+            variables.iter().for_each(|variable| query = query.replace(&format!("${variable}"), "x"));
+            assert!(!query.contains('$') && target["refId"].is_string(), "{title}: {query}");
+            rules.push_str(&format!("  - record: panel:a\n    expr: {}\n", serde_json::json!(query)));
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "panels.yml", &rules);
+    let checked =
+        Command::new("promtool").args(["check", "rules", "--lint=none", "panels.yml"]).current_dir(folder.path()).output();
+    let checked = checked.unwrap();
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
 }
 
 #[test]
