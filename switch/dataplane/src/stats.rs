@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub use memlane_model::totals::{PortTotals, SIZE_BOUNDS, WAIT_BOUNDS};
 pub use memlane_virtq::drop_reason::DropReason;
 
+use crate::id::PortId;
 use crate::time::{Cycles, duration};
 
 /// A counter with a single writer.
@@ -79,16 +80,40 @@ impl FrameSizes {
 
 /// Latency of frames from transmit queue to receive queue, backpressure included: a histogram of a sample.
 #[derive(Debug, Default)]
-pub struct Waits {
+struct Waits {
     frames: Histogram<{ WAIT_BOUNDS.len() + 1 }>,
     cycles: Counter,
 }
 
 impl Waits {
     /// Counts a frame with this latency from transmit queue to receive queue.
-    pub fn add(&self, waited: Cycles) {
+    fn add(&self, waited: Cycles) {
         self.frames.add(&WAIT_BOUNDS, duration(waited), 1);
         self.cycles.add(waited);
+    }
+}
+
+/// Samples of senders that are kept, by each worker.
+const SENDERS: usize = 16;
+
+/// Senders of the receive frames that were sampled last. Each entry is a moment, whose lowest 16 bits are the sender's number.
+#[derive(Debug, Default)]
+struct Senders {
+    entries: [Counter; SENDERS],
+    added: Counter,
+}
+
+impl Senders {
+    const NUMBER: u64 = u16::MAX as u64;
+
+    fn add(&self, sender: PortId, now: Cycles) {
+        self.entries[self.added.get() as usize % SENDERS].set(now & !Self::NUMBER | u64::from(sender.0));
+        self.added.add(1);
+    }
+
+    fn all(&self) -> impl Iterator<Item = (PortId, Cycles)> {
+        let entries = self.entries.iter().map(Counter::get).filter(|&entry| entry > 0);
+        entries.map(|entry| (PortId((entry & Self::NUMBER) as u16), entry & !Self::NUMBER))
     }
 }
 
@@ -158,7 +183,9 @@ pub struct PortCounters {
     /// Sizes of frames taken from the guest's transmit queues.
     pub sizes: FrameSizes,
     /// Latency of frames placed in the guest's receive queues.
-    pub waits: Waits,
+    waits: Waits,
+    /// Senders of frames placed in the guest's receive queues.
+    senders: Senders,
     drops: Drops,
 }
 
@@ -173,6 +200,18 @@ impl Default for Drops {
 }
 
 impl PortCounters {
+    /// Counts a sample of the frames placed in the guest's receive queues: its sender, and its latency from transmit queue to receive
+    /// queue.
+    pub fn sample(&self, sender: PortId, latency: Cycles, now: Cycles) {
+        self.waits.add(latency);
+        self.senders.add(sender, now);
+    }
+
+    /// Senders of the receive frames that were sampled last, and when.
+    pub fn senders(&self) -> impl Iterator<Item = (PortId, Cycles)> {
+        self.senders.all()
+    }
+
     /// Counts a dropped frame.
     #[inline]
     pub(crate) fn drop_frame(&self, reason: DropReason) {
@@ -287,6 +326,16 @@ mod tests {
             expected[bucket] += 3;
             assert_eq!(Histogram::sum([&sizes].into_iter()), expected, "{length} bytes");
         }
+    }
+
+    #[test]
+    fn the_last_senders_are_kept() {
+        let counters = PortCounters::default();
+        assert_eq!(counters.senders().count(), 0);
+        (0..20).for_each(|n| counters.sample(PortId(n), 0, u64::from(n + 1) << 16));
+        let mut senders: Vec<_> = counters.senders().collect();
+        senders.sort_by_key(|&(_, at)| at);
+        assert_eq!(senders, (4..20).map(|n| (PortId(n), u64::from(n + 1) << 16)).collect::<Vec<_>>());
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl ProcessUsage {
 /// A per-port counter: the metric family, its help text, and its value in a report.
 type PortCounter = (&'static str, &'static str, fn(&PortReport) -> u64);
 
-const PORT_COUNTERS: [PortCounter; 7] = [
+const PORT_COUNTERS: [PortCounter; 8] = [
     ("memlane_port_receive_frames", "Frames that the guest received from the network.", |port| port.totals.receive_frames),
     ("memlane_port_receive_bytes", "Bytes that the guest received from the network.", |port| port.totals.receive_bytes),
     ("memlane_port_transmit_frames", "Frames that the guest transmitted to the network.", |port| port.totals.transmit_frames),
@@ -85,6 +85,7 @@ const PORT_COUNTERS: [PortCounter; 7] = [
     ("memlane_port_bad_receive_chains", "Receive chains of the guest that violated the virtio specification.", |port| {
         port.totals.bad_receive_chains
     }),
+    ("memlane_port_sessions", "Front ends that have been connected so far; for a TAP, its device.", |port| port.sessions),
     ("memlane_port_quarantines", "Quarantines of the port, because its guest or front end violated the protocol.", |port| {
         port.quarantines
     }),
@@ -176,7 +177,15 @@ impl Text<'_> {
         let mut info = text.family("memlane_port", Kind::Info, "The port.");
         for port in ports {
             let mac = port.address.as_deref().unwrap_or_default();
-            let own: [Label<'_>; 4] = [("port", &port.name), ("segment", &port.segment), ("kind", &port.kind), ("mac", mac)];
+            let (mtu, queues) = (port.mtu.map_or_else(String::new, |mtu| mtu.to_string()), port.queues.to_string());
+            let own: [Label<'_>; 6] = [
+                ("port", &port.name),
+                ("segment", &port.segment),
+                ("kind", &port.kind),
+                ("mac", mac),
+                ("mtu", &mtu),
+                ("queues", &queues),
+            ];
             info.info(&[[network].as_slice(), &own].concat());
         }
         let mut state = text.family("memlane_port_state", Kind::Gauge, "1 for the present state of the port, 0 for the others.");

@@ -106,6 +106,15 @@ pub struct PortReport {
     /// Advice to the operator, or a failure of the port's other side.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub advice: Option<String>,
+    /// The MTU offered to the guest, if memlane offers one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub mtu: Option<u16>,
+    /// Queue pairs.
+    #[serde(default)]
+    pub queues: u16,
+    /// Front ends that have been connected so far.
+    #[serde(default)]
+    pub sessions: u64,
     /// Number of quarantines.
     pub quarantines: u64,
     /// The program connected to its socket as front end.
@@ -127,9 +136,28 @@ pub struct PortReport {
     /// File descriptors that memlane holds for its front end.
     #[serde(default)]
     pub descriptors: u64,
+    /// Senders of the frames that its guest received in the last minute, with the numbers of their frames in a sample of the latest.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub senders: BTreeMap<String, u64>,
     /// Its counters.
     #[serde(flatten)]
     pub totals: PortTotals,
+}
+
+/// Age of the oldest frames in [`PortReport::senders`].
+const SAMPLES: Duration = Duration::from_secs(60);
+
+/// See [`PortReport::senders`].
+fn senders(port: &port::Port, network: &Network) -> BTreeMap<String, u64> {
+    let oldest = time::cycles().saturating_sub(time::in_cycles(SAMPLES));
+    let mut senders = BTreeMap::new();
+    for (sender, at) in port.senders().filter(|&(_, at)| at >= oldest) {
+        // Another port may have the number now.
+        if let Some(sender) = network.port(sender).filter(|sender| sender.added <= at) {
+            *senders.entry(sender.name.clone()).or_default() += 1;
+        }
+    }
+    senders
 }
 
 fn yes() -> bool {
@@ -271,6 +299,9 @@ impl PortReport {
                 _ => None,
             },
             advice: status.advice(),
+            mtu: status.offer().mtu,
+            queues: port.queues,
+            sessions: status.session().into(),
             quarantines: status.quarantines(),
             front_end,
             turned_away,
@@ -279,6 +310,7 @@ impl PortReport {
             link: port.settings.link.clone(),
             memory_paid: status.paid(),
             descriptors: status.descriptors.held(),
+            senders: senders(&status, network),
             totals: status.totals(),
         })
     }

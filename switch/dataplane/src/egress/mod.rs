@@ -462,7 +462,7 @@ impl Egress {
             queue.receiver.took();
             queue.touch(entry.slot, &mut self.touched);
             if self.work.sampler.takes(frames) {
-                queue.port.counters(self.worker.into()).waits.add(0);
+                queue.port.counters(self.worker.into()).sample(sender, 0, self.now);
             }
         }
         (frames, bytes)

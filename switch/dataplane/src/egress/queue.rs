@@ -233,7 +233,7 @@ impl EgressQueue {
         self.receiver.took();
         work.taps.receive(packet, self.key.port);
         if let Some(waited) = packet.stamp.until(now) {
-            self.port.counters(work.worker.into()).waits.add(waited);
+            self.port.counters(work.worker.into()).sample(packet.source, waited, now);
         }
         SendOutcome::Done
     }

@@ -286,6 +286,11 @@ impl Port {
         inner.errors.iter().map(|(key, error)| Ok((*key, error.descriptor().try_clone_to_owned()?))).collect()
     }
 
+    /// Senders of the frames to it that were sampled last, at all workers, and when.
+    pub fn senders(&self) -> impl Iterator<Item = (PortId, Cycles)> {
+        self.counters.iter().flat_map(PortCounters::senders)
+    }
+
     /// Counts a stream frame with an incomplete checksum, without a header that says so.
     pub fn note_undone_checksum(&self) {
         self.undone_checksums.fetch_add(1, Ordering::Relaxed);

@@ -34,6 +34,7 @@ pub(super) fn draw(view: &View, frame: &mut Frame) {
     frame.render_widget(Paragraph::new(head_lines(view)), head);
     match view.mode {
         Mode::Page => page(view, frame, body),
+        Mode::Pairs => pairs(view, frame, body),
         Mode::List | Mode::Filter => list(view, frame, body),
     }
     frame.render_widget(foot_line(view), foot);
@@ -107,6 +108,22 @@ fn list(view: &View, frame: &mut Frame, area: Rect) {
     frame.render_widget(table, area);
 }
 
+fn pairs(view: &View, frame: &mut Frame, area: Rect) {
+    let cells = |words: [String; 2], numbers: [String; 2]| {
+        let numbers = numbers.map(|number| Cell::from(Line::from(number).right_aligned()));
+        Row::new(words.map(Cell::from).into_iter().chain(numbers))
+    };
+    let pairs = view.pairs();
+    let rows = pairs
+        .iter()
+        .take(area.height.into())
+        .map(|pair| cells([shown(&pair.from), shown(&pair.to)], [rate(pair.frames), rate(pair.bits)]));
+    let heading = cells(["from", "to"].map(String::from), ["f/s", "b/s"].map(String::from));
+    let widths = [Constraint::Fill(1), Constraint::Fill(1), Constraint::Length(7), Constraint::Length(7)];
+    let table = Table::new(rows, widths).header(heading.style(Style::new().add_modifier(Modifier::UNDERLINED)));
+    frame.render_widget(table, area);
+}
+
 fn page(view: &View, frame: &mut Frame, area: Rect) {
     let Some((port, points)) = view.page() else {
         let text = format!("port {} is gone, or the network was started again; Esc goes back", shown(view.selected()));
@@ -173,8 +190,9 @@ fn foot_line(view: &View) -> Line<'static> {
     match view.mode {
         Mode::Filter => Line::from(format!("filter: {}_   Enter keeps it, Esc clears it", shown(&view.filter))),
         Mode::Page => Line::from("Esc back  q quit"),
+        Mode::Pairs => Line::from("Esc or p ports  q quit   rates of pairs are estimated by sampled frames"),
         Mode::List if view.filter.is_empty() => {
-            Line::from("q quit / filter Enter port  by a all t TX r RX d drops c CPU w wait i irq n name")
+            Line::from("q quit / find p pair Enter port a all t TX r RX d drop c CPU w wait i irq n name")
         }
         Mode::List => Line::from(format!("filter: {}   / changes it, Esc clears it", shown(&view.filter))),
     }
@@ -205,7 +223,15 @@ mod tests {
             "interrupts": most, "cycles": 900_000_000_u64, "drops": { "receiver-stalled": most }
         });
         let names: Vec<String> = (0..ports).map(|n| format!("port-{n:04}")).collect();
-        let ports: Vec<_> = names.iter().map(|name| (&**name, totals.clone())).collect();
+        let senders = |name: &str| json!({ "senders": { "port-0000": 1, (name): 3 } });
+        let ports: Vec<_> = names
+            .iter()
+            .map(|name| {
+                let mut totals = totals.clone();
+                totals.as_object_mut().unwrap().extend(senders(name).as_object().unwrap().clone());
+                (&**name, totals)
+            })
+            .collect();
         let mut view = View::new(report(1_000_000_000, &[]), Sort::Name);
         view.take(report(2_000_000_000, &ports));
         view
@@ -238,9 +264,23 @@ mod tests {
     }
 
     #[test]
+    fn pairs_have_a_list_of_their_own() {
+        use ratatui::crossterm::event::{KeyCode, KeyEvent};
+        let mut view = view(3);
+        view.press(KeyEvent::from(KeyCode::Char('p')), rows(24));
+        let lines = screen(&view, 80, 24);
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(words(&lines[4]), ["from", "to", "f/s", "b/s"]);
+        assert_eq!(words(&lines[6]), ["port-0001", "port-0001", "865P", "6.92E"]);
+        assert_eq!(lines.iter().filter(|line| line.starts_with("port-")).count(), 5);
+        view.press(KeyEvent::from(KeyCode::Esc), rows(24));
+        assert!(screen(&view, 80, 24)[4].starts_with("port "));
+    }
+
+    #[test]
     fn every_size_of_a_screen_can_be_drawn() {
         let mut view = view(30);
-        for mode in [Mode::List, Mode::Filter, Mode::Page] {
+        for mode in [Mode::List, Mode::Pairs, Mode::Filter, Mode::Page] {
             view.mode = mode;
             for (width, height) in [(1, 1), (3, 2), (20, 5), (80, 6), (1, 100), (300, 80)] {
                 screen(&view, width, height);

@@ -2,9 +2,6 @@
 //!
 //! 1. [`rates`]: rates from two reports. 2. [`view`]: the state of the screen, changed by reports and keys. 3. [`draw`]: the
 //!    screen. 4. [`terminal`]: the terminal, its keys, signals, and the reports once per interval.
-//!
-//! Pairs of ports (transmit side and receive side) are not shown: the data path has no counters for them, and to derive them from a
-//! capture would copy frames of every worker.
 
 mod draw;
 pub(super) mod rates;
@@ -72,6 +69,9 @@ impl Top {
     }
 }
 
+/// Most pairs in the text of a measurement.
+const PAIRS: usize = 20;
+
 /// Path of the report.
 const REPORT: &str = "/v1/network";
 
@@ -95,6 +95,11 @@ fn text(rates: &Rates, sort: Sort) -> String {
     text.push_str(&Table::new(1, heading, ports.iter().map(row)).narrow());
     for (reason, dropped) in rates.drops() {
         text.push_str(&format!("  dropped for {}: {}/s\n", shown(reason), rate(dropped)));
+    }
+    let row = |pair: &rates::PairRates| vec![shown(&pair.from), shown(&pair.to), rate(pair.frames), rate(pair.bits)];
+    if !rates.pairs.is_empty() {
+        text.push('\n');
+        text.push_str(&Table::new(2, ["from", "to", "frames/s", "bit/s"], rates.pairs.iter().take(PAIRS).map(row)).narrow());
     }
     let row = |(index, worker): (usize, &rates::WorkerRates)| {
         vec![index.to_string(), percent(worker.load), rate(worker.frames), rate(worker.sleeps)]

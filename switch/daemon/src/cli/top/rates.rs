@@ -1,8 +1,8 @@
 //! Rates of a running network: the differences of its counters between two reports.
 //!
-//! The switch keeps no rates and samples nothing by itself, so an idle network stays asleep and the data path does no work for
-//! them. A command reads two reports; each tells the time at which its counters were read, so a late response does not
-//! distort a rate.
+//! The switch keeps no rates, so an idle network stays asleep and the data path does no work for them. A command reads two
+//! reports; each tells the time at which its counters were read, so a late response does not distort a rate. Rates of
+//! pairs are estimates: a port's receive rate, divided by the senders in its sample of frames.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -22,8 +22,26 @@ pub(in crate::cli) struct Rates {
     pub seconds: f64,
     /// Ports, in the order in which they were added.
     pub ports: Vec<PortRates>,
+    /// Pairs of ports, the busiest first.
+    pub pairs: Vec<PairRates>,
     /// Workers.
     pub workers: Vec<WorkerRates>,
+}
+
+/// Estimated rates from one port to another.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(in crate::cli) struct PairRates {
+    /// The transmit side.
+    pub from: String,
+    /// The receive side.
+    pub to: String,
+    /// Frames per second.
+    #[serde(rename = "frames-per-second")]
+    pub frames: f64,
+    /// Bits per second.
+    #[serde(rename = "bits-per-second")]
+    pub bits: f64,
 }
 
 /// Rates of a port.
@@ -96,12 +114,10 @@ impl Rates {
         let fresh = PortTotals::default();
         let port = |port: &PortReport| scale.port(old.get(&*port.name).map_or(&fresh, |old| &old.totals), port);
         let workers = before.workers.iter().zip(&after.workers).map(|(before, after)| scale.worker(before, after));
-        Some(Self {
-            network: after.name.clone(),
-            seconds: scale.seconds,
-            ports: after.ports.iter().map(port).collect(),
-            workers: workers.collect(),
-        })
+        let ports: Vec<PortRates> = after.ports.iter().map(port).collect();
+        let mut pairs: Vec<PairRates> = after.ports.iter().zip(&ports).flat_map(|(report, rates)| pairs(report, rates)).collect();
+        pairs.sort_by(|a, b| b.bits.total_cmp(&a.bits));
+        Some(Self { network: after.name.clone(), seconds: scale.seconds, ports, pairs, workers: workers.collect() })
     }
 
     /// Dropped frames per second by reason, of all ports.
@@ -117,6 +133,17 @@ impl Rates {
     pub(in crate::cli) fn sum(&self, rate: fn(&PortRates) -> f64) -> f64 {
         self.ports.iter().map(rate).sum()
     }
+}
+
+/// The pairs of which a port is the receive side.
+fn pairs(report: &PortReport, rates: &PortRates) -> impl Iterator<Item = PairRates> {
+    let all: u64 = report.senders.values().sum();
+    let is_receiving = rates.receive_frames > 0.0;
+    report.senders.iter().filter(move |_| is_receiving).map(move |(from, &samples)| {
+        let part = samples as f64 / all as f64;
+        let (frames, bits) = (part * rates.receive_frames, part * rates.receive_bits);
+        PairRates { from: from.clone(), to: rates.name.clone(), frames, bits }
+    })
 }
 
 /// The time base of rates.
@@ -218,6 +245,16 @@ pub(in crate::cli) mod tests {
         assert_eq!(port.drops, BTreeMap::from([("spoofed-source".to_owned(), 1.0), ("storm".to_owned(), 2.0)]));
         assert_eq!(rates.drops(), BTreeMap::from([("spoofed-source", 1.0), ("storm", 2.0)]));
         assert_eq!((rates.workers[0].load, rates.workers[0].frames, rates.workers[0].sleeps), (0.25, 1000.0, 0.0));
+    }
+
+    #[test]
+    fn pairs_divide_the_receive_rate_by_the_sample() {
+        let received = json!({ "receive-frames": 100, "receive-bytes": 1000, "senders": { "web": 3, "db": 1 } });
+        let silent = json!({ "senders": { "web": 2 } });
+        let after = report(2_000_000_000, &[("app", received), ("silent", silent)]);
+        let rates = Rates::between(&report(1_000_000_000, &[]), &after).unwrap();
+        let pair = |from: &str, frames, bits| PairRates { from: from.into(), to: "app".into(), frames, bits };
+        assert_eq!(rates.pairs, [pair("web", 75.0, 6000.0), pair("db", 25.0, 2000.0)]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use clap::ValueEnum;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::rates::{PortRates, Rates};
+use super::rates::{PairRates, PortRates, Rates};
 use crate::control::Report;
 
 /// Most measurements of a port that are kept for its page.
@@ -89,6 +89,8 @@ pub(super) struct Point {
 pub(super) enum Mode {
     /// The list of ports.
     List,
+    /// The list of pairs of ports.
+    Pairs,
     /// The filter is typed.
     Filter,
     /// A port's page.
@@ -156,6 +158,13 @@ impl View {
         ports
     }
 
+    /// Pairs of which a port fits the filter, the busiest first.
+    pub(super) fn pairs(&self) -> Vec<&PairRates> {
+        let wanted = self.filter.to_lowercase();
+        let fits = |name: &str| name.to_lowercase().contains(&wanted);
+        self.rates.iter().flat_map(|rates| &rates.pairs).filter(|pair| fits(&pair.from) || fits(&pair.to)).collect()
+    }
+
     /// Index of the selected port in `ports`.
     pub(super) fn row(&self, ports: &[&PortRates]) -> usize {
         ports.iter().position(|port| port.name == self.selected).unwrap_or(0)
@@ -187,6 +196,11 @@ impl View {
                 KeyCode::Esc | KeyCode::Enter | KeyCode::Backspace | KeyCode::Left => self.mode = Mode::List,
                 _ => {}
             },
+            Mode::Pairs => match key.code {
+                KeyCode::Char('q') => return false,
+                KeyCode::Esc | KeyCode::Char('p') => self.mode = Mode::List,
+                _ => {}
+            },
             Mode::List => return self.press_in_list(key.code, rows),
         }
         true
@@ -196,6 +210,7 @@ impl View {
         match key {
             KeyCode::Char('q') => return false,
             KeyCode::Char('/') => self.mode = Mode::Filter,
+            KeyCode::Char('p') => self.mode = Mode::Pairs,
             KeyCode::Esc => self.filter.clear(),
             KeyCode::Enter => self.open(),
             KeyCode::Up | KeyCode::Char('k') => self.select(-1),
@@ -308,7 +323,7 @@ mod tests {
         assert!(!press(&mut view, &[KeyCode::Char('q')]));
         assert!(!press(&mut view, &[KeyCode::Enter, KeyCode::Char('q')]));
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        for mode in [Mode::List, Mode::Filter, Mode::Page] {
+        for mode in [Mode::List, Mode::Pairs, Mode::Filter, Mode::Page] {
             view.mode = mode;
             assert!(!view.press(interrupt, 3));
         }
