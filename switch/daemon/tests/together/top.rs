@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::num::NonZero;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -21,6 +21,13 @@ use serde_json::{Value, json};
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Columns of the emulated screen beyond those that the terminal is said to have: they stay empty.
 const BEYOND: u16 = 100;
+
+nix::ioctl_write_ptr_bad!(
+    /// Sets a terminal's size (ioctl_tty(2)).
+    set_size,
+    nix::libc::TIOCSWINSZ,
+    Winsize
+);
 
 /// `memlane top` on a terminal of its own.
 struct Screen {
@@ -63,6 +70,16 @@ impl Screen {
 
     fn text(&self) -> String {
         self.emulator.lock().unwrap().screen().contents()
+    }
+
+    /// Gives the terminal another size, of which the kernel tells the program (SIGWINCH).
+    fn resize(&mut self, width: u16, height: u16) {
+        let (rows, columns) = (NonZero::new(height).unwrap(), NonZero::new(width + BEYOND).unwrap());
+        self.emulator.lock().unwrap().set_size(rows, columns);
+        self.width = width;
+        let size = Winsize { ws_row: height, ws_col: width, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: the request reads a size from a reference.
+        unsafe { set_size(self.terminal.as_raw_fd(), &size) }.unwrap();
     }
 
     fn press(&mut self, keys: &str) {
@@ -185,6 +202,21 @@ fn every_line_fits_the_terminal_and_q_quits() {
             assert!(status.success() && told.is_empty(), "{told}");
         }
     }
+}
+
+#[test]
+fn the_screen_follows_the_size_of_its_terminal() {
+    let (folder, _running) = running(3);
+    let mut screen = Screen::start(folder.path(), &["net.toml"], 80, 24);
+    screen.wait_for(|text| text.contains("port-0002"), "the ports are there");
+    assert!(!screen.text().contains("segment"), "{}", screen.text());
+    screen.resize(200, 50);
+    screen.wait_for(|text| text.contains("segment") && text.contains("state"), "there are columns for all");
+    screen.fits();
+    screen.press("p");
+    screen.wait_for(|text| text.contains("from") && !text.contains("port-0002"), "pairs have a list of their own");
+    screen.press("q");
+    assert!(screen.end().0.success());
 }
 
 #[test]
