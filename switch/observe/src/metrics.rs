@@ -109,9 +109,21 @@ impl Display for Value {
             Self::Whole(value) => write!(f, "{value}"),
             Self::Real(f64::INFINITY) => f.write_str("+Inf"),
             Self::Real(f64::NEG_INFINITY) => f.write_str("-Inf"),
-            // With a decimal point, as OpenMetrics requires for bounds of buckets.
-            Self::Real(value) => write!(f, "{value:?}"),
+            Self::Real(value) => f.write_str(&canonical(value)),
         }
+    }
+}
+
+/// A number as OpenMetrics wants it in bounds of buckets ("Canonical Numbers"): with a decimal point, or with a sign and at least two digits
+/// in the exponent, as 1e-05.
+fn canonical(value: f64) -> String {
+    let text = format!("{value:?}");
+    match text.split_once('e') {
+        Some((mantissa, exponent)) => {
+            let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
+            format!("{mantissa}e{sign}{digits:0>2}")
+        }
+        None => text,
     }
 }
 
@@ -295,6 +307,16 @@ memlane_frame_size_bytes_count{port="a"} 6
         );
         assert!(text.contains("\nmemlane_port_receive_frames_total 0\n"));
         assert!(text.ends_with("\n# EOF\n"));
+    }
+
+    /// From the list of the specification, and beyond it.
+    #[test]
+    fn bounds_are_canonical_numbers() {
+        let numbers =
+            [(0.0, "0.0"), (1.0, "1.0"), (0.1, "0.1"), (1e-5, "1e-05"), (1e-10, "1e-10"), (9000.0, "9000.0"), (1e20, "1e+20")];
+        for (number, text) in numbers {
+            assert_eq!(Value::Real(number).to_string(), text);
+        }
     }
 
     #[test]

@@ -232,10 +232,16 @@ impl EgressQueue {
         self.port.policy.receive.charge(packet.length.into(), frames.into(), now);
         self.receiver.took();
         work.taps.receive(packet, self.key.port);
-        if let Some(waited) = packet.stamp.until(now) {
-            self.port.counters(work.worker.into()).sample(packet.source, waited, now);
-        }
+        self.sample(packet, now, work);
         SendOutcome::Done
+    }
+
+    /// Counts a frame that was placed, or has entered the emulated link, if its latency is measured.
+    #[inline]
+    fn sample(&self, packet: &Packet, now: Cycles, work: &Work) {
+        if let Some(latency) = packet.stamp.until(now) {
+            self.port.counters(work.worker.into()).sample(packet.source, latency, now);
+        }
     }
 
     fn no_room(&mut self, now: Cycles) -> SendOutcome {
@@ -289,6 +295,7 @@ impl EgressQueue {
             }
         }
         self.off_line[1].1 += taken.refused;
+        self.sample(packet, now, work);
         // The sender pays for each segment of its GSO frame.
         packet.segments_done += taken.frames as u16;
         work.work_units += u64::from(taken.frames) * work_units::FRAME + u64::from(packet.length);
