@@ -123,7 +123,9 @@ fn every_frame_is_there_once_at_each_end_with_one_number() {
         assert_eq!(sight[3], "");
     }
     assert_eq!(sights.len(), frames, "one number a frame, and its length with it");
-    assert!(sights.values().all(|sights| sights[..] == [("web", OUTBOUND), ("db", INBOUND)]));
+    // A worker that loses its CPU between a frame's moment and its copy comes late, so their order in the file does not matter.
+    sights.values_mut().for_each(|sights| sights.sort());
+    assert!(sights.values().all(|sights| sights[..] == [("db", INBOUND), ("web", OUTBOUND)]));
 }
 
 #[test]
