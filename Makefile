@@ -17,7 +17,8 @@
 #   make fuzz    every fuzz target for a minute each (FUZZ_SECONDS=60)
 #   make fuzz-corpus  only the committed seeds, without a fuzzer; make test does that too
 #   make xenvmnic  XenVMNIC, the guests' module for Xen, for Debian's kernel: target/xenvmnic/xenvmnic.ko
-#   make package  memlane as .deb and .rpm, a static program, the lab as wheel and .deb: target/package
+#   make package  memlane as .deb and .rpm, the lab as wheel: target/package
+#   make static   memlane as one program without libraries: target/package/build
 #   make test-xen  guests of Xen on memlane and beside it, on the real hypervisor in an emulated PC (a quarter of an hour after make build)
 
 LAB := .venv/bin/memlane-lab
@@ -30,7 +31,7 @@ deps: packages .venv/installed plugin
 
 # Tests need some more packages, which are installed with the others then.
 check test rust-test lab-test guests: TESTS = test
-prove package: TESTS = test prove
+prove package static: TESTS = test prove
 
 .PHONY: packages
 packages:
@@ -118,7 +119,14 @@ package: deps
 	contrib/package/stage $(PACKAGE)/tree $(PACKAGE)/build/release/memlane
 	contrib/package/make $(PACKAGE)/tree $(PACKAGE)
 	lintian --fail-on warning $(PACKAGE)/*.deb
-	ls -l $(PACKAGE)/*.deb $(PACKAGE)/*.rpm
+	.venv/bin/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(PACKAGE) ./lab
+	ls -l $(PACKAGE)/*.deb $(PACKAGE)/*.rpm $(PACKAGE)/*.whl
+
+# One file that runs on any Linux of this architecture.
+.PHONY: static
+static: deps
+	rustup target add $(shell uname -m)-unknown-linux-musl
+	cargo build --release --locked --package memlane --bins --target $(shell uname -m)-unknown-linux-musl --target-dir $(PACKAGE)/build
 
 PROVE_SECONDS ?= 20
 .PHONY: prove

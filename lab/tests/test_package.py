@@ -1,6 +1,7 @@
 """The files of the package memlane are valid (units, pages, completions, profiles), and packages are made of them."""
 
 import gzip
+import json
 import os
 import re
 import shutil
@@ -54,7 +55,7 @@ def root(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("unit", ["memlane@lan.service", "memlane-net@lan.service", "memlane-metrics@lan.socket"])
+@pytest.mark.parametrize("unit", ["memlane@lan.service", "memlane-net@lan.service"])
 def test_units_are_valid(root: Path, unit: str) -> None:
     assert _succeeds("systemd-analyze", "verify", "--man=no", f"--root={root}", root / _UNITS / unit) == ""
 
@@ -153,3 +154,42 @@ def test_the_changelog_is_compressed_without_a_time(tree: Path) -> None:
     page = (tree / "usr/share/doc/memlane/changelog.gz").read_bytes()
     assert page[4:8] == bytes(4)
     assert gzip.decompress(page).startswith(b"# Changelog")
+
+
+_NIXOS = """
+let
+  # As much of nixpkgs as the module asks for.
+  lib = {
+    mkOption = x: x;
+    mkIf = condition: x: if condition then x else { };
+    getExe = package: "${package}/bin/memlane";
+    mapAttrs' = f: set: builtins.listToAttrs (map (name: f name set.${name}) (builtins.attrNames set));
+    types = { package = "package"; bool = "bool"; attrsOf = type: type; submodule = module: module; };
+  };
+  pkgs.formats.toml = _: { type = "toml"; generate = name: value: builtins.toFile name (builtins.toJSON value); };
+  module = import MODULE {
+    inherit lib pkgs;
+    config.services.memlane = {
+      package = "/memlane";
+      networks.lan = { devices = false; settings.port = [{ name = "web"; vhost-user = "/run/memlane/web.sock"; }]; };
+      networks.wan = { devices = true; settings = { }; };
+    };
+  };
+in
+builtins.toJSON (builtins.mapAttrs (_: unit: unit.serviceConfig) module.config.systemd.services)
+"""
+
+
+@pytest.mark.prove
+def test_the_nixos_module_makes_a_service_of_each_network(tmp_path: Path) -> None:
+    (tmp_path / "networks.nix").write_text(_NIXOS.replace("MODULE", str(_TOP / "contrib/nixos/module.nix")))
+    mine = {name: str(tmp_path / name) for name in ("NIX_STATE_DIR", "NIX_STORE_DIR", "NIX_LOG_DIR")}
+    evaluated = ("nix-instantiate", "--eval", "--strict", "--readonly-mode", tmp_path / "networks.nix")
+    done = subprocess.run(evaluated, capture_output=True, text=True, check=False, env={**os.environ, **mine})
+    assert done.returncode == 0, done.stderr
+    services = json.loads(json.loads(done.stdout))
+    assert set(services) == {"memlane-lan", "memlane-wan"}
+    assert services["memlane-lan"]["ExecStart"].startswith("/memlane/bin/memlane up ")
+    assert services["memlane-lan"]["PrivateNetwork"] is True
+    assert services["memlane-wan"]["CapabilityBoundingSet"] == ["CAP_NET_ADMIN"]
+    _succeeds("nix-instantiate", "--parse", _TOP / "contrib/nixos/flake.nix")
