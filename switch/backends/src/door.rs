@@ -27,7 +27,7 @@ const GRACE: u8 = 50;
 /// End of a session in the log.
 const REPLACED: &str = "another front end replaces it";
 
-/// Fate of a second front end that connects while the port has one (configuration key `second`).
+/// Treatment of a second front end that connects while the port has one (configuration key `second`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Second {

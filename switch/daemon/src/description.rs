@@ -295,12 +295,8 @@ mod tests {
         bytes[8] = 2;
         let told = Message::decode(&bytes).unwrap_err();
         assert!(told == FormatError::Version(2) && told.to_string().contains("restart the network instead"), "{told}");
-        let wrong = [
-            r#"{"prepared":{"more":1}}"#,
-            r#"{"hello":{"state":null,"more":1}}"#,
-            r#"{"later":{}}"#,
-            r#"{"go":[{"totals":{},"quarantines":0}]}"#,
-        ];
+        let wrong =
+            [r#"{"prepared":{"more":1}}"#, r#"{"hello":{"state":null,"more":1}}"#, r#"{"later":{}}"#, r#"{"go":[{"totals":{}}]}"#];
         for text in wrong {
             assert!(serde_json::from_str::<Message>(text).is_err(), "{text}");
         }

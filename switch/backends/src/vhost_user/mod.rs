@@ -43,6 +43,6 @@ pub struct DeviceSettings {
     pub receive_offloads: bool,
     /// Queue pairs offered to guests whose front end does not limit them itself.
     pub pairs: u16,
-    /// Fate of a second front end (configuration key `second`).
+    /// Treatment of a second front end (configuration key `second`).
     pub second: Second,
 }

@@ -85,7 +85,7 @@ pub struct PortConfig {
     pub queues: u16,
     /// Access rights of its socket.
     pub access: Access,
-    /// Fate of a second front end at its socket.
+    /// Treatment of a second front end at its socket.
     pub second: Second,
     /// Its back end.
     pub kind: PortKind,
@@ -181,7 +181,8 @@ impl PortKind {
     /// File descriptors of a port of this kind from its start to its end; connections of its front ends take others.
     pub fn descriptors(&self) -> u64 {
         match self {
-            Self::VhostUser { .. } => 2,
+            // Its socket, and the bells of its thread: to end, and to stand still for a takeover.
+            Self::VhostUser { .. } => 3,
             Self::Tap { .. } => 9,
             Self::Stream { .. } | Self::Passt(_) => 4,
             // Event channels of a few queues.

@@ -64,7 +64,7 @@ impl Worker {
         }
     }
 
-    /// Interrupts all drivers once: an interrupt that another process owed them may be missing.
+    /// Interrupts all drivers once: one that another process has not sent may be missing.
     pub fn interrupt_drivers(&mut self) {
         let sources = self.sources.iter().map(|(_, source)| (source.key.port, source.feed.ring()));
         let egress = self.egress.iter().map(|(_, queue)| (queue.key.port, queue.ring()));
