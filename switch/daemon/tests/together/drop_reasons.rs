@@ -244,6 +244,7 @@ fn absent_pages(reason: DropReason) -> Scene {
 }
 
 /// A network in which a frame was dropped for `reason`.
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn provoked(reason: DropReason) -> Scene {
     use DropReason as R;
     let offload = |flags, gso, start: u16| {
