@@ -21,6 +21,15 @@ pub mod table;
 #[path = "../../virtq/src/watchdog/stopwatch.rs"]
 pub mod stopwatch;
 
+// The table names the switch's crate of reports.
+extern crate self as memlane_model;
+
+/// As the switch has it.
+pub mod loop_report {
+    /// Seconds for which an address that moved too often is held at one port.
+    pub const HOLD: u32 = 10;
+}
+
 /// As the switch has it.
 pub mod time {
     /// A moment or a span.
