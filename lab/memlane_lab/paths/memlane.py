@@ -14,7 +14,7 @@ import tomli_w
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.wait import until
 from memlane_lab.guests import KINDS
-from memlane_lab.host import network, procfs, rust
+from memlane_lab.host import network, rust
 from memlane_lab.host.ports import Device, Endpoint, GuestKind, Port, Uplink, VhostUser
 from memlane_lab.host.process import HostProcess
 from memlane_lab.host.session import Session
@@ -102,8 +102,7 @@ class Memlane(NetworkPath):
 
         def listening() -> bool:
             daemon.check()
-            control = procfs.listens(daemon.pid, self._control)
-            return control and all(self._is_there(port, daemon) for port in self._ports)
+            return self._answers(daemon) and all(self._is_there(port) for port in self._ports)
 
         until(listening, timeout=10, what="memlane's ports to appear")
 
@@ -126,10 +125,20 @@ class Memlane(NetworkPath):
         self._daemon = self.session.start("memlane", [binary, "up", *options, self._file])
         return self._daemon
 
-    def _is_there(self, port: Port, daemon: HostProcess) -> bool:
+    def _answers(self, daemon: HostProcess) -> bool:
+        """Whether this daemon answers at the control socket, which it opens after those of its ports.
+
+        `/proc/net/unix` does not tell: a socket that replaces that of a daemon that was killed has another path there.
+        """
+        try:
+            return bool(Memlane.report(self)["pid"] == daemon.pid)
+        except LabError:
+            return False
+
+    def _is_there(self, port: Port) -> bool:
         if KINDS[port.kind].takes_devices:
             return network.exists(self.session.link_name(port.name), namespace=None)
-        return procfs.listens(daemon.pid, self._socket(port))
+        return self._socket(port).is_socket()
 
     def report(self) -> dict[str, Any]:
         """The report from the daemon's control socket (`memlane status --json` prints the same)."""

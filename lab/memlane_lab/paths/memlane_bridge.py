@@ -12,9 +12,8 @@ import tomli_w
 
 from memlane_lab.common.errors import NotAvailable
 from memlane_lab.guests import KINDS
-from memlane_lab.host import network, procfs
+from memlane_lab.host import network
 from memlane_lab.host.ports import Device, Endpoint, GuestKind, Port, VhostUser
-from memlane_lab.host.process import HostProcess
 from memlane_lab.paths.memlane import Memlane
 
 _BRIDGE = "bridge"
@@ -72,11 +71,10 @@ class MemlaneBridge(Memlane):
             network.limit(device, port.receive_rate, namespace=place)
         return endpoint
 
-    def _is_there(self, port: Port, daemon: HostProcess) -> bool:
+    def _is_there(self, port: Port) -> bool:
         if KINDS[port.kind].takes_devices:
             return True
-        tap = network.exists(self.session.link_name(port.name), namespace=None)
-        return tap and procfs.listens(daemon.pid, self._socket(port))
+        return network.exists(self.session.link_name(port.name), namespace=None) and self._socket(port).is_socket()
 
     def counters(self) -> dict[str, dict[str, int]]:
         """The daemon's counters of each guest's own port."""

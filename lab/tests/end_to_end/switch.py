@@ -80,10 +80,10 @@ class Switch(Memlane):
     def _connects(self, port: Port) -> bool:
         return bool(self._stated[port.name].get("connect", False))
 
-    def _is_there(self, port: Port, daemon: HostProcess) -> bool:
+    def _is_there(self, port: Port) -> bool:
         if port.kind is GuestKind.NETNS:
             return network.exists(port.name, namespace=self._namespaces[port.name])
-        return self._connects(port) or super()._is_there(port, daemon)
+        return self._connects(port) or super()._is_there(port)
 
     @property
     def file(self) -> Path:
