@@ -89,6 +89,6 @@ def test_what_is_not_there_is_said(arguments: list[str], told: str) -> None:
 def test_the_demo_shows_both_paths_and_their_ratio(tmp_path: Path) -> None:
     done = _lab("demo", "--guest", "uml", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
-    for word in ("bridge", "memlane", "Gbit/s", "µs", " x ", "report.html"):
+    for word in ("bridge", "memlane", "Gbit/s", "µs", " x\n", "report.html"):
         assert word in done.stdout
     assert (tmp_path / "out" / "report.html").stat().st_size > 1_000_000
