@@ -101,10 +101,9 @@ fn bind_new(path: &Path, mode: u32) -> io::Result<Listener> {
 /// Binds a listening socket at `path`, in place of the stale file `left`.
 fn replace_left(path: &Path, left: &Metadata, mode: u32) -> io::Result<Listener> {
     let beside = path.with_file_name(format!(".{}", std::process::id()));
-    let _ = std::fs::remove_file(&beside);
     let new = match bind_new(&beside, mode) {
         Ok(new) => new,
-        // The path beside it may be too long for a socket's address, though its own is not.
+        // The path beside it may be too long for a socket's address, though its own is not; or a file is there, which is left alone.
         Err(_) => {
             remove_left(path, left)?;
             return bind_new(path, mode);
