@@ -99,7 +99,10 @@ def processes() -> Iterator[Stat]:
 
 
 def listens(pid: int, socket: Path) -> bool:
-    """Whether a process in that network namespace listens on a Unix socket (a dead socket file does not)."""
+    """Whether a process in that network namespace listens on a Unix socket bound there (a dead socket file does not).
+
+    A socket that was bound elsewhere and renamed, as memlane replaces a stale one, is not found.
+    """
     accepting = 1 << 16  # __SO_ACCEPTCON in the flags of /proc/net/unix
     try:
         rows = [line.split() for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]]
