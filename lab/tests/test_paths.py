@@ -146,7 +146,7 @@ def test_a_guest_refuses_what_it_cannot_be_plugged_into(session: Session) -> Non
 
 
 FAKE_SWITCH = """#!/usr/bin/env python3
-import signal, socket, sys, tomllib
+import json, os, socket, sys, tomllib
 assert sys.argv[1] == "up", sys.argv
 with open(sys.argv[2], "rb") as file:
     network = tomllib.load(file)
@@ -161,13 +161,18 @@ for port in network["port"]:
 kept.append(socket.socket(socket.AF_UNIX))
 kept[-1].bind(network["control"])
 kept[-1].listen()
-signal.pause()
+report = json.dumps({"pid": os.getpid()})
+while True:
+    client, _ = kept[-1].accept()
+    with client:
+        client.recv(4096)
+        client.sendall(f"HTTP/1.0 200 OK\\r\\n\\r\\n{report}".encode())
 """
 
 
 @pytest.fixture
 def fake_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program with memlane's command line that only listens."""
+    """A program with memlane's command line that only listens, and tells its process identifier."""
     switch = tmp_path / "memlane"
     switch.write_text(FAKE_SWITCH)
     switch.chmod(0o755)

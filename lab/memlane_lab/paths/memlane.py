@@ -142,8 +142,9 @@ class Memlane(NetworkPath):
 
     def report(self) -> dict[str, Any]:
         """The report from the daemon's control socket (`memlane status --json` prints the same)."""
-        connection = http.client.HTTPConnection("memlane", timeout=10)
+        connection = http.client.HTTPConnection("memlane")
         connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(10)  # a timeout of the connection would not reach a socket that it did not make
         try:
             with closing(connection):
                 connection.sock.connect(str(self._control))
