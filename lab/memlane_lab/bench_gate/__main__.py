@@ -11,7 +11,8 @@ from memlane_lab.common.errors import LabError
 from memlane_lab.common.progress import bar, say, tell
 from memlane_lab.statistics.stats import FEWEST
 
-ROUNDS = 10
+ROUNDS = 40
+"""Many short rounds: what disturbs both sides of a shared machine changes between rounds, not within one."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("commit", help="the commit to compare with, as git names it")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"runs of each side (default: {ROUNDS})")
     parser.add_argument("--percent", type=float, default=2.0, help="largest tolerated slowdown of a row (default: 2)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of one measurement (default: 1)")
+    parser.add_argument("--seconds", type=float, default=0.25, help="length of one measurement (default: 0.25)")
     step = parser.add_mutually_exclusive_group()
     step.add_argument("--build", action="store_true", help="only build both sides")
     step.add_argument("--built", action="store_true", help="run the programs that --build has built")
