@@ -201,3 +201,17 @@ def test_a_readme_of_more_than_700_words_fails(page: Path) -> None:
     told = pages(page.parents[1])
     assert told.returncode == 1
     assert "README.md is longer than 700 words" in told.stderr
+
+
+@pytest.mark.parametrize("term", ["backpressure", "interrupt coalescing", "FDB aging", "head-of-line blocking"])
+def test_a_newcomer_finds_the_code_and_the_page_by_the_fields_word(term: str) -> None:
+    wanted = re.compile(term.replace(" ", r"[\s*]+(?://!\s*)?"), re.IGNORECASE)
+    heads = (
+        "\n".join(line for line in path.read_text().splitlines() if line.startswith("//!"))
+        for path in (TOP / "switch").glob("*/src/**/*.rs")
+    )
+    assert any(wanted.search(head) for head in heads), "the head of a module"
+    explained = [path for path in (TOP / "docs/explanation").glob("*.md") if wanted.search(path.read_text())]
+    decided = [path for path in (TOP / "docs/adr").glob("*.md") if wanted.search(path.read_text())]
+    assert explained or decided, "a page"
+    assert wanted.search((TOP / "docs/glossary.md").read_text()), "the glossary"
