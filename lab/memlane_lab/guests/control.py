@@ -84,14 +84,6 @@ class _Request:
             self.changed.wait_for(lambda: len(self.merged) > length or self.ended)
             return self.ended
 
-    def take_output(self) -> bytes:
-        """Takes the standard output since the last call."""
-        with self.changed:
-            piece = bytes(self.stdout)
-            self.stdout.clear()
-            self.merged.clear()
-            return piece
-
     def take(self, kind: Kind, payload: bytes) -> None:
         with self.changed:
             match kind:
@@ -171,14 +163,6 @@ class Running:
             piece = bytes(self._request.merged[taken:])
             taken += len(piece)
             yield decoder.decode(piece, final=ended)
-
-    def follow_bytes(self) -> Iterator[bytes]:
-        """Yields its standard output, as it comes, until its end; yielded bytes are forgotten."""
-        ended = False
-        while not ended:
-            ended = self._request.wait_for_more(0)
-            if piece := self._request.take_output():
-                yield piece
 
     def write(self, data: bytes) -> None:
         """Gives it bytes on its standard input."""

@@ -310,10 +310,11 @@ def capture(
     count: Annotated[int | None, typer.Option("-c", min=1, help="end after so many frames")] = None,
     name: NameOption = None,
 ) -> None:
-    """Capture the packets of a link, as pcapng, until Ctrl-C: topo capture r3-r4 | tcpdump -r -."""
-    called = running.which(name)
-    frames = capturing.capture(called, where, " ".join(what or ()), write, count)
-    say(f"{frames} frames captured")
+    """Capture the packets of a link until Ctrl-C, by this machine: topo capture r3-r4 | tcpdump -r -.
+
+    Links of memlane are captured by `memlane capture` (pcapng, dropped frames with their reasons), others by tcpdump.
+    """
+    capturing.capture(running.which(name), where, " ".join(what or ()), write, count)
 
 
 @app.command()

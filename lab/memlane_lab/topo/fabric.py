@@ -63,6 +63,13 @@ class Fabric(ABC):
     def ports(self) -> dict[str, Any]:
         """By port, its counters, in the words of `memlane status`."""
 
+    @abstractmethod
+    def capture(self, end: Interface, write: str, what: str, count: int | None) -> list[str]:
+        """The command that captures frames at an end into the file `write` ("-": standard output), on this machine.
+
+        Only those that the filter `what` selects, and no more than `count`.
+        """
+
     def host_device(self, end: Interface) -> str:
         """The name of this machine's end of a link."""
         return self.session.link_name(f"h{end.link}")
@@ -83,6 +90,20 @@ class Fabric(ABC):
         if len(found) > 1:
             raise LabError(f"several links join {first} and {second}: name the interface, as {first}:net0")
         return found[0]
+
+    def end(self, where: str) -> Interface:
+        """The end at which a link is looked at: "r3-r4" is r3's, "r3:net1" itself."""
+        for link, (first, second) in zip(self.links, self.plan.ends, strict=True):
+            called = {
+                f"{second.node}-{first.node}": second,
+                f"{first.node}-{second.node}": first,
+                link.name: first,
+                f"{first.node}:{first.name}": first,
+                f"{second.node}:{second.name}": second,
+            }
+            if where in called:
+                return called[where]
+        raise LabError(f"there is no link {where}; name one as r3-r4, or an end of it as r3:net1")
 
     def _joins(self, number: int, first: str, second: str) -> bool:
         ends = self.plan.ends[number]

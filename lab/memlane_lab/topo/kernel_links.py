@@ -39,6 +39,21 @@ class _KernelLinks(Fabric):
             namespace, device = self._seen(end)
             network.change(namespace, f"link set dev {device} {self._state(end, up=link.up)}")
 
+    def capture(self, end: Interface, write: str, what: str, count: int | None) -> list[str]:
+        """By tcpdump of this machine, at the device that the switch or the node has."""
+        namespace, device = self._seen(end)
+        command = [
+            *network.enter(namespace),
+            "tcpdump",
+            "-Z",
+            "root",
+            "--time-stamp-precision=nano",
+            "-U",
+            "-i",
+            device,
+        ]
+        return [*command, "-w", write, *(("-c", str(count)) if count else ()), *what.split()]
+
     def _state(self, end: Interface, *, up: bool) -> str:  # noqa: ARG002
         """How `ip link set` tells an end's device whether its link is up."""
         return "up" if up else "down"

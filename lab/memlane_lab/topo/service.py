@@ -169,23 +169,10 @@ class Service:
         yield {"name": link.name, "up": link.up, "impairment": str(link.impairment)}
 
     def _do_capture(
-        self, connection: "Connection[Any, Any]", node: str, interface: str, what: str
+        self, _connection: "Connection[Any, Any]", where: str, write: str, what: str, count: int | None
     ) -> Iterator[Message]:
-        exact = "--time-stamp-precision=nano"
-        command = ["tcpdump", "-Z", "root", "-i", interface, exact, "-U", "-w", "-", "-s", "0", *what.split()]
-        process = self._net[node].spawn(command)
-
-        def watch() -> None:
-            with suppress(OSError, EOFError):
-                connection.recv_bytes()
-            with suppress(LabError):
-                process.signal(2)
-
-        threading.Thread(target=watch, daemon=True).start()
-        for piece in process.follow_bytes():
-            yield {"data": base64.b64encode(piece).decode()}
-        result = process.wait()
-        yield {"status": result.status, "stderr": result.stderr}
+        fabric = self._net.switch
+        yield {"command": fabric.capture(fabric.end(where), write, what, count)}
 
     def _do_down(self, connection: "Connection[Any, Any]") -> Iterator[Message]:
         self.asked_down.set()

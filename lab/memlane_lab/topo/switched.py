@@ -99,6 +99,11 @@ class Switched(Fabric):
     def ports(self) -> dict[str, Any]:
         return {port["name"]: port for port in self._ask("GET", "/v1/network")["ports"]}
 
+    def capture(self, end: Interface, write: str, what: str, count: int | None) -> list[str]:
+        """By memlane: sent frames before the link, received ones after it, dropped ones with the reason."""
+        options = [*(("-f", what) if what else ()), *(("-c", str(count)) if count else ())]
+        return [str(memlane.program()), "capture", str(self.file), end.port, "-w", write, *options]
+
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         if self._daemon is None:
             raise LabError("memlane has not been started")

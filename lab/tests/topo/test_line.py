@@ -13,11 +13,13 @@ import sys
 import termios
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scapy.utils import RawPcapNgReader
+from scapy.utils import RawPcapNgReader, RawPcapReader
 
 from memlane_lab import topo
 from memlane_lab.common.errors import LabError
@@ -89,9 +91,12 @@ def test_other_protocols_route_too(protocol: str) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="bridges and namespaces need root")
 @pytest.mark.parametrize(("over", "kind"), [("bridge", "uml"), ("bridge", "netns"), ("veth", "netns")])
-def test_links_of_what_linux_has_carry_frames_and_go_up_and_down(over: str, kind: str) -> None:
+def test_links_of_what_linux_has_carry_frames_and_go_up_and_down(over: str, kind: str, tmp_path: Path) -> None:
     with topo.up("line", 3, settings=Settings(node={"kind": kind}, over=over, routing={"protocols": ["ospf"]})) as net:
-        assert net["r1"].run("ping -c 3 -i 0.1 -W 5 r3").status == 0
+        with _capturing("r2-r1", "icmp", "-c", "6", file=tmp_path / "captured") as capture:
+            assert net["r1"].run("ping -c 3 -i 0.1 -W 5 r3").status == 0
+            assert capture.wait(timeout=60) == 0
+        assert len(list(RawPcapReader(str(tmp_path / "captured")))) == 6
         link = status.of(net, memory=False)["links"][0]
         assert min(link["frames"]) >= 3
         assert min(link["bytes"]) >= 3 * 98
@@ -126,7 +131,10 @@ def test_namespaces_and_machines_talk_to_each_other_and_to_the_host(tmp_path: Pa
     )
     with topo.up(file) as net:
         assert net["n1"].run("ping -c 1 -W 5 u1").status == 0
-        assert net["u1"].run("ping -c 1 -W 5 10.64.0.3").status == 0, "the host's end of its link"
+        captured = tmp_path / "captured"
+        with _capturing("host-u1", "icmp", "-c", "2", file=captured) as capture:
+            assert net["u1"].run("ping -c 1 -W 5 10.64.0.3").status == 0, "the host's end of its link"
+            assert "2 frames captured" in capture.communicate(timeout=60)[1]
 
 
 def test_commands_find_a_topology_that_stays_up(quick: Path, tmp_path: Path) -> None:
@@ -146,7 +154,8 @@ def test_commands_find_a_topology_that_stays_up(quick: Path, tmp_path: Path) -> 
         _a_terminal_follows_its_window("b")
         assert "down" in _topo("link", "a", "b", "--down").stdout
         assert "there is no link between a and c" in _topo("link", "a", "c", status=2).stderr
-        assert "No space left" in _topo("capture", "a-b", "-c", "1", "-w", "/dev/full", status=2).stderr
+        assert "No space left" in _topo("capture", "a-b", "-c", "1", "-w", "/dev/full", status=1).stderr
+        assert "there is no link a-c" in _topo("capture", "a-c", status=2).stderr
         _topo("graph", "-w", str(tmp_path / "page.html"))
         assert '"a-b"' in (tmp_path / "page.html").read_text()
         _the_page_is_served("a-b")
@@ -161,9 +170,7 @@ def test_a_captures_times_are_those_of_the_links_delay(quick: Path, tmp_path: Pa
     _topo("up", str(quick), "--no-wait")
     try:
         _topo("exec", "a", "--", "ping -c 1 -W 20 b")  # addresses are resolved now
-        command = [sys.executable, "-m", "memlane_lab", "topo", "capture", "a-b", "icmp", "-c", "4", "-w", str(file)]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as capture:
-            until(lambda: file.exists() and file.stat().st_size > 0, timeout=60, what="the capture to begin")
+        with _capturing("a-b", "icmp", "-c", "4", file=file) as capture:
             said = _topo("exec", "a", "--", "ping -c 2 -i 0.3 -W 20 b").stdout
             assert "4 frames captured" in capture.communicate(timeout=60)[1]
     finally:
@@ -174,6 +181,15 @@ def test_a_captures_times_are_those_of_the_links_delay(quick: Path, tmp_path: Pa
     for sent, answered, told in zip(times[::2], times[1::2], rounds, strict=True):
         assert 0.08 <= answered - sent <= told + 0.001, "the link holds a frame for 40 ms in each direction"
     assert 0.25 < times[2] - times[0] < 20
+
+
+@contextmanager
+def _capturing(*arguments: str, file: Path) -> "Iterator[subprocess.Popen[str]]":
+    """A capture into `file` that has begun, and ends by itself."""
+    command = [sys.executable, "-m", "memlane_lab", "topo", "capture", *arguments, "-w", str(file)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as capture:
+        until(lambda: file.exists() and file.stat().st_size > 0, timeout=60, what="the capture to begin")
+        yield capture
 
 
 _CLAB = """name: small
