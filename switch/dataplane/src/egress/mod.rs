@@ -186,6 +186,45 @@ pub(crate) struct Egress {
     now: Cycles,
 }
 
+/// The copies of a flooded frame.
+struct FloodCopies {
+    /// Length of the frame with the tag that it came with.
+    length: u32,
+    /// The frame with another tag, for receivers that need it: all need the same.
+    retagged: Option<Packet>,
+    /// Whether a copy may be expensive: of a large or GSO frame, or one that met slow page faults.
+    costly: bool,
+    /// Work units of the worker from which on expensive copies are enqueued instead of made.
+    enough: u64,
+}
+
+impl FloodCopies {
+    fn new(packet: &Packet, work_units: u64) -> Self {
+        Self {
+            length: packet.length,
+            retagged: None,
+            costly: packet.length > QUANTUM || !packet.header.is_plain(),
+            enough: work_units + work_units::TURN,
+        }
+    }
+
+    fn are_expensive(&self, work_units: u64) -> bool {
+        self.costly && work_units >= self.enough
+    }
+
+    /// The frame for a receiver with this `passage`; `None` if it cannot have the tag that it needs.
+    fn of<'a>(&'a mut self, packet: &'a mut Packet, passage: Passage) -> Option<&'a mut Packet> {
+        let Passage::Retagged(change) = passage else { return Some(packet) };
+        let retagged = self.retagged.get_or_insert_with(|| packet.clone());
+        (retagged.length != self.length || retagged.retag(change)).then_some(retagged)
+    }
+
+    /// A copy was not made. Slow page faults are bounded like large frames.
+    fn dropped(&mut self, reason: DropReason) {
+        self.costly |= matches!(reason, DropReason::SenderMemory | DropReason::ReceiverMemory);
+    }
+}
+
 impl Egress {
     pub(crate) fn new(worker: u8, settings: &Settings) -> Self {
         Self {
@@ -479,11 +518,7 @@ impl Egress {
         passage: impl Fn(PortId) -> Passage,
         mut missed: impl FnMut(PortId, DropReason),
     ) -> u16 {
-        let (mut held, length) = (0, packet.length);
-        // The frame with another tag, for receivers that need it: all need the same.
-        let mut retagged: Option<Packet> = None;
-        let enough = self.work.work_units + work_units::TURN;
-        let mut costly = packet.length > QUANTUM || !packet.header.is_plain();
+        let (mut held, mut copies) = (0, FloodCopies::new(packet, self.work.work_units));
         for &port in ports {
             if port == packet.source {
                 continue;
@@ -492,18 +527,9 @@ impl Egress {
             if passage == Passage::None {
                 continue;
             }
-            let waits = costly && self.work.work_units >= enough;
+            let waits = copies.are_expensive(self.work.work_units);
             let Some(entry) = self.route(port, packet).filter(|entry| entry.worker == self.worker) else { continue };
-            let packet = match passage {
-                Passage::Retagged(change) => {
-                    let packet = retagged.get_or_insert_with(|| packet.clone());
-                    if packet.length == length && !packet.retag(change) {
-                        continue;
-                    }
-                    packet
-                }
-                Passage::Same | Passage::None => &mut *packet,
-            };
+            let Some(packet) = copies.of(packet, passage) else { continue };
             packet.segments_done = 0;
             let offered = if waits {
                 self.wait(entry.slot, packet, &mut Flooded)
@@ -516,8 +542,7 @@ impl Egress {
                 Offered::Blocked => missed(port, DropReason::FloodNoRoom),
                 Offered::Dropped(reason) => {
                     self.work.taps.dropped(packet, port, reason);
-                    // Slow page faults are bounded like large frames.
-                    costly |= matches!(reason, DropReason::SenderMemory | DropReason::ReceiverMemory);
+                    copies.dropped(reason);
                     missed(port, reason);
                 }
             }

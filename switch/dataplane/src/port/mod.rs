@@ -181,10 +181,10 @@ const MESSAGES: u64 = 100;
 /// Longest delay of one control operation.
 const MOST_PAUSE: Duration = Duration::from_millis(10);
 
-impl Port {
-    /// A port of `segment` that waits for its front end, with these limits.
-    pub fn new(id: PortId, name: &str, segment: &Arc<Segment>, limits: &PortLimits, shared: &Shared) -> Arc<Self> {
-        let inner = Inner {
+impl Inner {
+    /// Of a port that waits for its first front end.
+    fn new() -> Self {
+        Self {
             state: PortState::Waiting,
             link: None,
             offer: Offer::default(),
@@ -200,7 +200,13 @@ impl Port {
             log: None,
             bases: HashMap::new(),
             errors: HashMap::new(),
-        };
+        }
+    }
+}
+
+impl Port {
+    /// A port of `segment` that waits for its front end, with these limits.
+    pub fn new(id: PortId, name: &str, segment: &Arc<Segment>, limits: &PortLimits, shared: &Shared) -> Arc<Self> {
         let control_rate = Limiter::default();
         let descriptors = Account::with_floor(&shared.descriptors.budget, USUAL);
         control_rate.set(&Limit { packets: Some(CONTROL_OPERATIONS), burst_ms: Some(1000), ..Limit::default() });
@@ -214,11 +220,7 @@ impl Port {
             name: name.into(),
             segment: Arc::clone(segment),
             policy,
-            mapped: Quota {
-                bytes: Account::new(&shared.guest_memory),
-                mappings: Account::new(&shared.mappings),
-                descriptors: Arc::clone(&descriptors),
-            },
+            mapped: Self::memory_quota(shared, &descriptors),
             descriptors,
             foreign: Arc::clone(&shared.foreign),
             breaker: Arc::default(),
@@ -236,11 +238,20 @@ impl Port {
             states: EventLog::new(EVENTS),
             conversation: EventLog::new(MESSAGES),
             paid: AtomicU64::new(0),
-            inner: Mutex::new(inner),
+            inner: Mutex::new(Inner::new()),
             rings: Mutex::default(),
             stopping: Mutex::default(),
             present: RwLock::new(true),
         })
+    }
+
+    /// What the port may map of its guest's memory.
+    fn memory_quota(shared: &Shared, descriptors: &Arc<Account>) -> Quota {
+        Quota {
+            bytes: Account::new(&shared.guest_memory),
+            mappings: Account::new(&shared.mappings),
+            descriptors: Arc::clone(descriptors),
+        }
     }
 
     /// So many ports of one segment, for benches, fuzzers and tests, which drive workers themselves.
