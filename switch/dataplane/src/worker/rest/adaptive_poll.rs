@@ -2,7 +2,8 @@
 //!
 //! A wake-up costs more than a frame, and on an idle CPU it costs tens of microseconds. So while pauses are short and the machine
 //! has a CPU to spare, a worker polls through them instead of sleeping in epoll. It yields regularly, so that another task that
-//! needs the same CPU gets it at once.
+//! needs the same CPU gets it at once: every few microseconds, and after each empty poll iteration where a yield shows that
+//! another task ran.
 
 use memlane_model::load::running_tasks;
 
@@ -18,6 +19,8 @@ pub(super) struct AdaptivePoll {
     asked_at: Cycles,
     idle_cpu: bool,
     yield_every: Cycles,
+    /// The last yield took longer than the interval: other tasks want this CPU.
+    contended: bool,
     /// CPUs of the machine.
     cpus: usize,
 }
@@ -26,7 +29,8 @@ impl AdaptivePoll {
     /// To be made before the worker is bound to a CPU, for the machine's CPUs are counted here.
     pub(super) fn new() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { span: 0, yielded_at: 0, asked_at: 0, idle_cpu: false, yield_every: in_cycles(YIELD_INTERVAL), cpus }
+        let yield_every = in_cycles(YIELD_INTERVAL);
+        Self { span: 0, yielded_at: 0, asked_at: 0, idle_cpu: false, yield_every, contended: false, cpus }
     }
 
     /// Polls on without work since `busy_at`, and yields the CPU now and then; false if the worker is to sleep instead.
@@ -35,9 +39,10 @@ impl AdaptivePoll {
         if now.wrapping_sub(busy_at) >= self.span {
             return false;
         }
-        if now.wrapping_sub(self.yielded_at) > self.yield_every {
+        if self.contended || now.wrapping_sub(self.yielded_at) > self.yield_every {
             std::thread::yield_now();
             self.yielded_at = cycles();
+            self.contended = self.yielded_at.wrapping_sub(now) > self.yield_every;
         }
         true
     }
