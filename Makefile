@@ -98,7 +98,7 @@ xenvmnic: deps
 xenvmnic-test: deps
 	xen/xenvmnic/tests/run target/xenvmnic/tests
 
-# REV=COMMIT: the one to compare with. ROUNDS=20 tells more where 10 leave a row undecided. Root, for the TAP row's namespace.
+# REV=COMMIT: the one to compare with. ROUNDS=100 ONLY='a row' tells more where 40 leave it undecided. Root, for the TAP row's namespace.
 .PHONY: bench bench-gate
 bench-gate: deps
 	.venv/bin/python -m memlane_lab.bench_gate --build $(or $(REV),$(error make bench-gate REV=COMMIT: which commit?))

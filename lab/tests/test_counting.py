@@ -215,6 +215,7 @@ def test_machines_end_with_their_sampler(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.real
+@pytest.mark.prove
 def test_two_boots_agree_to_the_instruction(tmp_path: Path) -> None:
     flows = [Flow("tcp", 65536, 4), Flow("udp", 1400, 8, 4)]
 

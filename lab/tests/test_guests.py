@@ -125,7 +125,7 @@ def test_guests_talk_through_a_vhost_user_switch(session: Session, kinds: tuple[
     assert tcp_throughput(pair, 0, 1) > 10e6
 
 
-@pytest.mark.parametrize("kind", [UML, TCG])
+@pytest.mark.parametrize("kind", [UML, pytest.param(TCG, marks=pytest.mark.prove)])
 def test_guests_survive_their_switch(session: Session, kind: GuestKind) -> None:
     """The switch dies and comes back; a guest reboots itself; a guest crashes and boots: each time they talk again."""
     switch = Testpmd(session)

@@ -45,7 +45,7 @@ def test_it_answers_pings(session: Session, build: Builder, connect: bool) -> No
     lan.ping(0, _ECHO)
 
 
-@pytest.mark.parametrize(("queues", "stated"), [(2, 2), (2, 1)])
+@pytest.mark.parametrize(("queues", "stated"), [(2, 2), pytest.param(2, 1, marks=pytest.mark.prove)])
 def test_it_joins_two_segments(session: Session, build: Builder, queues: int, stated: int) -> None:
     """Like a cable. It takes no offloads: the switch cuts and sums for it the frames of guests.
 

@@ -164,7 +164,9 @@ class _Checked:
         self._fetch.finish(240)
 
 
-@pytest.mark.parametrize("how", [_live, _save], ids=["live", "saved"])
+@pytest.mark.parametrize(
+    "how", [pytest.param(_live, id="live"), pytest.param(_save, id="saved", marks=pytest.mark.prove)]
+)
 def test_a_guest_goes_on_at_another_memlane(
     build: Builder, how: Callable[..., None], record_property: Callable[[str, object], None]
 ) -> None:

@@ -82,8 +82,8 @@ def test_a_file_arrives_at_a_guest_that_lacks(lacking: Lan, lack: features.Lack)
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        ("guest-checksum", "host-checksum"),
-        ("mergeable-guest-tso", "event-index"),
+        pytest.param("guest-checksum", "host-checksum", marks=pytest.mark.prove),
+        pytest.param("mergeable-guest-tso", "event-index", marks=pytest.mark.prove),
         ("everything", "everything"),
     ],
 )
