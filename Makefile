@@ -13,6 +13,7 @@
 #   make docs-words  the words of each hand-written page, against the aim
 #   make deny    licences, known vulnerabilities, sources and duplicates of the crates
 #   make bench   criterion benches of ring, table and worker, and memlane against the kernel's bridge
+#   make ablation  memlane without one idea at a time, for the lab's experiment what_each_idea_is_worth: target/ablation
 #   make bench-gate REV=COMMIT  is this tree slower than COMMIT? Exit code 1 if a row is, 3 if the rounds do not tell
 #   make fuzz    every fuzz target for a minute each (FUZZ_SECONDS=60)
 #   make fuzz-corpus  only the committed seeds, without a fuzzer; make test does that too
@@ -103,6 +104,11 @@ xenvmnic-test: deps
 bench-gate: deps
 	.venv/bin/python -m memlane_lab.bench_gate --build $(or $(REV),$(error make bench-gate REV=COMMIT: which commit?))
 	$(AS_ROOT) .venv/bin/python -m memlane_lab.bench_gate --built $(REV) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only '$(ONLY)')
+
+# ABLATIONS="as-it-is copy-warm" builds only those.
+.PHONY: ablation
+ablation: deps
+	switch/ablation $(ABLATIONS)
 
 bench: build
 	cargo bench --quiet --locked --package memlane --bench '*'
@@ -198,6 +204,7 @@ rust-lint: formats clippy
 
 clippy:
 	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+	cargo check --quiet --locked --package memlane --features "$$(switch/ablation --features)"
 	$(foreach crate,$(APART),cargo clippy --quiet --locked --all-targets --target-dir $(TARGET) --manifest-path $(crate)/Cargo.toml -- -D warnings &&) true
 
 # What the lab's tests boot and run.

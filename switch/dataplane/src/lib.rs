@@ -19,7 +19,9 @@
 #![warn(unreachable_pub)]
 
 pub(crate) use memlane_model::{descriptors, host_memory, journal};
-pub(crate) use memlane_virtq::{budget, frame, in_flight, memory, notification, offload, packet, ring, threshold, time, watchdog};
+pub(crate) use memlane_virtq::{
+    ablation, budget, frame, in_flight, memory, notification, offload, packet, ring, threshold, time, watchdog,
+};
 
 pub mod cpu_time;
 pub mod egress;

@@ -8,6 +8,7 @@
 pub(crate) mod identity;
 pub mod reading;
 
+use crate::ablation;
 use crate::frame::{FurtherMask, Head, MacAddress, MatchMask};
 use crate::id::PortId;
 use crate::packet::TagChange;
@@ -219,6 +220,9 @@ impl FlowCache {
     #[inline]
     pub(crate) fn destination(&mut self, port: PortId, table: &Table, epoch: Epoch) -> Option<(Masks<'_>, PortId)> {
         let Verdict::To(to) = self.verdict else { return None };
+        if !ablation::FAST_PATH {
+            return None;
+        }
         let holds = self.epoch == epoch || self.still_goes(port, to, table, epoch);
         holds.then_some((Masks { head: self.match_mask, further: &self.further }, to))
     }
@@ -238,7 +242,7 @@ impl FlowCache {
     /// Whether it has the verdict on a frame that begins with `start`.
     #[inline]
     pub(crate) fn fits(&self, start: Start<'_>, epoch: Epoch) -> bool {
-        let fits = self.epoch == epoch && self.match_mask.fits(start.head());
+        let fits = ablation::FLOW_CACHE && self.epoch == epoch && self.match_mask.fits(start.head());
         fits && (self.further.is_empty() || self.further.fits(start.bytes()))
     }
 

@@ -83,6 +83,7 @@
 #![deny(unsafe_code)]
 #![warn(unreachable_pub)]
 
+pub mod ablation;
 pub mod budget;
 pub mod copy;
 pub mod drop_reason;

@@ -4,6 +4,8 @@
 //! queue length thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998). With a factor of 1 a
 //! single user gets half, n busy ones an n+1st each, and as much stays free for the next user. No count of users is needed.
 
+use crate::ablation;
+
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DynamicThreshold {
@@ -23,6 +25,9 @@ impl DynamicThreshold {
     /// Whether a user that holds `held` units may take another of those that are `free`.
     #[inline]
     pub fn admits(self, held: u64, free: u64) -> bool {
+        if !ablation::FAIRNESS {
+            return free > 0;
+        }
         held.saturating_mul(16) < free.saturating_mul(self.sixteenths.into())
     }
 
@@ -35,6 +40,9 @@ impl DynamicThreshold {
 
     /// How many more it may take.
     pub fn room(self, held: u64, free: u64) -> u64 {
+        if !ablation::FAIRNESS {
+            return free;
+        }
         let (held, free, factor) = (u128::from(held), u128::from(free), u128::from(self.sixteenths));
         let over = (factor * (free + 1) + 16).saturating_sub(16 * held + 1);
         (over / (factor + 16)).min(free) as u64

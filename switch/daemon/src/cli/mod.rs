@@ -35,15 +35,23 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use memlane_virtq::ablation;
 
 use crate::config::{Config, Mistakes, document};
 use crate::control::{self, ControlError};
+
+/// The version, and a mark on builds that are not for use.
+const VERSION: &str = if ablation::IS_WHOLE {
+    env!("CARGO_PKG_VERSION")
+} else {
+    concat!(env!("CARGO_PKG_VERSION"), " (ablation: it lacks a part, for measurements only)")
+};
 
 /// The network between virtual machines that share a host.
 #[derive(Debug, Parser)]
 #[command(
     name = "memlane",
-    version,
+    version = VERSION,
     about,
     after_help = "Exit codes: 0 success, 1 failure while running, 2 wrong arguments or configuration, 3 doctor found something missing.\n\n\
                   Examples:\n  memlane up net.toml            run the network until SIGTERM or Ctrl-C\n  \

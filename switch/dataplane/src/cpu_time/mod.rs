@@ -12,6 +12,7 @@ mod stolen;
 mod virtual_time;
 pub mod work_units;
 
+use crate::ablation;
 use crate::id::PortId;
 use crate::time::{Cycles, SLICE, cycles, in_cycles};
 use crate::weight::Weight;
@@ -112,6 +113,9 @@ impl CpuTime {
     /// called with each sender's cost.
     #[inline]
     pub fn charge(&mut self, weight_of: impl Fn(PortId) -> u16, mut paid: impl FnMut(PortId, Cycles)) {
+        if !ablation::FAIRNESS {
+            return;
+        }
         let cycles = self.take_time();
         let cycles = if cycles > self.long { self.stolen.own_part(cycles) } else { cycles };
         let Self { accounting, times, .. } = self;

@@ -10,6 +10,7 @@
 //! Senders that wait for the same receiver share its buffers in bytes, by weights. But while the worker's time is **scarce** too, a
 //! sender's weight there is reduced by as much as its bytes cost more than those of others.
 
+use crate::ablation;
 use crate::id::PortId;
 use crate::time::{Cycles, in_cycles};
 use crate::tuning::{CHEAPEST_BYTE, COST_MEMORY, FARTHEST_AHEAD, LEAD_TIME, SCARCE_AFTER};
@@ -80,6 +81,9 @@ impl VirtualTimes {
     /// Admits `port` to service in this poll iteration; false if it is throttled.
     #[inline]
     pub(super) fn admit(&mut self, port: PortId) -> bool {
+        if !ablation::FAIRNESS {
+            return true;
+        }
         // A port that was not added has nothing to be charged.
         let Some(time) = self.ports.get_mut(port.index()) else { return true };
         *time = (*time).clamp(self.floor, self.floor + self.farthest);
@@ -104,7 +108,7 @@ impl VirtualTimes {
     #[inline]
     pub(super) fn weight_at_receivers(&self, port: PortId, weight: u16) -> Weight {
         let weight = Weight::new(weight);
-        if self.busy <= self.scarce_after {
+        if !ablation::FAIRNESS || self.busy <= self.scarce_after {
             return weight;
         }
         self.by_cost(port, weight)

@@ -15,6 +15,7 @@
 
 use super::flows::Flows;
 use super::wait_queue::{Spot, WaitQueue};
+use crate::ablation;
 use crate::id::PortId;
 use crate::packet::Packet;
 use crate::time::{Cycles, in_cycles};
@@ -78,6 +79,9 @@ impl Accounts {
 
     /// Enqueued packets of `sender`.
     pub(crate) fn waiting_of(&self, sender: PortId) -> u32 {
+        if !ablation::FAIRNESS {
+            return 0;
+        }
         self.accounts.iter().find(|account| account.sender == sender).map_or(0, |account| account.queued)
     }
 
@@ -143,6 +147,7 @@ impl Accounts {
 
     /// `sender` has no more frames in its ring than it could send.
     pub(crate) fn clear_backlog(&mut self, sender: PortId) {
+        let sender = payer(sender);
         if let Some(account) = self.accounts.iter_mut().find(|account| account.sender == sender) {
             account.backlogged = account.queued > 0;
         }
@@ -157,7 +162,7 @@ impl Accounts {
     /// Opens the account of `sender`, which is backlogged now; returns its index. A sender that was not backlogged starts abreast of
     /// the last one that was.
     fn open(&mut self, sender: PortId) -> usize {
-        let (now, start) = (self.now, self.start);
+        let (sender, now, start) = (payer(sender), self.now, self.start);
         let index = self.accounts.iter().position(|account| account.sender == sender).unwrap_or_else(|| {
             self.accounts.push(Account { sender, run: start, seen: now, backlogged: true, queued: 0, flows: None });
             self.accounts.len() - 1
@@ -272,6 +277,12 @@ impl Accounts {
             self.spare.push(flows);
         }
     }
+}
+
+/// The sender whose account is charged for `sender`.
+#[inline]
+fn payer(sender: PortId) -> PortId {
+    if ablation::FAIRNESS { sender } else { PortId(0) }
 }
 
 /// The count beyond which a turn ends, where the next sender has this count.

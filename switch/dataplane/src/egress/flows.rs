@@ -5,6 +5,7 @@
 //! Flows fall into buckets by their hash; flows with the same bucket share its service.
 
 use super::wait_queue::{Spot, WaitQueue};
+use crate::ablation;
 use crate::packet::Packet;
 use crate::tuning::{FLOW_BUCKETS, QUANTUM};
 
@@ -55,7 +56,8 @@ impl Flows {
 
     /// Appends the packet at `spot` to its flow.
     pub(super) fn push(&mut self, spot: Spot, wait_queue: &mut WaitQueue) {
-        let bucket = wait_queue.packet(spot).flow_hash() as u8 % FLOW_BUCKETS as u8;
+        let buckets = if ablation::FAIRNESS { FLOW_BUCKETS as u8 } else { 1 };
+        let bucket = wait_queue.packet(spot).flow_hash() as u8 % buckets;
         let flow = &mut self.buckets[usize::from(bucket)];
         self.waiting += 1;
         wait_queue.link(spot, Spot::NONE);

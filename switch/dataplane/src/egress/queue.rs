@@ -13,6 +13,7 @@ use super::delay::DelayLine;
 use super::receiver::{Receiver, Times};
 use super::sink::{Sink, fetched, is_in_memory};
 use super::wait_queue::WaitQueue;
+use crate::ablation;
 use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units::{self, BATCH};
 use crate::id::{Direction, PortId, RingKey, Slot};
@@ -31,7 +32,7 @@ use crate::weight::Weight;
 
 /// Enqueued frames that one receiver is served in a poll iteration: no more than a sender may add in one, so that no sender's queue
 /// runs short of its quantum.
-const TURN: usize = BATCH;
+const TURN: usize = if ablation::BATCHING { BATCH } else { 1 };
 
 /// No frame was lost on an emulated link.
 const NOTHING_OFF_LINE: [(DropReason, u32); 2] = [(DropReason::LinkLoss, 0), (DropReason::LinkFull, 0)];

@@ -4,6 +4,7 @@
 use super::outcome::Outcomes;
 use super::peers::{Message, Peers};
 use super::port_table::Members;
+use crate::ablation;
 use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units::{self, BATCH};
 use crate::egress::{Egress, FastPathKey, Offered, Readiness};
@@ -44,6 +45,9 @@ pub(super) struct Turn<'w> {
     pub second: u32,
 }
 
+/// Frames that a service quantum takes at most.
+const MOST: u16 = if ablation::BATCHING { BATCH as u16 } else { 1 };
+
 /// Outcome of an opened packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TurnOutcome {
@@ -75,7 +79,7 @@ impl Turn<'_> {
         if self.apply_rate_limit(limiter) {
             return Ok(0);
         }
-        let waiting = self.source.feed.look(BATCH as u16)?;
+        let waiting = self.source.feed.look(MOST)?;
         if waiting == 0 {
             return Ok(0);
         }

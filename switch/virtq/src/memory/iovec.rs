@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use super::mapping::Mapping;
 use super::{Foreign, Granted, Hint, MemoryMap, Region};
+use crate::ablation;
 use crate::copy::{self, Block};
 
 /// An address in memory that guests or other threads write: an address, not an access.
@@ -229,6 +230,9 @@ impl Iovec {
     /// Copies its bytes to the buffer segment `to`, elsewhere, as many as fit.
     #[inline(always)]
     pub fn copy_to(&self, to: Iovec) {
+        if !ablation::ONE_COPY {
+            return ablation::copy_twice(*self, to);
+        }
         // SAFETY: both have so many bytes. A guest that has both in one place spoils its own memory.
         unsafe { copy::copy(to.place.0, self.place.0, self.length().min(to.length()) as usize) };
     }
