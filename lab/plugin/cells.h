@@ -29,6 +29,7 @@ enum { FIRST_TABLE = 1 << 16 };
 
 struct counts {
     uint64_t instructions, loads, stores, repeats;
+    uint64_t first_misses, second_misses, walks; /* of a simulated cache and TLB (cache.h) */
 };
 struct cell {
     uint64_t address;
@@ -43,6 +44,7 @@ struct block {
     uint64_t ends_repeat; /* address of the repeated instruction that ends it, or 0 */
 };
 static uint64_t instructions, loads, stores; /* so far; a plugin that does not count loads and stores leaves them be */
+static uint64_t first_misses, second_misses, walks;
 static struct counts before;
 static struct cell *table; /* open addressing */
 static size_t table_size, used;
@@ -97,8 +99,11 @@ static void settle(void) {
         to->repeats += repeated;
         to->loads += loads - before.loads;
         to->stores += stores - before.stores;
+        to->first_misses += first_misses - before.first_misses;
+        to->second_misses += second_misses - before.second_misses;
+        to->walks += walks - before.walks;
     }
-    before = (struct counts){instructions, loads, stores, 0};
+    before = (struct counts){instructions, loads, stores, 0, first_misses, second_misses, walks};
 }
 
 /* Begins to count what `block` executes. */
@@ -119,15 +124,20 @@ static void begin_counting(void) {
     counting = true;
 }
 
-/* Writes all cells: [[whose, address, instructions, loads, stores, repetitions], ...]. */
+/* Writes all cells: [[whose, address, instructions, loads, stores, repetitions, misses of the first cache, misses of the
+ * second, misses of the TLB], ...]. */
 static void print_cells(FILE *out) {
     const char *comma = "";
     fputc('[', out);
     for (size_t i = 0; i < table_size; i++) {
         const struct cell *cell = &table[i];
         if (!cell->used) continue;
-        fprintf(out, "%s[%" PRIu32 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 "]", comma, cell->whose,
-                cell->address, cell->counts.instructions, cell->counts.loads, cell->counts.stores, cell->counts.repeats);
+        const struct counts *counts = &cell->counts;
+        const uint64_t numbers[] = {cell->address,   counts->instructions, counts->loads,         counts->stores,
+                                    counts->repeats, counts->first_misses, counts->second_misses, counts->walks};
+        fprintf(out, "%s[%" PRIu32, comma, cell->whose);
+        for (size_t n = 0; n < sizeof numbers / sizeof *numbers; n++) fprintf(out, ",%" PRIu64, numbers[n]);
+        fputc(']', out);
         comma = ",";
     }
     fputc(']', out);

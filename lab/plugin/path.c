@@ -11,6 +11,7 @@
  * Arguments: out=FILE; switch=ADDRESS and switch_size=BYTES of __switch_to; current=OFFSET of current_task among a
  * processor's variables; name=, leader=, parent= offsets in task_struct. One processor, addresses not randomised.
  */
+#include "cache.h"
 #include "cells.h"
 
 #if !__has_include(<qemu-plugin.h>)
@@ -24,6 +25,7 @@ void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *insn, qemu_plugin
 bool qemu_plugin_mem_is_store(qemu_plugin_meminfo_t info);
 struct qemu_plugin_hwaddr *qemu_plugin_get_hwaddr(qemu_plugin_meminfo_t info, uint64_t vaddr);
 uint64_t qemu_plugin_hwaddr_phys_addr(const struct qemu_plugin_hwaddr *haddr);
+bool qemu_plugin_hwaddr_is_io(const struct qemu_plugin_hwaddr *haddr);
 #endif
 
 QEMU_PLUGIN_EXPORT int qemu_plugin_version = QEMU_PLUGIN_VERSION;
@@ -31,7 +33,7 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_version = QEMU_PLUGIN_VERSION;
 /* Where Linux maps itself and all memory with four levels of pages (Documentation/x86/x86_64/mm.rst). */
 static const uint64_t TEXT = 0xffffffff80000000, TEXT_FROM = 0xffffffff81000000, TEXT_TO = 0xffffffff84000000;
 static const uint64_t DIRECT = 0xffff888000000000, DIRECT_SIZE = 1536ull << 20; /* as much as every machine has */
-enum { NAME_SIZE = 16, MOST_TASKS = 4096 };
+enum { NAME_SIZE = 16, MOST_TASKS = 4096, LINE_BITS = 6, PAGE_BITS = 12, LARGE_PAGE_BITS = 21 };
 
 struct task {
     uint64_t at;
@@ -45,7 +47,7 @@ static FILE *out;
 static uint8_t *memory; /* the machine's, from physical address 0 */
 static struct task tasks[MOST_TASKS];
 static uint32_t known_tasks, current;
-static uint64_t current_at;
+static uint64_t current_at, current_process;
 
 /* Where the machine's kernel keeps what is at `address`: the first task lies in its own data. */
 static const uint8_t *place_in_memory(uint64_t address) {
@@ -86,14 +88,29 @@ static void on_switch(unsigned int cpu, qemu_plugin_meminfo_t info, uint64_t add
     struct qemu_plugin_hwaddr *place = qemu_plugin_get_hwaddr(info, address);
     if (!place || !memory) return;
     memcpy(&current_at, memory + qemu_plugin_hwaddr_phys_addr(place), sizeof current_at);
+    current_process = read_word(current_at + offsets.leader);
     if (counting) current = task_at(current_at);
+}
+
+/* What the access would have missed in the simulated cache and TLB. */
+static void look_up(qemu_plugin_meminfo_t info, uint64_t address) {
+    struct qemu_plugin_hwaddr *place = qemu_plugin_get_hwaddr(info, address);
+    if (!place || qemu_plugin_hwaddr_is_io(place)) return;
+    bool in_kernel = address >> 63, is_large = address - DIRECT < DIRECT_SIZE || address >= TEXT;
+    uint64_t page = is_large ? address >> LARGE_PAGE_BITS : address >> PAGE_BITS;
+    if (!hits_page(page, in_kernel ? 0 : current_process)) walks++;
+    uint64_t line = qemu_plugin_hwaddr_phys_addr(place) >> LINE_BITS;
+    if (hits_line(first, FIRST_SETS, FIRST_WAYS, line)) return;
+    first_misses++;
+    if (!hits_line(second, SECOND_SETS, SECOND_WAYS, line)) second_misses++;
 }
 
 /* (QEMU 7.2 mixes loads and stores up where code shall count one kind by itself.) */
 static void on_access(unsigned int cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data) {
-    (void)cpu, (void)address, (void)data;
+    (void)cpu, (void)data;
     if (qemu_plugin_mem_is_store(info)) stores++;
     else loads++;
+    look_up(info, address); /* also outside of windows: a window finds the cache as it is left */
 }
 
 static void on_block(unsigned int cpu, void *data) {

@@ -61,6 +61,12 @@ class Share:
     stores: int
     repeats: int
     """Repetitions of string instructions, each of which is one of `instructions` only once."""
+    first_misses: int = 0
+    """Misses of a simulated cache of 32 KB."""
+    second_misses: int = 0
+    """Of these, misses of a simulated cache of 1 MB, too."""
+    walks: int = 0
+    """Misses of a simulated TLB."""
 
 
 class Tables:
@@ -114,11 +120,11 @@ def shares(window: Window, tables: Tables) -> Iterator[Share]:
     """All that was counted of a flow."""
     table = stages.usual()
     virtual = any(leader.startswith("linux-") for _, leader, _ in window.tasks)
-    for number, address, instructions, loads, stores, repeats in window.counts:
+    for number, address, *counted in window.counts:
         party, place = whose(window.tasks[number], address, virtual=virtual)
         function = _function(place, address, tables)
         stage = _SYSTEM_CALL if _runs_program(window.tasks[number], function) else table.of(place, function)
-        yield Share(party, place, stage, function, instructions, loads, stores, repeats)
+        yield Share(party, place, stage, function, *counted)
 
 
 _STUB = "(stub of User Mode Linux)"
@@ -179,6 +185,10 @@ class Summary:
     functions: Mapping[str, int]
     """By party, stage and function: the largest."""
     repeats: int
+    missed: Mapping[str, Mapping[str, int]]
+    """By simulated cache or TLB (`MISSES`), by stage."""
+    missed_by: Mapping[str, Mapping[str, int]]
+    """The same by party."""
 
     @property
     def instructions(self) -> int:
@@ -187,12 +197,15 @@ class Summary:
 
 
 _FUNCTIONS = 150
+MISSES = {"L1": "first_misses", "L2": "second_misses", "TLB": "walks"}
+"""Simulated caches and TLB, and the figure of a `Share` that tells their misses."""
 
 
 def summary(shares: Iterable[Share]) -> Summary:
     """Sums up the counts of a flow."""
     by_stage, by_party, loads, stores = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     functions = Counter[str]()
+    missed, missed_by = ({name: Counter[str]() for name in MISSES} for _ in range(2))
     repeats = 0
     for share in shares:
         if share.party is Party.LAB or share.stage == stages.IDLE:
@@ -203,4 +216,9 @@ def summary(shares: Iterable[Share]) -> Summary:
         stores[share.stage] += share.stores
         functions[f"{share.party}: {share.stage}: {share.function}"] += share.instructions
         repeats += share.repeats
-    return Summary(by_stage, by_party, loads, stores, dict(functions.most_common(_FUNCTIONS)), repeats)
+        for name, figure in MISSES.items():
+            if number := getattr(share, figure):
+                missed[name][share.stage] += number
+                missed_by[name][share.party] += number
+    most = dict(functions.most_common(_FUNCTIONS))
+    return Summary(by_stage, by_party, loads, stores, most, repeats, missed, missed_by)

@@ -65,9 +65,9 @@ class Window:
     """Counters of the sender: sent, came (messages), size (bytes), frames_out, frames_in."""
     tasks: list[tuple[str, str, str]]
     """Names of each task, its process and its parent process."""
-    counts: list[tuple[int, int, int, int, int, int]]
-    """Task (its process name, without tasks), address of a block, instructions, loads, stores, repetitions of
-    string instructions."""
+    counts: Sequence[tuple[int, ...]]
+    """Task (its process name, without tasks), address of a block, then as `counts.Share` has them from instructions
+    on."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def prepare() -> None:
 
 def plugin(name: str = "path") -> Path:
     """The plugin that counts, `path` by task of Linux, `xen` by domain of Xen; compiled now if it never was."""
-    sources = [_PLUGIN / file for file in (f"{name}.c", "cells.h", "qemu_plugin.h", "marks.h")]
+    sources = [_PLUGIN / file for file in (f"{name}.c", "cache.h", "cells.h", "qemu_plugin.h", "marks.h")]
     return _compiled(f"{name}.so", sources, "-shared", "-fPIC", "-fvisibility=hidden")
 
 

@@ -31,7 +31,7 @@ from memlane_lab.experiment.setting import XEN, Ends, Setting
 from memlane_lab.paths import memlane
 from memlane_lab.results.results import Sample
 from memlane_lab.workloads.held_memory import HeldMemory
-from memlane_lab.workloads.path_length import PARTIES, STAGES, PathLength
+from memlane_lab.workloads.path_length import MISSES, PARTIES, STAGES, PathLength
 from memlane_lab.xen import bed, memory
 from memlane_lab.xen import counts as domains
 
@@ -265,6 +265,7 @@ def told_values(window: Window, summary: Summary) -> Values:
         "stores_per_kb": sum(summary.stores.values()) / kilobytes,
         "repeats_per_kb": repeats / kilobytes,
         "steps_per_kb": (summary.instructions + repeats) / kilobytes,
+        **{key: sum(summary.missed[name].values()) / kilobytes for name, key in MISSES.items() if summary.missed[name]},
         "packets": told["frames_out"],
         "packet_bytes": told["sent"] * told["size"] / packets,
         "lost": told["sent"] - told["came"],
@@ -278,4 +279,9 @@ def told_values(window: Window, summary: Summary) -> Values:
         "loads per KB": {stage: number / kilobytes for stage, number in summary.loads.items()},
         "stores per KB": {stage: number / kilobytes for stage, number in summary.stores.items()},
         "instructions per KB": {name: number / kilobytes for name, number in summary.functions.items()},
+        **{
+            f"{name} misses per KB{by}": {part: number / kilobytes for part, number in missed[name].items()}
+            for by, missed in (("", summary.missed), (", by party", summary.missed_by))
+            for name in MISSES
+        },
     }

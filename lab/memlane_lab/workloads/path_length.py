@@ -6,7 +6,7 @@ from pydantic import Field
 
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.sizes import Size
-from memlane_lab.counting import stages
+from memlane_lab.counting import counts, stages
 from memlane_lab.counting.counts import Party
 from memlane_lab.statistics.measures import Across, Better, Measure
 from memlane_lab.workloads.workload import Flow, Run, Timing, Workload
@@ -20,6 +20,8 @@ STAGES = {stage: _key("stage", stage) for stage in stages.usual().stages if stag
 """By stage, the measure that tells its instructions per KB."""
 PARTIES = {party: _key("party", party) for party in Party if party is not Party.LAB}
 """By party, the same."""
+MISSES = {name: f"{name.lower()}_misses_per_kb" for name in counts.MISSES}
+"""By simulated cache or TLB, the measure of its misses."""
 TOTALS = (
     Measure("instructions", "instructions between the marks, all parties", "", Better.LESS, Across.MEAN),
     Measure("instructions_per_kb", "instructions per KB", "", Better.LESS, Across.MEAN),
@@ -54,6 +56,10 @@ class PathLength(Workload):
     title: ClassVar[str] = "a fixed number of messages, every instruction of the host counted (beds that count only)"
     measures: ClassVar[tuple[Measure, ...]] = (
         *TOTALS,
+        *(
+            Measure(key, f"simulated {name} misses per KB", "", Better.LESS, Across.MEAN)
+            for name, key in MISSES.items()
+        ),
         *(Measure(key, f"instructions per KB: {name}", "", Better.LESS, Across.MEAN) for name, key in STAGES.items()),
         *(Measure(key, f"instructions per KB: {name}", "", Better.LESS, Across.MEAN) for name, key in PARTIES.items()),
     )

@@ -80,10 +80,10 @@ def _mapped(maps: str) -> list[tuple[int, int, str]]:
 def shares(window: Window, tables: Tables) -> Iterator[Share]:
     """All that was counted of a flow."""
     table = stages.usual()
-    for whose, address, instructions, loads, stores, repeats in window.counts:
+    for whose, address, *counted in window.counts:
         domain = tables.owner(whose & ~_HYPERVISOR)
         party, place, function = _what(domain, address, tables, in_xen=bool(whose & _HYPERVISOR))
-        yield Share(party, place, table.of(place, function), function, instructions, loads, stores, repeats)
+        yield Share(party, place, table.of(place, function), function, *counted)
 
 
 def _what(domain: str, address: int, tables: Tables, *, in_xen: bool) -> tuple[Party, Place, str]:
