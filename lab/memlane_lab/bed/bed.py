@@ -27,6 +27,8 @@ class BedSettings:
     mtu: int = 1500
     queues: int = 1
     """Queue pairs of each NIC, where the kind of guest can have several."""
+    ring: int | None = None
+    """Entries of each ring of a NIC; see `Port`."""
     receive_rates: Mapping[str, int] = field(default_factory=dict)
     """Bit/s by a guest's name; see `Port`."""
     processors: int = 1
@@ -49,6 +51,7 @@ class BedSettings:
                 ports.mac(index + 1),
                 self.mtu,
                 self.queues if guests.KINDS[kind].has_queues else 1,
+                self.ring,
                 self.receive_rates.get(named, 0),
             )
             for index, (named, kind) in enumerate(zip(names, self.kinds, strict=True))

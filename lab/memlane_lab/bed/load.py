@@ -10,12 +10,15 @@ from memlane_lab.guests.control import Running
 
 
 @contextmanager
-def applied(guests: Sequence[Guest], share: int) -> Iterator[None]:
-    """Keeps every processor of the guests busy to `share` per cent; 0 is no load at all."""
+def applied(guests: Sequence[Guest], share: int, slice_ms: int = 0) -> Iterator[None]:
+    """Keeps every processor of the guests busy to `share` per cent; 0 is no load at all.
+
+    It computes for `slice_ms` milliseconds at a time; 0: as long as stress-ng likes.
+    """
     if not share:
         yield
         return
-    running = [_start(guest, share) for guest in guests]
+    running = [_start(guest, share, slice_ms) for guest in guests]
     for guest in guests:
         until(partial(_computes, guest), timeout=30, what=f"guest {guest.name}'s load to start")
     yield
@@ -24,10 +27,13 @@ def applied(guests: Sequence[Guest], share: int) -> Iterator[None]:
         load.wait(10)
 
 
-def _start(guest: Guest, share: int) -> Running:
+def _start(guest: Guest, share: int, slice_ms: int) -> Running:
     # Without a level it wants memory as large as the host's largest cache, which no guest may have.
     small = ["--cache-level", "1"]
-    return guest.spawn(["stress-ng", "--quiet", *small, "--cpu", str(guest.processors), "--cpu-load", str(share)])
+    slices = ["--cpu-load-slice", str(slice_ms)] if slice_ms else []
+    return guest.spawn(
+        ["stress-ng", "--quiet", *small, "--cpu", str(guest.processors), "--cpu-load", str(share), *slices]
+    )
 
 
 def _computes(guest: Guest) -> bool:

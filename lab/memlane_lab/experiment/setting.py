@@ -131,12 +131,18 @@ class Setting(Strict):
     """Whether the only server is s1."""
     load: int = Field(default=0, ge=0, le=100)
     """Per cent of each machine's processors that a computation takes meanwhile (the papers' softloader)."""
+    load_slice: int = Field(default=0, ge=0, le=1000)
+    """Milliseconds for which the load computes at a time; 0: as long as stress-ng likes, some dozens."""
+    nice: dict[str, Annotated[int, Field(ge=-20, le=19)]] = {}
+    """Niceness of a machine among the others, by machine: each step is a share of the CPU 1.25 times smaller."""
     memory: int | None = Field(default=None, ge=8)
     """MiB a guest."""
     processors: int = Field(default=1, ge=1, le=16)
     """CPUs a guest."""
     queues: int = Field(default=1, ge=1, le=16)
     """Queue pairs a guest."""
+    ring: int | None = Field(default=None, ge=16, le=1024)
+    """Entries of each ring of a guest's NIC; none: as many as its monitor usually has."""
     mtu: int = Field(default=1500, ge=68, le=65535)
     """Bytes."""
     offloads: bool = True
@@ -200,7 +206,8 @@ class Setting(Strict):
         known = self.machines()
         ends = [name for traffic in self.traffic for name in (*traffic.sources, traffic.target) if name]
         struck = [event.machine for event in self.events if event.what is not What.NETWORK_RESTARTS]
-        for key, names in (("traffic", ends), ("receive_rates", self.receive_rates), ("events", struck)):
+        stated = {"traffic": ends, "receive_rates": self.receive_rates, "events": struck, "nice": self.nice}
+        for key, names in stated.items():
             for name in names:
                 if name not in known:
                     raise ValueError(f"{key} names the machine {name!r}; there are: {', '.join(known)}")

@@ -90,7 +90,7 @@ class QemuGuest(Guest):
         return "memory-backend-memfd"
 
     def _kernel(self) -> MachineKernel:
-        emulated = any(isinstance(nic.endpoint, Tap) and nic.endpoint.emulated for nic in self.nics)
+        emulated = any(isinstance(nic.endpoint, Tap) and bool(nic.endpoint.emulated) for nic in self.nics)
         return machine_kernel.kernel(Flavour.GENERAL if emulated else Flavour.CLOUD)
 
     def _initramfs(self, kernel: MachineKernel) -> str:
@@ -111,8 +111,8 @@ class QemuGuest(Guest):
         match nic.endpoint:
             case VhostUser():
                 backend, device = self._vhost_user(nic, nic.endpoint, index), self._virtio_device(nic)
-            case Tap(emulated=True):
-                backend, device = self._tap(nic, nic.endpoint, index), "e1000"
+            case Tap(emulated=model) if model:
+                backend, device = self._tap(nic, nic.endpoint, index), model
             case Tap():
                 backend, device = self._tap(nic, nic.endpoint, index), self._virtio_device(nic)
             case other:
@@ -139,6 +139,8 @@ class QemuGuest(Guest):
         options = ["virtio-net-pci"]
         if nic.port.mtu != 1500:
             options.append(f"host_mtu={nic.port.mtu}")
+        if nic.port.ring:
+            options.append(f"rx_queue_size={nic.port.ring},tx_queue_size={nic.port.ring}")
         if nic.port.queues > 1:
             options.append("mq=on")
         if self._crashes_with_vectors() and isinstance(nic.endpoint, VhostUser):

@@ -75,19 +75,25 @@ class UmlGuest(Guest):
 
     def _nic(self, index: int) -> str:
         nic = self.nics[index]
+        depth = nic.port.ring or 128
         match nic.endpoint:
             case VhostUser():
                 return f"virtio_uml.{self._virtio(index)}"
-            case Tap(device, emulated=False):
-                return f"vec{index}:transport=tap,ifname={device},depth=128,gro=1,mtu={nic.port.mtu},mac={nic.port.mac}"
+            case Tap(device, emulated=""):
+                options = f"depth={depth},gro=1,mtu={nic.port.mtu},mac={nic.port.mac}"
+                return f"vec{index}:transport=tap,ifname={device},{options}"
             case Vde(switch):
-                return f"vec{index}:transport=vde,vnl=vde://{switch},depth=128,mtu={nic.port.mtu},mac={nic.port.mac}"
+                return (
+                    f"vec{index}:transport=vde,vnl=vde://{switch},depth={depth},mtu={nic.port.mtu},mac={nic.port.mac}"
+                )
             case other:
                 raise LabError(f"User Mode Linux has no NIC for {other}")
 
     def _virtio(self, index: int) -> str:
         endpoint = self.nics[index].endpoint
         assert isinstance(endpoint, VhostUser)
+        if self.nics[index].port.ring:
+            raise LabError("User Mode Linux has 256 entries in each ring of vhost-user: leave out `ring`")
         if endpoint.guest_listens:
             raise LabError("User Mode Linux connects to a vhost-user back end; it cannot listen for one")
         return f"device={endpoint.socket}:{_NETWORK_DEVICE}:{index}"

@@ -74,10 +74,13 @@ class Group:
                 counts[name] = told
         return counts
 
-    def go_first(self) -> None:
-        """Gives it ten times the weight of others, where groups have weights."""
-        with suppress(OSError):
-            (self.path / "cpu.weight").write_text("1000")
+    def weigh(self, weight: int) -> bool:
+        """Gives it that weight beside the 100 of others; false where groups have none."""
+        try:
+            (self.path / "cpu.weight").write_text(str(min(max(weight, 1), 10_000)))
+        except OSError:
+            return False
+        return True
 
     def memory(self) -> dict[str, float]:
         """Bytes of each kind of memory that it has now; nothing where the machine does not tell."""

@@ -54,6 +54,12 @@ def silence(namespace: str) -> None:
     subprocess.run([*enter(namespace), "sh", "-c", f"! [ -e {setting} ] || echo 1 >{setting}"], check=True)
 
 
+def tune(namespace: str, settings: Sequence[str]) -> None:
+    """Sets the namespace's parameters, as "ipv4/ip_forward=1"."""
+    lines = (f"echo {value} >/proc/sys/net/{name}" for name, _, value in (each.partition("=") for each in settings))
+    subprocess.run([*enter(namespace), "sh", "-ec", "; ".join(lines)], check=True)
+
+
 def add_namespaces(names: Sequence[str]) -> None:
     """Creates many network namespaces at once."""
     if reason := may_change():

@@ -41,6 +41,8 @@ class Port:
     mtu: int = 1500
     queues: int = 1
     """Queue pairs."""
+    ring: int | None = None
+    """Entries of each ring of its NIC; none: the usual number."""
     receive_rate: int = 0
     """Bit/s that the path delivers to it at most; 0: as fast as it goes."""
 
@@ -61,8 +63,8 @@ class Tap:
     device: str
     namespace: str
     """The network namespace that holds it; the monitor must run there."""
-    emulated: bool = False
-    """Whether the guest sees it through an emulated e1000 instead of virtio-net."""
+    emulated: str = ""
+    """The emulated NIC by which the guest sees it, as QEMU names it; none: virtio-net."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Debian's ready kernels for QEMU guests: the cloud kernel, and the general one for the emulated e1000 NIC."""
+"""Debian's ready kernels for QEMU guests: the cloud kernel, and the general one for emulated NICs."""
 
 import hashlib
 import lzma
@@ -13,7 +13,7 @@ from memlane_lab.common import cache
 from memlane_lab.common.errors import LabError
 from memlane_lab.images import cpio, debian
 
-_MODULES = ("virtio_pci", "virtio_console", "e1000", "sch_netem", "8021q", "virtio_net")
+_MODULES = ("virtio_pci", "virtio_console", "e1000", "pcnet32", "sch_netem", "8021q", "virtio_net")
 """Loaded by `/init`, with what they depend on; those that a flavour builds in or lacks are left out."""
 
 
@@ -23,7 +23,7 @@ class Flavour(Enum):
     CLOUD = "cloud-amd64"
     """Virtio only; starts fastest."""
     GENERAL = "amd64"
-    """Every driver, the e1000 among them."""
+    """Every driver, those of emulated NICs among them."""
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class Sampler(AbstractContextManager["Sampler"]):
         with self._bed(setting, number) as bed:
             self._ask_facts(variant, bed)
             inside.ask(bed.guests).wait()  # a guest reads here the files that it reads once only
-            with load.applied(bed.guests, setting.load):
+            with load.applied(bed.guests, setting.load, setting.load_slice):
                 flows = [self._flow(bed, setting, *ends) for ends in setting.flows()]
                 with self._looking(bed, [flow for flow, _ in flows]) as look:
                     told, results = self._run(bed, flows, number, setting.events, look)
@@ -216,7 +216,7 @@ class Sampler(AbstractContextManager["Sampler"]):
                 yield lay(session, setting, self._kind)
             shutil.rmtree(logs)
             return
-        key = setting.model_dump_json(exclude={"traffic", "load"})
+        key = setting.model_dump_json(exclude={"traffic", "load", "load_slice"})
         if key not in self._kept:
             stack = ExitStack()
             with ExitStack() as failing:
@@ -260,7 +260,7 @@ def lay(session: Session, setting: Setting, kind: GuestKind) -> Bed:
     path = paths.make(session, setting.path, **options)
     if setting.apart:
         path = _apart(session, setting, path, options)
-    return Bed(
+    bed = Bed(
         session,
         path,
         BedSettings(
@@ -268,6 +268,7 @@ def lay(session: Session, setting: Setting, kind: GuestKind) -> Bed:
             names=setting.machines(),
             mtu=setting.mtu,
             queues=setting.queues,
+            ring=setting.ring,
             receive_rates=setting.receive_rates,
             cpus=_placed(setting.place, setting.machines())
             if setting.place
@@ -278,6 +279,10 @@ def lay(session: Session, setting: Setting, kind: GuestKind) -> Bed:
             processors=setting.processors,
         ),
     )
+    for named, niceness in setting.nice.items():
+        if not bed.named[named].process.weigh(niceness):
+            raise LabError("this kernel gives processes of different sessions no weights: leave out `nice`")
+    return bed
 
 
 def _apart(

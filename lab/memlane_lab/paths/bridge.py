@@ -23,7 +23,8 @@ class Bridge(NetworkPath):
     rank: ClassVar[int] = 10
     limits: ClassVar[bool] = True
     spreads: ClassVar[bool] = True
-    emulated: ClassVar[bool] = False
+    emulated: ClassVar[str] = ""
+    """The NIC that guests see, as QEMU names it; none: virtio-net."""
 
     @classmethod
     def missing(cls) -> str | None:
@@ -57,10 +58,13 @@ class Bridge(NetworkPath):
             born_as = self.session.link_name(port.name)
             queues = 1 if self.emulated else port.queues
             network.add_tap(device, born_as=born_as, namespace=place, mtu=port.mtu, queues=queues)
-        network.join(device, _BRIDGE, namespace=place)
+        self._join(device, port)
         if port.receive_rate:
             self._limit(device, port)
         return Device(port.name, place) if KINDS[port.kind].takes_devices else Tap(device, place, self.emulated)
+
+    def _join(self, device: str, port: Port) -> None:  # noqa: ARG002
+        network.join(device, _BRIDGE, namespace=self._namespace)
 
     def _limit(self, device: str, port: Port) -> None:
         network.limit(device, port.receive_rate, namespace=self._namespace)

@@ -13,8 +13,8 @@ class E1000(Bridge):
     name: ClassVar[str] = "e1000"
     title: ClassVar[str] = "TAP + Linux bridge, emulated e1000"
     rank: ClassVar[int] = 20
-    emulated: ClassVar[bool] = True
+    emulated: ClassVar[str] = "e1000"
 
     @classmethod
     def refuses(cls, kind: GuestKind) -> str | None:
-        return None if KINDS[kind].emulates else "only QEMU emulates an e1000"
+        return None if KINDS[kind].emulates else "only QEMU emulates NICs"
