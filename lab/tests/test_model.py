@@ -199,7 +199,7 @@ def test_fewer_wakeups_and_more_cores_never_harm() -> None:
 
 @pytest.mark.parametrize("word", ["copy", "copy=", "copy=-1", "cores=0", "luck=2", "copy=1;rm"])
 def test_a_what_if_that_says_nothing_is_refused(word: str) -> None:
-    with pytest.raises(LabError, match="it takes copy, message, wakeups, calls or cores"):
+    with pytest.raises(LabError, match="it takes copy, message, wakeups, calls, cores or ring"):
         what_if.parse([word])
 
 

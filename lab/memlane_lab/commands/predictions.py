@@ -11,9 +11,10 @@ from memlane_lab.commands import calibrate as calibration
 from memlane_lab.commands import published
 from memlane_lab.common import cache
 from memlane_lab.common.errors import LabError
-from memlane_lab.common.progress import results, say, show, tell
+from memlane_lab.common.progress import results, show, tell
 from memlane_lab.common.sizes import parse as size
 from memlane_lab.measuring import machine
+from memlane_lab.model import changes as changing
 from memlane_lab.model import check as checking
 from memlane_lab.model import fitted, observations, page, planning, sweep, tables, what_if
 from memlane_lab.model.configuration import Configuration, Work
@@ -59,7 +60,7 @@ def _keep(model: Model, file: Path) -> None:
     fitted.write(model, file)
     fitted.write(model, own_file())
     _tell_costs(model)
-    say(f"the model: {file}; `memlane-lab predict` knows it as this machine's")
+    tell(f"the model: {file}; `memlane-lab predict` knows it as this machine's")
 
 
 def _tell_costs(model: Model) -> None:
@@ -83,7 +84,7 @@ def fit(
     model = fitted.fit(runs, disturbance)
     fitted.write(model, out or own_file())
     _tell_costs(model)
-    say(f"the model: {out or own_file()}")
+    tell(f"the model: {out or own_file()}")
 
 
 @app.command()
@@ -109,6 +110,21 @@ def check(
     raise typer.Exit(0 if tables.goals_met(checked) else 1)
 
 
+@app.command("what-if")
+def check_changes(
+    runs: Annotated[list[Path], typer.Argument(help="folders of runs of what_if, what_if_ring, or others like them")],
+    host: HostOption = None,
+) -> None:
+    """Compare what-ifs with measured changes; exit code 1 if one is off by more than 15 %.
+
+    memlane-lab run what_if what_if_ring --out results/what-if && memlane-lab model what-if results/what-if
+    """
+    model = fitted.read(host or own_file())
+    found = changing.check(model, [each for folder in runs for each in published.read_either(folder)[1]])
+    show(tables.changes(found), found)
+    raise typer.Exit(0 if all(each.met for each in found) else 1)
+
+
 def predict_command(
     message: Annotated[str, typer.Option("--message", help="bytes of a message, as 1400, 16K, 1M")] = "128K",
     pairs: Annotated[int, typer.Option("--pairs", min=1, max=64, help="pairs of guests")] = 1,
@@ -117,7 +133,7 @@ def predict_command(
     placement: Annotated[str | None, typer.Option(help="near or far; by default the one calibrated most")] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--what-if", help="copy=0, wakeups=0.5, calls=0.5, cores=2x; several count together"),
+        typer.Option("--what-if", help="copy=0, wakeups=0.5, calls=0.5, cores=2x, ring=0.5"),
     ] = None,
     host: HostOption = None,
     over: Annotated[sweep.Over | None, typer.Option("--sweep", help="draw curves over pairs, message or load")] = None,
@@ -143,13 +159,11 @@ def predict_command(
     ]
     change = what_if.parse(changes or ())
     if over:
-        say(f"the curves: {sweep.write(model, asked, over, change, out)}")
+        tell(f"the curves: {sweep.write(model, asked, over, change, out)}")
         return
     for each in asked:
         plain = _told(model, each, what_if.WhatIf(), extrapolate=extrapolate)
         changed = _told(model, each, change, extrapolate=extrapolate) if changes else None
-        if changed and model.pooled:
-            changed = changed[0], None  # counted stages are those of streams
         show(tables.prediction(plain, changed, changes or ()), {"predicted": plain, "changed": changed})
 
 
@@ -199,6 +213,8 @@ def _told(
 ) -> tuple[Prediction, Prediction | None]:
     """The prediction of a stream, and of request and response of the same size if that was calibrated."""
     stream = predict(model, asked, change, extrapolate=extrapolate)
+    if change.changed and model.pooled:
+        return stream, None  # counted stages are those of streams
     answers = asked.model_copy(update={"work": Work.ANSWERS})
     known = any((each.path, each.work) == (asked.path, Work.ANSWERS) for each in model.fitted)
     if not known or (model.of(asked.path, Work.ANSWERS).range.outside(answers) and not extrapolate):

@@ -8,7 +8,7 @@ from memlane_lab.common.errors import LabError
 from memlane_lab.model import path_lengths
 from memlane_lab.model.configuration import Configuration, Party, Work
 from memlane_lab.model.fitted import CPU, RATE, UNFAIRNESS, Fitted, Model
-from memlane_lab.model.pooled import WORDS, Pooled
+from memlane_lab.model.pooled import HOST, WORDS, Pooled
 from memlane_lab.model.what_if import WhatIf
 
 
@@ -68,12 +68,13 @@ def predict(
             "--extrapolate predicts it none the less"
         )
     change = what_if or WhatIf()
-    cpus = model.cpus * change.cores - others
     if model.pooled and asked.work is Work.STREAM and asked.path in model.pooled.paths:
         _check_words(asked, change, extrapolate=extrapolate)
-        found = _by_queues(model.pooled, fitted, asked, cpus, change)
+        found = _by_queues(model.pooled, fitted, asked, model.cpus - others, change)
+    elif change.ring != 1.0:
+        raise LabError("--what-if ring: only streams of a model by counted path lengths know of rings")
     else:
-        found = _bounded(fitted, asked, cpus, change)
+        found = _bounded(fitted, asked, model.cpus * change.cores - others, change)
     return Prediction(
         asked=asked,
         rate=found[RATE],
@@ -86,8 +87,11 @@ def predict(
 
 def _check_words(asked: Configuration, change: WhatIf, *, extrapolate: bool) -> None:
     """Raises for a change that counted path lengths do not know, or that nothing was measured of."""
-    if unknown := [word for word in change.changed if word not in {*WORDS, "cores"}]:
-        raise LabError(f"--what-if {unknown[0]} is no stage that was counted; there are: {', '.join(WORDS)} and cores")
+    if unknown := [word for word in change.changed if word not in {*WORDS, *HOST}]:
+        raise LabError(
+            f"--what-if {unknown[0]} is no stage that was counted; there are: {', '.join(WORDS)}, "
+            f"and {' and '.join(HOST)}"
+        )
     if set(change.changed) & set(WORDS) and not path_lengths.is_counted(asked.path):
         raise LabError(f"--what-if: the path length of {asked.path} was not counted, so none of its stages is known")
     if change.cores != 1.0 and not extrapolate:
@@ -99,15 +103,17 @@ def _check_words(asked: Configuration, change: WhatIf, *, extrapolate: bool) -> 
 
 def _by_queues(pooled: Pooled, fitted: Fitted, asked: Configuration, cpus: float, change: WhatIf) -> dict[str, Bounded]:
     """Streams: the rate of the queueing network; the CPU time that a change spares or costs is taken from the CPU."""
-    words = {word: factor for word, factor in change.changed.items() if word in WORDS}
-    found = _bounded(fitted, asked, cpus, WhatIf())
+    changed = change.changed
+    words = {word: factor for word, factor in changed.items() if word in WORDS}
+    most = cpus * change.cores
+    found = _bounded(fitted, asked, most, WhatIf())
     if words:
         before, after = (pooled.rate(asked, cpus, each) for each in ({}, words))
         spent = [rate * sum(pooled.demand(asked, each)) for rate, each in ((before, {}), (after, words))]
         share = max(0.0, 1 + (spent[1] - spent[0]) / found[CPU].estimate)
         found |= {name: found[name].scaled(share) for name in found if name not in {RATE, UNFAIRNESS}}
-        found[CPU] = Bounded(*(min(cpus, each) for each in (found[CPU].estimate, found[CPU].low, found[CPU].high)))
-    return found | {RATE: Bounded(*pooled.told(asked, cpus, words))}
+    found[CPU] = Bounded(*(min(most, each) for each in (found[CPU].estimate, found[CPU].low, found[CPU].high)))
+    return found | {RATE: Bounded(*pooled.told(asked, cpus, changed))}
 
 
 def _bounded(fitted: Fitted, asked: Configuration, cpus: float, what_if: WhatIf) -> dict[str, Bounded]:

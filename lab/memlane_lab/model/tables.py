@@ -6,7 +6,9 @@ from typing import Any
 
 from rich.table import Table
 
+from memlane_lab.model import changes as changing
 from memlane_lab.model import check as checking
+from memlane_lab.model.changes import Change
 from memlane_lab.model.check import Checked, Errors
 from memlane_lab.model.configuration import Work
 from memlane_lab.model.fitted import Model
@@ -154,6 +156,28 @@ def checked_row(each: Checked) -> list[str]:
 
 def _signed(share: float) -> str:
     return f"{100 * share:+.0f} %"
+
+
+def changes(found: Sequence[Change]) -> Table:
+    """Each change: the predicted ratio, the measured one, the error, and whether the bounds hold it."""
+    met = sum(each.met for each in found)
+    goal = f"{100 * changing.GOAL:.0f} %"
+    table = Table("configuration", "change", "predicted", "90 %", "measured", "off", f"within {goal}", "in bounds",
+                  title=f"{met} of {len(found)} changes are predicted to {goal}", **_PLAIN)  # fmt: skip
+    for each in found:
+        told, seen = each.predicted, each.measured
+        bounds = f" ({significant(seen.bounds[0])} to {significant(seen.bounds[1])})" if seen.bounds else ""
+        table.add_row(
+            str(each.asked),
+            each.change,
+            f"{significant(told.estimate)} x",
+            f"{significant(told.low)} to {significant(told.high)}",
+            f"{significant(seen.estimate)} x{bounds}, n = {each.rounds}",
+            _signed(each.error),
+            "yes" if each.met else "no",
+            "yes" if each.held else "no",
+        )
+    return table
 
 
 def goals_met(found: Sequence[Checked]) -> bool:

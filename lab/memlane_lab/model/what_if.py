@@ -1,4 +1,4 @@
-"""What-ifs: costs and CPUs changed before the host shares them, as `copy=0`, `wakeups=0.5`, `cores=2x`.
+"""What-ifs: costs, CPUs and rings changed before the host shares them, as `copy=0`, `wakeups=0.5`, `cores=2x`.
 
 A model with counted path lengths changes stages of them: the copies between guests, notification and scheduling, system
 calls. A model without has costs of a message, a byte and a wake-up only.
@@ -26,12 +26,16 @@ class WhatIf(Strict):
     """System calls of guests and network."""
     cores: float = 1.0
     """Of the host's CPUs; a guest still has one processor."""
+    ring: float = 1.0
+    """Of the entries of guests' rings."""
 
     @property
     def changed(self) -> dict[str, float]:
         """The changed words and their factors."""
         told = {"message": self.message, "copy": self.copy_, "wakeups": self.wakeups, "calls": self.calls}
-        return {word: factor for word, factor in (told | {"cores": self.cores}).items() if factor != 1.0}
+        return {
+            word: factor for word, factor in (told | {"cores": self.cores, "ring": self.ring}).items() if factor != 1.0
+        }
 
     def stages(self, stages: Stages) -> Stages:
         """The same with these costs."""
@@ -49,11 +53,11 @@ def parse(words: Sequence[str]) -> WhatIf:
     """The changes of `--what-if`: NAME=FACTOR each."""
     found: dict[str, float] = {}
     for word in words:
-        stated = re.fullmatch(r"(copy|wakeups|message|calls|cores)=(\d+(?:\.\d+)?)x?", word)
-        if not stated or (stated[1] == "cores" and float(stated[2]) == 0):
+        stated = re.fullmatch(r"(copy|wakeups|message|calls|cores|ring)=(\d+(?:\.\d+)?)x?", word)
+        if not stated or (stated[1] in {"cores", "ring"} and float(stated[2]) == 0):
             raise LabError(
-                f"--what-if {word!r} says nothing: it takes copy, message, wakeups, calls or cores, and a factor, "
-                "as copy=0, wakeups=0.5, cores=2x"
+                f"--what-if {word!r} says nothing: it takes copy, message, wakeups, calls, cores or ring, and a "
+                "factor, as copy=0, wakeups=0.5, cores=2x"
             )
         found["copy_" if stated[1] == "copy" else stated[1]] = float(stated[2])
     return WhatIf(**found)
