@@ -162,6 +162,9 @@ def guest(
 
 def _run(first: guests.Guest, command: list[str]) -> int:
     result = first.run(command, timeout=24 * 3600)
+    if results.as_json:
+        results.print({"status": result.status, "stdout": result.stdout, "stderr": result.stderr})
+        return result.status
     sys.stdout.write(result.stdout)
     sys.stderr.write(result.stderr)
     return result.status
@@ -184,6 +187,9 @@ def run(
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="another build of memlane to compare with"),
     ] = None,
+    primary: Annotated[
+        bool, typer.Option("--primary", help="only measure the variants that primary endpoints compare")
+    ] = False,
     resume: ResumeOption = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="only print the planned samples and their duration")
@@ -192,11 +198,16 @@ def run(
         str | None, typer.Option(help="time that the run may take, as 30min or 2h: as many rounds as fit")
     ] = None,
 ) -> None:
-    """Measure experiments and report on them."""
+    """Measure experiments and report on them.
+
+    Five runs of one build on three days, for `memlane-lab between`: memlane-lab run all --primary --budget 20min
+    """
     chosen = guests.choose(kind)
     if budget and repeat:
         raise typer.BadParameter("--budget and --repeat both set the number of rounds: leave one out")
-    planned = runs.prepare(experiment.files(experiments), chosen, repeat, only=only or (), versus=versus)
+    planned = runs.prepare(
+        experiment.files(experiments), chosen, repeat, only=only or (), versus=versus, primary=primary
+    )
     if budget:
         planned = runs.within(planned, _seconds(budget))
     if dry_run:
@@ -205,7 +216,7 @@ def run(
     images.prepare(chosen, runs.shops(planned))
     folder = out or runs.default_folder()
     try:
-        runs.measure(planned, chosen, folder, seed, resume=resume, narrowing=_narrowing(only, versus))
+        runs.measure(planned, chosen, folder, seed, resume=resume, narrowing=_narrowing(only, versus, primary))
     finally:
         _report(folder)
     if results.as_json:
@@ -299,9 +310,13 @@ def explain(
         results.print(table)
 
 
-def _narrowing(only: list[str] | None, versus: Path | None) -> list[str]:
+def _narrowing(only: list[str] | None, versus: Path | None, primary: bool = False) -> list[str]:
     """The options of the command line that restrict the variants to be measured."""
-    return [*(each for word in only or () for each in ("--only", word)), *(["--versus", str(versus)] if versus else [])]
+    return [
+        *(["--primary"] if primary else []),
+        *(each for word in only or () for each in ("--only", word)),
+        *(["--versus", str(versus)] if versus else []),
+    ]
 
 
 def _tell_changes(folder: Path, versus: Path) -> int:
@@ -361,6 +376,9 @@ def xen(
     )
     with tempfile.TemporaryDirectory() as folder:
         parts = xen_bed.boot(plan, Path(folder), seconds=seconds)
+    if results.as_json:
+        results.print(parts)
+        raise typer.Exit(int(parts["status"]))
     for part in ("script", "switch", *(f"guest-{name}" for name in plan.guests)):
         if part in parts:
             sys.stdout.write(f"== {part}\n{parts[part]}\n")

@@ -37,6 +37,7 @@ def test_figures_are_as_wide_as_a_column_and_show_every_sample(tmp_path: Path) -
     names = sorted(file.name for file in files)
     assert "made-up-throughput.svg" in names
     assert "made-up-times-load-0.pdf" in names
+    assert "made-up-course-load-90.svg" in names
     svg = (tmp_path / "made-up-throughput.svg").read_text()
     (width,) = re.findall(r'<svg [^>]*width="([0-9.]+)pt"', svg)
     assert float(width) <= 72 * papers.WIDTH * 1.05
@@ -108,6 +109,41 @@ def test_results_are_had_as_json_lines(tmp_path: Path) -> None:
     assert cli._json_first(["list", "--json"]) == ["--json", "list"]
     assert cli._json_first(["guest", "--", "ls", "--json"]) == ["guest", "--", "ls", "--json"]
     assert cli._json_first(["topo", "status", "--json"]) == ["topo", "status", "--json"]
+
+
+_MODEL = ("--host", str(published.FOLDER / "2026-11-25" / "prediction" / "model.json"))
+_ASKED = ("predict", "--pairs", "4", "--message", "1M", *_MODEL)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("list",),
+        ("compare", "0", "1"),
+        ("agree", "0", "1"),
+        ("between", "0", "1", "2", "3", "4"),
+        _ASKED,
+        (*_ASKED, "--path", "memlane", "--what-if", "copy=2"),
+        (*_ASKED, "--path", "memlane", "--sweep", "pairs", "--out", "curves.html"),
+        ("plan", "--guests", "8", *_MODEL),
+        ("report", "0"),
+        ("report", "0", "--table", "samples.csv"),
+    ],
+)
+def test_every_result_fits_80_columns_and_is_json_on_request(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    for number in range(5):
+        _written(tmp_path / str(number), made_up.result(expect=[{"measure": "throughput", "at_least": 1.5}]))
+    told = CliRunner().invoke(cli.app, command)
+    assert told.exit_code in {0, 1, 3}, told.output
+    assert told.stdout
+    assert [line for line in told.stdout.splitlines() if len(line) > 80] == []
+    lines = CliRunner().invoke(cli.app, ["--json", *command]).stdout.splitlines()
+    assert lines
+    assert all(json.loads(line) for line in lines)
 
 
 def test_a_table_that_is_too_wide_is_told_row_by_row(capsys: pytest.CaptureFixture[str]) -> None:

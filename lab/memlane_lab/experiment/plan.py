@@ -73,6 +73,17 @@ def narrowed(experiments: Sequence[Experiment], only: Sequence[str]) -> list[Exp
     return [_narrowed(experiment, only) for experiment in experiments]
 
 
+def of_primaries(experiment: Experiment) -> Experiment | None:
+    """The experiment with those variants only that its primary endpoints compare; None where it has none."""
+    primary = tuple(each for each in experiment.expect if each.primary)
+    if not primary:
+        return None
+    asked = experiment.model_copy(update={"expect": primary})
+    known = [each.labels for each in variants(asked)]
+    compared = [labels for claim in claims.of(asked, known) for labels in (claim.variant, claim.versus)]
+    return _without(asked, [labels for labels in known if labels not in compared])
+
+
 def _narrowed(experiment: Experiment, only: Sequence[str]) -> Experiment:
     wanted: dict[str, set[str]] = {}
     for dimension, label in (pair for word in only for pair in _named(experiment, word)):
@@ -140,7 +151,7 @@ def missing(variant: Variant, chosen: GuestKind) -> str | None:
     if reason := path.missing():
         return f"path {path.name}: {reason}"
     if (build := variant.setting.build) and not build.exists():
-        return f"there is no {variant.setting.program}: build memlane there without what the variant leaves out"
+        return f"there is no {variant.setting.program}: `make ablation` builds those of target/ablation"
     if reason := _misplaced(variant.setting):
         return reason
     if path.joins_pairs and variant.setting.shared_receiver:

@@ -63,8 +63,12 @@ def prepare(
     *,
     only: Sequence[str] = (),
     versus: Path | None = None,
+    primary: bool = False,
 ) -> list[Planned]:
-    """Reads and checks all experiments before anything is started; `only` and `versus` are those of `plan`."""
+    """Reads and checks all experiments before anything is started; `only` and `versus` are those of `plan`.
+
+    With `primary`, experiments and variants of primary endpoints only.
+    """
     found = [experiment.load(path) for path in files]
     names = [each.name for each in found]
     if twice := {name for name in names if names.count(name) > 1}:
@@ -72,6 +76,11 @@ def prepare(
     for each in found:
         plan.variants(each)  # the file is checked before it is changed
     found = plan.narrowed(found, only)
+    if primary:
+        compared = [(path, plan.of_primaries(each)) for path, each in zip(files, found, strict=True)]
+        files, found = [path for path, each in compared if each], [each for _, each in compared if each]
+        if not found:
+            raise LabError("none of these experiments names a primary endpoint: leave out --primary")
     if versus:
         found = [plan.versus(each, versus) for each in found]
     planned = [_planned(each, path, kind) for each, path in zip(found, files, strict=True)]

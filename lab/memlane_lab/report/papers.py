@@ -3,6 +3,7 @@
     DIR/EXPERIMENT-MEASURE.svg, .pdf           each sample as a dot, the median as a line, its interval if there is one
     DIR/EXPERIMENT-MEASURE-over-DIMENSION...   the same over a dimension of numbers, such as a rate
     DIR/EXPERIMENT-times-GROUP...              the distribution of round trips, all rounds added up
+    DIR/EXPERIMENT-course-GROUP...             the rate of all flows over time, of the sample in the middle
 
 A figure has one group of at most eight series; a median of fewer than six samples has no error bar.
 """
@@ -10,7 +11,7 @@ A figure has one group of at most eight series; a median of fewer than six sampl
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from memlane_lab.common.errors import LabError
 from memlane_lab.experiment.experiment import measure
@@ -20,7 +21,7 @@ from memlane_lab.results import summary
 from memlane_lab.results.results import ExperimentResult, Sample
 from memlane_lab.results.summary import Row
 from memlane_lab.statistics.latencies import Latencies
-from memlane_lab.statistics.measures import Scale, scale
+from memlane_lab.statistics.measures import THROUGHPUT, Scale, scale
 
 WIDTH = 3.33
 """Inches of a column of ACM's and IEEE's templates."""
@@ -71,10 +72,22 @@ def _figures(result: ExperimentResult) -> Iterator[tuple[str, Any]]:
                 yield f"{name}-over-{over}-{group}", _curve(result, members, over)
         elif rows:
             yield name, _dots(result, rows)
-    for group, series in _times(result).items():
-        for part in range(0, len(series), _MOST):
-            more = f"-{part // _MOST + 1}" if len(series) > _MOST else ""
-            yield f"times-{group}{more}", _distribution(result, group, dict(list(series.items())[part : part + _MOST]))
+    for group, latencies in _times(result).items():
+        for more, part in _parts(latencies):
+            yield f"times-{group}{more}", _distribution(result, group, part)
+    for group, courses in _courses(result).items():
+        for more, own in _parts(courses):
+            yield f"course-{group}{more}", _course(result, group, own)
+
+
+_Series = TypeVar("_Series")
+
+
+def _parts(series: dict[str, _Series]) -> Iterator[tuple[str, dict[str, _Series]]]:
+    """As many as fit a figure at a time, and the end of its name where there are several."""
+    for at in range(0, len(series), _MOST):
+        more = f"-{at // _MOST + 1}" if len(series) > _MOST else ""
+        yield more, dict(list(series.items())[at : at + _MOST])
 
 
 def _numbers(result: ExperimentResult) -> str:
@@ -184,6 +197,40 @@ def _times(result: ExperimentResult) -> dict[str, dict[str, Latencies]]:
             group = words(labels, but=result.experiment.compare) or "all"
             found.setdefault(group, {})[labels.get(result.experiment.compare, "")] = Latencies.added(told)
     return found
+
+
+_A_SECOND = 4
+"""Points of a course."""
+
+
+def _courses(result: ExperimentResult) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """By group, by label: the rate of all flows together over time, of the sample in the middle."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for labels in (each.labels for each in result.variants):
+        sample = summary.typical(result, labels, THROUGHPUT.name)
+        rates: dict[float, float] = {}
+        for end, rate in (point for flow in (sample.flows if sample else ()) for point in flow.series):
+            at = round(end * _A_SECOND) / _A_SECOND
+            rates[at] = rates.get(at, 0.0) + rate
+        if rates:
+            group = words(labels, but=result.experiment.compare) or "all"
+            found.setdefault(group, {})[labels.get(result.experiment.compare, "")] = sorted(rates.items())
+    return found
+
+
+def _course(result: ExperimentResult, group: str, courses: dict[str, list[tuple[float, float]]]) -> Any:  # noqa: ANN401
+    figure, axes = _new(2.0)
+    colours = dict(coloured(summary.labels(result.experiment)))
+    used = scale(THROUGHPUT.unit, [rate for points in courses.values() for _, rate in points])
+    for label, points in courses.items():
+        ends, rates = zip(*points, strict=True)
+        axes.plot(ends, [rate / used.factor for rate in rates], "-", color=colours[label], label=label or None)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("s")
+    axes.set_ylabel(_title(THROUGHPUT.name, used))
+    axes.set_title(group)
+    axes.legend()
+    return figure
 
 
 def _of(result: ExperimentResult, labels: Labels) -> list[Sample]:
