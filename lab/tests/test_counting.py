@@ -57,12 +57,12 @@ def test_a_summary_leaves_out_the_lab_and_idle_time(tmp_path: Path) -> None:
     symbols = "ffffffff81000000 T tcp_sendmsg\nffffffff81000100 T default_idle\nffffffff81000200 T ip_rcv\n"
     (tmp_path / "kallsyms").write_text(symbols)
     tasks = [("program-c1", "program-c1", "machine"), ("swapper/0", "swapper/0", "swapper/0"), ("sh", "sh", "init")]
-    counted = [
+    counted: list[tuple[int, ...]] = [
         (0, _IN_KERNEL, 100, 20, 10, 3),
         (0, _IN_KERNEL + 0x204, 50, 5, 5, 0),
         (1, _IN_KERNEL + 0x100, 7, 0, 0, 0),
     ]
-    counted += [(2, _IN_KERNEL, 1000, 0, 0, 0), (0, _IN_PROGRAM, 8, 1, 1, 0)]
+    counted += [(2, _IN_KERNEL, 1000, 0, 0, 0), (0, _IN_PROGRAM, 8, 1, 1, 0, 6, 2, 0)]
     tables = Tables(Told([], {}), tmp_path / "kallsyms", None)
     flow = {"sent": 2, "came": 2, "size": 1024, "frames_out": 4, "frames_in": 1}
     window = Window(flow, tasks, counted)
@@ -74,6 +74,8 @@ def test_a_summary_leaves_out_the_lab_and_idle_time(tmp_path: Path) -> None:
     assert values["instructions_per_packet"] == 158 / 4
     assert values["stage_IP"] == 25
     assert parties["loads per KB"]["IP"] == 2.5
+    assert (values["l1_misses_per_kb"], values["l2_misses_per_kb"], values["tlb_misses_per_kb"]) == (3, 1, 0)
+    assert parties["L1 misses per KB, by party"] == {Party.SENDER_PROGRAM: 3}
 
 
 def test_a_guest_kernel_without_symbols_is_told(tmp_path: Path) -> None:

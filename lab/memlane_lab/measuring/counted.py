@@ -255,7 +255,7 @@ def told_values(window: Window, summary: Summary) -> Values:
     """A flow's measures, and the figures of each party."""
     told = window.flow
     kilobytes, packets = told["sent"] * told["size"] / 1024, max(told["frames_out"], 1)
-    repeats = summary.repeats
+    repeats, simulated = summary.repeats, any(summary.missed.values())
     values: dict[str, float] = {
         "instructions": summary.instructions,
         "instructions_per_kb": summary.instructions / kilobytes,
@@ -265,7 +265,7 @@ def told_values(window: Window, summary: Summary) -> Values:
         "stores_per_kb": sum(summary.stores.values()) / kilobytes,
         "repeats_per_kb": repeats / kilobytes,
         "steps_per_kb": (summary.instructions + repeats) / kilobytes,
-        **{key: sum(summary.missed[name].values()) / kilobytes for name, key in MISSES.items() if summary.missed[name]},
+        **{key: sum(summary.missed[name].values()) / kilobytes for name, key in MISSES.items() if simulated},
         "packets": told["frames_out"],
         "packet_bytes": told["sent"] * told["size"] / packets,
         "lost": told["sent"] - told["came"],
