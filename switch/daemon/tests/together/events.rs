@@ -201,7 +201,9 @@ fn readers_that_stop_reading_lock_nobody_out() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let _running = up(folder);
-    let readers: Vec<_> = (0..200)
+    // This process may have fewer descriptors than readers.
+    memlane::descriptors::raise_limit().unwrap();
+    let readers: Vec<_> = (0..1000)
         .map(|_| {
             let mut stream = UnixStream::connect(folder.join("control")).unwrap();
             let _ = stream.write_all(b"GET /v1/events HTTP/1.1\r\nhost: a\r\n\r\n");

@@ -45,9 +45,18 @@ impl Screen {
         let pty = openpty(Some(&size), None).unwrap();
         let end = || Stdio::from(pty.slave.try_clone().unwrap());
         let before = tcgetattr(&pty.slave).unwrap();
-        // In a session of its own, whose terminal it is (setsid(1)).
+        // In a session of its own, whose terminal it is (setsid(1)). Tests may run under nohup, which has signals ignored.
         let mut command = Command::new("setsid");
-        command.args(["--ctty", env!("CARGO_BIN_EXE_memlane"), "top", "--interval", "200ms"]).args(arguments).current_dir(folder);
+        command.args([
+            "--ctty",
+            "env",
+            "--default-signal=HUP,INT,TERM",
+            env!("CARGO_BIN_EXE_memlane"),
+            "top",
+            "--interval",
+            "200ms",
+        ]);
+        command.args(arguments).current_dir(folder);
         let child = command
             .env("XDG_RUNTIME_DIR", folder)
             .env("TERM", "xterm-256color")
