@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use axum::http::StatusCode;
 use axum::response::Response;
 use http_body_util::channel::Sender;
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Frame};
 use memlane_observe::bpf::{Instruction, Program};
 use memlane_observe::pcapng::{Direction, Interface, InterfaceId, Packet, Statistics, Writer};
 use schemars::JsonSchema;
@@ -38,7 +38,7 @@ const SETTLED: Duration = Duration::from_millis(1);
 const PAUSE: Duration = Duration::from_millis(2);
 /// Interval of interface statistics, where they have changed.
 const STATISTICS: Duration = Duration::from_secs(1);
-/// Longest time without data, so that a disconnected client is noticed.
+/// Longest time without data, so that a client whose connection hangs is noticed.
 const ALIVE: Duration = Duration::from_secs(5);
 /// Comment of a frame whose checksum was left to the device and cannot be completed in the file.
 const PARTIAL_CHECKSUM: &str = "partial checksum: left to the device, and the frame is cut";
@@ -197,7 +197,7 @@ impl Pump {
 
     fn pump(&mut self, managed: &Managed, runtime: &Handle) -> io::Result<()> {
         let most = PART / self.capture.network().shared().workers.len().max(1);
-        let (mut sent, mut counted) = (Instant::now(), Instant::now());
+        let (mut sent, mut counted, mut looked) = (Instant::now(), Instant::now(), Instant::now());
         loop {
             let over = self.take(most)?;
             if over || counted.elapsed() >= STATISTICS {
@@ -208,6 +208,12 @@ impl Pump {
             }
             let part = std::mem::take(self.file.writer.get_mut());
             if part.is_empty() {
+                if looked.elapsed() >= STATISTICS {
+                    looked = Instant::now();
+                    if self.is_abandoned() {
+                        return Ok(());
+                    }
+                }
                 std::thread::sleep(PAUSE);
             } else {
                 let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
@@ -218,6 +224,11 @@ impl Pump {
                 return Ok(());
             }
         }
+    }
+
+    /// Whether the client has disconnected: the server takes an empty part, which it does not send, only while there is one.
+    fn is_abandoned(&mut self) -> bool {
+        self.to.capacity() > 0 && self.to.try_send(Frame::data(Bytes::new())).is_err()
     }
 
     /// Writes the copied frames; true if the requested number is reached.
