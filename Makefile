@@ -15,6 +15,7 @@
 #   make bench   criterion benches of ring, table and worker, and memlane against the kernel's bridge
 #   make ablation  memlane without one idea at a time, for the lab's experiment what_each_idea_is_worth: target/ablation
 #   make bench-gate REV=COMMIT  is this tree slower than COMMIT? Exit code 1 if a row is, 3 if the rounds do not tell
+#   make bench-observe  the cost of a capture, scrapes, top and the watchdog against their bars: 5 minutes on a quiet machine
 #   make fuzz    every fuzz target for a minute each (FUZZ_SECONDS=60)
 #   make fuzz-corpus  only the committed seeds, without a fuzzer; make test does that too
 #   make xenvmnic  XenVMNIC, the guests' module for Xen, for Debian's kernel: target/xenvmnic/xenvmnic.ko
@@ -100,7 +101,7 @@ xenvmnic-test: deps
 	xen/xenvmnic/tests/run target/xenvmnic/tests
 
 # REV=COMMIT: the one to compare with. ROUNDS=100 ONLY='a row' tells more where 40 leave it undecided. Root, for the TAP row's namespace.
-.PHONY: bench bench-gate
+.PHONY: bench bench-gate bench-observe
 bench-gate: deps
 	.venv/bin/python -m memlane_lab.bench_gate --build $(or $(REV),$(error make bench-gate REV=COMMIT: which commit?))
 	$(AS_ROOT) .venv/bin/python -m memlane_lab.bench_gate --built $(REV) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only '$(ONLY)')
@@ -110,6 +111,9 @@ bench-gate: deps
 ablation: deps
 	switch/ablation $(ABLATIONS)
 
+bench-observe: build
+	.venv/bin/python -m memlane_lab.bench_gate.observe $(if $(ROUNDS),--rounds $(ROUNDS))
+
 bench: build
 	cargo bench --quiet --locked --package memlane --bench '*'
 	cargo build --quiet --locked --release
@@ -117,6 +121,7 @@ bench: build
 
 # Programs without paths of this machine, from the same sources the same bytes; in a folder of their own, for other flags compile all anew.
 PACKAGE := $(TARGET)/package
+package static: export MEMLANE_REVISION = $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 .PHONY: package
 package: deps
 	RUSTFLAGS="--remap-path-prefix=$(CURDIR)=memlane --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=cargo" \

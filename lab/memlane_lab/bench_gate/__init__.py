@@ -6,4 +6,5 @@ It builds both sides, runs both in turn, and judges each row by its interval.
 - [`rows`] runs a side once: the criterion benches, and `memlane-rig blast` through a network. A row's number is a
   cost, in nanoseconds.
 - [`verdict`] judges the rounds of a row, and tells the table.
+- [`observe`] is a command of its own, `make bench-observe`: the cost of captures, scrapes and `memlane top`.
 """

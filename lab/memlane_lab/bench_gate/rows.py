@@ -88,7 +88,11 @@ class Blast(Runs):
     def run(self, side: Side, work: Path, seconds: float) -> dict[str, float]:
         ports = [f"vhost-user = '{work}/{name}.sock'" for name in ("a", "b")]
         with network(side, work, ports):
-            return {self.name: self._blast(side, seconds, [f"vu:{work}/a.sock", f"vu:{work}/b.sock"])}
+            return {self.name: self.through(side, work, seconds)}
+
+    def through(self, side: Side, work: Path, seconds: float) -> float:
+        """The cost at a network that runs, between its ports at `a.sock` and `b.sock`."""
+        return self._blast(side, seconds, [f"vu:{work}/a.sock", f"vu:{work}/b.sock"])
 
     def _blast(self, side: Side, seconds: float, places: Sequence[str]) -> float:
         ports = [word for place in places for word in ("--port", place)]
@@ -129,17 +133,21 @@ def namespace() -> Iterator[str]:
 
 
 @contextmanager
-def network(side: Side, work: Path, ports: Sequence[str]) -> Iterator[None]:
-    """A network of the side's, of one worker."""
+def network(side: Side, work: Path, ports: Sequence[str], environment: dict[str, str] | None = None) -> Iterator[int]:
+    """A network of the side's, of one worker; gives its process."""
     tables = [f"[[port]]\nname = 'p{number}'\n{keys}\n" for number, keys in enumerate(ports)]
     file = work / "net.toml"
     file.write_text(f"workers = 1\ncpus = [{_cpu(SWITCH_CPU)}]\ncontrol = '{work}/control.sock'\n{''.join(tables)}")
     switch = subprocess.Popen(
-        [side.programs["memlane"], "up", file], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [side.programs["memlane"], "up", file],
+        env=os.environ | (environment or {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     try:
         _wait_until_up(switch, work / "control.sock")
-        yield
+        yield switch.pid
     finally:
         switch.terminate()
         switch.communicate()

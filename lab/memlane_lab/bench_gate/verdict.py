@@ -1,6 +1,6 @@
 """The verdict of a row: by the interval of the median ratio of the two sides within rounds, and the bar for it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -47,13 +47,14 @@ def judge(row: Row, slower: float) -> Judged:
     ratio = stats.ratio(row.new, row.old)
     if ratio is None:
         raise LabError(f"{row.name} has no costs to compare")
-    return Judged(row, ratio, _verdict(ratio, 1 + slower))
+    return Judged(row, ratio, of(ratio, 1 + slower))
 
 
-def _verdict(ratio: stats.Interval, bar: float) -> Verdict:
-    if ratio.bounds is None:
+def of(interval: stats.Interval, bar: float) -> Verdict:
+    """The verdict of an interval about a bar."""
+    if interval.bounds is None:
         return Verdict.UNDECIDED
-    low, high = ratio.bounds
+    low, high = interval.bounds
     if high <= bar:
         return Verdict.WITHIN
     return Verdict.SLOWER if low > bar else Verdict.UNDECIDED
@@ -61,7 +62,12 @@ def _verdict(ratio: stats.Interval, bar: float) -> Verdict:
 
 def exit_code(judged: Sequence[Judged]) -> int:
     """0 if every row is within, 1 if one is slower, else 3."""
-    verdicts = {one.verdict for one in judged}
+    return worst(one.verdict for one in judged)
+
+
+def worst(all_verdicts: Iterable[Verdict]) -> int:
+    """The exit code of several verdicts."""
+    verdicts = set(all_verdicts)
     return next((v.value for v in (Verdict.SLOWER, Verdict.UNDECIDED) if v in verdicts), Verdict.WITHIN.value)
 
 

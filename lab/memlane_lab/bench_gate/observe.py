@@ -1,0 +1,304 @@
+"""The cost of observing, against the bars of its promises: `make bench-observe`.
+
+- A capture that selects nothing, and a scrape of 1000 ports each second, beside a blast of 64-byte frames: each round
+  measures the blast with and without them, one right beside the other.
+- The time and size of such a scrape.
+- The CPU time of `memlane top` at 1000 ports, and how often a watchdog of ten seconds wakes idle workers.
+"""
+
+import argparse
+import gzip
+import http.client
+import os
+import pty
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from memlane_lab.bench_gate import rows, verdict
+from memlane_lab.bench_gate.sides import PROGRAMS, Side
+from memlane_lab.bench_gate.verdict import Verdict
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.progress import say, tell
+from memlane_lab.host import rust
+from memlane_lab.statistics import stats
+
+PORTS = 1000
+ROUNDS = 10
+WINDOWS = 6
+"""Windows in which CPU time and wake-ups are counted: the fewest of which there is an interval."""
+WINDOW = 2.0
+"""Seconds of a window in which CPU time is counted, and before the first one."""
+WATCHDOG = 10
+"""Seconds of the watchdog."""
+NOTHING = "udp port 9 and host 203.0.113.77"
+"""A filter that selects no frame of a blast."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measured figure, and the bar that it has to be below."""
+
+    name: str
+    unit: str
+    value: stats.Interval
+    bar: float
+
+    @property
+    def verdict(self) -> Verdict:
+        return verdict.of(self.value, self.bar)
+
+    def told(self) -> str:
+        """The figure in one line."""
+        bounds = "" if self.value.bounds is None else " ({:.2f} to {:.2f})".format(*self.value.bounds)
+        figure = f"{self.value.estimate:.2f}{bounds} {self.unit}"
+        return f"{self.name:44} {figure:32} at most {self.bar:g} {self.unit}: {self.verdict.name.lower()}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures all; returns 0 if every figure is within, 1 if one is not, 3 if some are undecided, 2 on a fault."""
+    parser = argparse.ArgumentParser(prog="bench-observe", description="What does observing cost?")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds of each blast (default: {ROUNDS})")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of a blast beside scrapes (default: 3)")
+    parser.add_argument("--only", metavar="WORD", help="only measurements that have WORD in their names")
+    chosen = parser.parse_args(arguments)
+    if chosen.rounds < stats.FEWEST:
+        parser.error(f"fewer than {stats.FEWEST} rounds have no interval")
+    measurements: dict[str, Callable[[Side, Path], list[Figure]]] = {
+        "capture": lambda side, work: [_beside_a_capture(side, work, chosen.rounds, chosen.seconds / 3)],
+        "scrape": lambda side, work: [_beside_scrapes(side, work, chosen.rounds, chosen.seconds)],
+        "scrapes": _scrapes,
+        "top": lambda side, work: [_top(side, work)],
+        "watchdog": lambda side, work: [_watchdog(side, work)],
+    }
+    found: list[Figure] = []
+    try:
+        side = _built()
+        for name, measure in measurements.items():
+            if chosen.only is None or chosen.only in name:
+                say(f"bench-observe: {name}")
+                with tempfile.TemporaryDirectory() as work:
+                    figures = measure(side, Path(work))
+                tell("\n".join(figure.told() for figure in figures))
+                found += figures
+    except (LabError, OSError) as error:
+        say(f"bench-observe: {error}")
+        return 2
+    return verdict.worst(figure.verdict for figure in found)
+
+
+def _built() -> Side:
+    named = {"memlane": "MEMLANE", "memlane-rig": "MEMLANE_RIG"}
+    programs = {name: rust.program(name, named_by=named[name]) for name in PROGRAMS}
+    found = {name: path for name, path in programs.items() if path}
+    if len(found) < len(PROGRAMS):
+        raise LabError("memlane and memlane-rig are not built: run `make bench-observe`, which builds them")
+    return Side("here", found)
+
+
+# ---- beside a blast
+
+
+def _blast(side: Side, work: Path, seconds: float) -> float:
+    """Nanoseconds of a 64-byte frame between the first two ports of a network."""
+    return rows.Blast("64 B", "--sizes", "64").through(side, work, seconds)
+
+
+def _rounds(
+    name: str, count: int, blast: Callable[[], float], beside: Callable[[], AbstractContextManager[None]], bar: float
+) -> Figure:
+    """How much slower a frame is beside something, in percent: both in turn, each first in every other round."""
+    row = verdict.Row(name)
+    for turn in range(count):
+        costs = {}
+        for observed in (False, True) if turn % 2 == 0 else (True, False):
+            with beside() if observed else nullcontext():
+                costs[observed] = blast()
+        row.add(costs[False], costs[True])
+    ratio = verdict.judge(row, bar / 100).ratio
+    bounds = ratio.bounds or (None, None)
+    low, high = (None if bound is None else 100 * (bound - 1) for bound in bounds)
+    return Figure(name, "%", stats.Interval(100 * (ratio.estimate - 1), low, high), bar)
+
+
+def _beside_a_capture(side: Side, work: Path, rounds: int, seconds: float) -> Figure:
+    with rows.network(side, work, _pair(work)):
+        return _rounds(
+            "64 B beside a capture that selects nothing",
+            rounds,
+            lambda: _blast(side, work, seconds),
+            lambda: _capturing(side, work),
+            5,
+        )
+
+
+@contextmanager
+def _capturing(side: Side, work: Path) -> Iterator[None]:
+    command: list[str | Path] = [
+        side.programs["memlane"],
+        "capture",
+        work / "net.toml",
+        "-f",
+        NOTHING,
+        "-w",
+        "/dev/null",
+    ]
+    capture = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert capture.stderr
+        if "has begun" not in (told := capture.stderr.readline()):
+            raise LabError(f"the capture did not begin: {told}{capture.stderr.read()}")
+        yield
+    finally:
+        capture.terminate()
+        capture.communicate()
+
+
+def _beside_scrapes(side: Side, work: Path, rounds: int, seconds: float) -> Figure:
+    with rows.network(side, work, [*_pair(work), *["null = true"] * (PORTS - 2)]):
+        return _rounds(
+            f"64 B beside a scrape of {PORTS} ports a second",
+            rounds,
+            lambda: _blast(side, work, seconds),
+            lambda: _scraping(work / "control.sock"),
+            1,
+        )
+
+
+@contextmanager
+def _scraping(control: Path) -> Iterator[None]:
+    ended = threading.Event()
+
+    def scrape() -> None:
+        while not ended.wait(1):
+            _scrape(control)
+
+    thread = threading.Thread(target=scrape, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _pair(work: Path) -> list[str]:
+    return [f"vhost-user = '{work}/{name}.sock'" for name in ("a", "b")]
+
+
+# ---- scrapes
+
+
+def _scrape(control: Path) -> bytes:
+    """The compressed metrics, as Prometheus asks for them."""
+    connection = http.client.HTTPConnection("memlane")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.settimeout(rows.WAIT)
+    with closing(connection):
+        connection.sock.connect(str(control))
+        connection.request("GET", "/metrics", headers={"accept-encoding": "gzip"})
+        return connection.getresponse().read()
+
+
+def _scrapes(side: Side, work: Path) -> list[Figure]:
+    times, sizes = [], []
+    with rows.network(side, work, ["null = true"] * PORTS):
+        for _ in range(2 * ROUNDS):
+            began = time.monotonic()
+            body = _scrape(work / "control.sock")
+            times.append(1e3 * (time.monotonic() - began))
+            sizes.append(len(body) / 1e6)
+    say(f"bench-observe: {len(gzip.decompress(body)) / 1e6:.2f} MB without compression")
+    return [
+        Figure(f"size of a scrape of {PORTS} ports, gzip", "MB", stats.median(sizes), 1),
+        Figure(f"time of a scrape of {PORTS} ports, gzip", "ms", stats.median(times), 50),
+    ]
+
+
+# ---- programs
+
+
+def _cpu_seconds(process: int) -> float:
+    """CPU time of all threads of a process, to the nanosecond (schedstat)."""
+    spent = (path.read_text().split()[0] for path in Path(f"/proc/{process}/task").glob("*/schedstat"))
+    return sum(map(int, spent)) / 1e9
+
+
+def _top(side: Side, work: Path) -> Figure:
+    shares = []
+    with rows.network(side, work, ["null = true"] * PORTS):
+        master, slave = pty.openpty()
+        command: list[str | Path] = [side.programs["memlane"], "top", work / "net.toml"]
+        environment = os.environ | {"TERM": "xterm-256color"}
+        top = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
+        threading.Thread(target=_read_all, args=(master,), daemon=True).start()
+        try:
+            time.sleep(WINDOW)
+            for _ in range(WINDOWS):
+                before, began = _cpu_seconds(top.pid), time.monotonic()
+                time.sleep(WINDOW)
+                shares.append(100 * (_cpu_seconds(top.pid) - before) / (time.monotonic() - began))
+        finally:
+            top.terminate()
+            top.wait()
+            os.close(slave)
+    return Figure(f"memlane top at {PORTS} ports", "% of a CPU", stats.median(shares), 5)
+
+
+def _read_all(terminal: int) -> None:
+    try:
+        while os.read(terminal, 65536):
+            pass
+    except OSError:
+        os.close(terminal)
+
+
+def _watchdog(side: Side, work: Path) -> Figure:
+    """Wake-ups of an idle worker in the time of the watchdog, by the kernel's count of its sleeps."""
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(work / "notify"))
+    environment = {"NOTIFY_SOCKET": str(work / "notify"), "WATCHDOG_USEC": str(WATCHDOG * 1_000_000)}
+    wakes = []
+    with closing(manager), rows.network(side, work, ["null = true"] * 100, environment) as process:
+        manager.setblocking(False)
+        time.sleep(WINDOW)
+        for _ in range(WINDOWS):
+            before = _sleeps(process)
+            time.sleep(WATCHDOG)
+            wakes.append(float(_sleeps(process) - before))
+            if not _pings(manager):
+                raise LabError(f"no keep-alive message in {WATCHDOG} s")
+    return Figure(f"wake-ups of an idle worker in {WATCHDOG} s", "", stats.median(wakes), 2)
+
+
+def _sleeps(process: int) -> int:
+    """How often the worker of a process has gone to sleep."""
+    found = 0
+    for task in Path(f"/proc/{process}/task").iterdir():
+        if (task / "comm").read_text().startswith("worker-"):
+            switches = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", (task / "status").read_text(), re.MULTILINE)
+            assert switches
+            found += int(switches[1])
+    return found
+
+
+def _pings(manager: socket.socket) -> int:
+    count = 0
+    try:
+        while message := manager.recv(4096):
+            count += b"WATCHDOG=1" in message
+    except BlockingIOError:
+        return count
+    return count
+
+
+if __name__ == "__main__":
+    sys.exit(main())
