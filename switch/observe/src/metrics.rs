@@ -130,6 +130,38 @@ fn canonical(value: f64) -> String {
 /// A label and its value.
 pub type Label<'a> = (&'a str, &'a str);
 
+/// Labels of samples as they are written, escaped once: a network with many ports has the same ones in thousands of samples.
+#[derive(Clone, Debug, Default)]
+pub struct Labels(String);
+
+impl Labels {
+    /// These labels.
+    ///
+    /// # Panics
+    /// A name has characters that names may not have.
+    pub fn new(labels: &[Label<'_>]) -> Self {
+        let mut text = String::new();
+        for (name, value) in labels {
+            assert!(is_name(name) && !name.contains(':'), "{name} is no name of a label");
+            let comma = if text.is_empty() { "" } else { "," };
+            let _ = write!(text, "{comma}{name}=\"{}\"", Escaped { text: value, quotes: true });
+        }
+        Self(text)
+    }
+}
+
+/// Upper bounds of a histogram's buckets but the last, in ascending order, as the labels of the buckets.
+#[derive(Clone, Debug)]
+pub struct Bounds(Vec<Labels>);
+
+impl Bounds {
+    /// These bounds.
+    pub fn new(bounds: &[f64]) -> Self {
+        let all = bounds.iter().copied().chain([f64::INFINITY]);
+        Self(all.map(|bound| Labels(format!("le=\"{}\"", Value::Real(bound)))).collect())
+    }
+}
+
 /// Metrics text under construction.
 #[derive(Debug)]
 pub struct Exposition {
@@ -183,10 +215,18 @@ impl Family<'_> {
     /// Adds a sample.
     ///
     /// # Panics
-    /// The family is a histogram.
+    /// The family is a histogram, or a name of a label has characters that names may not have.
     pub fn sample(&mut self, labels: &[Label<'_>], value: impl Into<Value>) {
+        self.sample_of(&[&Labels::new(labels)], value);
+    }
+
+    /// Adds a sample with all of these labels.
+    ///
+    /// # Panics
+    /// The family is a histogram.
+    pub fn sample_of(&mut self, labels: &[&Labels], value: impl Into<Value>) {
         assert!(self.kind != Kind::Histogram, "a histogram has more than one sample");
-        self.line(self.kind.suffix(), labels, None, value.into());
+        self.line(self.kind.suffix(), labels, value.into());
     }
 
     /// Adds a sample of an [`Kind::Info`].
@@ -194,38 +234,33 @@ impl Family<'_> {
         self.sample(labels, 1_u64);
     }
 
-    /// Adds a histogram: the upper bounds of its buckets but the last, in ascending order; the number of values in each bucket,
-    /// including the last; and the sum of all values.
+    /// Adds a histogram: the bounds of its buckets; the number of values in each bucket, including the one above the last bound; and the
+    /// sum of all values.
     ///
     /// # Panics
     /// There is not one more count than bounds.
-    pub fn histogram(&mut self, labels: &[Label<'_>], bounds: &[f64], counts: &[u64], sum: impl Into<Value>) {
-        assert!(self.kind == Kind::Histogram && counts.len() == bounds.len() + 1, "a bucket a bound, and one above");
+    pub fn histogram(&mut self, labels: &Labels, bounds: &Bounds, counts: &[u64], sum: impl Into<Value>) {
+        assert!(self.kind == Kind::Histogram && counts.len() == bounds.0.len(), "a bucket a bound, and one above");
         let mut below = 0;
-        for (bound, count) in bounds.iter().copied().chain([f64::INFINITY]).zip(counts) {
+        for (bound, count) in bounds.0.iter().zip(counts) {
             below += count;
-            self.line("_bucket", labels, Some(bound), below.into());
+            self.line("_bucket", &[labels, bound], below.into());
         }
-        self.line("_sum", labels, None, sum.into());
-        self.line("_count", labels, None, below.into());
+        self.line("_sum", &[labels], sum.into());
+        self.line("_count", &[labels], below.into());
     }
 
-    fn line(&mut self, suffix: &str, labels: &[Label<'_>], bound: Option<f64>, value: Value) {
-        let _ = write!(self.text, "{}{suffix}", self.name);
+    fn line(&mut self, suffix: &str, labels: &[&Labels], value: Value) {
+        self.text.push_str(self.name);
+        self.text.push_str(suffix);
         let mut opening = '{';
-        for (name, value) in labels {
-            assert!(is_name(name) && !name.contains(':'), "{name} is no name of a label");
-            let _ = write!(self.text, "{opening}{name}=\"{}\"", Escaped { text: value, quotes: true });
+        for Labels(labels) in labels.iter().filter(|labels| !labels.0.is_empty()) {
+            self.text.push(opening);
+            self.text.push_str(labels);
             opening = ',';
         }
-        if let Some(bound) = bound {
-            let _ = write!(self.text, "{opening}le=\"{}\"", Value::Real(bound));
-            opening = ',';
-        }
-        if opening == ',' {
-            self.text.push('}');
-        }
-        let _ = writeln!(self.text, " {value}");
+        self.text.push_str(if opening == ',' { "} " } else { " " });
+        let _ = writeln!(self.text, "{value}");
     }
 }
 
@@ -242,7 +277,6 @@ struct Escaped<'a> {
 
 impl Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Nearly all texts need no escape, and there are thousands in a scrape.
         let mut rest = self.text;
         while let Some(at) = rest.find(|c: char| c == '\\' || c == '\n' || (c == '"' && self.quotes)) {
             f.write_str(&rest[..at])?;
@@ -269,7 +303,7 @@ mod tests {
         frames.sample(&[], 0_u64);
         text.family("memlane_load", Kind::Gauge, "Load.").sample(&[], 0.5);
         let mut sizes = text.family("memlane_frame_size_bytes", Kind::Histogram, "Sizes.");
-        sizes.histogram(&[("port", "a")], &[64.0, 1518.0], &[1, 2, 3], 9000_u64);
+        sizes.histogram(&Labels::new(&[("port", "a")]), &Bounds::new(&[64.0, 1518.0]), &[1, 2, 3], 9000_u64);
         text.finish()
     }
 

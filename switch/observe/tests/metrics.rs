@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use memlane_observe::metrics::{Exposition, Format, Kind};
+use memlane_observe::metrics::{Bounds, Exposition, Format, Kind, Labels};
 
 /// The complaints of promtool about `text`.
 fn promtool(text: &str) -> String {
@@ -32,7 +32,7 @@ fn promtool_has_nothing_to_say() {
         load.sample(&[("worker", &worker.to_string())], value);
     }
     let mut sizes = text.family("memlane_port_frame_size_bytes", Kind::Histogram, "Frames by size.");
-    sizes.histogram(&[("port", "web")], &[64.0, 127.0], &[5, 0, 1], 1000_u64);
+    sizes.histogram(&Labels::new(&[("port", "web")]), &Bounds::new(&[64.0, 127.0]), &[5, 0, 1], 1000_u64);
     assert_eq!(promtool(&text.finish()), "Some(0)");
 }
 

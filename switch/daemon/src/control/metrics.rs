@@ -8,7 +8,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use memlane_observe::metrics::{Exposition, Format, Kind, Label};
+use memlane_observe::metrics::{Bounds, Exposition, Format, Kind, Label, Labels};
 use nix::sys::resource::{UsageWho, getrusage};
 
 use super::report::{PortReport, Report};
@@ -70,6 +70,12 @@ impl ProcessUsage {
         })
     }
 }
+
+/// The commit that packages are built from (Makefile). Other builds have none: each commit would compile them again.
+const REVISION: &str = match option_env!("MEMLANE_REVISION") {
+    Some(revision) if !revision.is_empty() => revision,
+    _ => "unknown",
+};
 
 /// A per-port counter: the metric family, its help text, and its value in a report.
 type PortCounter = (&'static str, &'static str, fn(&PortReport) -> u64);
@@ -143,8 +149,9 @@ impl Text<'_> {
 
     fn network(&mut self, reload: &LastReload) {
         let report = self.report;
-        let labels = [("version", report.version.as_str())];
-        self.text.family("memlane_build", Kind::Info, "Version of memlane that runs the network.").info(&labels);
+        let labels = [("version", report.version.as_str()), ("revision", REVISION)];
+        let help = "Version of memlane that runs the network, and the commit that it was built from.";
+        self.text.family("memlane_build", Kind::Info, help).info(&labels);
         let labels = [("network", report.name.as_str())];
         self.text.family("memlane_network", Kind::Info, "The network.").info(&labels);
         let success = reload.success.load(Ordering::Relaxed);
@@ -173,9 +180,9 @@ impl Text<'_> {
 
     fn ports(&mut self) {
         let Self { text, report } = self;
-        let (network, ports) = (("network", report.name.as_str()), &report.ports);
+        let network = ("network", report.name.as_str());
         let mut info = text.family("memlane_port", Kind::Info, "The port.");
-        for port in ports {
+        for port in &report.ports {
             let mac = port.address.as_deref().unwrap_or_default();
             let (mtu, queues) = (port.mtu.map_or_else(String::new, |mtu| mtu.to_string()), port.queues.to_string());
             let own: [Label<'_>; 6] = [
@@ -188,59 +195,58 @@ impl Text<'_> {
             ];
             info.info(&[[network].as_slice(), &own].concat());
         }
+        let labels: Vec<Labels> = report.ports.iter().map(|port| Labels::new(&[network, ("port", &port.name)])).collect();
+        let ports = || labels.iter().zip(&report.ports);
         let mut state = text.family("memlane_port_state", Kind::Gauge, "1 for the present state of the port, 0 for the others.");
-        for port in ports {
-            for name in STATES {
-                state.sample(&[network, ("port", &port.name), ("state", name)], port.state == name);
-            }
+        let states = STATES.map(|name| (Labels::new(&[("state", name)]), name));
+        for (own, port) in ports() {
+            states.iter().for_each(|(label, name)| state.sample_of(&[own, label], port.state == *name));
         }
         for (kind, families) in [(Kind::Counter, &PORT_COUNTERS[..]), (Kind::Gauge, &PORT_GAUGES[..])] {
             for (name, help, value) in families {
                 let mut family = text.family(name, kind, help);
-                ports.iter().for_each(|port| family.sample(&[network, ("port", &port.name)], value(port)));
+                ports().for_each(|(own, port)| family.sample_of(&[own], value(port)));
             }
         }
         let help = "Dropped frames, by drop reason.";
         let mut drops = text.family("memlane_port_dropped_frames", Kind::Counter, help);
-        for port in ports {
-            for reason in DropReason::ALL {
-                let count = port.totals.drops.get(reason.name()).copied().unwrap_or(0);
-                drops.sample(&[network, ("port", &port.name), ("reason", reason.name())], count);
+        let reasons: Vec<_> =
+            DropReason::ALL.iter().map(|reason| (Labels::new(&[("reason", reason.name())]), reason.name())).collect();
+        for (own, port) in ports() {
+            for (label, reason) in &reasons {
+                drops.sample_of(&[own, label], port.totals.drops.get(*reason).copied().unwrap_or(0));
             }
         }
         let help = "Notifications: kicks from the guest, interrupts to it, and lost ones of either kind that were recovered.";
         let mut notifications = text.family("memlane_port_notifications", Kind::Counter, help);
-        for port in ports {
-            for (kind, count) in NOTIFICATIONS {
-                notifications.sample(&[network, ("port", &port.name), ("kind", kind)], count(&port.totals));
-            }
+        let kinds = NOTIFICATIONS.map(|(kind, count)| (Labels::new(&[("kind", kind)]), count));
+        for (own, port) in ports() {
+            kinds.iter().for_each(|(label, count)| notifications.sample_of(&[own, label], count(&port.totals)));
         }
         let help = "Times that a rate limit of the port delayed frames.";
         let mut limited = text.family("memlane_port_limited", Kind::Counter, help);
-        for port in ports {
-            for (direction, count) in [("transmit", port.totals.transmit_limited), ("receive", port.totals.receive_limited)] {
-                limited.sample(&[network, ("port", &port.name), ("direction", direction)], count);
-            }
+        let [transmit, receive] = ["transmit", "receive"].map(|direction| Labels::new(&[("direction", direction)]));
+        for (own, port) in ports() {
+            limited.sample_of(&[own, &transmit], port.totals.transmit_limited);
+            limited.sample_of(&[own, &receive], port.totals.receive_limited);
         }
         let help = "Frames that the guest transmitted, by size without FCS.";
         let mut sizes = text.family("memlane_port_frame_size_bytes", Kind::Histogram, help);
-        let bounds = SIZE_BOUNDS.map(f64::from);
-        for port in ports {
-            let PortTotals { frame_sizes, transmit_bytes, .. } = &port.totals;
-            sizes.histogram(&[network, ("port", &port.name)], &bounds, frame_sizes, *transmit_bytes);
+        let bounds = Bounds::new(&SIZE_BOUNDS.map(f64::from));
+        for (own, port) in ports() {
+            sizes.histogram(own, &bounds, &port.totals.frame_sizes, port.totals.transmit_bytes);
         }
         let help = "Time from the transmit queue to the guest's receive queue, of one frame in 1021; emulated delay is left out.";
         let mut waits = text.family("memlane_port_wait_seconds", Kind::Histogram, help);
-        let bounds = WAIT_BOUNDS.map(|bound| bound.as_secs_f64());
-        for port in ports {
-            let PortTotals { waits: counts, waited_cycles, .. } = &port.totals;
-            let sum = seconds(*waited_cycles, report.cycles_per_second);
-            waits.histogram(&[network, ("port", &port.name)], &bounds, counts, sum);
+        let bounds = Bounds::new(&WAIT_BOUNDS.map(|bound| bound.as_secs_f64()));
+        for (own, port) in ports() {
+            let sum = seconds(port.totals.waited_cycles, report.cycles_per_second);
+            waits.histogram(own, &bounds, &port.totals.waits, sum);
         }
         let help = "CPU time that workers spent on frames from the guest.";
         let mut cpu = text.family("memlane_port_cpu_seconds", Kind::Counter, help);
-        for port in ports {
-            cpu.sample(&[network, ("port", &port.name)], seconds(port.totals.cycles, report.cycles_per_second));
+        for (own, port) in ports() {
+            cpu.sample_of(&[own], seconds(port.totals.cycles, report.cycles_per_second));
         }
     }
 

@@ -225,7 +225,7 @@ fn metrics_may_be_at_a_tcp_address() {
     let text = NETWORK.replace("unix:metrics", &address.to_string()).replace("metrics-access = { mode = \"0666\" }\n", "");
     let _running = up(folder.path(), &text);
     let (head, body) = asked(TcpStream::connect(address).unwrap(), "GET /metrics HTTP/1.1");
-    assert!(head.starts_with("HTTP/1.1 200") && body.contains("memlane_build_info{version="), "{head}");
+    assert!(head.starts_with("HTTP/1.1 200") && body.contains("memlane_build_info{version=\"0.1.0\",revision=\""), "{head}");
 }
 
 #[test]
