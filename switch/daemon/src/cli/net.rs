@@ -8,6 +8,7 @@ use clap::Args;
 
 use super::Failure;
 use crate::config::{Config, PortConfig, default_control};
+use crate::control::blocked::BlockedQueues;
 use crate::control::client::name_in_path;
 use crate::control::identity::NetFile;
 use crate::control::running;
@@ -104,6 +105,16 @@ impl Net {
     /// The network's report.
     pub(super) fn report(&self) -> Result<Report, Failure> {
         Ok(self.client()?.get("/v1/network")?)
+    }
+
+    /// The network's report, with the transmit queues that are blocked at this moment.
+    pub(super) fn report_with_blocked(&self) -> Result<Report, Failure> {
+        let client = self.client()?;
+        let mut report: Report = client.get("/v1/network")?;
+        // A network of an earlier version does not tell them.
+        let mut blocked: BlockedQueues = client.get("/v1/blocked").unwrap_or_default();
+        report.ports.iter_mut().for_each(|port| port.blocked = blocked.remove(&port.name).unwrap_or_default());
+        Ok(report)
     }
 }
 

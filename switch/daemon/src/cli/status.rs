@@ -38,7 +38,7 @@ impl Status {
             let (report, rates) = measure(&self.net.client()?, SECOND)?;
             return output::print(&table_with(&report, Some(&rates)));
         }
-        let report = self.net.report()?;
+        let report = self.net.report_with_blocked()?;
         if self.json { output::print_json(&report) } else { output::print(&table(&report)) }
     }
 }
@@ -196,6 +196,10 @@ pub(super) fn explanation(port: &PortReport) -> String {
             port.turned_away
         ));
     }
+    if let Some(blocked) = port.blocked.first() {
+        let more = if port.blocked.len() > 1 { format!("; {} more are blocked", port.blocked.len() - 1) } else { String::new() };
+        lines.push(format!("{name}: {blocked}{more}"));
+    }
     if totals.waiting > 0 {
         lines.push(format!("{name}: {} frames wait for receive buffers", totals.waiting));
     }
@@ -308,6 +312,17 @@ web0  lan      quarantined   18.4E  18.4EB   99999  123MB    18.4E  12345.68
         let text = table(&report(json!({ "transmit-frames": 12 })));
         assert!(text.contains("web") && text.contains("12"), "{text}");
         assert!(!text.contains("web dropped") && !text.contains("kick "), "{text}");
+    }
+
+    #[test]
+    fn blocked_transmit_queues_are_told_with_the_end() {
+        let limit = json!({ "queue": 3, "reason": "rate-limit", "ends-in-ms": 12 });
+        let full = json!({ "queue": 4, "reason": "backpressure", "receiver": "db", "since-ms": 7 });
+        let text = table(&report(json!({ "blocked": [limit.clone(), full.clone()] })));
+        assert!(text.contains("web: its transmit queue 3 is blocked for another 12 ms by its rate limit; 1"), "{text}");
+        let text = table(&report(json!({ "blocked": [full] }))).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains("queue 4 has been blocked for 7 ms, because db has no room (backpressure)"), "{text}");
+        assert_eq!(serde_json::to_value(&report(json!({ "blocked": [limit.clone()] })).ports[0]).unwrap()["blocked"][0], limit);
     }
 
     #[test]

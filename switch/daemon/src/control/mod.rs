@@ -3,8 +3,8 @@
 //! 1. [`managed`]: the network with changes at run time, one after the other; [`daemon_handle`]: its daemon. [`reload`]: the change
 //!    to another configuration. [`state`], [`state_file`]: the state file, which survives a restart. [`vifs`]: ports for new Xen
 //!    vifs.
-//! 2. [`routes`]: the requests. [`api`]: their handlers, and the OpenAPI document. [`report`], [`identity`], [`why`], [`causes`],
-//!    [`problem`]: the responses.
+//! 2. [`routes`]: the requests. [`api`]: their handlers, and the OpenAPI document. [`report`], [`blocked`], [`identity`], [`why`],
+//!    [`causes`], [`problem`]: the responses.
 //! 3. [`metrics`]: the same numbers for Prometheus, also at a socket of their own ([`scrape`]). [`health`]: whether workers answer.
 //! 4. [`stream`]: streaming responses: events, and frames ([`capture`]).
 //! 5. [`web`]: the web page, at an address of its own.
@@ -14,6 +14,7 @@
 //! Imports go one way: routes import the network, which imports no route. Only client and discovery import each other.
 
 pub mod api;
+pub mod blocked;
 pub mod capture;
 pub mod causes;
 pub mod client;

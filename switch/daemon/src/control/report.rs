@@ -6,6 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::blocked::BlockedQueue;
 use crate::config::{Config, PortConfig, PortEntry, PortKind};
 use crate::descriptors::DescriptorReport;
 use crate::host_memory::HostMemory;
@@ -136,6 +137,9 @@ pub struct PortReport {
     /// File descriptors that memlane holds for its front end.
     #[serde(default)]
     pub descriptors: u64,
+    /// Transmit queues that are blocked at this moment, in `memlane status` alone; see `GET /v1/blocked`.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub blocked: Vec<BlockedQueue>,
     /// Senders of the frames that its guest received in the last minute, with the numbers of their frames in a sample of the latest.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub senders: BTreeMap<String, u64>,
@@ -310,6 +314,7 @@ impl PortReport {
             link: port.settings.link.clone(),
             memory_paid: status.paid(),
             descriptors: status.descriptors.held(),
+            blocked: Vec::new(),
             senders: senders(&status, network),
             totals: status.totals(),
         })

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::api::{About, Api, Sent};
+use super::blocked::{BlockedQueue, BlockedQueues};
 use super::capture::{self, CaptureRequest};
 use super::causes::PortCauses;
 use super::health::{Alive, Ready};
@@ -172,6 +173,16 @@ pub fn api() -> Api {
     let created = |about: About| About { status: StatusCode::CREATED, ..about };
     read_only()
         .route(Method::GET, "/v1/network", about("network", "Report of the network, its ports and its workers.", &[503]), network)
+        .route(
+            Method::GET,
+            "/v1/blocked",
+            about(
+                "blocked",
+                "Transmit queues that are blocked at this moment, by port: the reason, and the end where it is known. Wakes each worker once, so do not poll it.",
+                &[503],
+            ),
+            blocked,
+        )
         .route(Method::GET, "/v1/identity", about("identity", "Identity of the network: its name, its file, its process.", &[503]), identity)
         .route(Method::GET, "/v1/ports", about("ports", "Reports of all ports, in the order in which they were attached.", &[503]), ports)
         .route(
@@ -288,6 +299,11 @@ fn readyz(managed: &Managed, _: &str, (): ()) -> Result<Ready, Refusal> {
 
 fn network(managed: &Managed, _: &str, (): ()) -> Result<Report, Refusal> {
     managed.report()
+}
+
+fn blocked(managed: &Managed, _: &str, (): ()) -> Result<BlockedQueues, Refusal> {
+    let network = managed.ask(|daemon| Arc::clone(daemon.network()))?;
+    Ok(BlockedQueue::all(&network))
 }
 
 fn identity(managed: &Managed, _: &str, (): ()) -> Result<Identity, Refusal> {

@@ -125,6 +125,13 @@ fn eight_faults_among_ten_guests_are_found_within_two_commands() {
         8,
         &["its transmit limit of 1pps has held frames back", "Raise or remove it: memlane set net g8 --transmit none"],
     );
+    operator.finds(&["status", "net.toml"], &["g8: its transmit queue 0 is blocked for another", "ms by its rate limit"]);
+    let ends = || -> Option<u64> {
+        let status: serde_json::Value = serde_json::from_str(&printed(folder, &["status", "net.toml", "--json"])).unwrap();
+        let blocked = &status["ports"][8]["blocked"][0];
+        blocked["ends-in-ms"].as_u64().filter(|_| blocked["reason"] == "rate-limit")
+    };
+    wait_until(|| ends().is_some(), "JSON tells the end");
 
     // 8. A driver breaks its ring.
     let queue = &mut others[5].pair(0).transmit.queue;

@@ -1,10 +1,11 @@
 //! The service manager is notified of readiness, reloads and the end, in this order.
 
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 
-use crate::command::{Running, memlane, network, printed, told, wait_until, write};
+use crate::command::{Running, memlane, network, told, wait_until, write};
 use crate::common::TIMEOUT;
+use crate::metrics::asked;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -50,7 +51,9 @@ fn a_service_manager_in_the_abstract_namespace_is_notified() {
 
 /// Times that the worker of the network in `folder` went to sleep.
 fn sleeps(folder: &std::path::Path) -> u64 {
-    let report: serde_json::Value = serde_json::from_str(&printed(folder, &["status", "net.toml", "--json"])).unwrap();
+    // `memlane status` asks workers for blocked queues, which wakes them; the network's report does not.
+    let (_, report) = asked(UnixStream::connect(folder.join("control")).unwrap(), "GET /v1/network HTTP/1.1");
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     report["workers"][0]["sleeps"].as_u64().unwrap()
 }
 
@@ -59,7 +62,7 @@ fn a_keep_alive_message_costs_an_idle_worker_one_wake_up() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let ports: String = (0..100).map(|n| format!("[[port]]\nname = \"p{n}\"\nnull = true\n")).collect();
-    write(folder, "net.toml", &ports);
+    write(folder, "net.toml", &format!("control = \"control\"\n{ports}"));
     let socket = folder.join("notify");
     let manager = UnixDatagram::bind(&socket).unwrap();
     manager.set_read_timeout(Some(TIMEOUT)).unwrap();

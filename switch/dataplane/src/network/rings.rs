@@ -1,6 +1,7 @@
 //! Virtqueues of ports, from their start at a worker to their end, and the routes to them.
 
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use super::{Network, Told};
@@ -9,11 +10,11 @@ use crate::journal::NetworkEvent;
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::port::end::Backend;
-use crate::port::queue_view::QueueView;
+use crate::port::queue_view::{QueueBlock, QueueView};
 use crate::port::rings::{Rings, Running};
 use crate::port::{Port, PortState};
 use crate::ring::{Call, ReceiveQueue, Ring, RingLog, RingOptions, SplitRing, TransmitQueue};
-use crate::worker::Start;
+use crate::worker::{Start, Worker};
 
 /// Interval at which a port that is drained is checked for frames in flight.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -245,6 +246,17 @@ impl Network {
         let mut views: Vec<QueueView> = asked.into_iter().filter_map(|answer| answer.recv().ok()).flatten().collect();
         views.sort_by_key(|view| (view.is_receive(), view.key.pair));
         views
+    }
+
+    /// The transmit queues that are blocked at this moment, by number. Each worker wakes once for it; one that does not answer within
+    /// `timeout` is left out.
+    pub fn blocked(&self, timeout: Duration) -> Vec<(RingKey, QueueBlock)> {
+        let deadline = Instant::now() + timeout;
+        let asked: Vec<_> = self.workers.iter().map(|worker| worker.order(Worker::blocked)).collect();
+        let answer = |answer: Receiver<_>| answer.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
+        let mut blocked: Vec<_> = asked.into_iter().filter_map(answer).flatten().collect();
+        blocked.sort_by_key(|(key, _)| (key.port.0, key.pair));
+        blocked
     }
 
     /// Waits until no frame of `port` is in flight, for at most the given timeout; true if so. It should be disabled before.

@@ -1,7 +1,7 @@
 //! Views of the virtqueues of a port, for the operator.
 
 use super::Worker;
-use crate::id::PortId;
+use crate::id::{PortId, RingKey};
 use crate::ingress::{BlockReason, PollState, Source};
 use crate::port::queue_view::{QueueBlock, QueueView};
 use crate::time::{Cycles, cycles, duration};
@@ -14,18 +14,33 @@ impl Worker {
             let awaits_kick = matches!(source.state, PollState::Unstarted | PollState::Asleep) && !source.polled;
             let (enabled, started) = (source.enabled, source.state != PollState::Unstarted);
             let ring = source.feed.ring()?.view();
-            let throttled = ring.available > 0 && self.cpu_time.is_throttled(port);
-            let blocked = block(source, now).or(throttled.then_some(QueueBlock::CpuTime));
+            let blocked = block(source, self.cpu_time.is_throttled(port), now);
             Some(QueueView { key: source.key, ring, enabled, started, unfilled: false, awaits_kick, stuck: None, blocked })
         });
         let mut views: Vec<QueueView> = transmit.collect();
         views.extend(self.egress.views(port, now));
         views
     }
+
+    /// The transmit queues of all ports that are blocked here, and why.
+    pub fn blocked(&mut self) -> Vec<(RingKey, QueueBlock)> {
+        let now = cycles();
+        let block = |source: &mut Source| {
+            let throttled = self.cpu_time.is_throttled(source.port.id);
+            block(source, throttled, now)
+        };
+        self.sources.iter().filter_map(|(_, source)| Some((source.key, block(source)?))).collect()
+    }
 }
 
-/// Why `source` takes no more frames in moment `now`, if there is such a reason. Timer polling is none: it takes them later by design.
-fn block(source: &Source, now: Cycles) -> Option<QueueBlock> {
+/// Why `source` takes no more frames in moment `now`, if there is a reason; its port may be `throttled`.
+fn block(source: &mut Source, throttled: bool, now: Cycles) -> Option<QueueBlock> {
+    let throttled = throttled && source.feed.ring().is_some_and(|ring| ring.view().available > 0);
+    own_block(source, now).or(throttled.then_some(QueueBlock::CpuTime))
+}
+
+/// A reason of the source itself. Timer polling is none: it takes frames later by design.
+fn own_block(source: &Source, now: Cycles) -> Option<QueueBlock> {
     let blocked = source.blocked()?;
     match blocked.reason {
         BlockReason::RateLimit => {

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::cause::{Cause, CauseKind};
 use crate::config::PortKind;
+use crate::control::blocked::BlockedQueue;
 use crate::id::PortId;
-use crate::port::queue_view::{QueueBlock, QueueView};
+use crate::port::queue_view::QueueView;
 
 /// Pause between two looks: longer than the switch and most guests take to find a notification that was lost.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +23,7 @@ impl Default for Pause {
 /// How long a driver may take nothing before that is told.
 const STUCK: Duration = Duration::from_millis(100);
 
-/// The name of a port, if it is another than the one that is asked about.
+/// See [`BlockedQueue::new`].
 type Name<'a> = &'a dyn Fn(PortId) -> Option<String>;
 
 /// Causes at the queues of a port of this `kind`; `look` asks for their views.
@@ -119,25 +120,8 @@ fn stands(view: &QueueView) -> Cause {
 
 /// The cause of a transmit queue that is blocked.
 fn blocked(view: &QueueView, name: Name<'_>) -> Option<Cause> {
-    let queue = format!("its transmit queue {}", view.key.pair);
-    let (text, remedy) = match view.blocked? {
-        // That it is disabled is told by the port's state.
-        QueueBlock::RateLimit(None) => return None,
-        QueueBlock::RateLimit(Some(left)) => {
-            (format!("{queue} is blocked for another {} ms by its rate limit", left.as_millis() + 1), "Raise or remove the limit")
-        }
-        QueueBlock::NoRoom { receiver, waited } => {
-            let receiver = name(receiver).unwrap_or_else(|| "a receiver of its flooded frame".into());
-            let text =
-                format!("{queue} has been blocked for {} ms, because {receiver} has no room (backpressure)", waited.as_millis());
-            (text, "Ask again: it is no fault unless it stays so; then ask why that port is slow")
-        }
-        QueueBlock::CpuTime => (
-            format!("{queue} is throttled until other ports have had their share of the worker's CPU time"),
-            "Give the port a higher weight, or the network more workers",
-        ),
-    };
-    Some(Cause::new(CauseKind::Blocked, text, remedy))
+    let blocked = BlockedQueue::new(view.key.pair, view.blocked?, name)?;
+    Some(Cause::new(CauseKind::Blocked, blocked.to_string(), blocked.remedy()))
 }
 
 fn told(span: Duration) -> String {
