@@ -1,5 +1,8 @@
 //! The log in systemd's journal, by its native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL): each line keeps its level
 //! and its fields, so that `journalctl MEMLANE_PORT=web` finds the lines of a port.
+//!
+//! A line about an event has its name as MEMLANE_EVENT, and the MESSAGE_ID of this kind of event (systemd.journal-fields(7)), by which
+//! `journalctl --catalog` finds its explanation in contrib/systemd/memlane.catalog.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
@@ -13,6 +16,29 @@ use tracing_subscriber::layer::{Context, Layer};
 
 /// The journal's socket.
 const SOCKET: &str = "/run/systemd/journal/socket";
+
+/// The MESSAGE_ID of each kind of event. Programs search for them: they never change.
+const MESSAGE_IDS: [(&str, &str); 19] = [
+    ("port-attached", "910b9fd25a8a5dd89aa5a9546bf428ca"),
+    ("port-detached", "3773f37f26ed5041b15fcc71d736a5a1"),
+    ("port-enabled", "d560c12dcaec5c86849c418146aa964e"),
+    ("port-disabled", "94426cdf5d015bf6b401701a26ee356b"),
+    ("front-end-connected", "327763f31ecd524bb51e3870f2a9e4bb"),
+    ("front-end-turned-away", "b7ad6085c5cf51f89605c10d30a2ee9a"),
+    ("front-end-left", "5ef20ee613bb574ca260572d66124f60"),
+    ("port-running", "461e130d3eba5ab89d879025daac60b7"),
+    ("port-quarantined", "62bf0f76d5c25434a61f086193ad7019"),
+    ("first-drop", "90917f7b1df553e18b223cae444422ab"),
+    ("address-refused", "893dcafca35d52118c19c6a2faa644f4"),
+    ("address-flaps", "ad05340157c95b6bbf5ff1e2489f1ad6"),
+    ("address-moved", "05327ecd337f51de8d457d31287b235a"),
+    ("limit-reached", "0f21b3b46edd5e169d3158d43989f542"),
+    ("left-out", "b26c17ef47215d73bebdc687e36c9bc2"),
+    ("reloaded", "ab668ca480c0583a86ff8bea60e32b65"),
+    ("reload-refused", "a4c527dd22a453b8885f3bb4f40659b9"),
+    ("capture-started", "84021039e6bb514ca1ef22bebd589b07"),
+    ("capture-ended", "54fb233a371a50fabb2ebd6ff3ccc283"),
+];
 
 /// Writes log lines of a network to the journal.
 #[derive(Debug)]
@@ -43,7 +69,7 @@ impl Journald {
 
 impl<S: Subscriber> Layer<S> for Journald {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let mut entry = Entry::default();
+        let mut entry = JournalEntry::default();
         entry.add("PRIORITY", priority(*event.metadata().level()));
         entry.add("SYSLOG_IDENTIFIER", "memlane");
         entry.add("MEMLANE_NETWORK", &self.network);
@@ -68,12 +94,12 @@ fn priority(level: Level) -> &'static str {
 
 /// A journal entry: its fields, one after the other.
 #[derive(Debug, Default)]
-struct Entry {
+struct JournalEntry {
     bytes: Vec<u8>,
     message: String,
 }
 
-impl Entry {
+impl JournalEntry {
     /// Adds a field. Its length stands before a value of several lines.
     fn add(&mut self, name: &str, value: &str) {
         self.bytes.extend(name.as_bytes());
@@ -88,7 +114,7 @@ impl Entry {
     }
 }
 
-impl Visit for Entry {
+impl Visit for JournalEntry {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let mut text = String::new();
         let _ = write!(text, "{value:?}");
@@ -99,6 +125,11 @@ impl Visit for Entry {
         if field.name() == "message" {
             self.message = value.into();
             return self.add("MESSAGE", value);
+        }
+        if field.name() == "event"
+            && let Some((_, id)) = MESSAGE_IDS.iter().find(|(event, _)| *event == value)
+        {
+            self.add("MESSAGE_ID", id);
         }
         // Names have capital letters, digits and underscores.
         let name: String =
@@ -119,14 +150,26 @@ mod tests {
         let journal = UnixDatagram::bind(&path).unwrap();
         let subscriber = tracing_subscriber::registry().with(Journald::at(&path, "net").unwrap());
         tracing::subscriber::with_default(subscriber, || {
-            tracing::warn!(port = %"web", left_out = 3, cause = "two\nlines", "port in quarantine");
+            tracing::warn!(port = %"web", event = "port-quarantined", left_out = 3, cause = "two\nlines", "port in quarantine");
         });
         let mut bytes = [0; 1000];
         let length = journal.recv(&mut bytes).unwrap();
         let (expected, module) = ("PRIORITY=4\nSYSLOG_IDENTIFIER=memlane\nMEMLANE_NETWORK=net\nMEMLANE_MODULE=", module_path!());
-        let fields =
-            "\nMESSAGE=port in quarantine\nMEMLANE_PORT=web\nMEMLANE_LEFT_OUT=3\nMEMLANE_CAUSE\n\t\0\0\0\0\0\0\0two\nlines\n";
+        let fields = "\nMESSAGE=port in quarantine\nMEMLANE_PORT=web\nMESSAGE_ID=62bf0f76d5c25434a61f086193ad7019\n\
+                      MEMLANE_EVENT=port-quarantined\nMEMLANE_LEFT_OUT=3\nMEMLANE_CAUSE\n\t\0\0\0\0\0\0\0two\nlines\n";
         assert_eq!(String::from_utf8_lossy(&bytes[..length]), format!("{expected}{module}{fields}"));
+    }
+
+    #[test]
+    fn every_kind_of_event_has_an_id_of_its_own_and_the_catalog_knows_no_other() {
+        let schema = schemars::schema_for!(memlane_model::journal::NetworkEvent).to_value();
+        let kinds = schema["oneOf"].as_array().unwrap().iter().map(|kind| kind["properties"]["event"]["const"].as_str().unwrap());
+        assert_eq!(kinds.collect::<Vec<_>>(), MESSAGE_IDS.map(|(event, _)| event));
+        let ids = std::collections::BTreeSet::from(MESSAGE_IDS.map(|(_, id)| id));
+        assert!(ids.len() == MESSAGE_IDS.len() && ids.iter().all(|id| u128::from_str_radix(id, 16).is_ok() && id.len() == 32));
+        let catalog = include_str!("../../../../contrib/systemd/memlane.catalog");
+        let explained: Vec<&str> = catalog.lines().filter_map(|line| line.strip_prefix("-- ")).collect();
+        assert!(explained.len() >= 4 && explained.iter().all(|id| ids.contains(id)), "{explained:?}");
     }
 
     #[test]

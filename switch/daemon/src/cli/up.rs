@@ -360,10 +360,11 @@ fn reload(managed: &Managed) {
     match managed.reload_from(None, ReloadOptions::default()) {
         Ok(done) => {
             let (added, removed, changed) = (done.added.len(), done.removed.len(), done.changed.len());
-            tracing::info!(added, removed, changed, untouched = done.untouched.len(), "the file was read again and applied");
+            let untouched = done.untouched.len();
+            tracing::info!(event = "reloaded", added, removed, changed, untouched, "the file was read again and applied");
             done.failed.iter().for_each(|failed| tracing::error!(port = %failed.name, "{}", failed.error));
         }
-        Err(refusal) => tracing::error!("the file was not applied: {refusal}"),
+        Err(refusal) => tracing::error!(event = "reload-refused", "the file was not applied: {refusal}"),
     }
 }
 

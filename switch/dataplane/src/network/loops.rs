@@ -39,9 +39,10 @@ impl Network {
         let segments = self.segments();
         let Some(segment) = segments.iter().find(|known| known.id == segment && known.may_warn()) else { return };
         if let Some(last) = self.loops(segment, 0).last() {
-            tracing::warn!(segment = %segment.name, "{last}");
-            let LoopReport { segment, address, held_at, moves_to, .. } = last.clone();
-            self.shared.journal.add(NetworkEvent::AddressFlaps { segment, address, held_at, moves_to });
+            let LoopReport { segment: name, address, held_at, moves_to, .. } = last.clone();
+            let event = NetworkEvent::AddressFlaps { segment: name, address, held_at, moves_to };
+            tracing::warn!(segment = %segment.name, event = event.name(), "{last}");
+            self.shared.journal.add(event);
         }
     }
 }

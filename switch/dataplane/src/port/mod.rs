@@ -440,7 +440,8 @@ impl Port {
             if let PortState::Quarantined(cause) = &state {
                 inner.quarantines += 1;
                 if inner.quarantines == 1 {
-                    tracing::warn!(port = %self.name, %cause, "port in quarantine; later ones are counted, see `memlane status`");
+                    let event = NetworkEvent::PortQuarantined { port: self.name.clone(), cause: cause.clone() }.name();
+                    tracing::warn!(port = %self.name, event, %cause, "port in quarantine; later ones are counted, see `memlane status`");
                 }
             }
             let broken = matches!(state, PortState::Quarantined(_));
@@ -620,21 +621,19 @@ impl Port {
     /// A line of the log about its front end.
     pub fn log(&self, line: fmt::Arguments) {
         if let Some(left_out) = self.events.admit() {
-            self.write_line(line, left_out);
+            self.write_line(line, left_out, None);
         }
     }
 
-    fn write_line(&self, line: fmt::Arguments, left_out: u64) {
-        match left_out {
-            0 => tracing::info!(port = %self.name, "{line}"),
-            left_out => tracing::info!(port = %self.name, left_out, "{line}"),
-        }
+    fn write_line(&self, line: fmt::Arguments, left_out: u64, event: Option<&str>) {
+        let left_out = (left_out > 0).then_some(left_out);
+        tracing::info!(port = %self.name, event, left_out, "{line}");
     }
 
     /// A line of the log about its front end, and the event that it tells of.
     fn log_event(&self, line: fmt::Arguments, event: NetworkEvent) {
         if let Some(left_out) = self.events.admit() {
-            self.write_line(line, left_out);
+            self.write_line(line, left_out, Some(event.name()));
             self.tell(event, left_out);
         }
     }
