@@ -348,6 +348,7 @@ impl Daemon {
         let attach_settings =
             AttachSettings { name: &config.name, segment: &config.segment, settings: &config.settings, offer: self.offer(config) };
         let port = self.network.add_port(&attach_settings, members)?;
+        self.set_suppression(&port);
         if matches!(config.kind, PortKind::Tap { .. }) {
             port.policy.usually_drop_reserved();
         }
@@ -361,6 +362,11 @@ impl Daemon {
                 Err(error)
             }
         }
+    }
+
+    /// Has the switch answer address resolution on the segment of `port`, or not, as configured.
+    fn set_suppression(&self, port: &Port) {
+        port.segment.addresses().set_answering(self.config.suppression.get(&port.segment.name).copied());
     }
 
     fn serve(&self, config: &PortConfig, port: &Arc<Port>, meeting: Meeting) -> Result<Server, StartError> {

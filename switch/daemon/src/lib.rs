@@ -46,10 +46,10 @@
 #![warn(unreachable_pub)]
 
 pub use memlane_dataplane::{
-    cpu_time, egress, handover, headers, id, link, network, policy, port, segment, settings, shared, stats, table, tap, verdict,
-    weight, worker,
+    address_map, cpu_time, egress, handover, headers, id, link, network, policy, port, segment, settings, shared, stats, table,
+    tap, verdict, weight, worker,
 };
-pub use memlane_model::{descriptors, host_memory, journal, peer, quantity};
+pub use memlane_model::{descriptors, host_memory, journal, known_addresses, peer, quantity};
 #[cfg(fuzzing)]
 pub use memlane_virtq::probe;
 pub use memlane_virtq::{budget, copy, frame, memory, offload, packet, ring, time, watchdog};

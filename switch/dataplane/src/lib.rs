@@ -2,6 +2,7 @@
 //!
 //! - **Forwarding**: [`verdict`] decides by the FDB of a broadcast domain, with MAC learning and FDB aging ([`table`],
 //!   [`segment`]), and keeps the last decisions in flow caches. Rate limits, storm control and anti-spoofing are in [`policy`].
+//! - **Address resolution**: the [`address_map`] of a broadcast domain answers ARP and neighbour discovery.
 //! - **Scheduling**: CPU-time fairness among ports ([`cpu_time`]), fair queueing at a receiver ([`egress`]), and link emulation
 //!   ([`link`]).
 //! - **Workers**: a [`worker`] polls its sources and serves its egress queues; inter-worker queues ([`handover`]) connect the workers.
@@ -23,6 +24,7 @@ pub(crate) use memlane_virtq::{
     ablation, budget, frame, in_flight, memory, notification, offload, packet, ring, threshold, time, watchdog,
 };
 
+pub mod address_map;
 pub mod cpu_time;
 pub mod egress;
 pub mod handover;

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::address_map::conflicts::Conflict;
+use crate::address_map::{AddressMap, Key};
 use crate::frame::MacAddress;
 use crate::id::{MAX_PORTS, PortId, SegmentId};
 use crate::table::moves::{Move, MoveLog};
@@ -14,7 +16,8 @@ use crate::table::{LearnedAddress, Table};
 
 /// Minimum interval between two log lines that MAC addresses move back and forth.
 const WARN_PAUSE: Duration = Duration::from_secs(60);
-/// Minimum interval between two events that the same MAC address moved, and most addresses in events of that time.
+/// Minimum interval between two events that the same MAC address moved, or about a conflict for an IP address, and most addresses in events of
+/// that time.
 const MOVE_PAUSE: Duration = Duration::from_secs(60);
 const MOST_TOLD: usize = 64;
 /// Quota of FDB entries of a port.
@@ -42,6 +45,8 @@ pub struct Segment {
     gated: AtomicBool,
     /// Moves of MAC addresses, in all its tables.
     move_log: Arc<MoveLog>,
+    /// IP addresses and their owners.
+    addresses: AddressMap,
     inner: Mutex<Inner>,
 }
 
@@ -53,8 +58,30 @@ struct Inner {
     members: Vec<PortId>,
     /// When it was last logged that MAC addresses move back and forth.
     warned: Option<Instant>,
-    /// MAC addresses of which events told lately that they moved, and when.
-    told_moves: Vec<(LearnedAddress, Instant)>,
+    /// MAC addresses of which events told lately that they moved.
+    told_moves: Told<LearnedAddress>,
+    /// IP addresses of whose conflicts events told lately.
+    told_conflicts: Told<Key>,
+}
+
+/// Addresses of which events told lately, and when.
+#[derive(Debug)]
+struct Told<K>(Vec<(K, Instant)>);
+
+impl<K> Default for Told<K> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<K: Copy + PartialEq> Told<K> {
+    /// Whether an event about `address` is due at `now`: of each address once in [`MOVE_PAUSE`], and of [`MOST_TOLD`] addresses in that time.
+    fn is_due(&mut self, address: K, now: Instant) -> bool {
+        self.0.retain(|&(_, at)| now.saturating_duration_since(at) < MOVE_PAUSE);
+        let is_due = self.0.len() < MOST_TOLD && self.0.iter().all(|&(other, _)| other != address);
+        self.0.extend(is_due.then_some((address, now)));
+        is_due
+    }
 }
 
 impl Segment {
@@ -62,7 +89,14 @@ impl Segment {
     pub fn new(id: SegmentId, name: &str, room: usize, key: u64, moves: u16) -> Arc<Self> {
         let move_log = Arc::default();
         let table = Table::for_members(MAX_PORTS, room, ADDRESSES, key).holding_after(moves).noting_in(&move_log);
-        let inner = Inner { table: Arc::new(table), room, members: Vec::new(), warned: None, told_moves: Vec::new() };
+        let inner = Inner {
+            table: Arc::new(table),
+            room,
+            members: Vec::new(),
+            warned: None,
+            told_moves: Told::default(),
+            told_conflicts: Told::default(),
+        };
         let uplink = AtomicU32::new(NO_UPLINK);
         Arc::new(Self {
             id,
@@ -73,6 +107,7 @@ impl Segment {
             uplink_mtu: AtomicU32::new(0),
             gated: AtomicBool::new(false),
             move_log,
+            addresses: AddressMap::default(),
             inner: Mutex::new(inner),
         })
     }
@@ -112,6 +147,13 @@ impl Segment {
     /// Sets the port that leads to other hosts.
     pub fn set_uplink(&self, port: Option<PortId>) {
         self.uplink.store(port.map_or(NO_UPLINK, |port| port.0.into()), Ordering::Relaxed);
+        self.addresses.set_uplink(port);
+    }
+
+    /// The IP addresses of its machines, and their owners.
+    #[inline]
+    pub fn addresses(&self) -> &AddressMap {
+        &self.addresses
     }
 
     /// Whether a loop may be logged now: once in [`WARN_PAUSE`], so that no guest can fill the log.
@@ -135,14 +177,18 @@ impl Segment {
             return Vec::new();
         }
         let told = &mut self.inner().told_moves;
-        told.retain(|&(_, at)| now.saturating_duration_since(at) < MOVE_PAUSE);
-        let is_due = |moved: &Move| {
-            let is_news = moved.from != moved.to && told.iter().all(|&(address, _)| address != moved.learned_address);
-            let is_due = is_news && told.len() < MOST_TOLD;
-            told.extend(is_due.then_some((moved.learned_address, now)));
-            is_due
-        };
+        let is_due = |moved: &Move| moved.from != moved.to && told.is_due(moved.learned_address, now);
         self.move_log.take().into_iter().filter(is_due).collect()
+    }
+
+    /// Conflicts about IP addresses of which an event is due at `now`, as [`Self::moves_to_tell`].
+    pub(crate) fn conflicts_to_tell(&self, now: Instant) -> Vec<Conflict> {
+        let conflicts = self.addresses.log().take();
+        if conflicts.is_empty() {
+            return conflicts;
+        }
+        let told = &mut self.inner().told_conflicts;
+        conflicts.into_iter().filter(|conflict| told.is_due(conflict.key, now)).collect()
     }
 
     /// Its forwarding table (FDB).
@@ -181,6 +227,7 @@ impl Segment {
         inner.table.clear(port);
         // An address that a worker entered there after all may have moved on since.
         inner.table.forget_moves(port);
+        self.addresses.clear(port);
         inner.members.is_empty()
     }
 

@@ -756,7 +756,7 @@ const fn inverse(odd: u64) -> u64 {
 ///
 /// # Safety
 /// All zero bits must be a valid value.
-unsafe trait Zeroes {}
+pub(crate) unsafe trait Zeroes {}
 // SAFETY: atomics of zero.
 unsafe impl Zeroes for Bucket {}
 // SAFETY: an atomic of zero.
@@ -772,7 +772,7 @@ fn zeroed<T: Zeroes + Default>(count: usize) -> Box<[T]> {
 
 /// Zeroes that cost no memory until they are written.
 #[cfg(not(loom))]
-fn zeroed<T: Zeroes>(count: usize) -> Box<[T]> {
+pub(crate) fn zeroed<T: Zeroes>(count: usize) -> Box<[T]> {
     // SAFETY: all zero bits are a valid `T`, as the trait `Zeroes` promises.
     unsafe { Box::new_zeroed_slice(count).assume_init() }
 }

@@ -13,11 +13,11 @@ pub(crate) const SHORT: u32 = LEAST_MTU as u32 + ETHERNET as u32;
 const LEAST_MTU: u16 = 1280;
 const ICMP: u8 = 1;
 
-/// The answer to the sender of a frame that is too long.
+/// The answer of the switch to the sender of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
-    frame: [u8; START],
-    length: usize,
+    pub(crate) frame: [u8; START],
+    pub(crate) length: usize,
 }
 
 impl Answer {
@@ -62,7 +62,7 @@ fn segment_length(start: &[u8], header: NetHeader) -> Option<u32> {
 }
 
 /// The Ethernet header and the tags of a frame, turned round.
-fn turned(start: &[u8], at: usize) -> [u8; START] {
+pub(crate) fn turned(start: &[u8], at: usize) -> [u8; START] {
     let mut frame = [0; START];
     frame[..6].copy_from_slice(&start[6..12]);
     frame[6..12].copy_from_slice(&start[..6]);
@@ -123,7 +123,8 @@ fn to_ipv6(start: &[u8], at: usize, mtu: u16) -> Option<Answer> {
     Some(Answer { frame, length })
 }
 
-fn checksum(parts: &[&[u8]]) -> [u8; 2] {
+/// The checksum over `parts`, one after another (RFC 1071).
+pub(crate) fn checksum(parts: &[&[u8]]) -> [u8; 2] {
     let mut sum = Sum::default();
     parts.iter().for_each(|part| sum.add(part));
     sum.finish()

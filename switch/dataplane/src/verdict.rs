@@ -7,6 +7,7 @@
 
 pub(crate) mod identity;
 pub mod reading;
+mod serving;
 
 use crate::ablation;
 use crate::frame::{FurtherMask, Head, MacAddress, MatchMask};
@@ -134,6 +135,9 @@ fn judge<'g>(
     let vlan = if sender.is_gated { sender.gate.vlans.of_sent(tag).ok_or(DropReason::VlanNotCarried)? } else { tag };
     if let Some(identity) = &sender.rules.identity {
         identity::check(frame, source, identity, |mac| is_own(mac, sender, table))?;
+    }
+    if sender.rules.tells_leases {
+        serving::mark(frame);
     }
     let flood = match learn(LearnedAddress { address: source, vlan }) {
         Learned::Pinned => return Err(DropReason::BadSource),

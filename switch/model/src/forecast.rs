@@ -14,6 +14,9 @@ pub struct Forecast {
     pub receivers: Vec<String>,
     /// Where it would be dropped.
     pub drops: Vec<ForecastDrop>,
+    /// The port for which the switch would answer it: an ARP request, or a neighbour solicitation.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub answered_for: Option<String>,
 }
 
 /// A drop that is foreseen.
@@ -28,6 +31,9 @@ pub struct ForecastDrop {
 impl Forecast {
     /// The outcome in one sentence.
     pub fn outcome(&self) -> String {
+        if let Some(port) = &self.answered_for {
+            return format!("would be answered by the switch for {port}");
+        }
         let drops: Vec<String> = self.drops.iter().map(|drop| format!("{} (counted at {})", drop.reason, drop.port)).collect();
         match (&self.receivers[..], &drops[..]) {
             ([], []) => "would reach no port: the segment has no other".into(),

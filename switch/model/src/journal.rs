@@ -7,6 +7,8 @@ use memlane_observe::events::{Owned, Ring};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::known_addresses::Source;
+
 /// Events that are kept.
 pub const KEPT: usize = 4096;
 
@@ -127,6 +129,27 @@ pub enum NetworkEvent {
         /// The port of its last frame.
         to: String,
     },
+    /// Two machines claim one IP address: told once a minute for each address.
+    AddressConflict {
+        /// The segment.
+        segment: String,
+        /// The IP address.
+        ip: String,
+        /// Its VLAN; none for untagged frames.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        vlan: Option<u16>,
+        /// The port that it belongs to, as decided.
+        port: String,
+        /// The MAC address that it belongs to.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        mac: Option<String>,
+        /// The origin by which that was decided.
+        source: Source,
+        /// The port that claims it, too.
+        claimed_by: String,
+        /// The MAC address that claims it.
+        claimed_mac: String,
+    },
     /// A rate limit held frames back: told once a minute for each port and direction.
     LimitReached {
         /// The port.
@@ -199,7 +222,7 @@ impl NetworkEvent {
         self
     }
 
-    /// The port that it is about; of an address that moves, the port that it moves to, whose guest caused it.
+    /// The port that it is about; of an address that moves or is claimed, the port that it moves to or that claims it, whose guest caused it.
     pub fn port(&self) -> Option<&str> {
         match self {
             Self::PortAttached { port, .. }
@@ -216,7 +239,8 @@ impl NetworkEvent {
             | Self::LimitReached { port, .. }
             | Self::LeftOut { port, .. }
             | Self::AddressFlaps { moves_to: port, .. }
-            | Self::AddressMoved { to: port, .. } => Some(port),
+            | Self::AddressMoved { to: port, .. }
+            | Self::AddressConflict { claimed_by: port, .. } => Some(port),
             Self::Reloaded { .. } | Self::ReloadRefused { .. } | Self::CaptureStarted { .. } | Self::CaptureEnded { .. } => None,
         }
     }
@@ -237,6 +261,7 @@ impl NetworkEvent {
             Self::AddressRefused { .. } => "address-refused",
             Self::AddressFlaps { .. } => "address-flaps",
             Self::AddressMoved { .. } => "address-moved",
+            Self::AddressConflict { .. } => "address-conflict",
             Self::LimitReached { .. } => "limit-reached",
             Self::LeftOut { .. } => "left-out",
             Self::Reloaded { .. } => "reloaded",

@@ -1,7 +1,7 @@
 //! The values of a memlane network that its file, its control socket and its data path share.
 //!
 //! - **Configured**: [`limits`], [`addresses`] and [`vlans`] of a port, [`impairment`] of an emulated link, [`poll`]; their text with units is a [`quantity`].
-//! - **Reported**: [`totals`] of a port's counters, [`forecast`]s, [`loop_report`]s, the [`peer`] of a connection, and the events
+//! - **Reported**: [`totals`] of a port's counters, [`forecast`]s, [`loop_report`]s, [`known_addresses`], the [`peer`] of a connection, and the events
 //!   of the [`journal`].
 //! - **The host**: [`descriptors`] and [`host_memory`] that this process may use, and the [`load`] of the CPUs.
 //!
@@ -16,6 +16,7 @@ pub mod forecast;
 pub mod host_memory;
 pub mod impairment;
 pub mod journal;
+pub mod known_addresses;
 pub mod limits;
 pub mod load;
 pub mod loop_report;

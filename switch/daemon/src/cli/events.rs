@@ -81,6 +81,14 @@ fn told(event: &NetworkEvent) -> String {
         E::AddressMoved { segment, address, from, to } => {
             format!("{segment}: address {address} moved from port {from} to port {to}")
         }
+        E::AddressConflict { segment, ip, vlan, port, mac, source, claimed_by, claimed_mac } => {
+            let vlan = vlan.map(|vlan| format!(" in VLAN {vlan}")).unwrap_or_default();
+            let mac = mac.as_ref().map(|mac| format!(" with {mac}")).unwrap_or_default();
+            format!(
+                "{segment}: IP address conflict: {ip}{vlan} belongs to {port}{mac} (by {}), and {claimed_by} claims it with {claimed_mac}",
+                source.name()
+            )
+        }
         E::LimitReached { port, direction, times } => {
             let frames = if direction == "receive" { "frames to it" } else { "its frames" };
             format!("{port}: the {direction} limit held {frames} back, {times} times since it was last told")

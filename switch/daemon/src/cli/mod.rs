@@ -3,6 +3,7 @@
 //! Exit codes: 0 success; 1 a failure while running; 2 wrong arguments or an invalid configuration; 3 `doctor` found a problem
 //! that keeps memlane from working here.
 
+mod addresses;
 mod attach;
 mod capture;
 mod doctor;
@@ -126,6 +127,14 @@ enum Command {
         after_help = "Examples:\n  memlane ls\n  memlane ls net.toml --segments\n  memlane ls net.toml --json | jq -r .[].name"
     )]
     Ls(ports::List),
+    /// List the IP addresses that the switch of a running network knows, with their MAC addresses, ports and sources.
+    ///
+    /// Sources are the configuration, DHCP, EVPN, and claims of machines by ARP and neighbour discovery (nd). The switch answers ARP requests and neighbour
+    /// solicitations for these addresses where the segment's key neighbour-suppression says so; not while an address is contended.
+    #[command(
+        after_help = "Examples:\n  memlane addresses net.toml\n  memlane addresses net.toml --json | jq '.[].addresses[] | select(.port == \"web\")'"
+    )]
+    Addresses(addresses::Addresses),
     /// Show a port of a running network.
     #[command(
         allow_missing_positional = true,
@@ -323,6 +332,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Capture(capture) => capture.run(),
         Command::Extcap(extcap) => extcap.run(),
         Command::Ls(list) => list.run(),
+        Command::Addresses(addresses) => addresses.run(),
         Command::Show(show) => show.run(),
         Command::Attach(attach) => attach.run(),
         Command::Detach(detach) => detach.run(),

@@ -335,7 +335,9 @@ impl<'t> Checker<'t> {
             None if !place.has("name") => self.note(place, "", "this [[segment]] has no name: add one, as name = \"lan\""),
             _ => {}
         }
-        if !place.has("uplink") {
+        const OF_UPLINK: [&str; 8] = ["vni", "local", "udp-port", "netns", "mtu", "tap", "bridge", "vxlan"];
+        let has_settings = place.has("neighbour-suppression");
+        if !place.has("uplink") && (!has_settings || OF_UPLINK.iter().any(|key| place.has(key))) {
             let text = "this [[segment]] has no uplink, and its other keys configure one: add uplink = true, or remove the table";
             self.note(place, "", text);
         }

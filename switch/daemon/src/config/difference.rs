@@ -132,6 +132,7 @@ fn settings(before: &Config, after: &Config) -> Vec<&'static str> {
         ("guest-memory-gib", old.guest_memory != new.guest_memory),
         ("xen-vifs", before.xen_vifs != after.xen_vifs),
         ("port-memory-gib", old.port_memory != new.port_memory),
+        ("neighbour-suppression", before.suppression != after.suppression),
     ];
     differing.into_iter().filter_map(|(key, differs)| differs.then_some(key)).collect()
 }

@@ -135,7 +135,7 @@ impl Default for Document {
     }
 }
 
-/// A segment with an uplink to other hosts: memlane creates a TAP port, a bridge and a VXLAN device for it, and removes them when
+/// A segment with settings of its own. With an uplink to other hosts, memlane creates a TAP port, a bridge and a VXLAN device for it, and removes them when
 /// it ends. FRR, configured by `memlane evpn`, exchanges MAC addresses between hosts.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
@@ -157,6 +157,9 @@ pub struct SegmentEntry {
     /// MTU of the segment, offered to guests of ports without `mtu`; by default the underlay's less 50.
     #[schemars(range(min = 68, max = 65485))]
     pub mtu: Option<u16>,
+    /// Whether the switch answers ARP requests and neighbour solicitations for machines that it knows, instead of flooding them (ARP
+    /// and ND suppression, RFC 9161). By default it does on segments with `addresses` at a port.
+    pub neighbour_suppression: Option<bool>,
     /// Name of the TAP device; by default ml-tapVNI.
     pub tap: Option<String>,
     /// Name of the bridge; by default ml-brVNI. An existing one is used and not removed.
@@ -175,6 +178,7 @@ impl Default for SegmentEntry {
             udp_port: UDP_PORT,
             netns: None,
             mtu: None,
+            neighbour_suppression: None,
             tap: None,
             bridge: None,
             vxlan: None,

@@ -22,7 +22,7 @@ pub mod uplink;
 pub mod web;
 mod words;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -64,6 +64,8 @@ pub struct Config {
     pub web: Option<WebListener>,
     /// Whether vifs of Xen guests get ports as they are created.
     pub xen_vifs: bool,
+    /// Whether the switch answers ARP and neighbour discovery, of the segments for which that is configured.
+    pub suppression: BTreeMap<String, bool>,
     /// Uplinks of segments to other hosts, in the order of the file.
     pub uplinks: Vec<UplinkConfig>,
     /// The ports, in the order of the file.
@@ -261,6 +263,7 @@ impl Config {
                 port_memory: document.port_memory_gib.map_or(usual.port_memory, |gib| gib << 30),
             },
             xen_vifs: document.xen_vifs,
+            suppression: document.segment.iter().filter_map(|entry| entry.name.clone().zip(entry.neighbour_suppression)).collect(),
             uplinks: document.segment.iter().filter_map(UplinkConfig::of).collect(),
             ports: document.port.iter().map(|entry| PortConfig::from_entry(entry, folder, &document.access)).collect(),
         }

@@ -19,7 +19,7 @@ use super::identity::{Identity, NetFile};
 use super::metrics::{self, LastReload, ProcessUsage};
 use super::problem::Refusal;
 use super::reload::{self, ReloadOptions, Reloaded};
-use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
+use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView, known_addresses};
 use super::state::SavedNetwork;
 use super::state_file::StateFile;
 use super::why::WhyFrame;
@@ -28,6 +28,7 @@ use crate::config::{Config, Mistakes, PortConfig, PortEntry, Reread};
 use crate::daemon::takeover::Restoring;
 use crate::daemon::{Daemon, NoSuchPort};
 use crate::journal::NetworkEvent;
+use crate::known_addresses::SegmentAddresses;
 use crate::network::Forecast;
 use crate::port::default_address;
 use crate::takeover::REPLY;
@@ -391,6 +392,14 @@ impl Managed {
     pub fn segment(&self, name: &str) -> Result<SegmentView, Refusal> {
         let view = self.ask(|daemon| SegmentView::of(name, &daemon.config(), daemon.network(), self.started.elapsed()))?;
         view.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, format!("there is no segment '{name}'")))
+    }
+
+    /// The IP addresses that the switch knows.
+    ///
+    /// # Errors
+    /// The network ends.
+    pub fn addresses(&self) -> Result<Vec<SegmentAddresses>, Refusal> {
+        self.ask(|daemon| known_addresses(daemon.network()))
     }
 
     /// Attaches the port that `entry` describes.

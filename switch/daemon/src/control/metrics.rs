@@ -274,6 +274,19 @@ impl Text<'_> {
             "Moves of MAC addresses from one port of the segment to another: many are a loop, or two guests with one address.";
         let mut moves = text.family("memlane_segment_station_moves", Kind::Counter, help);
         report.moves.iter().for_each(|(segment, &count)| moves.sample(&[network, ("segment", segment)], count));
+        let mut known =
+            text.family("memlane_segment_addresses", Kind::Gauge, "IP addresses that the switch knows, by their source.");
+        for (segment, totals) in &report.addresses {
+            for (source, &count) in &totals.entries {
+                known.sample(&[network, ("segment", segment), ("source", source.name())], count);
+            }
+        }
+        let help = "Claims of IP addresses that belong to other machines.";
+        let mut conflicts = text.family("memlane_segment_address_conflicts", Kind::Counter, help);
+        report.addresses.iter().for_each(|(segment, totals)| conflicts.sample(&[network, ("segment", segment)], totals.conflicts));
+        let help = "ARP requests and neighbour solicitations that the switch answered.";
+        let mut answers = text.family("memlane_segment_neighbour_answers", Kind::Counter, help);
+        report.addresses.iter().for_each(|(segment, totals)| answers.sample(&[network, ("segment", segment)], totals.answers));
     }
 
     fn workers(&mut self) {

@@ -1,20 +1,24 @@
 //! Reports of a running network, its ports and its segments.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::blocked::BlockedQueue;
+use crate::address_map::{Entry, Key, Source};
 use crate::config::{Config, PortConfig, PortEntry, PortKind};
 use crate::descriptors::DescriptorReport;
 use crate::host_memory::HostMemory;
+use crate::known_addresses::{AddressTotals, KnownAddress, SegmentAddresses};
 use crate::link::Impairment;
 use crate::network::{LoopReport, Network};
 use crate::peer::Peer;
 use crate::policy::PortLimits;
 use crate::port::{self, default_address};
+use crate::segment::Segment;
 use crate::stats::PortTotals;
 use crate::table::{Kind, Record};
 use crate::time;
@@ -55,6 +59,9 @@ pub struct Report {
     /// Uplinks of segments to other hosts.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub uplinks: Vec<UplinkReport>,
+    /// Counts of IP addresses, by segment.
+    #[serde(default)]
+    pub addresses: BTreeMap<String, AddressTotals>,
     /// Moves of MAC addresses between ports so far, by segment.
     #[serde(default)]
     pub moves: BTreeMap<String, u64>,
@@ -274,6 +281,11 @@ impl Report {
             unsaved: None,
             ports: config.ports.iter().filter_map(|port| PortReport::of(config, port, network)).collect(),
             uplinks: Vec::new(),
+            addresses: network
+                .segments()
+                .iter()
+                .map(|segment| (segment.name.clone(), segment.addresses().totals(network.second())))
+                .collect(),
             moves: network.segments().iter().map(|segment| (segment.name.clone(), segment.moves())).collect(),
             loops: network.segments().iter().flat_map(|segment| network.loops(segment, uptime.as_secs())).collect(),
             workers: workers.collect(),
@@ -349,4 +361,32 @@ impl SegmentView {
         learned_addresses.sort_by(|a, b| (&a.address, a.vlan).cmp(&(&b.address, b.vlan)));
         Some(Self { segment, learned_addresses })
     }
+}
+
+/// The IP addresses that the switch knows, by segment, in the order of their names.
+pub fn known_addresses(network: &Network) -> Vec<SegmentAddresses> {
+    let now = network.second();
+    let mut segments = network.segments();
+    segments.sort_by(|a, b| a.name.cmp(&b.name));
+    let report = |segment: &Arc<Segment>| {
+        let known = |(key, entry): (Key, Entry)| {
+            // An address of a port that was just detached is left out.
+            let port = network.port(entry.port)?.name.clone();
+            let is_silent = entry.source == Source::Configuration && entry.confirmed == 0;
+            Some(KnownAddress {
+                ip: key.ip.to_string(),
+                vlan: (key.vlan != 0).then_some(key.vlan),
+                mac: entry.mac.map(|mac| mac.to_string()),
+                port,
+                source: entry.source,
+                age: if is_silent { 0 } else { now.saturating_sub(entry.confirmed).into() },
+                expires: entry.expires_in(now).map(u64::from),
+                contended: entry.is_settling(now),
+            })
+        };
+        let map = segment.addresses();
+        let addresses = map.records(now).into_iter().filter_map(known).collect();
+        SegmentAddresses { segment: segment.name.clone(), totals: map.totals(now), addresses }
+    };
+    segments.iter().map(report).collect()
 }

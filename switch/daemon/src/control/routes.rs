@@ -28,6 +28,7 @@ use super::stream::{self, EventsQuery, Form, Lease};
 use super::why::{Why, WhyFrame};
 use crate::config::difference::CHANGEABLE;
 use crate::config::{Document, PortEntry};
+use crate::known_addresses::SegmentAddresses;
 use crate::{quantity, takeover};
 
 /// Longest timeout of draining a port.
@@ -229,6 +230,12 @@ pub fn api() -> Api {
         .route(Method::GET, "/v1/segments", about("segments", "Reports of all segments with ports.", &[503]), segments)
         .route(Method::GET, "/v1/segments/{name}", about("segment", "Report of a segment, and its learned MAC addresses.", &[404, 503]), segment)
         .route(
+            Method::GET,
+            "/v1/addresses",
+            about("addresses", "IP addresses that the switch knows, by segment, with their owners.", &[503]),
+            addresses,
+        )
+        .route(
             Method::POST,
             "/v1/reload",
             about(
@@ -350,6 +357,10 @@ fn causes(managed: &Managed, name: &str, (): ()) -> Result<PortCauses, Refusal> 
 
 fn segments(managed: &Managed, _: &str, (): ()) -> Result<Vec<SegmentReport>, Refusal> {
     managed.segments()
+}
+
+fn addresses(managed: &Managed, _: &str, (): ()) -> Result<Vec<SegmentAddresses>, Refusal> {
+    managed.addresses()
 }
 
 fn segment(managed: &Managed, name: &str, (): ()) -> Result<SegmentView, Refusal> {

@@ -153,6 +153,7 @@ impl Daemon {
                 offer: daemon.offer(config),
             };
             let port = daemon.network.add_port(&attach_settings, members[&config.segment[..]])?;
+            daemon.set_suppression(&port);
             let server = match restored_meeting(&daemon, config, &saved, &mut files)? {
                 Meeting::FrontEnd(endpoint) => {
                     let device = device_settings(config, &port);

@@ -20,6 +20,7 @@ mod reference;
 #[path = "../../../../rig/tests/virtio_queue_device/mod.rs"]
 mod virtio_queue_device;
 
+mod addresses;
 mod agrees_with_model;
 mod busy_ports;
 mod captures;

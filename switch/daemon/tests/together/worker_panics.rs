@@ -8,6 +8,8 @@ use crate::source_rules::{files, without_comments, without_tests};
 
 /// Files and folders with code that workers run; a port's own threads, the operator's side and set-up stand elsewhere.
 const RUN_BY_WORKERS: &[&str] = &[
+    "dataplane/address_map.rs",
+    "dataplane/address_map",
     "dataplane/timers.rs",
     "dataplane/cpu_time",
     "virtq/budget.rs",
@@ -185,6 +187,15 @@ const LISTED: &[(&str, usize, usize, &str)] = &[
         40,
         "offsets within headers that a parser found, and within an array whose length they sum up to; a property test takes any bytes",
     ),
+    ("dataplane/address_map.rs", 0, 1, "a hash modulo the number of shards"),
+    ("dataplane/address_map/lease.rs", 0, 4, "offsets below the length at which the message was split"),
+    (
+        "dataplane/address_map/resolution.rs",
+        0,
+        19,
+        "offsets that a parser found within the same bytes, and within an array that was asked for; the fuzz target `addresses` and a property test take any bytes",
+    ),
+    ("dataplane/verdict/serving.rs", 0, 1, "an offset found within the same bytes"),
     ("dataplane/worker/port_table.rs", 0, 2, "the list is grown to the index before"),
     ("dataplane/worker/pass.rs", 0, 4, "a worker's own number, and others' below their count"),
     ("dataplane/worker/peers.rs", 0, 6, "workers' numbers below their count, when they are connected"),

@@ -26,7 +26,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
@@ -76,6 +76,7 @@ pub struct Network {
     captures: Mutex<Vec<(u64, Follower)>>,
     /// When first drops were last looked for; 0 before the first time.
     looked: AtomicU64,
+    started: Instant,
 }
 
 impl Network {
@@ -131,6 +132,7 @@ impl Network {
             fatal: Arc::default(),
             captures: Mutex::default(),
             looked: AtomicU64::new(0),
+            started: Instant::now(),
         };
         Ok((Arc::new(network), workers, event_queue, rung))
     }
@@ -198,8 +200,10 @@ impl Network {
                 self.look_for_notices(cycles());
             }
             Event::Tick(second) => {
-                let tables = self.segments().into_iter().map(|segment| segment.table());
-                tables.for_each(|table| table.expire(second, self.shared.settings.age));
+                for segment in self.segments() {
+                    segment.table().expire(second, self.shared.settings.age);
+                    segment.addresses().expire(second);
+                }
             }
             Event::Flapped(id) => self.warn_of_loop(id),
             Event::MemoryLost => {
@@ -222,6 +226,11 @@ impl Network {
     pub fn note_shortage(&self, port: &Port) {
         self.shared.descriptors.note_shortage(&port.name);
         port.set_advice(Some(descriptors::ADVICE));
+    }
+
+    /// The present second, as workers count seconds.
+    pub fn second(&self) -> u32 {
+        u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX)
     }
 
     /// State that workers and ports share.
@@ -253,6 +262,9 @@ impl Network {
         }
         if after.limits != before.limits {
             self.set_limits(port, &after.limits);
+        }
+        if after.mac != before.mac || after.limits != before.limits {
+            registry::configure_addresses(port, after);
         }
         if after.link != before.link {
             self.set_link(port, after.link.clone());
@@ -368,7 +380,6 @@ mod tests {
     use crate::stats::DropReason;
     use crate::time::in_cycles;
     use std::sync::mpsc::RecvTimeoutError;
-    use std::time::Instant;
 
     fn network() -> Arc<Network> {
         Network::start(Shared::new(1, 7, Settings::default()), &[]).unwrap()

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{LOOK, Network};
+use crate::address_map::conflicts::Conflict;
 use crate::journal::NetworkEvent;
 use crate::segment::Segment;
 use crate::table::moves::Move;
@@ -30,7 +31,24 @@ impl Network {
         }
         for segment in self.segments() {
             segment.moves_to_tell(now).iter().for_each(|moved| self.tell_move(&segment, moved));
+            segment.conflicts_to_tell(now).iter().for_each(|conflict| self.tell_conflict(&segment, conflict));
         }
+    }
+
+    /// The event counts among those of the port that claims the address: its guest caused it.
+    fn tell_conflict(&self, segment: &Segment, conflict: &Conflict) {
+        let Conflict { key, owner, claimant } = conflict;
+        let (Some(port), Some(by)) = (self.port(owner.port), self.port(claimant.0)) else { return };
+        by.tell_caused(NetworkEvent::AddressConflict {
+            segment: segment.name.clone(),
+            ip: key.ip.to_string(),
+            vlan: (key.vlan != 0).then_some(key.vlan),
+            port: port.name.clone(),
+            mac: owner.mac.map(|mac| mac.to_string()),
+            source: owner.source,
+            claimed_by: by.name.clone(),
+            claimed_mac: claimant.1.to_string(),
+        });
     }
 
     /// The event counts among those of the port that the address moved to: its guest caused it.

@@ -12,6 +12,7 @@ use super::Network;
 use crate::frame::MacAddress;
 use crate::id::{MAX_PORTS, PortId, SegmentId};
 use crate::journal::NetworkEvent;
+use crate::policy::rules::Service;
 use crate::port::settings::PortSettings;
 use crate::port::{Offer, Port, PortState};
 use crate::segment::Segment;
@@ -124,6 +125,13 @@ impl PortRegistry {
     }
 }
 
+/// Enters the IP addresses that are configured for `port` in the map of its segment: they are in the VLAN of its frames without a tag.
+pub(super) fn configure_addresses(port: &Port, settings: &PortSettings) {
+    let PortSettings { mac, limits, .. } = settings;
+    let vlan = port.policy.gate().vlans.of_sent(0);
+    port.segment.addresses().configure(port.id, *mac, vlan, &limits.addresses, limits.may_serve.contains(&Service::Ra));
+}
+
 impl Network {
     fn registry(&self) -> RwLockReadGuard<'_, PortRegistry> {
         self.registry.read().unwrap_or_else(PoisonError::into_inner)
@@ -183,6 +191,7 @@ impl Network {
             // Last: workers look receivers up in the forwarding table, and all of them know this port from here on.
             let _ = segment.pin(address, id);
         }
+        configure_addresses(&port, settings);
         self.tell_captures(&port);
         self.registry_mut().enter(&port);
         let (port_name, segment) = (port.name.clone(), port.segment.name.clone());
@@ -210,7 +219,9 @@ impl Network {
         }
         // There are no more segments than ports.
         let number = registry.segment_numbers.take().unwrap_or_default();
-        Segment::new(SegmentId(number), name, members, self.shared.key, self.shared.settings.moves)
+        let segment = Segment::new(SegmentId(number), name, members, self.shared.key, self.shared.settings.moves);
+        segment.addresses().set_age(self.shared.settings.age);
+        segment
     }
 
     /// Makes `port` known to its segment and to the workers.

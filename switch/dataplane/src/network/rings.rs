@@ -159,6 +159,7 @@ impl Network {
         // Another port may have its number by now.
         if self.has(port) {
             port.segment.table().forget(port.id);
+            port.segment.addresses().forget(port.id);
         }
     }
 

@@ -5,6 +5,7 @@
 use memlane_model::forecast::Forecast;
 
 use super::Network;
+use crate::address_map::resolution::Resolution;
 use crate::egress::Passage;
 use crate::frame::{ETHERNET, Head, NetHeader, START};
 use crate::id::PortId;
@@ -117,11 +118,35 @@ impl Network {
                 self.receive(&mut forecast, to, frame.len(), true);
             }
             Verdict::Flood => {
+                if self.tell_answer(&mut forecast, port, start, now) {
+                    return forecast;
+                }
                 self.tell_other_vlans(&mut forecast, &table, LearnedAddress { address: head.destination(), vlan: foreseen.vlan });
                 self.flood(&mut forecast, port, head, frame.len(), now);
             }
         }
         forecast
+    }
+
+    /// The answer of the switch to a question for an IP address, if it gives one.
+    fn tell_answer(&self, forecast: &mut Forecast, port: &Port, start: Start<'_>, now: u32) -> bool {
+        let Some(resolution) = Resolution::of(start.bytes(), NetHeader::default()) else { return false };
+        let (addresses, tag) = (port.segment.addresses(), start.head().vlan().0);
+        let owner_port = |id| port.segment.members().contains(&id).then(|| self.port(id)).flatten();
+        let asked = resolution.question.map(|question| question.target);
+        let owner = asked.and_then(|ip| addresses.find(vlan_of(port, start.head()), ip, now));
+        let to = owner.and_then(|owner| owner_port(owner.port));
+        let receives = |port: &Port| port.is_enabled() && !port.rings().entries().is_empty();
+        let reach_of = |_| to.as_deref().map(|to| (to.policy.gate(), receives(to)));
+        let asker = (port.id, port.policy.gate(), tag);
+        if let (Some(ip), Some(owner), Some(to)) = (asked, owner, &to) {
+            forecast.step(format!("IP address {ip} belongs to {} ({})", to.name, owner.source.name()));
+        }
+        let Some(given) = addresses.answer(start.bytes(), &resolution, asker, reach_of, now) else { return false };
+        let mac = given.owner.mac.map_or_else(String::new, |mac| mac.to_string());
+        forecast.step(format!("the switch answers with {mac}, and no other port receives the question"));
+        forecast.answered_for = Some(self.name(given.owner.port));
+        true
     }
 
     fn name(&self, port: PortId) -> String {

@@ -45,11 +45,13 @@ pub struct PortRules {
     pub macs: Vec<MacAddress>,
     /// All its addresses must be its own.
     pub identity: Option<Identity>,
+    /// It may answer as a DHCP server, so that the switch learns leases from it.
+    pub tells_leases: bool,
 }
 
 impl PortRules {
     /// No rules.
-    pub const NONE: Self = Self { is_guarded: false, macs: Vec::new(), identity: None };
+    pub const NONE: Self = Self { is_guarded: false, macs: Vec::new(), identity: None, tells_leases: false };
 
     /// The rules by these settings.
     pub fn of(limits: &PortLimits) -> Self {
@@ -62,7 +64,8 @@ impl PortRules {
             serves_dhcp: limits.may_serve.contains(&Service::Dhcp),
             serves_ra: limits.may_serve.contains(&Service::Ra),
         };
-        Self { is_guarded, macs, identity: (limits.anti_spoof == AntiSpoof::All).then(identity) }
+        let tells_leases = limits.may_serve.contains(&Service::Dhcp);
+        Self { is_guarded, macs, identity: (limits.anti_spoof == AntiSpoof::All).then(identity), tells_leases }
     }
 }
 

@@ -76,7 +76,7 @@ impl Outcomes<'_> {
         })
     }
 
-    /// A frame of `sender` was flooded to the ports of this worker, at the cost of so many work units. Drops were counted before.
+    /// A frame of `sender` was flooded to the ports of this worker, or answered by the switch, at the cost of so many work units. Drops were counted before.
     pub(super) fn flooded(&mut self, sender: PortId, work_units: u64) {
         self.accounting.enter_work_units(sender, work_units::FRAME + work_units);
     }

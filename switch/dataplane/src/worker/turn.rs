@@ -5,9 +5,11 @@ use super::outcome::Outcomes;
 use super::peers::{Message, Peers};
 use super::port_table::Members;
 use crate::ablation;
+use crate::address_map::lease::Lease;
+use crate::address_map::resolution::{self, Resolution};
 use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units::{self, BATCH};
-use crate::egress::{Egress, FastPathKey, Offered, Readiness};
+use crate::egress::{Egress, FastPathKey, Offered, Readiness, SendOutcome};
 use crate::frame::NetHeader;
 use crate::id::{PortId, RouteEntry, Slot};
 use crate::ingress::{Feed, Offer, Source};
@@ -18,7 +20,7 @@ use crate::policy::Limiter;
 use crate::port::{Port, refused};
 use crate::ring::{OpenOutcome, Ring, RingFault};
 use crate::stats::{DropReason, PortCounters, WorkerCounters};
-use crate::table::Table;
+use crate::table::{LearnedAddress, Table};
 use crate::time::Cycles;
 use crate::too_long::{self, Answer};
 use crate::verdict::reading::Start;
@@ -251,6 +253,16 @@ impl Turn<'_> {
         {
             return self.refuse_too_long(port, packet, answer);
         }
+        if self.source.rules.get().tells_leases && !matches!(verdict, Verdict::Drop(_)) {
+            self.learn_lease(packet, table);
+        }
+        let is_flooded = verdict == Verdict::Flood;
+        if (is_flooded || self.port.segment.addresses().is_answering()) && resolution::is_candidate(packet.start()) {
+            let resolved = self.resolve(packet, verdict);
+            if let Some(outcome) = resolved {
+                return outcome;
+            }
+        }
         match verdict {
             Verdict::To(port) => self.forward_to(port, packet),
             Verdict::Retagged(port, change) => self.forward_retagged(port, change, packet),
@@ -262,6 +274,54 @@ impl Turn<'_> {
                 self.drop_at(packet.source, packet, reason)
             }
         }
+    }
+
+    /// Learns the lease that a frame of a DHCP server acknowledges, if it does.
+    #[cold]
+    fn learn_lease(&mut self, packet: &Packet, table: &Table) {
+        let Some(Lease { ip, mac, seconds }) = Lease::of(packet) else { return };
+        let tag = Start::from(packet).head().vlan().0;
+        let Some(vlan) = self.port.policy.gate().vlans.of_sent(tag) else { return };
+        if let Some(port) = table.find(LearnedAddress { address: mac, vlan }) {
+            self.port.segment.addresses().acknowledge(vlan, ip.into(), (mac, port), seconds, self.second);
+        }
+    }
+
+    /// Address resolution: learns the claim of a frame that its `verdict` lets pass, and answers its question if the switch may and can. `None` if
+    /// the frame goes its way.
+    #[cold]
+    fn resolve(&mut self, packet: &mut Packet, verdict: Verdict) -> Option<TurnOutcome> {
+        if matches!(verdict, Verdict::Drop(_)) {
+            return None;
+        }
+        packet.copy_more();
+        let resolution = Resolution::of(packet.start(), packet.header)?;
+        let (addresses, gate) = (self.port.segment.addresses(), self.port.policy.gate());
+        let tag = Start::from(&*packet).head().vlan().0;
+        if let Some(claim) = resolution.claim {
+            addresses.learn(gate.vlans.of_sent(tag)?, claim, packet.source, self.second);
+        }
+        if verdict != Verdict::Flood {
+            return None;
+        }
+        let (port_table, egress) = (self.outcomes.port_table, &*self.egress);
+        let reach_of = |owner| {
+            let port = port_table.port(owner)?;
+            Some((port.policy.gate(), egress.route(owner, packet).is_some()))
+        };
+        let given = addresses.answer(packet.start(), &resolution, (packet.source, gate, tag), reach_of, self.second)?;
+        let slot = self.egress.route_here(packet.source)?;
+        let before = self.egress.work.work_units;
+        let mut reply = Packet::from_bytes(given.owner.port, given.frame());
+        reply.reach = Reach::ManyNow;
+        // Without room here the owner answers, whose frame can wait.
+        if self.egress.send(slot, &mut reply, self.weight) != SendOutcome::Done {
+            return None;
+        }
+        addresses.count_answer();
+        self.outcomes.flooded(packet.source, self.egress.work.work_units - before);
+        self.source.feed.finish(packet);
+        Some(TurnOutcome::Done)
     }
 
     /// Drops a frame that is too long for its way to `port`, and answers its sender.
