@@ -18,6 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::announced::{Announced, AnnouncedAddress, FdbChange};
 use super::devices::is_forbidden;
+use super::neighbours::{Machine, NeighbourChange, RemoteNeighbours};
 use super::remote::{Remote, RemoteChange, VxlanFdbEntry};
 use super::{Seen, UplinkConfig};
 use crate::frame::MacAddress;
@@ -52,6 +53,7 @@ pub struct FdbSync {
     names: [String; 3],
     announced: Announced,
     remote: Remote,
+    neighbours: RemoteNeighbours,
     seen: Arc<Mutex<Seen>>,
     /// False once the kernel has refused a change of the bridge's FDB.
     may_tell: bool,
@@ -103,6 +105,7 @@ impl FdbSync {
             names: [&config.tap, &config.bridge, &config.vxlan].map(String::clone),
             announced: Announced::default(),
             remote: Remote::default(),
+            neighbours: RemoteNeighbours::default(),
             seen,
             may_tell,
             trouble: None,
@@ -185,6 +188,13 @@ impl FdbSync {
                     _ => None,
                 };
                 change.into_iter().for_each(|change| self.follow(change));
+                let bridge = self.devices[1];
+                let change = match &message {
+                    RouteNetlinkMessage::NewNeighbour(message) => self.neighbours.came(message, bridge),
+                    RouteNetlinkMessage::DelNeighbour(message) => self.neighbours.went(message, bridge),
+                    _ => None,
+                };
+                change.into_iter().for_each(|change| self.follow_neighbour(change));
             }
         }
         if self.is_stale || self.remote.lacks() { self.read_all() } else { Ok(()) }
@@ -205,7 +215,7 @@ impl FdbSync {
         }
     }
 
-    /// Dumps the whole FDB of the VXLAN device, in place of the entries known before.
+    /// Dumps the whole FDB of the VXLAN device and the neighbours of the bridge, in place of the entries known before.
     fn read_all(&mut self) -> io::Result<()> {
         let mut question = NeighbourMessage::default();
         question.header.family = AddressFamily::Bridge;
@@ -216,6 +226,15 @@ impl FdbSync {
         });
         for change in self.remote.replace(entries) {
             self.follow(change);
+        }
+        // Of all families but that of bridges.
+        let all = self.requests.dump(&RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()))?;
+        let neighbours = all.iter().filter_map(|message| match message {
+            RouteNetlinkMessage::NewNeighbour(message) => Some(message),
+            _ => None,
+        });
+        for change in self.neighbours.replace(neighbours, self.devices[1]) {
+            self.follow_neighbour(change);
         }
         self.has_changed = true;
         self.is_stale = false;
@@ -243,6 +262,17 @@ impl FdbSync {
         self.looked = Look::default();
     }
 
+    /// Applies a change at other hosts to the address map.
+    fn follow_neighbour(&mut self, change: NeighbourChange) {
+        let map = self.uplink.segment.addresses();
+        match change {
+            NeighbourChange::Is(ip, Machine { mac, is_router }) => {
+                map.tell(ip, (mac, self.uplink.id), is_router, self.network.second());
+            }
+            NeighbourChange::IsNot(ip) => map.untell(ip),
+        }
+    }
+
     /// Refreshes the table's entries for other hosts, which may have been evicted. An address that has moved to this host is
     /// learned here, and this has priority.
     fn confirm(&mut self) {
@@ -254,6 +284,11 @@ impl FdbSync {
         let table = self.table();
         for (address, _) in self.remote.learned_addresses() {
             table.tell(address, self.uplink.id);
+        }
+        // An address that a machine here had claimed meanwhile, and no longer does.
+        let (map, now) = (self.uplink.segment.addresses(), self.network.second());
+        for (ip, Machine { mac, is_router }) in self.neighbours.all().filter(|&(ip, _)| map.find(0, ip, now).is_none()) {
+            map.tell(ip, (mac, self.uplink.id), is_router, now);
         }
     }
 

@@ -8,7 +8,8 @@
 //! 1. [`plan`]: the steps that set these devices up; [`devices`] carries them out, by [`netlink`], and removes created devices at
 //!    the end.
 //! 2. [`announced`], outbound: MAC addresses of this host for the bridge's FDB, from which FRR announces them.
-//! 3. [`remote`], inbound: MAC addresses that FRR has received from other hosts, for the segment's forwarding table.
+//! 3. [`remote`], inbound: MAC addresses that FRR has received from other hosts, for the segment's forwarding table; [`neighbours`]: their IP
+//!    addresses, for its address map.
 //! 4. [`netfilter`]: whether the host's netfilter drops bridged frames.
 //! 5. [`fdb_sync`]: the FDB sync, a thread that does both for as long as the network runs. Workers are not involved.
 
@@ -16,6 +17,7 @@ pub mod announced;
 pub mod devices;
 pub mod fdb_sync;
 pub mod link;
+pub mod neighbours;
 pub mod netfilter;
 pub mod plan;
 pub mod remote;

@@ -364,3 +364,25 @@ fn without_rights_the_commands_are_told_and_then_it_works() {
         assert!(run("ip link").contains("ml-tap100"), "what was there stays");
     });
 }
+
+/// IP addresses that FRR has from EVPN are neighbours of the bridge: questions for them are answered here.
+#[test]
+fn an_address_of_another_host_is_answered_for_until_it_is_withdrawn() {
+    in_a_namespace("uplink::an_address_of_another_host_is_answered_for_until_it_is_withdrawn", || {
+        host();
+        let bed = Bed::with(&SEGMENT.replace("uplink = true", "uplink = true\nneighbour-suppression = true"), &[""]);
+        let mut guest = bed.guest(0);
+        run("ip neigh add 10.0.0.9 lladdr 02:00:00:00:09:09 dev ml-br100 nud noarp extern_learn");
+        run("bridge fdb add 02:00:00:00:09:09 dev ml-vx100 dst 10.9.0.2 self");
+        let map = bed.daemon().network().segments().pop().unwrap();
+        let find = || map.addresses().find(0, [10, 0, 0, 9].into(), bed.daemon().network().second());
+        wait_until(|| find().is_some(), "the neighbour is known");
+        let head = [&[0xff; 6][..], &mac(0), &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
+        let question = [&head[..], &mac(0), &[10, 0, 0, 1], &[0; 6], &[10, 0, 0, 9], &[0; 18]].concat();
+        guest.send(&question).unwrap();
+        let answer = guest.receive(TIMEOUT).unwrap().bytes;
+        assert_eq!((&answer[22..28], &answer[28..32]), (&[2, 0, 0, 0, 9, 9][..], &[10, 0, 0, 9][..]));
+        run("ip neigh del 10.0.0.9 dev ml-br100");
+        wait_until(|| find().is_none(), "the address is withdrawn");
+    });
+}
