@@ -43,6 +43,7 @@ fn no_order_of_changes_and_traffic_breaks_a_promise() {
 #[test]
 fn every_seed_keeps_every_promise() {
     let _alone = ALONE.lock();
+    replay("addresses", fuzz::addresses::run);
     replay("churn", fuzz::churn::run);
     replay("config", fuzz::config::run);
     replay("control", fuzz::control::run);

@@ -1,12 +1,13 @@
 //! Hostile input, thrown at memlane by chance: the bodies of the fuzz targets.
 //!
 //! - [`script`]: the fuzzer's bytes, read as numbers.
-//! - [`churn`], [`config`], [`control`], [`filter`], [`frame`], [`offload`], [`messages`], [`pcap`], [`device`], [`stream`], [`takeover`], [`xen`]: a target each. `run` takes bytes and panics if a promise is broken.
+//! - [`addresses`], [`churn`], [`config`], [`control`], [`filter`], [`frame`], [`offload`], [`messages`], [`pcap`], [`device`], [`stream`], [`takeover`], [`xen`]: a target each. `run` takes bytes and panics if a promise is broken.
 //! - [`parser`], [`judge`]: the parts of a frame and its right result, computed again, simply, and with nothing from the switch.
 //! - [`seeds`]: the inputs that fuzzing begins with; the folder `seeds/` holds them under speaking names.
 //!
 //! The targets are run by `make fuzz`; `switch/daemon/tests/fuzz_corpus.rs` includes this file and runs every seed through them in `make test`.
 
+pub mod addresses;
 pub mod churn;
 pub mod config;
 pub mod control;

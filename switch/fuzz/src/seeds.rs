@@ -29,6 +29,7 @@ const TAKEOVER: [(&str, &str); 6] = [
 pub fn seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     let mut add = |target, list: Vec<(String, Vec<u8>)>| seeds.extend(list.into_iter().map(|(name, bytes)| (target, name, bytes)));
+    add("addresses", named(resolutions()));
     add("churn", named(churns()));
     add("config", named(CONFIG.map(|(name, text)| (name, text.as_bytes().to_vec()))));
     add("control", named(CONTROL.map(|(name, text)| (name, text.as_bytes().to_vec()))));
@@ -46,6 +47,39 @@ pub fn seeds() -> Vec<Seed> {
 
 fn named<const N: usize>(list: [(&str, Vec<u8>); N]) -> Vec<(String, Vec<u8>)> {
     list.into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).collect()
+}
+
+/// Guests that ask, claim and probe; see the target.
+fn resolutions() -> [(&'static str, Vec<u8>); 7] {
+    const WAIT: u8 = 4;
+    let say = |port: u8, body: Vec<u8>| [&[20 + port, body.len() as u8][..], &body].concat();
+    let arp = |port: u8, operation: u8, own: u8, target: u8| {
+        let sender = [&[2, 0, 0, 0, 0, port][..], &[10, 0, 0, own]].concat();
+        say(port, [&[8, 6, 0, 1, 8, 0, 6, 4, 0, operation][..], &sender, &[0; 6], &[10, 0, 0, target]].concat())
+    };
+    let probe = |port: u8, target: u8| {
+        say(port, [&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, port][..], &[0; 10], &[10, 0, 0, target]].concat())
+    };
+    // Of even length, so that its checksum is left to the other side.
+    let nd = |port: u8, source: &[u8; 16], message: [u8; 8], target: u8, option: u8| {
+        let ip = [&[0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, 58, 255][..], source, &[0xff, 2], &[0; 13], &[1]].concat();
+        let target = [&[0xfd][..], &[0; 14], &[target]].concat();
+        say(port, [&ip[..], &message, &target, &[option, 1, 2, 0, 0, 0, 0, port]].concat())
+    };
+    let from = |last: u8| std::array::from_fn(|n| if n == 0 { 0xfd } else { u8::from(n == 15) * last });
+    let solicit = [135, 0, 0, 0, 0, 0, 0, 0];
+    [
+        ("a-request-for-a-configured-address", arp(1, 1, 2, 1)),
+        ("a-probe-for-a-configured-address", probe(1, 1)),
+        ("a-request-for-a-claimed-address", [arp(1, 1, 2, 2), arp(2, 1, 3, 2)].concat()),
+        ("a-move-and-a-dispute", [arp(1, 1, 9, 9), arp(2, 2, 9, 9), arp(1, 2, 9, 9), vec![WAIT, 0], arp(3, 1, 3, 9)].concat()),
+        ("a-forged-configured-address", [arp(3, 2, 1, 1), arp(2, 1, 3, 1)].concat()),
+        ("a-solicitation", nd(2, &from(2), solicit, 1, 1)),
+        (
+            "an-advertisement-and-a-solicitation",
+            [nd(1, &from(2), [136, 0, 0, 0, 0xa0, 0, 0, 0], 2, 2), nd(2, &from(3), solicit, 2, 1)].concat(),
+        ),
+    ]
 }
 
 /// Plans in which both workers make poll iterations, guests send before each of them, only one worker polls at first, or the other.
