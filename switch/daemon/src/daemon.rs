@@ -20,6 +20,7 @@ use crate::folder;
 use crate::network::{AddError, AttachSettings, Network};
 use crate::port::settings::PortSettings;
 use crate::port::{Offer, Port, default_address};
+use crate::sandbox;
 use crate::shared::Shared;
 use crate::uplink::{Uplink, UplinkError, UplinkReport};
 use memlane_backends::loopback::Loopback;
@@ -93,6 +94,22 @@ pub enum StartError {
         "port {0}: its description by the running process lacks a part. Restart the network: `memlane down`, then `memlane up`"
     )]
     Description(String),
+    /// The sandbox of the process refuses the port.
+    #[error("port {port}: {cause}")]
+    Sandbox {
+        /// The port.
+        port: String,
+        /// The reason and its remedy.
+        cause: String,
+    },
+    /// The sandbox of the process refuses an uplink.
+    #[error("segment {segment}: {cause}")]
+    UplinkSandbox {
+        /// The segment.
+        segment: String,
+        /// The reason and its remedy.
+        cause: String,
+    },
     /// The network refuses the port.
     #[error(transparent)]
     Add(#[from] AddError),
@@ -274,6 +291,9 @@ impl Daemon {
     /// # Errors
     /// A [`StartError`]: a device cannot be created, or a port's MTU is too large; nothing has changed then.
     pub fn add_uplink(&self, uplink: &UplinkConfig) -> Result<(), StartError> {
+        if let Some(cause) = sandbox::uplink_refusal(uplink) {
+            return Err(StartError::UplinkSandbox { segment: uplink.segment.clone(), cause });
+        }
         self.lead_on(uplink, USUAL_MEMBERS)
     }
 
@@ -322,6 +342,9 @@ impl Daemon {
         // The name is checked first: a port of the same name may use the same socket.
         if self.network.find(&port.name).is_some() {
             return Err(AddError::NameTaken(port.name.clone()).into());
+        }
+        if let Some(cause) = sandbox::refusal(&port.kind) {
+            return Err(StartError::Sandbox { port: port.name.clone(), cause });
         }
         let own = own_descriptors(self.network.shared(), port)?;
         let meeting = match &port.kind {

@@ -61,6 +61,7 @@ pub mod cpus;
 pub mod daemon;
 pub mod description;
 pub mod folder;
+pub mod sandbox;
 mod system;
 pub mod takeover;
 pub mod uplink;

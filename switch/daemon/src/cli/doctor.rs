@@ -10,7 +10,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use serde::Serialize;
 
 use super::qemu::Qemu;
-use super::{Failure, libvirt, output};
+use super::{Failure, installed, libvirt, output};
 use crate::config::runtime_folder;
 use crate::control::{Client, ControlError, Report};
 use crate::cpus::Cpus;
@@ -43,7 +43,7 @@ enum Grade {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Finding {
+pub(super) struct Finding {
     subject: &'static str,
     grade: Grade,
     text: String,
@@ -52,11 +52,11 @@ struct Finding {
 }
 
 impl Finding {
-    fn good(subject: &'static str, text: impl Into<String>) -> Self {
+    pub(super) fn good(subject: &'static str, text: impl Into<String>) -> Self {
         Self { subject, grade: Grade::Good, text: text.into(), remedy: None }
     }
 
-    fn note(subject: &'static str, text: impl Into<String>, remedy: &str) -> Self {
+    pub(super) fn note(subject: &'static str, text: impl Into<String>, remedy: &str) -> Self {
         Self { subject, grade: Grade::Note, text: text.into(), remedy: Some(remedy.into()) }
     }
 
@@ -75,14 +75,20 @@ impl Doctor {
             qemu(),
             tun(),
             descriptors(),
+            installed::sandbox(),
+            installed::service(),
             huge_pages(),
             transparent_huge_pages(),
             cpus(),
         ];
-        findings.extend([overlay(), bridges(), frr()]);
+        findings.extend([overlay(), installed::af_xdp(), bridges(), frr()]);
         findings.extend(networks());
         findings.extend(device::is_there().then(xen));
-        findings.extend(libvirt::group().map(|group| libvirts_qemu(&group)));
+        findings.extend(libvirt::group().map(|group| installed::libvirt(&group)));
+        findings.push(installed::cloud_hypervisor());
+        findings.extend(
+            [installed::proxmox(), installed::nixos(), installed::containers(), installed::wireshark()].into_iter().flatten(),
+        );
         findings.extend(sockets_folder(&folder::runtime()));
         if self.json {
             output::print_json(&findings)?;
@@ -344,13 +350,6 @@ fn frr() -> Finding {
             Finding::note("FRR", "bgpd is not installed", remedy)
         }
     }
-}
-
-fn libvirts_qemu(group: &str) -> Finding {
-    let remedy = format!(
-        "let it connect to ports' sockets, unless memlane runs as the same user: access = {{ group = \"{group}\" }} in the network's file"
-    );
-    Finding::note("libvirt", format!("its QEMU runs in the group {group}"), &remedy)
 }
 
 /// Whether users with access to a socket in the run-time folder can enter that.

@@ -1,4 +1,4 @@
-//! `memlane qemu`, `uml` and `libvirt`: the arguments or XML that connect a guest to a port.
+//! `memlane qemu`, `ch`, `pve`, `uml` and `libvirt`: the arguments or XML that connect a guest to a port.
 
 use std::path::{Path, PathBuf};
 
@@ -68,6 +68,34 @@ pub(super) struct QemuOptions {
     pub version: QemuVersion,
 }
 
+/// Arguments of `memlane ch`.
+#[derive(Debug, Args)]
+pub(super) struct CloudHypervisor {
+    #[command(flatten)]
+    port: PortOfNet,
+    /// Memory size of the guest, as 2G, shared with memlane; without it, no memory argument is printed.
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    memory: Option<String>,
+}
+
+/// Arguments of `memlane pve`.
+#[derive(Debug, Args)]
+pub(super) struct Pve {
+    /// Number of the virtual machine.
+    #[arg(value_name = "VMID", value_parser = clap::value_parser!(u32).range(100..=999_999_999))]
+    vm: u32,
+    #[command(flatten)]
+    port: PortOfNet,
+    /// Memory size of the virtual machine, which is shared with memlane; by default that of its configuration.
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    memory: Option<String>,
+    #[command(flatten)]
+    version: QemuVersion,
+}
+
+/// Folder of the configurations of this node's virtual machines (pmxcfs(8)).
+const PROXMOX: &str = "/etc/pve/qemu-server";
+
 /// A size as QEMU takes it for its memory and for the file behind that, which reads a number without a unit as bytes.
 fn memory(text: &str) -> Result<String, String> {
     let mebibytes = text.parse::<u64>().ok().or_else(|| match Quantity::Mebibytes.read(text) {
@@ -101,6 +129,34 @@ impl Libvirt {
     pub(super) fn run(&self) -> Result<(), Failure> {
         output::print(&Meeting::at(&self.port)?.libvirt(self.version.find()))
     }
+}
+
+impl CloudHypervisor {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        output::print(&Meeting::at(&self.port)?.cloud_hypervisor(self.memory.as_deref())?)
+    }
+}
+
+impl Pve {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let meeting = Meeting::at(&self.port)?;
+        let path = Path::new(PROXMOX).join(format!("{}.conf", self.vm));
+        let known = || memory_of_proxmox(&std::fs::read_to_string(&path).ok()?);
+        let memory = self.memory.clone().or_else(known).ok_or_else(|| {
+            let (vm, path) = (self.vm, path.display());
+            Failure::Configuration(format!("{path} tells no memory size of the virtual machine {vm}: give it by --memory, as 2G"))
+        })?;
+        output::print(&meeting.pve(self.vm, &memory, self.version.find()))
+    }
+}
+
+/// The size of the memory in a configuration of Proxmox VE, in MiB there (qm.conf(5)). Sections in brackets are snapshots.
+fn memory_of_proxmox(configuration: &str) -> Option<String> {
+    let present = configuration.lines().take_while(|line| !line.starts_with('['));
+    let text = present.filter_map(|line| line.strip_prefix("memory:")).last()?.trim();
+    let size =
+        text.split(',').find_map(|part| part.strip_prefix("current=").or_else(|| part.parse::<u64>().is_ok().then_some(part)));
+    memory(size?).ok()
 }
 
 impl Qemu {
@@ -137,6 +193,28 @@ impl Meeting {
             return Err(Failure::Configuration(text));
         }
         Ok(format!("{}\n", words::shell(&format!("virtio_uml.device={path}:1"))))
+    }
+
+    /// The arguments for Cloud Hypervisor, which counts rings and not queue pairs.
+    fn cloud_hypervisor(&self, memory: Option<&str>) -> Result<String, Failure> {
+        let path = self.path.display().to_string();
+        if path.contains(|c: char| c.is_whitespace() || ",[]\"".contains(c)) {
+            let text =
+                format!("Cloud Hypervisor cannot be given {path}: choose a path without spaces, commas, brackets and quotes");
+            return Err(Failure::Configuration(text));
+        }
+        let memory = memory.map(|size| format!("--memory size={size},shared=on ")).unwrap_or_default();
+        let (mac, rings) = (&self.mac, 2 * self.port.queues);
+        let mode = if self.connect { ",vhost_mode=server" } else { "" };
+        let net = format!("vhost_user=true,socket={path},mac={mac},num_queues={rings},queue_size=1024{mode}");
+        Ok(format!("{memory}--net {}\n", words::shell(&net)))
+    }
+
+    /// The command for Proxmox VE, whose own arguments have the size of the memory and the machine.
+    fn pve(&self, vm: u32, memory: &str, qemu: qemu::Qemu) -> String {
+        let shared = format!("-object memory-backend-memfd,id=memlane,size={memory},share=on -numa node,memdev=memlane");
+        let arguments = format!("{shared} {}", self.qemu(&QemuOptions::default(), qemu).trim_end());
+        format!("qm set {vm} --args {}\n", words::shell(&arguments))
     }
 
     /// The element for libvirt.
@@ -303,6 +381,36 @@ mod tests {
         let wanted = [("512", "512M"), ("512M", "512M"), ("2048MiB", "2G"), ("2G", "2G"), ("1.5G", "1536M")];
         assert!(wanted.iter().all(|(text, wanted)| read(text).as_deref() == Some(*wanted)));
         assert!(["", "0", "soon", "2GB", "-1", "1.5"].into_iter().all(|text| read(text).is_none()));
+    }
+
+    #[test]
+    fn cloud_hypervisor_counts_rings_and_shares_its_memory() {
+        let printed = |text: &str| meeting(text).cloud_hypervisor(Some("2G"));
+        let mac = "mac=02:00:00:00:00:01";
+        let text = format!("{PLAIN}mac = \"02:00:00:00:00:01\"\n");
+        let wanted =
+            format!("--memory size=2G,shared=on --net vhost_user=true,socket=/run/web.sock,{mac},num_queues=2,queue_size=1024\n");
+        assert_eq!(printed(&text).unwrap(), wanted);
+        assert!(
+            printed(&format!("{text}queues = 2\nconnect = true\n"))
+                .unwrap()
+                .ends_with("num_queues=4,queue_size=1024,vhost_mode=server\n")
+        );
+        assert!(printed(&PLAIN.replace("web.sock", "a,b.sock")).is_err());
+    }
+
+    #[test]
+    fn proxmox_shares_the_memory_that_the_machine_has() {
+        let printed = meeting(PLAIN).pve(101, "2G", NEW);
+        let parts = ["qm set 101 --args '", "size=2G,share=on -numa node,memdev=memlane", "path=/run/web.sock,reconnect-ms=1000 "];
+        assert!(
+            parts.iter().all(|part| printed.contains(part)) && !printed.contains("-m ") && printed.ends_with("'\n"),
+            "{printed}"
+        );
+        let told = |text: &str| memory_of_proxmox(text);
+        assert_eq!(told("cores: 2\nmemory: 2048\nnet0: x\n\n[before]\nmemory: 512\n").as_deref(), Some("2G"));
+        assert_eq!(told("memory: current=1536\n").as_deref(), Some("1536M"));
+        assert_eq!([told(""), told("memory: much\n"), told("[before]\nmemory: 512\n")], [None, None, None]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod evpn;
 mod extcap;
 pub mod frames;
 mod guest;
+mod installed;
 mod journald;
 mod keys;
 mod libvirt;
@@ -24,6 +25,7 @@ mod reload;
 mod service;
 mod set;
 mod status;
+mod successor;
 mod top;
 mod up;
 mod usage;
@@ -208,6 +210,15 @@ enum Command {
         after_help = "Example:\n  qemu-system-x86_64 -accel kvm $(memlane qemu net.toml web --memory 2G) -kernel ..."
     )]
     Qemu(guest::Qemu),
+    /// Print Cloud Hypervisor's arguments for a guest on a port.
+    #[command(
+        allow_missing_positional = true,
+        after_help = "Example:\n  cloud-hypervisor --kernel vmlinux --disk path=web.img $(memlane ch net.toml web --memory 2G)"
+    )]
+    Ch(guest::CloudHypervisor),
+    /// Print the command that connects a virtual machine of Proxmox VE to a port.
+    #[command(allow_missing_positional = true, after_help = "Example:\n  memlane pve 101 lan web | sh")]
+    Pve(guest::Pve),
     /// Print User Mode Linux arguments for a guest on a port.
     #[command(allow_missing_positional = true, after_help = "Example:\n  ./linux mem=256M $(memlane uml net.toml web) ...")]
     Uml(guest::Guest),
@@ -283,10 +294,18 @@ pub fn command() -> clap::Command {
     Arguments::command()
 }
 
+/// Answer to `--print-capabilities`, which programs that look for vhost-user back ends ask (QEMU's docs/interop/vhost-user.json).
+const CAPABILITIES: &str = "{ \"type\": \"net\" }\n";
+
 /// Runs the command that the arguments of this process name.
 pub fn main() -> ExitCode {
     let given = extcap::arguments(std::env::args_os().collect());
     let arguments: Vec<String> = given.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
+    if let [_, option] = &arguments[..]
+        && option == "--print-capabilities"
+    {
+        return ExitCode::from(output::print(CAPABILITIES).map_or_else(tell, |()| 0));
+    }
     let result = match Arguments::try_parse_from(&given) {
         Ok(arguments) => run(arguments.command),
         Err(error) => match usage::told(&error, &arguments) {
@@ -340,6 +359,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Set(set) => set.run(),
         Command::Reload(reload) => reload.run(),
         Command::Qemu(qemu) => qemu.run(),
+        Command::Ch(guest) => guest.run(),
+        Command::Pve(guest) => guest.run(),
         Command::Uml(port) => port.print_uml(),
         Command::Libvirt(libvirt) => libvirt.run(),
         Command::Evpn(evpn) => evpn.run(),

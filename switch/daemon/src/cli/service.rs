@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -14,6 +15,7 @@ use tokio::runtime::Handle;
 
 use crate::control::Managed;
 use crate::control::health::stuck;
+use crate::system;
 use crate::takeover::description::SavedService;
 
 /// The service manager that has started this process, or the one from which it took the network over, if any has.
@@ -112,6 +114,22 @@ impl ServiceManager {
     }
 }
 
+/// Number of the first descriptor that the service manager passes (sd_listen_fds(3)).
+const FIRST: i32 = 3;
+
+/// The socket called `name` that the service manager has passed to this process, by a socket unit with `FileDescriptorName=`.
+pub(super) fn passed_socket(name: &str) -> Option<OwnedFd> {
+    let of = |name: &str| std::env::var(name).ok();
+    system::passed(number(name, of)?)
+}
+
+fn number(name: &str, of: impl Fn(&str) -> Option<String>) -> Option<i32> {
+    let own = of("LISTEN_PID")? == std::process::id().to_string();
+    let count: usize = of("LISTEN_FDS")?.parse().ok()?;
+    let index = of("LISTEN_FDNAMES")?.split(':').take(count).position(|known| known == name)?;
+    own.then_some(FIRST + i32::try_from(index).ok()?)
+}
+
 /// The address in `NOTIFY_SOCKET`: a path, or a name in the abstract namespace after an @.
 fn address(name: &OsStr) -> io::Result<SocketAddr> {
     match name.as_bytes().split_first() {
@@ -152,5 +170,28 @@ mod tests {
             [asked(Some("1"), Some("1000000")), asked(None, None), asked(None, Some("0")), asked(None, Some("x"))],
             [None; 4]
         );
+    }
+
+    #[test]
+    fn a_passed_socket_is_found_by_its_name() {
+        let own = std::process::id().to_string();
+        let found = |name: &str, pid: &str, count: &str, names: &str| {
+            number(name, |key| {
+                Some(match key {
+                    "LISTEN_PID" => pid.to_owned(),
+                    "LISTEN_FDS" => count.into(),
+                    _ => names.into(),
+                })
+            })
+        };
+        assert_eq!([found("metrics", &own, "2", "x:metrics"), found("x", &own, "2", "x:metrics")], [Some(4), Some(3)]);
+        let none = [
+            found("metrics", "1", "1", "metrics"),
+            found("metrics", &own, "1", "x:metrics"),
+            found("metrics", &own, "many", "metrics"),
+            found("metrics", &own, "1", ""),
+        ];
+        assert_eq!(none, [None; 4]);
+        assert_eq!(number("metrics", |_| None), None);
     }
 }

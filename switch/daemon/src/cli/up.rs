@@ -1,14 +1,12 @@
 //! `memlane up`: the daemon, from its start to a signal.
 
-use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use memlane_backends::takeover::ReceivedFiles;
 use memlane_backends::vhost_user::socket::Listener;
 use tokio::net::{TcpListener, UnixListener};
@@ -18,7 +16,8 @@ use tokio::sync::Notify;
 
 use super::journald::Journald;
 use super::net::DEFAULT_NAME;
-use super::service::ServiceManager;
+use super::service::{ServiceManager, passed_socket};
+use super::successor::Starter;
 use super::{Failure, output};
 use crate::config::metrics::MetricsListener;
 use crate::config::web::WebListener;
@@ -28,10 +27,12 @@ use crate::control::reload::ReloadOptions;
 use crate::control::running::{self, Record};
 use crate::control::scrape::{self, Scrapes};
 use crate::control::server::THREADS;
+use crate::control::state::SavedNetwork;
 use crate::control::web::{self, Web};
 use crate::control::{self, Client, Managed, Origin, TakeoverResources};
 use crate::daemon::takeover::restored_listener;
 use crate::descriptors;
+use crate::sandbox::{Files, Sandbox};
 use crate::takeover;
 use crate::takeover::description::SavedListener;
 use crate::takeover::take::{TakenSockets, Takeover};
@@ -62,6 +63,20 @@ pub(super) struct Up {
     /// `memlane reload` then applies changes of the file.
     #[arg(long)]
     takeover: bool,
+    /// Whether the process confines itself to the files, system calls and capabilities that its network needs. Needed as "none" for
+    /// ports attached later that the network's file does not announce by its key `sandbox`.
+    #[arg(long, value_enum, default_value_t)]
+    sandbox: Confined,
+}
+
+/// Whether there is a sandbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Confined {
+    /// Landlock, seccomp, no new privileges, capabilities dropped. Not with passt ports.
+    #[default]
+    On,
+    /// The process keeps all its rights.
+    None,
 }
 
 impl Up {
@@ -83,13 +98,32 @@ impl Up {
             control::check_free(&control).map_err(Failure::running)?;
         }
         start_log(&config.name);
+        let passed = passed_socket(METRICS).map(std::net::TcpListener::from);
+        // Both before the first thread: the process keeps its rights then, and threads inherit the sandbox.
+        let starter = Starter::fork().inspect_err(|cause| tracing::warn!(%cause, "SIGUSR2 will not start the installed program"));
+        let sandbox = match self.sandbox {
+            Confined::On => {
+                let files = Files { network: origin.file.as_deref(), state: origin.state.as_deref() };
+                Sandbox::enter(&with_state(&config, files.state), files, web.as_ref())
+            }
+            Confined::None => {
+                tracing::warn!("no sandbox, by --sandbox none: a guest that took a worker over would have all rights of this user");
+                None
+            }
+        };
         if let Err(cause) = descriptors::raise_limit() {
             tracing::warn!(%cause, "cannot raise the soft limit of open files, so it stays as it is");
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(THREADS).build();
         let runtime = runtime.map_err(Failure::running)?;
         let takeover = if self.takeover { Some(begin_takeover(&control, &origin)?) } else { None };
-        let result = runtime.block_on(serve(config, origin, (web, takeover), started));
+        let result = runtime.block_on(serve(
+            config,
+            origin,
+            (web, passed, takeover),
+            Confinement { starter: starter.ok(), sandbox },
+            started,
+        ));
         runtime.shutdown_timeout(FAREWELL);
         result
     }
@@ -126,18 +160,23 @@ struct Begun {
 }
 
 impl Begun {
-    /// Starts the network of `config`.
-    fn start(config: Config, origin: Origin, web: Option<&WebListener>) -> Result<Self, Failure> {
+    /// Starts the network of `config`. The service manager's socket for scrapes, if it `passed` one, takes the place of its own.
+    fn start(
+        config: Config,
+        origin: Origin,
+        web: Option<&WebListener>,
+        passed: Option<std::net::TcpListener>,
+    ) -> Result<Self, Failure> {
         let (takes_vifs, socket) = (config.xen_vifs, config.control_socket(origin.file.as_deref()));
         let metrics = config.metrics.clone();
         let managed = Arc::new(Managed::start(config, origin).map_err(Failure::running)?);
         let listening = || {
             let control = control::listen(&socket)?;
-            Ok::<_, control::ControlError>((
-                control,
-                metrics.as_ref().map(scrape::listen).transpose()?,
-                web.map(web::listen).transpose()?,
-            ))
+            let scrapes = match passed {
+                Some(listener) => Some(scrape::listen_on(listener)?),
+                None => metrics.as_ref().map(scrape::listen).transpose()?,
+            };
+            Ok::<_, control::ControlError>((control, scrapes, web.map(web::listen).transpose()?))
         };
         let refused = if takes_vifs { control::vifs::take(&managed).err() } else { None };
         let listening = refused.map_or_else(|| listening().map_err(Failure::running), |refusal| Err(Failure::running(refusal)));
@@ -160,7 +199,8 @@ impl Begun {
         let control = restored_listener(&socket, &saved.control, &mut files).ok_or_else(missing)?;
         let control = control::listen_on(control).map_err(Failure::running)?;
         let scrapes = match (&config.metrics, saved.metrics) {
-            (Some(place), Some((known, listener))) if known == format!("{place:?}") => {
+            (place, Some((known, listener))) if known == name_of(place.as_ref()) || known == METRICS => {
+                let place = place.as_ref().filter(|_| known != METRICS);
                 Some(taken_scrapes(place, &listener, &mut files).ok_or_else(missing)?.map_err(Failure::running)?)
             }
             (place, _) => place.as_ref().map(scrape::listen).transpose().map_err(Failure::running)?,
@@ -188,8 +228,9 @@ impl Begun {
     /// Lets another process take the network over.
     fn allow_takeover(&self, config: (Option<&MetricsListener>, Option<&WebListener>)) -> std::io::Result<()> {
         let copy = |socket: BorrowedFd| socket.try_clone_to_owned();
-        let metrics = config.0.zip(self.scrapes.as_ref());
-        let metrics = metrics.map(|(place, scrapes)| Ok((format!("{place:?}"), copy(scrapes.as_fd())?, scrapes.file())));
+        let metrics = self.scrapes.as_ref();
+        let name = |scrapes: &Scrapes| if scrapes.is_passed() { METRICS.into() } else { name_of(config.0) };
+        let metrics = metrics.map(|scrapes| Ok((name(scrapes), copy(scrapes.as_fd())?, scrapes.file())));
         let web = config.1.zip(self.web.as_ref());
         let web = web.map(|(listener, web)| Ok((listener.address.to_string(), copy(web.as_fd())?)));
         let manager = self.manager.clone();
@@ -209,21 +250,49 @@ impl Begun {
     }
 }
 
-/// The socket for scrapes at `place` of the process that served the network before; `None` if its descriptor is missing.
-fn taken_scrapes(place: &MetricsListener, saved: &SavedListener, files: &mut ReceivedFiles) -> Option<std::io::Result<Scrapes>> {
-    Some(match place {
-        MetricsListener::Unix(path, _) => Scrapes::unix(restored_listener(path, saved, files)?),
-        MetricsListener::Tcp(_) => {
-            let listener = std::net::TcpListener::from(OwnedFd::from(files.take(saved.socket)?));
-            TcpListener::from_std(listener).map(Scrapes::Tcp)
-        }
-    })
+/// Name of the socket for scrapes that the service manager passes.
+const METRICS: &str = "metrics";
+
+/// The name by which a process that takes over knows the socket for scrapes at `place`.
+fn name_of(place: Option<&MetricsListener>) -> String {
+    place.map_or_else(String::new, |place| format!("{place:?}"))
+}
+
+/// The socket for scrapes of the process that served the network before, at `place` or passed by the service manager; `None` if its
+/// descriptor is missing.
+fn taken_scrapes(
+    place: Option<&MetricsListener>,
+    saved: &SavedListener,
+    files: &mut ReceivedFiles,
+) -> Option<std::io::Result<Scrapes>> {
+    if let Some(MetricsListener::Unix(path, _)) = place {
+        return Some(Scrapes::unix(restored_listener(path, saved, files)?));
+    }
+    let listener = std::net::TcpListener::from(OwnedFd::from(files.take(saved.socket)?));
+    Some(TcpListener::from_std(listener).map(|listener| Scrapes::Tcp { listener, passed: place.is_none() }))
+}
+
+/// The network with the ports of its state; a state with mistakes is refused later, with a message.
+fn with_state(config: &Config, state: Option<&Path>) -> Config {
+    let applied = || {
+        let path = state?;
+        let saved = SavedNetwork::parse(&std::fs::read_to_string(path).ok()?, path).ok()?;
+        saved.applied_to(config, path).ok()
+    };
+    applied().unwrap_or_else(|| config.clone())
+}
+
+/// The sandbox of this process, and the process outside of it.
+struct Confinement {
+    starter: Option<Starter>,
+    sandbox: Option<Sandbox>,
 }
 
 async fn serve(
     config: Config,
     origin: Origin,
-    (web, takeover): (Option<WebListener>, Option<Takeover>),
+    (web, passed, takeover): (Option<WebListener>, Option<std::net::TcpListener>, Option<Takeover>),
+    Confinement { starter, sandbox }: Confinement,
     started: impl FnOnce(&Arc<Managed>),
 ) -> Result<(), Failure> {
     // Signal handlers are installed before sockets and devices are created, which the default action of a signal would leave
@@ -236,7 +305,7 @@ async fn serve(
     let socket = config.control_socket(file.as_deref());
     let taken = if takeover.is_some() { ", taken over from the process that served it" } else { "" };
     let begun = match takeover {
-        None => Begun::start(config, origin, web.as_ref())?,
+        None => Begun::start(config, origin, web.as_ref(), passed)?,
         Some(takeover) => match Begun::take_over(&config, origin, web.as_ref(), takeover) {
             Ok(begun) => begun,
             Err(failure) => std::process::exit(super::tell(failure).into()),
@@ -244,6 +313,9 @@ async fn serve(
     };
     begun.allow_takeover((metrics.as_ref(), web.as_ref())).map_err(Failure::running)?;
     let Begun { managed, control: (listener, socket_file), scrapes, web, manager } = begun;
+    if let Some(sandbox) = sandbox {
+        sandbox.seal();
+    }
     let _record = Record::make(&socket, &name, file.as_deref()).unwrap_or_else(|error| {
         tracing::warn!(
             "cannot link the control socket into the run-time folder, so `memlane list` will not show this network: {error}"
@@ -267,7 +339,10 @@ async fn serve(
             () = over.notified() => break Err(end_soon(&managed)),
             _ = terminate.recv() => break Ok(()),
             _ = interrupt.recv() => break Ok(()),
-            _ = upgrade.recv() => start_successor(),
+            _ = upgrade.recv() => match &starter {
+                Some(starter) => starter.start(),
+                None => tracing::error!("the process that starts the installed program is missing: start `memlane up --takeover`"),
+            },
             _ = hang_up.recv() => {
                 let (managed, manager) = (Arc::clone(&managed), manager.clone());
                 tokio::task::spawn_blocking(move || {
@@ -328,31 +403,6 @@ fn end_soon(managed: &Managed) -> Failure {
         std::process::exit(1);
     }
     Failure::running(cause)
-}
-
-/// Starts this program with the same arguments, from where it is installed now, to take the network over, on SIGUSR2: in the unit of a
-/// service manager, a process is to have the same control group, namespaces and limits.
-fn start_successor() {
-    let mut arguments: Vec<_> = std::env::args_os().collect();
-    let named = if arguments.is_empty() { OsString::new() } else { arguments.remove(0) };
-    // A program that was replaced has no path any more.
-    let present = || std::env::current_exe().ok().map(|path| path.to_string_lossy().trim_end_matches(" (deleted)").into());
-    let program = if named.as_bytes().contains(&b'/') { Some(named) } else { present() };
-    arguments.retain(|argument| argument != "--takeover");
-    arguments.push("--takeover".into());
-    let started = program.ok_or(std::io::ErrorKind::NotFound.into()).and_then(|program| {
-        let mut successor = std::process::Command::new(program).args(&arguments).stdin(std::process::Stdio::null()).spawn()?;
-        let wait = move || {
-            // It lives on when this process has ended; else it has said why not.
-            if let Ok(status) = successor.wait() {
-                tracing::warn!(%status, "the process that was to take the network over has ended");
-            }
-        };
-        std::thread::Builder::new().name("successor".into()).spawn(wait).map(drop)
-    });
-    if let Err(cause) = started {
-        tracing::error!(%cause, "the installed program cannot be started to take the network over");
-    }
 }
 
 /// Reads the network's file again, on SIGHUP.
@@ -434,6 +484,81 @@ mod tests {
         assert_eq!(output.status.code(), Some(1), "{told}");
         assert!(told.starts_with("memlane: worker 1 failed: on purpose at ") && told.lines().count() == 1, "{told}");
         assert!(!socket.exists() && !control.exists(), "it ended in order");
+    }
+
+    const TAKEN_OVER: &str = "MEMLANE_TEST_TAKEN_OVER";
+
+    /// What code in a worker that a guest has taken over would try, and the answer of the kernel to each.
+    fn attempts() -> Vec<(&'static str, std::io::Result<()>)> {
+        use socket2::{Domain, Socket, Type};
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+        let line = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default().trim().to_owned();
+        let rights = u64::from_str_radix(&line("CapEff:"), 16).unwrap_or(u64::MAX);
+        let then = |does: bool| if does { Ok(()) } else { Err(std::io::ErrorKind::PermissionDenied.into()) };
+        // CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_SYS_RESOURCE and CAP_LEASE of linux/capability.h.
+        let kept = 1 | 1 << 1 | 1 << 3 | 1 << 24 | 1 << 28;
+        vec![
+            ("read a secret", std::fs::File::open("/etc/shadow").map(drop)),
+            ("write a file", std::fs::File::create(std::env::temp_dir().join("memlane-taken-over")).map(drop)),
+            ("speak with other hosts", std::net::TcpStream::connect("127.0.0.1:9").map(drop)),
+            ("change the host's network", Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW, None).map(drop)),
+            ("run a program", Command::new("/bin/true").status().map(drop)),
+            ("enter a namespace", nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUTS).map_err(Into::into)),
+            ("gain privileges", then(line("NoNewPrivs:") == "0")),
+            ("use capabilities of root", then(rights & !kept != 0)),
+            ("trace a process", crate::system::trace_nothing()),
+            ("signal a process", nix::sys::signal::kill(nix::unistd::getppid(), None).map_err(Into::into)),
+        ]
+    }
+
+    fn run_and_take_over(file: PathBuf, sandbox: Confined) -> ! {
+        let up = Up { net: Some(file), sandbox, ..Up::default() };
+        let result = up.run_and(|managed| {
+            let managed = Arc::clone(managed);
+            std::thread::spawn(move || {
+                let (tell, told) = std::sync::mpsc::channel();
+                let ordered = managed.ask(|daemon| daemon.network().order(1, move |_| tell.send(attempts())));
+                let _ = ordered.unwrap().recv();
+                for (attempt, answer) in told.recv().unwrap() {
+                    println!("{attempt}: {}", answer.map_or_else(|error| format!("{:?}", error.kind()), |()| "done".into()));
+                }
+                std::process::exit(0);
+            });
+        });
+        std::process::exit(result.map_or_else(super::super::tell, |()| 0).into());
+    }
+
+    #[test]
+    fn a_worker_that_is_taken_over_gets_no_further() {
+        if let Some(file) = std::env::var_os(TAKEN_OVER) {
+            let variant = std::env::var("VARIANT").unwrap();
+            if variant == "no Landlock" {
+                crate::sandbox::hide_landlock().unwrap();
+            }
+            run_and_take_over(file.into(), if variant == "no sandbox" { Confined::None } else { Confined::On });
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("own");
+        std::fs::create_dir(&own).unwrap();
+        let file = own.join("net.toml");
+        std::fs::write(&file, "workers = 2\ncontrol = \"control\"\n[[port]]\nname = \"a\"\nvhost-user = \"a.sock\"\n").unwrap();
+        let attempted = |variant: &str| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            let name = "cli::up::tests::a_worker_that_is_taken_over_gets_no_further";
+            command.args(["--exact", name, "--nocapture"]).env(TAKEN_OVER, &file).env("VARIANT", variant);
+            let output = command.env("XDG_RUNTIME_DIR", &own).env("TMPDIR", folder.path()).output().unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            let refused = text.lines().filter(|line| line.ends_with(": PermissionDenied")).count();
+            (refused, format!("{text}{}", String::from_utf8_lossy(&output.stderr)))
+        };
+        let (refused, told) = attempted("sandbox");
+        assert!(refused == 10 && !told.contains("WARN"), "{told}");
+        // Without Landlock, system calls and capabilities are confined all the same.
+        let (refused, told) = attempted("no Landlock");
+        assert!((8..10).contains(&refused) && told.contains("write a file: done"), "{told}");
+        // The attempts are real: without the sandbox, they succeed.
+        let (_, told) = attempted("no sandbox");
+        assert!(told.contains("run a program: done") && told.contains("speak with other hosts: ConnectionRefused"), "{told}");
     }
 
     fn wait_for(file: &Path) {

@@ -120,6 +120,7 @@ fn settings(before: &Config, after: &Config) -> Vec<&'static str> {
         ("control", before.control != after.control),
         ("metrics", before.metrics != after.metrics),
         ("web", before.web != after.web),
+        ("sandbox", before.later != after.later),
         // A default that depends on the ports keeps its value from the start.
         ("poll", old.poll != new.poll && before.poll != after.poll),
         ("in-order", old.in_order != new.in_order),

@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::later::Later;
 use super::uplink::UDP_PORT;
 use crate::link::Impairment;
 use crate::policy::rules::{AllowedPair, Service};
@@ -51,6 +52,9 @@ pub struct Document {
     pub web_token: Option<PathBuf>,
     /// Access rights of the ports' sockets, as { group = "libvirt-qemu" }; by default only the user that runs memlane.
     pub access: Access,
+    /// Rights that the sandbox keeps for ports attached later, as { kinds = ["tap"], folders = ["/run/vms"] }; by default only those
+    /// that the ports of the file need.
+    pub sandbox: Later,
     /// Stall timeout in milliseconds: frames are dropped if their receiver has taken none for so long.
     #[serde(deserialize_with = "quantity::read_milliseconds")]
     #[schemars(range(min = 1, max = 60000), transform = quantity::or_text("milliseconds"))]
@@ -120,6 +124,7 @@ impl Default for Document {
             web: None,
             web_token: None,
             access: Access::default(),
+            sandbox: Later::default(),
             stall_timeout_ms: settings.stall_timeout.as_millis() as u64,
             waiting_frames: settings.wait_queue,
             share: settings.share,

@@ -14,6 +14,7 @@ pub mod difference;
 pub mod document;
 pub mod file;
 pub mod json;
+pub mod later;
 pub mod metrics;
 mod renamed;
 mod shape;
@@ -29,6 +30,7 @@ use std::time::Duration;
 
 pub use check::{Mistake, Mistakes};
 pub use document::{Document, PasstEntry, PortEntry, SegmentEntry};
+use later::Later;
 use metrics::MetricsListener;
 pub(crate) use renamed::renamed;
 pub use uplink::UplinkConfig;
@@ -62,6 +64,8 @@ pub struct Config {
     pub metrics: Option<MetricsListener>,
     /// Endpoint of the web page, if configured.
     pub web: Option<WebListener>,
+    /// Rights that the sandbox keeps for ports attached later; paths are absolute.
+    pub later: Later,
     /// Whether vifs of Xen guests get ports as they are created.
     pub xen_vifs: bool,
     /// Whether the switch answers ARP and neighbour discovery, of the segments for which that is configured.
@@ -262,6 +266,7 @@ impl Config {
                 guest_memory: document.guest_memory_gib.map_or(usual.guest_memory, |gib| gib << 30),
                 port_memory: document.port_memory_gib.map_or(usual.port_memory, |gib| gib << 30),
             },
+            later: document.sandbox.in_folder(folder),
             xen_vifs: document.xen_vifs,
             suppression: document.segment.iter().filter_map(|entry| entry.name.clone().zip(entry.neighbour_suppression)).collect(),
             uplinks: document.segment.iter().filter_map(UplinkConfig::of).collect(),
@@ -332,6 +337,7 @@ impl Document {
             *socket = folder.join(&*socket);
         }
         document.metrics = document.metrics.map(|text| metrics::in_folder(&text, folder));
+        document.sandbox = document.sandbox.in_folder(folder);
         let stem = || path.file_stem().map_or("net".into(), |stem| stem.to_string_lossy().into_owned());
         document.name.get_or_insert_with(stem);
         Ok(document)

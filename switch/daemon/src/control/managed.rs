@@ -31,6 +31,7 @@ use crate::journal::NetworkEvent;
 use crate::known_addresses::SegmentAddresses;
 use crate::network::Forecast;
 use crate::port::default_address;
+use crate::sandbox;
 use crate::takeover::REPLY;
 use crate::takeover::channel::Channel;
 use crate::takeover::description::{Message, SavedListener, SavedService, SavedSockets};
@@ -554,6 +555,9 @@ impl Managed {
         let told = |mistakes: Mistakes| {
             let mut refusal = Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, mistakes.to_string());
             refusal.problem.mistakes = Refusal::from(mistakes).problem.mistakes;
+            if let Some(hint) = sandbox::hidden(file) {
+                refusal.problem.error.push_str(&hint);
+            }
             refusal
         };
         Reread::load(file, force).map_err(told)

@@ -22,7 +22,12 @@ pub enum Scrapes {
     /// A Unix socket.
     Unix(UnixListener, Listener),
     /// A TCP address.
-    Tcp(TcpListener),
+    Tcp {
+        /// The listening socket.
+        listener: TcpListener,
+        /// Whether the service manager has bound it.
+        passed: bool,
+    },
 }
 
 impl Scrapes {
@@ -36,11 +41,16 @@ impl Scrapes {
         Ok(Self::Unix(asynchronous, listener))
     }
 
+    /// Whether the service manager has bound it.
+    pub fn is_passed(&self) -> bool {
+        matches!(self, Self::Tcp { passed: true, .. })
+    }
+
     /// Device and inode of its file, if it has one.
     pub fn file(&self) -> Option<(u64, u64)> {
         match self {
             Self::Unix(_, listener) => listener.file(),
-            Self::Tcp(_) => None,
+            Self::Tcp { .. } => None,
         }
     }
 }
@@ -49,7 +59,7 @@ impl AsFd for Scrapes {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Unix(listener, _) => listener.as_fd(),
-            Self::Tcp(listener) => listener.as_fd(),
+            Self::Tcp { listener, .. } => listener.as_fd(),
         }
     }
 }
@@ -73,9 +83,23 @@ pub fn listen(place: &MetricsListener) -> Result<Scrapes, ControlError> {
                 listener.set_nonblocking(true)?;
                 TcpListener::from_std(listener)
             };
-            listen().map(Scrapes::Tcp).map_err(|cause| ControlError::Metrics { place: address.to_string(), cause })
+            let bound = listen().map(|listener| Scrapes::Tcp { listener, passed: false });
+            bound.map_err(|cause| ControlError::Metrics { place: address.to_string(), cause })
         }
     }
+}
+
+/// The socket `listener`, which the service manager has bound and passed.
+///
+/// # Errors
+/// [`ControlError::Metrics`].
+pub fn listen_on(listener: std::net::TcpListener) -> Result<Scrapes, ControlError> {
+    let listen = || {
+        listener.set_nonblocking(true)?;
+        TcpListener::from_std(listener)
+    };
+    let passed = listen().map(|listener| Scrapes::Tcp { listener, passed: true });
+    passed.map_err(|cause| ControlError::Metrics { place: "the socket of the service manager".into(), cause })
 }
 
 /// Serves scrapes until cancelled.
@@ -87,6 +111,6 @@ pub async fn serve(scrapes: &Scrapes, managed: &Arc<Managed>) -> io::Result<()> 
         routes::read_only().router(Arc::clone(managed), "there is no such path: only /metrics, /livez and /readyz are served here");
     match scrapes {
         Scrapes::Unix(listener, _) => server::serve(listener, router, CONNECTIONS).await,
-        Scrapes::Tcp(listener) => server::serve(listener, router, CONNECTIONS).await,
+        Scrapes::Tcp { listener, .. } => server::serve(listener, router, CONNECTIONS).await,
     }
 }

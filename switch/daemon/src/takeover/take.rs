@@ -17,6 +17,7 @@ use super::{PREPARE, REPLY};
 use crate::config::{Config, Mistakes};
 use crate::daemon::Daemon;
 use crate::daemon::takeover::Restoring;
+use crate::system;
 
 /// Why a network was not taken over; the other process serves it.
 #[derive(Debug, Error)]
@@ -111,9 +112,12 @@ impl Takeover {
         daemon.learn(&self.description.addresses);
         self.channel.send(&Message::Prepared {}, &[], REPLY)?;
         let (Message::Go(records), _) = self.channel.receive(PREPARE)? else { return Err(TakeError::Unexpected) };
+        // From here on the other process waits for the end of this one if it fails, and may not be allowed to end it.
+        system::end_after(PREPARE.as_secs() as u32);
         daemon.inherit(&records);
         restoring.start(daemon, REPLY).map_err(TakeError::Session)?;
         self.channel.send(&Message::Running {}, &[], REPLY)?;
+        system::end_after(0);
         // It ends now; if it does not, its workers stand still all the same.
         if !self.channel.await_end(REPLY) {
             tracing::warn!("the process that served the network before has not ended");

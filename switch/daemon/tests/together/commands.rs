@@ -42,6 +42,28 @@ fn signal(running: &Running, signal: Signal) {
 }
 
 #[test]
+fn a_port_that_the_sandbox_does_not_allow_is_refused_with_the_remedy() {
+    let folder = network("web.sock");
+    let (folder, elsewhere) = (folder.path(), tempfile::tempdir().unwrap());
+    let running = up(folder, &["net.toml"]);
+    let refused = fails(folder, &["attach", "net.toml", "t", "--tap", "t0"], 1);
+    assert!(refused.contains("sandbox = { kinds = [\"tap\"] }"), "{refused}");
+    let socket = elsewhere.path().join("a.sock");
+    let attach = ["attach", "net.toml", "a", "--vhost-user", socket.to_str().unwrap(), "--print", "nothing"];
+    let refused = fails(folder, &attach, 1);
+    assert!(refused.contains(&format!("sandbox = {{ folders = [\"{}\"] }}", elsewhere.path().display())), "{refused}");
+    assert_eq!(names(folder, &["net.toml"]), ["web"]);
+    drop(running);
+    let text = std::fs::read_to_string(folder.join("net.toml")).unwrap();
+    write(folder, "with.toml", &format!("sandbox = {{ folders = [\"{}\"] }}\n{text}", elsewhere.path().display()));
+    for arguments in [&["with.toml"][..], &["net.toml", "--sandbox", "none"]] {
+        let _running = up(folder, arguments);
+        printed(folder, &[&["attach", arguments[0]], &attach[2..]].concat());
+        assert!(socket.exists());
+    }
+}
+
+#[test]
 fn a_network_without_a_file_gets_its_ports_by_commands() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
@@ -112,7 +134,7 @@ fn a_port_that_takes_long_to_come_holds_up_no_other_command_and_no_end() {
     // A passt that says when it was asked, and does not answer.
     let passt = write(folder, "passt", "#!/bin/sh\n: > asked\nexec sleep 60\n");
     std::fs::set_permissions(&passt, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let mut command = memlane(folder, &["up", "net.toml"]);
+    let mut command = memlane(folder, &["up", "net.toml", "--sandbox", "none"]);
     command.env("PATH", format!("{}:{}", folder.display(), std::env::var("PATH").unwrap()));
     let mut running = Running::start(command);
     let mut slow = memlane(folder, &["attach", "net.toml", "out", "--passt"]).stderr(std::process::Stdio::null()).spawn().unwrap();
@@ -131,6 +153,7 @@ fn a_fifo_in_place_of_a_namespace_is_refused_at_once() {
         let folder = folder.path();
         let shell = "mount -t tmpfs none /run && mkdir /run/netns && mkfifo /run/netns/fifo";
         assert!(Command::new("sh").args(["-c", shell]).status().unwrap().success());
+        write(folder, "net.toml", &format!("sandbox = {{ kinds = [\"tap\"] }}\n{}", port("web.sock", "")));
         let _running = up(folder, &["net.toml"]);
         let refused = fails(folder, &["attach", "net.toml", "t", "--tap", "t0", "--netns", "fifo"], 1);
         assert!(refused.contains("/run/netns/fifo is not a network namespace"), "{refused}");

@@ -94,7 +94,9 @@ fn config(ports: usize, kind: &str) -> String {
 /// The command for a network in `folder` as [`Held`] has.
 fn up(folder: &Path, ulimit: &str, config: &str) -> Command {
     write(folder, "net.toml", config);
-    let up = memlane(folder, &["up", "net.toml"]);
+    // In the sandbox of a container's root, which may lack CAP_SYS_RESOURCE, descriptors that other processes of the user have in flight
+    // count against this limit.
+    let up = memlane(folder, &["up", "net.toml", "--sandbox", "none"]);
     let mut command = Command::new("sh");
     command.args(["-c", &format!("{ulimit}; exec \"$0\" \"$@\" 2>log")]).arg(up.get_program()).args(up.get_args());
     command.current_dir(folder).env("XDG_RUNTIME_DIR", folder);

@@ -25,6 +25,7 @@ mod agrees_with_model;
 mod busy_ports;
 mod captures;
 mod cli;
+mod cloud_hypervisor;
 mod comes_and_goes;
 mod commands;
 mod control;

@@ -1,7 +1,11 @@
 //! The service manager is notified of readiness, reloads and the end, in this order.
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram, UnixStream};
+use std::process::Command;
 
 use crate::command::{Running, memlane, network, told, wait_until, write};
 use crate::common::TIMEOUT;
@@ -41,7 +45,7 @@ fn the_service_manager_is_notified_in_order() {
 fn a_service_manager_in_the_abstract_namespace_is_notified() {
     let folder = network("web.sock");
     let name = format!("memlane-test-{}", std::process::id());
-    let manager = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    let manager = UnixDatagram::bind_addr(&UnixAddress::from_abstract_name(&name).unwrap()).unwrap();
     manager.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut command = memlane(folder.path(), &["up", "net.toml"]);
     command.env("NOTIFY_SOCKET", format!("@{name}"));
@@ -106,4 +110,39 @@ fn a_check_is_one_line_and_an_exit_code() {
     wait_until(&mut answers, "the worker answers in time");
     let text = "network net is ready: 1 ports, 0 running, 0 quarantined; 1 workers answer\n";
     assert_eq!(String::from_utf8_lossy(&output.stdout), text);
+}
+
+/// What `/metrics` answers at `address`.
+fn scraped(address: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+/// As of a socket unit with `FileDescriptorName=metrics` (sd_listen_fds(3)).
+#[test]
+fn metrics_are_served_at_a_socket_of_the_service_manager_also_after_a_takeover() {
+    let folder = network("web.sock");
+    let folder = folder.path();
+    let manager = UnixDatagram::bind(folder.join("notify")).unwrap();
+    manager.set_read_timeout(Some(6 * TIMEOUT)).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut command = Command::new("sh");
+    let script = "exec 3<&0 < /dev/null; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=metrics exec \"$0\" up net.toml";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_memlane")]).current_dir(folder).stdin(OwnedFd::from(listener));
+    command.env("XDG_RUNTIME_DIR", folder).env("NOTIFY_SOCKET", folder.join("notify"));
+    let mut running = Running::start(command);
+    assert!(next(&manager).starts_with("READY=1\n"));
+    assert!(scraped(address).contains("memlane_port_info{"));
+    kill(Pid::from_raw(running.0.id() as i32), Signal::SIGUSR2).unwrap();
+    let main = next(&manager);
+    let successor = Pid::from_raw(main.strip_prefix("MAINPID=").unwrap_or_else(|| panic!("{main}")).parse().unwrap());
+    assert!(next(&manager).starts_with("READY=1\n"));
+    wait_until(|| !running.lives(), "the process that served the network has ended");
+    assert!(scraped(address).contains("memlane_port_info{"));
+    kill(successor, Signal::SIGKILL).unwrap();
 }

@@ -280,7 +280,9 @@ fn an_uplink_comes_and_goes_by_the_file_while_frames_flow() {
     in_a_namespace("uplink::an_uplink_comes_and_goes_by_the_file_while_frames_flow", || {
         host();
         let folder = tempfile::tempdir().unwrap();
-        let ports = "[[port]]\nname = \"p\"\nnull = true\nmac = \"02:00:00:00:00:07\"\n";
+        let (announced, ports) =
+            ("sandbox = { kinds = [\"tap\"] }\n", "[[port]]\nname = \"p\"\nnull = true\nmac = \"02:00:00:00:00:07\"\n");
+        let write = |folder: &std::path::Path, name, text: &str| write(folder, name, &format!("{announced}{text}"));
         write(folder.path(), "net.toml", ports);
         let _running = Running::start(memlane(folder.path(), &["up", "net.toml"]));
         write(folder.path(), "net.toml", &format!("{SEGMENT}{ports}"));

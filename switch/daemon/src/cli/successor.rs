@@ -1,0 +1,77 @@
+//! The start of the program that takes the network over on SIGUSR2, from where it is installed now: in the unit of a service manager, it
+//! is to have the same control group, namespaces and limits.
+//!
+//! The rights of a process never grow, also by exec, so a confined process cannot start a successor that would confine itself by its
+//! own newer rules. A small process does it, forked before the sandbox is entered. It takes one order, with no content: to start the
+//! program and arguments of this process. A thread that a guest has taken over could give that order, and no other.
+
+use std::ffi::{CString, OsString};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::system;
+
+/// The process that starts the successor of this one.
+#[derive(Debug)]
+pub(super) struct Starter {
+    stream: UnixStream,
+    busy: Arc<AtomicBool>,
+}
+
+impl Starter {
+    /// Forks it.
+    ///
+    /// # Errors
+    /// The kernel refuses, or does not tell the path of this program.
+    pub(super) fn fork() -> io::Result<Self> {
+        let mut arguments: Vec<_> = std::env::args_os().collect();
+        let named = arguments.first().cloned().unwrap_or_default();
+        let program = if named.as_bytes().contains(&b'/') { named } else { std::env::current_exe()?.into_os_string() };
+        arguments.retain(|argument| argument != "--takeover");
+        arguments.push("--takeover".into());
+        let text = |text: OsString| CString::new(text.into_vec()).map_err(io::Error::from);
+        let arguments = arguments.into_iter().map(text).collect::<io::Result<Vec<_>>>()?;
+        let stream = system::fork_starter(&text(program)?, &arguments)?;
+        Ok(Self { stream, busy: Arc::default() })
+    }
+
+    /// Has it start the successor, unless one is under way.
+    pub(super) fn start(&self) {
+        if self.busy.swap(true, Ordering::Relaxed) {
+            return tracing::warn!("a process that is to take the network over runs already");
+        }
+        let busy = Arc::clone(&self.busy);
+        let ordered = self.stream.try_clone().and_then(|mut stream| {
+            stream.write_all(&[0])?;
+            let wait = move || {
+                // The successor lives on when this process has ended; else it has logged the reason.
+                report(&stream);
+                busy.store(false, Ordering::Relaxed);
+            };
+            std::thread::Builder::new().name("successor".into()).stack_size(256 * 1024).spawn(wait).map(drop)
+        });
+        if let Err(cause) = ordered {
+            self.busy.store(false, Ordering::Relaxed);
+            tracing::error!(%cause, "the installed program cannot be started to take the network over");
+        }
+    }
+}
+
+/// Waits for the end of the successor, and logs it.
+fn report(mut stream: &UnixStream) {
+    let mut status = [0; size_of::<i32>()];
+    match stream.read_exact(&mut status).map(|()| ExitStatus::from_raw(i32::from_ne_bytes(status))) {
+        Ok(status) if status.code() == Some(system::NOT_STARTED) => {
+            tracing::error!(
+                "the installed program cannot be started to take the network over: its file is missing or not executable"
+            );
+        }
+        Ok(status) => tracing::warn!(%status, "the process that was to take the network over has ended"),
+        Err(cause) => tracing::error!(%cause, "no process can be started any more to take the network over"),
+    }
+}

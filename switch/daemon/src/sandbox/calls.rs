@@ -1,0 +1,250 @@
+//! System calls that remain (seccomp(2)), for all threads.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Length, SeccompCmpOp as Is, SeccompCondition as Condition, SeccompFilter,
+    SeccompRule,
+};
+
+use super::Kinds;
+use crate::system;
+
+/// Calls with any arguments.
+const PLAIN: &[libc::c_long] = &[
+    // Files and descriptors; paths are Landlock's.
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_preadv,
+    libc::SYS_pwritev,
+    libc::SYS_lseek,
+    libc::SYS_openat,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_fcntl,
+    libc::SYS_flock,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_fstatfs,
+    libc::SYS_statfs,
+    libc::SYS_faccessat,
+    libc::SYS_readlinkat,
+    libc::SYS_getdents64,
+    libc::SYS_getcwd,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_ftruncate,
+    libc::SYS_fallocate,
+    libc::SYS_fadvise64,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_mkdirat,
+    libc::SYS_unlinkat,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_linkat,
+    libc::SYS_symlinkat,
+    libc::SYS_utimensat,
+    libc::SYS_umask,
+    libc::SYS_pipe2,
+    libc::SYS_memfd_create,
+    // Waiting.
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_ppoll,
+    libc::SYS_pselect6,
+    libc::SYS_eventfd2,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+    libc::SYS_timerfd_gettime,
+    libc::SYS_signalfd4,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_gettimeofday,
+    libc::SYS_futex,
+    // Sockets that are there, and those that connect.
+    libc::SYS_socketpair,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+    libc::SYS_shutdown,
+    libc::SYS_sendto,
+    libc::SYS_recvfrom,
+    libc::SYS_sendmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    // Memory.
+    libc::SYS_brk,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_mincore,
+    libc::SYS_msync,
+    libc::SYS_mlock,
+    libc::SYS_mlock2,
+    libc::SYS_munlock,
+    libc::SYS_membarrier,
+    // Threads and signals of this process.
+    libc::SYS_set_robust_list,
+    libc::SYS_get_robust_list,
+    libc::SYS_set_tid_address,
+    libc::SYS_rseq,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_getppid,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_rt_sigpending,
+    libc::SYS_rt_sigsuspend,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_sigaltstack,
+    libc::SYS_restart_syscall,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_getparam,
+    libc::SYS_sched_getscheduler,
+    libc::SYS_getcpu,
+    libc::SYS_getpriority,
+    libc::SYS_getrusage,
+    libc::SYS_getrlimit,
+    libc::SYS_prctl,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    // The rest.
+    libc::SYS_getrandom,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_getgroups,
+    libc::SYS_capget,
+    libc::SYS_sysinfo,
+    libc::SYS_uname,
+];
+
+/// Older calls of this architecture for the same.
+#[cfg(target_arch = "x86_64")]
+const OLDER: &[libc::c_long] = &[
+    libc::SYS_open,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_access,
+    libc::SYS_readlink,
+    libc::SYS_mkdir,
+    libc::SYS_rmdir,
+    libc::SYS_unlink,
+    libc::SYS_rename,
+    libc::SYS_symlink,
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_lchown,
+    libc::SYS_dup2,
+    libc::SYS_pipe,
+    libc::SYS_poll,
+    libc::SYS_select,
+    libc::SYS_epoll_wait,
+    libc::SYS_eventfd,
+    libc::SYS_time,
+    libc::SYS_arch_prctl,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER: &[libc::c_long] = &[];
+
+/// Batches of TAP reads and writes, and their network namespaces.
+const DEVICES: &[libc::c_long] =
+    &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register, libc::SYS_setns];
+
+/// New calls for which the C library has an older one if they are missing. The flags of clone3(2) lie in memory, which a filter
+/// does not see.
+const MISSING: &[libc::c_long] = &[libc::SYS_clone3, libc::SYS_openat2, libc::SYS_faccessat2];
+
+/// Flags of clone(2) for a new namespace.
+const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWCGROUP;
+
+/// Requests of ioctl(2) that write into the terminal's input, from which a shell reads.
+const TYPES: [u64; 2] = [libc::TIOCSTI as u64, libc::TIOCLINUX as u64];
+
+/// Refuses all calls but these, with EPERM, in every thread of the process.
+pub(super) fn seal(kinds: Kinds) -> io::Result<()> {
+    // The second filter refuses seccomp(2). Of both answers, the error counts.
+    hide(MISSING)?;
+    system::filter_calls(&allowed(kinds).map_err(io::Error::other)?)
+}
+
+/// Answers these calls as a kernel that does not have them.
+pub(super) fn hide(calls: &[libc::c_long]) -> io::Result<()> {
+    let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
+    let program = program(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32));
+    system::filter_calls(&program.map_err(io::Error::other)?)
+}
+
+fn allowed(kinds: Kinds) -> Result<BpfProgram, seccompiler::BackendError> {
+    let devices: &[libc::c_long] = if kinds.tap { DEVICES } else { &[] };
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        [PLAIN, OLDER, MISSING, devices].concat().into_iter().map(|call| (call, Vec::new())).collect();
+    let mut families = vec![libc::AF_UNIX];
+    if kinds.tap {
+        families.extend([libc::AF_NETLINK, libc::AF_INET, libc::AF_INET6]);
+    }
+    let is_family = |family: &libc::c_int| rule([(0, Length::Dword, Is::Eq, *family as u64)]);
+    rules.insert(libc::SYS_socket, families.iter().map(is_family).collect::<Result<_, _>>()?);
+    let (thread, others) = (libc::CLONE_THREAD as u64, NAMESPACES as u64);
+    let own = || rule([(0, Length::Dword, Is::Eq, 0)]);
+    let lacks = |protection: libc::c_int| rule([(2, Length::Dword, Is::MaskedEq(protection as u64), 0)]);
+    rules.extend([
+        // Threads, and neither processes nor namespaces.
+        (libc::SYS_clone, vec![rule([(0, Length::Qword, Is::MaskedEq(thread | others), thread)])?]),
+        // Signals to threads of this process.
+        (libc::SYS_tgkill, vec![rule([(0, Length::Dword, Is::Eq, u64::from(std::process::id()))])?]),
+        // Limits and CPUs of this process, and of no other one of the user.
+        (libc::SYS_prlimit64, vec![own()?]),
+        (libc::SYS_sched_setaffinity, vec![own()?]),
+        (libc::SYS_ioctl, vec![rule(TYPES.map(|request| (1, Length::Dword, Is::Ne, request)))?]),
+        // No memory is written and then run.
+        (libc::SYS_mmap, vec![lacks(libc::PROT_EXEC)?, lacks(libc::PROT_WRITE)?]),
+        (libc::SYS_mprotect, vec![lacks(libc::PROT_EXEC)?]),
+    ]);
+    program(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)
+}
+
+/// Arguments of a call, by number, that are compared with a value; all comparisons have to hold.
+fn rule<const N: usize>(comparisons: [(u8, Length, Is, u64); N]) -> Result<SeccompRule, seccompiler::BackendError> {
+    let conditions = comparisons.into_iter().map(|(argument, length, is, value)| Condition::new(argument, length, is, value));
+    SeccompRule::new(conditions.collect::<Result<_, _>>()?)
+}
+
+fn program(
+    rules: BTreeMap<i64, Vec<SeccompRule>>,
+    others: SeccompAction,
+    these: SeccompAction,
+) -> Result<BpfProgram, seccompiler::BackendError> {
+    SeccompFilter::new(rules, others, these, std::env::consts::ARCH.try_into()?)?.try_into()
+}

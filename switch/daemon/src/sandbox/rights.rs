@@ -1,0 +1,36 @@
+//! Capabilities that the process keeps (capabilities(7)); without root's rights it has none to begin with.
+
+use caps::errors::CapsError;
+use caps::{CapSet, Capability, CapsHashSet};
+
+use super::Kinds;
+
+/// Drops all capabilities but those for `kinds` and for the files that Landlock leaves: sockets in folders of other users, and
+/// their owners.
+pub(super) fn drop_others(kinds: Kinds) -> Result<(), CapsError> {
+    // Drivers of Xen ask for others, depending on the kernel.
+    if kinds.xen {
+        return Ok(());
+    }
+    // Without CAP_SYS_RESOURCE, descriptors that other processes of the user have in flight would count against this one's limit.
+    let mut kept = vec![Capability::CAP_CHOWN, Capability::CAP_DAC_OVERRIDE, Capability::CAP_FOWNER, Capability::CAP_SYS_RESOURCE];
+    // For the lease that tells whether a program is writing the network's file.
+    kept.push(Capability::CAP_LEASE);
+    kept.extend(kinds.tap.then_some(Capability::CAP_NET_ADMIN));
+    // For setns(2) into a network namespace.
+    kept.extend(kinds.netns.then_some(Capability::CAP_SYS_ADMIN));
+    let kept: CapsHashSet = kept.into_iter().collect();
+    let permitted = caps::read(None, CapSet::Permitted)?;
+    if permitted.is_empty() {
+        return Ok(());
+    }
+    if permitted.contains(&Capability::CAP_SETPCAP) {
+        for other in caps::read(None, CapSet::Bounding)?.difference(&kept) {
+            caps::drop(None, CapSet::Bounding, *other)?;
+        }
+    }
+    caps::clear(None, CapSet::Inheritable)?;
+    let left: CapsHashSet = permitted.intersection(&kept).copied().collect();
+    caps::set(None, CapSet::Effective, &left)?;
+    caps::set(None, CapSet::Permitted, &left)
+}
