@@ -55,7 +55,7 @@ def root(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("unit", ["memlane@lan.service", "memlane-net@lan.service"])
+@pytest.mark.parametrize("unit", ["memlane@lan.service", "memlane-net@lan.service", "memlane-metrics@lan.socket"])
 def test_units_are_valid(root: Path, unit: str) -> None:
     assert _succeeds("systemd-analyze", "verify", "--man=no", f"--root={root}", root / _UNITS / unit) == ""
 
@@ -99,6 +99,14 @@ def test_every_command_has_a_manual_page_that_renders(tree: Path) -> None:
         rendered = _succeeds("man", "--warnings", "--local-file", "-E", "UTF-8", page, MANPAGER="cat", LC_ALL="C.UTF-8")
         assert "NAME" in rendered
         assert "warning" not in rendered.splitlines()[0], rendered[:200]
+
+
+def test_programs_that_look_for_back_ends_find_memlane(tree: Path) -> None:
+    """By the rules of QEMU's docs/interop/vhost-user.json."""
+    found = json.loads((tree / "usr/share/qemu/vhost-user/50-memlane.json").read_text())
+    assert found["type"] == "net"
+    told = _succeeds(tree / found["binary"].lstrip("/"), "--print-capabilities")
+    assert json.loads(told) == {"type": "net"}
 
 
 def test_completions_are_those_of_the_shell(tree: Path) -> None:

@@ -198,11 +198,23 @@ def test_after_a_crash_the_same_sockets_listen_again(machine: Machine) -> None:
 
 def test_an_upgrade_goes_on_with_the_networks_that_run(machine: Machine) -> None:
     _install(machine)
-    before = machine.shows("MainPID")
+    before, since = machine.shows("MainPID"), machine.shows("ActiveEnterTimestampMonotonic")
     machine.succeeds("dpkg", "-i", "/root/memlane.deb")
     assert machine.shows("ActiveState") == "active"
     assert machine.shows("MainPID") != before
+    assert machine.shows("ActiveEnterTimestampMonotonic") == since, "it was not restarted"
+    assert "the network was handed over" in machine.succeeds("journalctl", "-u", "memlane@lan")
     _pings(machine)
+    machine.succeeds("systemctl", "restart", "memlane@lan")
+    _pings(machine)
+
+
+def test_metrics_are_scraped_over_tcp_though_the_network_has_none(machine: Machine) -> None:
+    machine.succeeds("dpkg", "-i", "/root/memlane.deb")
+    machine.succeeds("tee", "/etc/memlane/lan.toml", stdin=_LAN)
+    machine.succeeds("systemctl", "enable", "--now", "memlane-metrics@lan.socket", "memlane@lan")
+    request = r"exec 3<> /dev/tcp/127.0.0.1/9891; printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3; cat <&3"
+    assert 'memlane_port_info{network="lan"' in machine.succeeds("bash", "-c", request)
 
 
 def test_a_network_is_served_by_one_unit(machine: Machine) -> None:
