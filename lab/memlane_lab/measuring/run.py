@@ -165,7 +165,7 @@ def _other_builds(planned: Sequence[Planned]) -> dict[str, str]:
 
 def outlook(planned: Sequence[Planned]) -> Table:
     """The planned samples, and about how long they take."""
-    table = Table("experiment", "variant", "samples", "about", "")
+    table = Table("experiment", "variant", "samples", "about", "note")
     for each in planned:
         for variant in each.variants:
             seconds = each.seconds / len(each.variants)

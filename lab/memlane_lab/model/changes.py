@@ -47,8 +47,9 @@ class Change:
 
     @property
     def held(self) -> bool:
-        """Whether the bounds of the prediction hold the measured ratio."""
-        return self.predicted.low <= self.measured.estimate <= self.predicted.high
+        """Whether the bounds of the prediction and the interval of the measured ratio meet."""
+        low, high = self.measured.bounds or (self.measured.estimate, self.measured.estimate)
+        return low <= self.predicted.high and self.predicted.low <= high
 
 
 def check(model: Model, results: Sequence[ExperimentResult]) -> list[Change]:

@@ -159,10 +159,10 @@ def _signed(share: float) -> str:
 
 
 def changes(found: Sequence[Change]) -> Table:
-    """Each change: the predicted ratio, the measured one, the error, and whether the bounds hold it."""
+    """Each change: the predicted ratio, the measured one, the error, and whether the bounds meet."""
     met = sum(each.met for each in found)
     goal = f"{100 * changing.GOAL:.0f} %"
-    table = Table("configuration", "change", "predicted", "90 %", "measured", "off", f"within {goal}", "in bounds",
+    table = Table("configuration", "change", "predicted", "90 %", "measured", "off", f"within {goal}", "bounds meet",
                   title=f"{met} of {len(found)} changes are predicted to {goal}", **_PLAIN)  # fmt: skip
     for each in found:
         told, seen = each.predicted, each.measured
