@@ -125,7 +125,8 @@ impl Limiter {
         self.shut.store(shut, Ordering::Relaxed);
     }
 
-    fn is_shut(&self) -> bool {
+    /// True if no frame may pass, whatever the limit.
+    pub(crate) fn is_shut(&self) -> bool {
         self.shut.load(Ordering::Relaxed)
     }
 

@@ -144,6 +144,7 @@ fn who_is_disabled_neither_sends_nor_is_sent_to() {
     // Its transmit frames wait in its ring.
     b.send(&frame(mac(1), mac(0), 100, 2)).unwrap();
     assert_silent(&mut a);
+    assert_eq!(bed.totals(1).transmit_limited, 0, "no rate limit holds them back");
     daemon.change("p1", enabled(true)).unwrap();
     assert_eq!(a.receive(TIMEOUT).unwrap().bytes, frame(mac(1), mac(0), 100, 2));
     a.send(&frame(mac(0), mac(1), 100, 3)).unwrap();

@@ -190,7 +190,10 @@ impl Turn<'_> {
         let before = std::mem::replace(&mut self.source.held_until, held.then(|| limiter.opens_at()));
         if held && before.is_none() {
             self.source.feed.ring().map(Ring::disarm);
-            self.counters(self.source.port()).transmit_limited.add(1);
+            // That a port is disabled is no limit.
+            if !limiter.is_shut() {
+                self.counters(self.source.port()).transmit_limited.add(1);
+            }
         }
         held
     }
