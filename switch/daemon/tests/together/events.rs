@@ -233,12 +233,18 @@ fn readers_that_stop_reading_lock_nobody_out() {
 fn a_port_that_reconnects_all_the_time_adds_few_events() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let _running = up(folder);
-    for _ in 0..2000 {
+    write(folder, "net.toml", NETWORK);
+    let log = std::fs::File::create(folder.join("log")).unwrap();
+    let mut command = memlane(folder, &["up", "net.toml"]);
+    command.stderr(log);
+    let _running = Running::start(command);
+    let reconnects = std::env::var("MEMLANE_RECONNECTS").map_or(2000, |number| number.parse().unwrap());
+    for _ in 0..reconnects {
         drop(UnixStream::connect(folder.join("web.sock")).unwrap());
     }
-    let all = events(folder);
+    let (all, lines) = (events(folder), std::fs::read_to_string(folder.join("log")).unwrap().lines().count());
     assert!(all.len() < 300, "{} events", all.len());
+    assert!((1..1000).contains(&lines), "{lines} lines of the log");
     assert_eq!(all[1]["port"], "db", "what was told before is there");
     wait_until(
         || {

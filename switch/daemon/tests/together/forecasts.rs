@@ -1,6 +1,7 @@
 //! A forecast of a frame comes true when the frame is sent, for random tables, settings and frames, and changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,8 @@ use memlane_dataplane::pool::Pool;
 const CASES: usize = 10_000;
 const CASES_OF_ONE: usize = 100;
 const PORTS: usize = 6;
+/// The IP address of each guest, where `anti-spoof = "all"` demands it.
+const OWN_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 /// A network that is older is not used any more: MAC addresses that are held may be released.
 const OLDEST: Duration = Duration::from_secs(4);
 
@@ -129,7 +132,8 @@ impl World {
         for number in 0..PORTS {
             let limits = PortLimits {
                 storm: dice.pick(&[0, 1, 1, 200_000]),
-                anti_spoof: if dice.once_in(4) { AntiSpoof::Mac } else { AntiSpoof::Off },
+                anti_spoof: dice.pick(&[AntiSpoof::Off, AntiSpoof::Off, AntiSpoof::Mac, AntiSpoof::All]),
+                addresses: vec![OWN_ADDRESS.into()],
                 isolated: dice.once_in(4),
                 reserved: dice.once_in(4).then_some(Reserved::Drop),
                 vlan: dice.pick(&[None, None, None, None, Some(1), Some(2)]),
@@ -188,7 +192,18 @@ impl World {
             frame.extend(dice.pick(&[[0x81, 0x00], [0x88, 0xa8]]));
             frame.extend(tag.to_be_bytes());
         }
-        frame.extend([0x88, 0xb5]);
+        match dice.below(6) {
+            // No ARP packet that anyone can read.
+            0 => frame.extend([0x08, 0x06]),
+            1 => {
+                frame.extend([0x08, 0x00, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
+                frame.extend(dice.pick(&[OWN_ADDRESS, Ipv4Addr::new(10, 0, 0, 9)]).octets());
+                frame.extend([10, 0, 0, 2]);
+                // From a DHCP server's port, to that of its clients or another.
+                frame.extend([[0, 67], dice.pick(&[[0, 68], [3, 0]]), [0, 8], [0, 0]].concat());
+            }
+            _ => frame.extend([0x88, 0xb5]),
+        }
         frame.resize(60, dice.number() as u8);
         frame
     }
@@ -299,9 +314,12 @@ fn what_is_foreseen_happens_for_random_tables_and_settings() {
             "bad-source",
             "isolated",
             "loop",
+            "not-a-server",
             "receiver-absent",
             "reserved-group",
             "same-port",
+            "spoofed-arp",
+            "spoofed-ip",
             "spoofed-source",
             "storm",
             "vlan-not-carried"
