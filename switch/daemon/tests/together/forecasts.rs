@@ -1,6 +1,6 @@
 //! A forecast of a frame comes true when the frame is sent, for random tables, settings and frames, and changes nothing.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -180,13 +180,15 @@ impl World {
         }
     }
 
-    fn frame(dice: &mut Dice) -> Vec<u8> {
+    /// A frame of port `from`, half of them from its own address.
+    fn frame(dice: &mut Dice, from: usize) -> Vec<u8> {
         let any = |dice: &mut Dice| match dice.below(12) {
             10 => [0; 6],
             11 => dice.pick(&[[0xff; 6], [1, 0, 0x5e, 0, 0, 1], [1, 0x80, 0xc2, 0, 0, 0xe]]),
             number => address(number).bytes(),
         };
-        let mut frame = [any(dice), any(dice)].concat();
+        let source = if dice.once_in(2) { address(from).bytes() } else { any(dice) };
+        let mut frame = [any(dice), source].concat();
         if dice.once_in(3) {
             let tag = dice.pick(&[0_u16, 1, 2, 0xe002, 0xfff]);
             frame.extend(dice.pick(&[[0x81, 0x00], [0x88, 0xa8]]));
@@ -260,7 +262,7 @@ fn while_it_steps<R: Send>(worker: &mut Worker, work: impl FnOnce() -> R + Send)
 fn what_is_foreseen_happens_for_random_tables_and_settings() {
     let mut dice = Dice::new();
     let (mut cases, mut limited, mut overtaken) = (0, 0_u32, 0_u32);
-    let (mut reasons, mut delivered, mut flooded) = (BTreeSet::new(), 0, 0);
+    let (mut reasons, mut delivered, mut flooded) = (BTreeMap::<String, u32>::new(), 0, 0);
     while cases < CASES {
         let mut world = World::new(&mut dice);
         for _ in 0..CASES_OF_ONE {
@@ -268,7 +270,7 @@ fn what_is_foreseen_happens_for_random_tables_and_settings() {
                 break;
             }
             let from = dice.below(PORTS);
-            let frame = World::frame(&mut dice);
+            let frame = World::frame(&mut dice, from);
             let station = &world.stations[from];
             if !station.runs || !station.receives {
                 continue;
@@ -301,13 +303,13 @@ fn what_is_foreseen_happens_for_random_tables_and_settings() {
                 assert_eq!(happened, wanted, "{frame:02x?} from p{from}: {forecast:?}");
                 assert_eq!(again.outcome(), forecast.outcome());
             }
-            reasons.extend(forecast.drops.iter().map(|drop| drop.reason.clone()));
+            forecast.drops.iter().for_each(|drop| *reasons.entry(drop.reason.clone()).or_default() += 1);
             delivered += forecast.receivers.len().min(1);
             flooded += usize::from(forecast.receivers.len() > 1);
             cases += 1;
         }
     }
-    let reached: Vec<_> = reasons.iter().map(String::as_str).collect();
+    let reached: Vec<_> = reasons.keys().map(String::as_str).collect();
     assert_eq!(
         reached,
         [
@@ -326,6 +328,7 @@ fn what_is_foreseen_happens_for_random_tables_and_settings() {
         ],
         "all of a verdict"
     );
-    assert!(delivered > CASES / 10 && flooded > CASES / 20 && limited > 100, "{delivered} {flooded} {limited}");
+    println!("{delivered} delivered, {flooded} flooded, {limited} behind a limit, {reasons:?}");
+    assert!(delivered > CASES / 20 && flooded > CASES / 50 && limited > 40, "{delivered} {flooded} {limited}");
     assert!(overtaken < 20 + limited / 4, "{overtaken} of {limited}");
 }
