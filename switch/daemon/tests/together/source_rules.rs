@@ -15,7 +15,7 @@ const MOST_IN_A_CIRCLE: usize = 8;
 const MOST_TUNED: usize = 40;
 
 /// The crates of the switch, each of which knows those before it.
-const CRATES: [&str; 5] = ["virtq", "model", "dataplane", "backends", "daemon"];
+const CRATES: [&str; 6] = ["virtq", "model", "dataplane", "names", "backends", "daemon"];
 
 /// Terms of the field, each with the file that handles it: a search for the term finds the file's head.
 const FOUND_BY_TERM: [(&str, &str); 4] = [

@@ -1,0 +1,37 @@
+//! The responder of a segment: it gives guests addresses and names (configuration keys `subnet` and `subnet6`).
+//!
+//! ```text
+//!   frame of a guest --> wire --> ARP, echo, neighbour discovery (nd)   --> answer
+//!                                 DHCP (dhcp4), DHCPv6 (dhcp6)  <--> leases
+//!                                 DNS (dns)                      <--
+//! ```
+//!
+//! 1. [`Responder`]: takes one frame of one port and returns its answer. It reads no clock and no socket: the moment, the port and the
+//!    frame come in as arguments.
+//! 2. `leases`: the owner of each address. An address belongs to a port: to one of its static `addresses`, or as a lease of the port and
+//!    one of its MAC addresses. No port can take an address, or the name, of another.
+//! 3. `wire`: frames are read by the switch's own bounded parsers, and answers are written with complete checksums.
+//!
+//! DNS messages are read and written by the crate `simple-dns`; options of DHCP and DHCPv6 are walked, and written, here: see the
+//! decision on dependencies.
+
+#![deny(unsafe_code)]
+#![warn(unreachable_pub)]
+
+mod dhcp4;
+mod dhcp6;
+mod dns;
+mod leases;
+mod nd;
+mod report;
+mod responder;
+mod settings;
+mod wire;
+
+pub use leases::{Lease, LeaseKind};
+pub use report::{LeaseReport, NamesReport};
+pub use responder::{Refused, Responder, Service};
+pub use settings::{PortAddresses, Settings};
+
+#[cfg(test)]
+mod tests;

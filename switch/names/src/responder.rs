@@ -1,0 +1,296 @@
+//! One frame in, at most one answer out.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use memlane_dataplane::headers::{Arp, ICMPV6, TYPE_ARP, link_local};
+use memlane_virtq::frame::{ETHERNET, MacAddress, TYPE_IPV4, TYPE_IPV6, UDP};
+
+use crate::leases::{Lease, LeaseKind, Leases};
+use crate::report::{LeaseReport, NamesReport};
+use crate::settings::{PortAddresses, Settings};
+use crate::wire::{self, Datagram, ICMP, ND_HOPS, Way};
+use crate::{dhcp4, dhcp6, dns, nd};
+
+/// Longest frame that is looked at: messages of all services are shorter.
+const LONGEST: usize = 1600;
+const HOPS: u8 = 64;
+/// Ports of UDP: DNS (RFC 1035), DHCP servers (RFC 2131), DHCPv6 servers (RFC 8415).
+const DNS: u16 = 53;
+const DHCP: u16 = 67;
+const DHCPV6: u16 = 547;
+/// All DHCPv6 servers and relay agents of the link (RFC 8415, section 7.1).
+const DHCPV6_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
+
+/// A service of the responder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Its own MAC address, by ARP or neighbour discovery.
+    Neighbour,
+    /// Echo of ICMP and ICMPv6.
+    Echo,
+    /// DHCP.
+    Dhcp,
+    /// DHCPv6.
+    Dhcpv6,
+    /// Router advertisements.
+    Router,
+    /// DNS.
+    Dns,
+}
+
+impl Service {
+    const ALL: [(Self, &'static str); 6] = [
+        (Self::Neighbour, "neighbour"),
+        (Self::Echo, "echo"),
+        (Self::Dhcp, "dhcp"),
+        (Self::Dhcpv6, "dhcpv6"),
+        (Self::Router, "router-advertisement"),
+        (Self::Dns, "dns"),
+    ];
+}
+
+/// Why a frame gets no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// It is for others, or needs no answer.
+    NotAsked,
+    /// It does not follow its standard.
+    Malformed,
+    /// It asks for an address or a name that belongs to another port.
+    NotOwner,
+    /// No address is free.
+    NoAddress,
+    /// The port sends too many.
+    Rate,
+}
+
+impl Refused {
+    const ALL: [(Self, &'static str); 5] = [
+        (Self::NotAsked, "not-asked"),
+        (Self::Malformed, "malformed"),
+        (Self::NotOwner, "not-owner"),
+        (Self::NoAddress, "no-address"),
+        (Self::Rate, "rate"),
+    ];
+}
+
+/// An answer, and the service that gives it.
+pub(crate) type Answer = Result<(Service, Vec<u8>), Refused>;
+
+/// The sender of a frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Client<'p> {
+    /// Its port.
+    pub port: &'p str,
+    /// Its MAC address.
+    pub mac: MacAddress,
+    /// The second in which it came.
+    pub now: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Responder {
+    settings: Settings,
+    leases: Leases,
+    answers: [u64; Service::ALL.len()],
+    refused: [u64; Refused::ALL.len()],
+}
+
+impl Responder {
+    /// A responder without ports.
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, leases: Leases::default(), answers: Default::default(), refused: Default::default() }
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Adds a port, or changes its static addresses.
+    pub fn set_port(&mut self, port: &str, addresses: PortAddresses) {
+        self.leases.set_port(port, addresses);
+    }
+
+    /// Removes a port: its name and its leases end.
+    pub fn remove_port(&mut self, port: &str) {
+        self.leases.remove_port(port);
+    }
+
+    /// Ports with leases that changed since this was last asked.
+    pub fn take_changed(&mut self) -> Vec<Arc<str>> {
+        self.leases.take_changed().into_iter().collect()
+    }
+
+    /// Addresses that the guest of `port` may use by leases.
+    pub fn allowed(&self, port: &str, now: u64) -> Vec<IpAddr> {
+        self.leases.of_port(port).iter().filter(|lease| lease.is_active(now)).map(|lease| lease.address).collect()
+    }
+
+    /// Active leases of all ports.
+    pub fn leases(&self, now: u64) -> Vec<(&str, Lease)> {
+        self.leases.all().filter(|(_, lease)| lease.is_active(now)).map(|(port, lease)| (port, *lease)).collect()
+    }
+
+    /// Restores a lease that was stored; it lasts as long as a new one. False if its address is another port's, or none.
+    pub fn restore(&mut self, port: &str, address: IpAddr, mac: MacAddress, kind: LeaseKind, now: u64) -> bool {
+        kind >= LeaseKind::Expected && self.leases.enter(&self.settings, port, (address, mac), kind, now)
+    }
+
+    /// Counts a frame that was not handed over.
+    pub fn refuse(&mut self, reason: Refused) {
+        self.refused[reason as usize] += 1;
+    }
+
+    /// The answer to `frame`, which the guest of `port` sent in second `now`; none is needed, or possible, for most frames.
+    pub fn answer(&mut self, frame: &[u8], port: &str, now: u64) -> Option<Vec<u8>> {
+        match self.respond(frame, port, now) {
+            Ok((service, answer)) => {
+                self.answers[service as usize] += 1;
+                Some(answer)
+            }
+            Err(reason) => {
+                self.refuse(reason);
+                None
+            }
+        }
+    }
+
+    fn respond(&mut self, frame: &[u8], port: &str, now: u64) -> Answer {
+        let Some((head, payload)) = frame.split_first_chunk::<ETHERNET>() else { return Err(Refused::Malformed) };
+        let [destination, source] = [0, 6].map(|at| MacAddress::new([0, 1, 2, 3, 4, 5].map(|byte| head[at + byte])));
+        if frame.len() > LONGEST || !source.is_unicast() || source == self.settings.mac {
+            return Err(Refused::Malformed);
+        }
+        if !self.leases.has_port(port) || (destination != self.settings.mac && !destination.is_group()) {
+            return Err(Refused::NotAsked);
+        }
+        let client = Client { port, mac: source, now };
+        match u16::from_be_bytes([head[12], head[13]]) {
+            TYPE_ARP => self.arp(client, payload),
+            TYPE_IPV4 => self.ipv4(client, &wire::ipv4(payload).ok_or(Refused::Malformed)?),
+            TYPE_IPV6 if self.settings.subnet6.is_some() => self.ipv6(client, &wire::ipv6(payload).ok_or(Refused::Malformed)?),
+            _ => Err(Refused::NotAsked),
+        }
+    }
+
+    fn arp(&self, client: Client<'_>, bytes: &[u8]) -> Answer {
+        let arp = Arp::parse(bytes).ok_or(Refused::Malformed)?;
+        let own = self.settings.own4().ok_or(Refused::NotAsked)?;
+        if arp.sender.1 == own {
+            return Err(Refused::NotOwner);
+        }
+        if arp.operation != 1 || arp.target.1 != own {
+            return Err(Refused::NotAsked);
+        }
+        let mut answer = wire::ethernet((self.settings.mac, client.mac), TYPE_ARP);
+        answer.extend([0, 1, 8, 0, 6, 4, 0, 2]);
+        for (mac, ip) in [(self.settings.mac, own), arp.sender] {
+            answer.extend(mac.bytes());
+            answer.extend(ip.octets());
+        }
+        Ok((Service::Neighbour, answer))
+    }
+
+    fn ipv4(&mut self, client: Client<'_>, packet: &Datagram<'_>) -> Answer {
+        let own = self.settings.own4().ok_or(Refused::NotAsked)?;
+        let is_own = packet.destination == own;
+        let is_broadcast =
+            packet.destination == Ipv4Addr::BROADCAST || self.settings.broadcast().map(IpAddr::V4) == Some(packet.destination);
+        match packet.protocol {
+            ICMP if is_own => self.echo(client, packet, (8, 0)),
+            UDP if is_own || is_broadcast => {
+                let datagram = wire::udp(packet.payload).ok_or(Refused::Malformed)?;
+                match datagram.destination {
+                    DHCP => {
+                        let reply = dhcp4::answer(&self.settings, &mut self.leases, client, datagram.payload)?;
+                        let way = self.way(client, own.into(), reply.to.into());
+                        Ok((Service::Dhcp, wire::udp_frame(way, (DHCP, dhcp4::CLIENT), &reply.message)))
+                    }
+                    DNS if is_own => self.dns(client, packet, &datagram),
+                    _ => Err(Refused::NotAsked),
+                }
+            }
+            _ => Err(Refused::NotAsked),
+        }
+    }
+
+    fn ipv6(&mut self, client: Client<'_>, packet: &Datagram<'_>) -> Answer {
+        let own = [self.settings.own6(), Some(link_local(self.settings.mac))].map(|address| address.map(IpAddr::V6));
+        let is_own = own.contains(&Some(packet.destination));
+        match packet.protocol {
+            ICMPV6 => match packet.payload.first() {
+                Some(128) if is_own => self.echo(client, packet, (128, 129)),
+                Some(133 | 135) => nd::answer(&self.settings, &mut self.leases, client, packet),
+                _ => Err(Refused::NotAsked),
+            },
+            UDP => {
+                let datagram = wire::udp(packet.payload).ok_or(Refused::Malformed)?;
+                match datagram.destination {
+                    DHCPV6 if is_own || packet.destination == DHCPV6_SERVERS => {
+                        let reply = dhcp6::answer(&self.settings, &mut self.leases, client, datagram.payload)?;
+                        let way = self.way(client, link_local(self.settings.mac).into(), packet.source);
+                        Ok((Service::Dhcpv6, wire::udp_frame(way, (DHCPV6, dhcp6::CLIENT), &reply)))
+                    }
+                    DNS if is_own => self.dns(client, packet, &datagram),
+                    _ => Err(Refused::NotAsked),
+                }
+            }
+            _ => Err(Refused::NotAsked),
+        }
+    }
+
+    fn way(&self, client: Client<'_>, from: IpAddr, to: IpAddr) -> Way {
+        Way { link: (self.settings.mac, client.mac), ip: (from, to) }
+    }
+
+    /// Answers an echo request of type `kinds.0` (RFC 792; RFC 4443, section 4).
+    fn echo(&self, client: Client<'_>, packet: &Datagram<'_>, kinds: (u8, u8)) -> Answer {
+        let is_for_one = !packet.source.is_unspecified() && !packet.source.is_multicast();
+        if packet.payload.len() < 8 || packet.payload[0] != kinds.0 || packet.payload[1] != 0 || !is_for_one {
+            return Err(Refused::NotAsked);
+        }
+        let mut message = packet.payload.to_vec();
+        message[0] = kinds.1;
+        let way = self.way(client, packet.destination, packet.source);
+        Ok((Service::Echo, wire::icmp_frame(way, packet.protocol, HOPS, &message)))
+    }
+
+    fn dns(&self, client: Client<'_>, packet: &Datagram<'_>, datagram: &wire::UdpDatagram<'_>) -> Answer {
+        // Nothing answers another server, or a source that is none (RFC 5452, section 9.2; reflection).
+        if datagram.source == DNS || datagram.source == 0 || packet.source.is_unspecified() || packet.source.is_multicast() {
+            return Err(Refused::NotAsked);
+        }
+        let reply = dns::answer(&self.settings, &self.leases, client.now, datagram.payload)?;
+        let way = self.way(client, packet.destination, packet.source);
+        Ok((Service::Dns, wire::udp_frame(way, (DNS, datagram.source), &reply)))
+    }
+
+    /// Its report in second `now`.
+    pub fn report(&self, now: u64) -> NamesReport {
+        let lease = |(port, lease): (&str, Lease)| LeaseReport {
+            address: lease.address.to_string(),
+            port: port.into(),
+            mac: lease.mac.to_string(),
+            source: if lease.kind == LeaseKind::Leased { "dhcp" } else { "slaac" }.into(),
+            expires_in: (lease.until < u64::MAX).then(|| lease.until.saturating_sub(now)),
+        };
+        let mut leases = self.leases(now);
+        leases.retain(|(_, lease)| lease.kind != LeaseKind::Expected);
+        leases.sort_by_key(|(_, lease)| lease.address);
+        let own = [self.settings.own4().map(IpAddr::V4), self.settings.own6().map(IpAddr::V6)];
+        NamesReport {
+            segment: self.settings.segment.clone(),
+            addresses: own.into_iter().flatten().map(|address| address.to_string()).collect(),
+            mac: self.settings.mac.to_string(),
+            domain: self.settings.domain.clone(),
+            leases: leases.into_iter().map(lease).collect(),
+            answers: Service::ALL.iter().map(|&(service, name)| (name.into(), self.answers[service as usize])).collect(),
+            refused: Refused::ALL.iter().map(|&(reason, name)| (name.into(), self.refused[reason as usize])).collect(),
+        }
+    }
+}
+
+const _: () = assert!(ND_HOPS == 255);
