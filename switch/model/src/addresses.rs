@@ -18,6 +18,16 @@ pub struct Prefix {
 }
 
 impl Prefix {
+    /// Its address; bits behind the prefix may be set.
+    pub fn address(self) -> IpAddr {
+        self.address
+    }
+
+    /// Its length in bits.
+    pub fn length(self) -> u8 {
+        self.length
+    }
+
     /// Whether it contains `address`.
     pub fn contains(self, address: IpAddr) -> bool {
         match (self.address, address) {

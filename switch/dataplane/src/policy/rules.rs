@@ -72,23 +72,47 @@ impl PortRules {
 /// The present rules of a port, with a version by which a worker sees that they changed.
 #[derive(Debug, Default)]
 pub struct Published {
-    rules: Mutex<Arc<PortRules>>,
+    rules: Mutex<Present>,
     version: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+struct Present {
+    /// Those by the port's settings.
+    configured: PortRules,
+    /// Addresses that were leased to the port.
+    leased: Vec<Prefix>,
+    /// Both together.
+    rules: Arc<PortRules>,
 }
 
 impl Published {
     /// Uses `rules` from now on.
     pub(super) fn set(&self, rules: PortRules) {
-        let mut present = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
-        if **present != rules {
-            *present = Arc::new(rules);
+        self.change(|present| present.configured = rules);
+    }
+
+    /// Allows these addresses beside the configured ones from now on: they were leased to the port.
+    pub fn set_leased(&self, addresses: &[IpAddr]) {
+        self.change(|present| present.leased = addresses.iter().copied().map(Prefix::from).collect());
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Present)) {
+        let present = &mut *self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        change(present);
+        let mut rules = present.configured.clone();
+        if let Some(identity) = &mut rules.identity {
+            identity.addresses.extend(&present.leased);
+        }
+        if *present.rules != rules {
+            present.rules = Arc::new(rules);
             self.version.fetch_add(1, Ordering::Release);
         }
     }
 
     /// The present rules.
     pub fn get(&self) -> Arc<PortRules> {
-        Arc::clone(&self.rules.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.rules.lock().unwrap_or_else(PoisonError::into_inner).rules)
     }
 }
 
@@ -148,6 +172,23 @@ mod tests {
         assert!(may(own, "10.0.0.5") && may(virtual_mac, "10.0.0.5") && may(virtual_mac, "10.0.0.100") && may(own, "10.1.2.3"));
         assert!(!may(own, "10.0.0.100") && !may(own, "10.0.0.6"));
         assert!(may(own, "fe80::ff:fe00:1") && !may(virtual_mac, "fe80::ff:fe00:1"));
+    }
+
+    #[test]
+    fn leased_addresses_are_allowed_until_they_are_not_and_outlast_changes_of_settings() {
+        let published = Published::default();
+        let mac = MacAddress::new([2, 0, 0, 0, 0, 1]);
+        let may = |ip: &str| {
+            published.get().identity.as_ref().is_some_and(|identity| identity.may_use(mac, ip.parse::<IpAddr>().unwrap()))
+        };
+        published.set_leased(&["10.0.0.7".parse().unwrap()]);
+        assert_eq!(*published.get(), PortRules::NONE, "a port without identity needs none");
+        let limits =
+            PortLimits { anti_spoof: AntiSpoof::All, addresses: vec!["10.0.0.5".parse().unwrap()], ..PortLimits::default() };
+        published.set(PortRules::of(&limits));
+        assert!(may("10.0.0.5") && may("10.0.0.7") && !may("10.0.0.8"));
+        published.set_leased(&["10.0.0.8".parse().unwrap()]);
+        assert!(may("10.0.0.5") && !may("10.0.0.7") && may("10.0.0.8"));
     }
 
     #[test]
