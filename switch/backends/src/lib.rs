@@ -3,6 +3,7 @@
 //! - [`vhost_user`]: guests that share their memory; workers access their virtqueues directly, without a copy in between.
 //! - [`tap`], [`stream`], [`xen`]: other sides that share no memory as virtqueues. Frames of the first two are copied to packet
 //!   buffers.
+//! - [`names`]: the responder of a segment, which gives guests addresses and names.
 //! - [`null`], [`loopback`]: no other side: sinks and echoes for measurements, and examples of a back end.
 
 #![deny(unsafe_code)]
@@ -16,6 +17,7 @@ pub(crate) use memlane_virtq::{budget, frame, memory, offload, packet, ring};
 
 pub mod door;
 pub mod loopback;
+pub mod names;
 pub mod netlink;
 pub mod netns;
 pub mod null;
