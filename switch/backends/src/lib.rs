@@ -1,7 +1,7 @@
 //! The back ends of ports: the other side of each kind of port, and the session threads that serve it.
 //!
 //! - [`vhost_user`]: guests that share their memory; workers access their virtqueues directly, without a copy in between.
-//! - [`tap`], [`stream`], [`xen`]: other sides that share no memory as virtqueues. Frames of the first two are copied to packet
+//! - [`interface`], [`stream`], [`xen`]: other sides that share no memory as virtqueues. Frames of the first two are copied to packet
 //!   buffers.
 //! - [`names`]: the responder of a segment, which gives guests addresses and names.
 //! - [`null`], [`loopback`]: no other side: sinks and echoes for measurements, and examples of a back end.
@@ -16,6 +16,7 @@ pub(crate) use memlane_model::{descriptors, peer};
 pub(crate) use memlane_virtq::{budget, frame, memory, offload, packet, ring};
 
 pub mod door;
+pub mod interface;
 pub mod loopback;
 pub mod names;
 pub mod netlink;
@@ -27,6 +28,5 @@ mod store;
 pub mod stream;
 mod system;
 pub mod takeover;
-pub mod tap;
 pub mod vhost_user;
 pub mod xen;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::frame::{ETHERNET, NetHeader};
 use crate::packet::Packet;
 use crate::pool::{Pool, Room, Share};
-use crate::port::end::TransmitEnd;
+use crate::port::end::{NOTHING_LOST, TransmitEnd};
 use crate::ring::OpenOutcome;
 use crate::stats::DropReason;
 
@@ -174,6 +174,11 @@ pub(super) trait Reader: std::fmt::Debug + Send {
     fn has_staged(&self) -> bool {
         false
     }
+
+    /// See [`TransmitEnd::take_lost`].
+    fn take_lost(&mut self) -> [(DropReason, u32); 2] {
+        NOTHING_LOST
+    }
 }
 
 /// The transmit end of a port without shared memory: a reader, and the buffers that it fills.
@@ -223,5 +228,9 @@ impl<R: Reader> TransmitEnd for Buffered<R> {
 
     fn wake(&mut self) {
         self.drained = false;
+    }
+
+    fn take_lost(&mut self) -> [(DropReason, u32); 2] {
+        self.reader.take_lost()
     }
 }

@@ -23,11 +23,13 @@ use crate::port::{Offer, Port, default_address};
 use crate::sandbox;
 use crate::shared::Shared;
 use crate::uplink::{Uplink, UplinkError, UplinkReport};
+use memlane_backends::interface::af_packet::{PacketSettings, PacketSocket};
+use memlane_backends::interface::tap::{self, TapSettings};
+use memlane_backends::interface::{self, Interface, InterfaceError, Origin, PresentInterface};
 use memlane_backends::loopback::Loopback;
 use memlane_backends::null::Null;
 use memlane_backends::session;
 use memlane_backends::stream::{self, Passt};
-use memlane_backends::tap::{self, PresentTap, Tap, TapError, TapSettings};
 use memlane_backends::vhost_user::access::Access;
 use memlane_backends::vhost_user::socket::Listener;
 use memlane_backends::vhost_user::{self, DeviceSettings, Endpoint, Session};
@@ -48,13 +50,13 @@ pub enum StartError {
         /// The remedy.
         remedy: &'static str,
     },
-    /// A TAP device cannot be opened.
+    /// A TAP device or a packet socket cannot be opened.
     #[error("port {port}: {cause}")]
-    Tap {
+    Interface {
         /// The port.
         port: String,
         /// The cause and its remedy.
-        cause: TapError,
+        cause: InterfaceError,
     },
     /// Xen is not available, and the configuration key `xen-vifs` needs it.
     #[error("xen-vifs: {0}")]
@@ -178,7 +180,7 @@ enum Server {
     FrontEnd(Session, Option<Arc<Listener>>),
     /// A session thread of the port's own.
     Own(session::Session, Option<Arc<Listener>>),
-    Tap(session::Session, PresentTap),
+    Interface(session::Session, PresentInterface),
     Xen(Arc<XenstoreWatcher>),
     /// A worker serves the port's ends; there is no session thread.
     Worker,
@@ -199,10 +201,10 @@ impl Server {
         }
     }
 
-    /// A copy of the descriptor of its TAP device.
-    fn tap(&self) -> io::Result<Option<OwnedFd>> {
+    /// A copy of the descriptor of its TAP device or packet socket.
+    fn interface(&self) -> io::Result<Option<OwnedFd>> {
         match self {
-            Self::Tap(_, present) => present.copy(),
+            Self::Interface(_, present) => present.copy(),
             _ => Ok(None),
         }
     }
@@ -217,7 +219,7 @@ enum Meeting {
     FrontEnd(Endpoint),
     Stream(stream::Other),
     Xen(Wanted),
-    Tap(Tap, TapSettings),
+    Interface(Origin, Option<Interface>),
     Nowhere,
 }
 
@@ -412,9 +414,9 @@ impl Daemon {
                 watcher.serve(wanted, port);
                 Server::Xen(watcher)
             }
-            Meeting::Tap(tap, settings) => {
-                let (session, present) = tap::run(network, Arc::clone(port), settings, tap)?;
-                Server::Tap(session, present)
+            Meeting::Interface(origin, opened) => {
+                let (session, present) = interface::run(network, Arc::clone(port), origin, opened)?;
+                Server::Interface(session, present)
             }
             Meeting::Nowhere => {
                 match &config.kind {
@@ -422,6 +424,7 @@ impl Daemon {
                     PortKind::Loopback => network.serve(port, Loopback(self.offer(config).mac))?,
                     PortKind::VhostUser { .. }
                     | PortKind::Tap { .. }
+                    | PortKind::AfPacket { .. }
                     | PortKind::Stream { .. }
                     | PortKind::Passt(_)
                     | PortKind::Xen { .. } => {}
@@ -450,8 +453,8 @@ impl Daemon {
     fn tap(&self, port: &PortConfig) -> Result<Meeting, StartError> {
         let PortKind::Tap { name, netns } = &port.kind else { return Err(io::Error::from(io::ErrorKind::InvalidInput).into()) };
         let settings = TapSettings { name: name.clone(), netns: netns.clone(), mac: port.settings.mac, mtu: self.offer(port).mtu };
-        let tap = Tap::open(&settings).map_err(|cause| StartError::Tap { port: port.name.clone(), cause })?;
-        Ok(Meeting::Tap(tap, settings))
+        let tap = tap::open(&settings).map_err(|cause| StartError::Interface { port: port.name.clone(), cause })?;
+        Ok(Meeting::Interface(Origin::Tap(settings), Some(tap)))
     }
 
     fn offer(&self, port: &PortConfig) -> Offer {
@@ -580,7 +583,7 @@ fn stop_sessions(servers: impl IntoIterator<Item = Server>) {
     for server in servers {
         match server {
             Server::FrontEnd(session, _) => sessions.push(session),
-            Server::Own(session, _) | Server::Tap(session, _) => own.push(session),
+            Server::Own(session, _) | Server::Interface(session, _) => own.push(session),
             Server::Xen(_) | Server::Worker => {}
         }
     }
@@ -629,8 +632,17 @@ fn meeting(port: &PortConfig) -> Result<Meeting, StartError> {
             receive_offloads: port.receive_offloads,
             has_address: port.settings.mac.is_some(),
         }),
+        PortKind::AfPacket { .. } => packet_socket(port)?,
         PortKind::Tap { .. } | PortKind::Null | PortKind::Loopback => Meeting::Nowhere,
     })
+}
+
+/// Opens the packet socket of an AF_PACKET port; its interface may come later.
+fn packet_socket(port: &PortConfig) -> Result<Meeting, StartError> {
+    let PortKind::AfPacket { name, netns } = &port.kind else { return Err(io::Error::from(io::ErrorKind::InvalidInput).into()) };
+    let settings = PacketSettings { name: name.clone(), netns: netns.clone() };
+    let socket = PacketSocket::open(&settings).map_err(|cause| StartError::Interface { port: port.name.clone(), cause })?;
+    Ok(Meeting::Interface(Origin::Packet(socket), None))
 }
 
 fn listen<T>(port: &PortConfig, path: &Path, listen: impl FnOnce(&Path, &Access) -> io::Result<T>) -> Result<T, StartError> {

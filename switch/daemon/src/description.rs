@@ -96,7 +96,7 @@ pub struct SavedPort {
     pub listener: Option<SavedListener>,
     /// The connection of its front end.
     pub connection: Option<SavedConnection>,
-    /// Number of the descriptor of its TAP device.
+    /// Number of the descriptor of its TAP device or packet socket.
     pub tap: Option<u32>,
 }
 

@@ -76,6 +76,8 @@ drop_reasons! {
     ReservedGroup = "reserved-group",
     /// The port's transmit queue is started but disabled.
     TransmitDisabled = "transmit-disabled",
+    /// The kernel's receive buffer of an AF_PACKET port was full.
+    SocketFull = "socket-full",
     /// The sender's transmit queue was stopped or moved while the frame was enqueued.
     SenderStopped = "sender-stopped",
     /// The frame lay in too many pages of the sender that were not in memory.
@@ -100,7 +102,7 @@ drop_reasons! {
     LinkLoss = "link-loss",
     /// Too many frames waited for the emulated link's transmitter, or were in flight on it.
     LinkFull = "link-full",
-    /// The kernel refused to take the frame from a TAP port.
+    /// The kernel refused to take the frame from a TAP or AF_PACKET port.
     TapRefused = "tap-refused",
     /// A granted page of a Xen guest, the sender or the receiver, could not be accessed.
     GrantRefused = "grant-refused",

@@ -43,6 +43,9 @@ struct Which {
     /// Name of a TAP device, which is made if it is not there.
     #[arg(long, value_name = "NAME")]
     tap: Option<String>,
+    /// Name of an existing interface, as the host's end of a container's veth pair; by AF_PACKET.
+    #[arg(long, value_name = "NAME")]
+    af_packet: Option<String>,
     /// Xen domain of the guest, by name or number; the port serves one of its network interfaces (vifs).
     #[arg(long, value_name = "DOMAIN")]
     xen: Option<String>,
@@ -70,7 +73,7 @@ struct Kind {
     /// Compute the TCP and UDP checksums of frames from the stream, for a sender that relies on checksum offload.
     #[arg(long, requires = "stream")]
     complete_checksums: bool,
-    /// Network namespace of the TAP device.
+    /// Network namespace of the TAP device or interface.
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
     /// Number of the Xen domain's interface, from 0 on.
@@ -150,7 +153,11 @@ impl Attach {
         let mut keys = Keys::default();
         let mut state = |key: &str, value: Value| keys.state(key, value);
         state("name", json!(port.port));
-        let named = which.tap.is_some() || which.xen.is_some() || which.stream.is_some() || which.passt.is_some();
+        let named = which.tap.is_some()
+            || which.af_packet.is_some()
+            || which.xen.is_some()
+            || which.stream.is_some()
+            || which.passt.is_some();
         let other = named || which.null || which.loopback;
         let usual = || beside(control, &port.port);
         let socket = which.vhost_user.clone().or_else(|| (!other).then(usual));
@@ -158,6 +165,7 @@ impl Attach {
         state("stream", json!(which.stream.as_deref().map(absolute).transpose()?));
         state("checksums", json!(complete_checksums.then_some(Checksums::Complete)));
         state("tap", json!(which.tap));
+        state("af-packet", json!(which.af_packet));
         state("netns", json!(netns));
         state("xen", json!(which.xen));
         state("passt", which.passt.as_deref().map_or(Value::Null, passt));
@@ -252,6 +260,7 @@ mod tests {
         let stream = |checksums| PortKind::Stream { path: "/run/a.sock".into(), connect: false, checksums };
         for (words, kind) in [
             ("--tap tap0 --netns inner", PortKind::Tap { name: "tap0".into(), netns: Some("inner".into()) }),
+            ("--af-packet veth-web", PortKind::AfPacket { name: "veth-web".into(), netns: None }),
             ("--xen web --vif 1", PortKind::Xen { domain: "web".into(), vif: 1 }),
             ("--stream /run/a.sock", stream(Checksums::Keep)),
             ("--stream /run/a.sock --complete-checksums", stream(Checksums::Complete)),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use serde::Serialize;
 
 use super::qemu::Qemu;
@@ -74,6 +75,7 @@ impl Doctor {
             kvm(),
             qemu(),
             tun(),
+            packet_socket(),
             descriptors(),
             installed::sandbox(),
             installed::service(),
@@ -244,6 +246,16 @@ fn tun() -> Finding {
         Err(error) => {
             let remedy = "load the module tun and allow access to /dev/net/tun; vhost-user ports work without it";
             Finding::note("TAP", format!("/dev/net/tun cannot be opened: {error}"), remedy)
+        }
+    }
+}
+
+fn packet_socket() -> Finding {
+    match socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None) {
+        Ok(_) => Finding::good("AF_PACKET", "packet sockets open: containers can be put on ports by their veth pairs"),
+        Err(error) => {
+            let remedy = "run memlane as root or with CAP_NET_RAW for af-packet ports; all others work without it";
+            Finding::note("AF_PACKET", format!("packet sockets cannot be opened: {error}"), remedy)
         }
     }
 }

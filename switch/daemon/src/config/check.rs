@@ -366,9 +366,9 @@ impl<'t> Checker<'t> {
     fn check_uplinks(&mut self, segments: &[(&SegmentEntry, &Place)], ports: &[(&PortEntry, &Place)]) {
         let mut seen: HashMap<(&str, String, String), String> = HashMap::new();
         for (entry, _) in ports {
-            if let Some(tap) = &entry.tap {
+            if let Some(interface) = entry.tap.as_ref().or(entry.af_packet.as_ref()) {
                 let port = format!("port '{}'", entry.name.as_deref().unwrap_or_default());
-                seen.insert(("interface", entry.netns.clone().unwrap_or_default(), tap.clone()), port);
+                seen.insert(("interface", entry.netns.clone().unwrap_or_default(), interface.clone()), port);
             }
         }
         for (entry, place) in segments {
@@ -448,8 +448,10 @@ impl<'t> Checker<'t> {
                 self.check_socket(place, key, path);
             }
         }
-        if let Some(name) = &entry.tap {
-            self.check_interface(place, "tap", name);
+        for (key, name) in [("tap", &entry.tap), ("af-packet", &entry.af_packet)] {
+            if let Some(name) = name {
+                self.check_interface(place, key, name);
+            }
         }
         if let Some(domain) = &entry.xen {
             self.check_domain(place, domain);
@@ -463,8 +465,8 @@ impl<'t> Checker<'t> {
         if entry.checksums != Checksums::Keep && !place.has("stream") {
             self.note(place, "checksums", "checksums applies to stream ports only: remove it");
         }
-        if entry.netns.is_some() && !place.has("tap") {
-            self.note(place, "netns", "netns applies to tap ports only: remove it");
+        if entry.netns.is_some() && !place.has("tap") && !place.has("af-packet") {
+            self.note(place, "netns", "netns applies to tap and af-packet ports only: remove it");
         }
         self.check_namespace(place, entry.netns.as_deref());
         self.check_access(place, "access", &entry.access);

@@ -17,7 +17,7 @@ pub enum Claim<'p> {
     /// A Unix socket.
     Socket(SocketPath<'p>),
     /// A network interface, and the namespace that it is in.
-    Tap(&'p str, &'p str),
+    Interface(&'p str, &'p str),
     /// A Xen domain's network interface.
     Vif(&'p str, u16),
     /// A MAC address, and the segment on which it belongs to the port.
@@ -106,7 +106,7 @@ impl fmt::Display for Claim<'_> {
         match self {
             Self::Name(name) => write!(f, "port name {name}"),
             Self::Socket(path) => write!(f, "socket {}", path.stated.display()),
-            Self::Tap(name, netns) => write!(f, "tap {name} in namespace '{netns}'"),
+            Self::Interface(name, netns) => write!(f, "interface {name} in namespace '{netns}'"),
             Self::Vif(domain, vif) => write!(f, "interface {vif} of domain {domain}"),
             Self::Address(mac, segment) => write!(f, "address {mac} on segment {segment}"),
             Self::Ip(ip, segment) => write!(f, "address {ip} on segment {segment}"),
@@ -118,13 +118,15 @@ impl PortEntry {
     /// The port's claims, as far as they can be parsed, each with its key; relative paths lie in `folder`.
     pub(super) fn claims(&self, folder: &Path, places: &mut Places) -> Vec<(&'static str, Claim<'_>)> {
         let name = self.name.as_deref().filter(|name| !name.is_empty()).map(|name| ("name", Claim::Name(name)));
-        let tap = self.tap.as_deref().map(|tap| ("tap", Claim::Tap(tap, self.netns.as_deref().unwrap_or_default())));
+        let interfaces = [("tap", &self.tap), ("af-packet", &self.af_packet)];
+        let netns = self.netns.as_deref().unwrap_or_default();
+        let interfaces = interfaces.into_iter().filter_map(|(key, name)| Some((key, Claim::Interface(name.as_deref()?, netns))));
         let vif = self.xen.as_deref().map(|domain| ("xen", Claim::Vif(domain, self.vif)));
         let mac = self.mac.as_deref().and_then(|mac| mac.parse().ok()).map(|mac| ("mac", Claim::Address(mac, &self.segment)));
         let sockets = [("vhost-user", &self.vhost_user), ("stream", &self.stream)];
         let sockets = sockets.into_iter().filter_map(|(key, path)| Some((key, places.socket(folder, path.as_deref()?))));
         let ips = self.addresses.iter().map(|&ip| ("addresses", Claim::Ip(ip, &self.segment)));
-        [name, tap, vif, mac].into_iter().flatten().chain(ips).chain(sockets).collect()
+        [name, vif, mac].into_iter().flatten().chain(interfaces).chain(ips).chain(sockets).collect()
     }
 }
 
@@ -135,7 +137,8 @@ impl PortConfig {
         let of_kind = match &self.kind {
             PortKind::VhostUser { path, .. } => Some(("vhost-user", socket(path))),
             PortKind::Stream { path, .. } => Some(("stream", socket(path))),
-            PortKind::Tap { name, netns } => Some(("tap", Claim::Tap(name, netns.as_deref().unwrap_or_default()))),
+            PortKind::Tap { name, netns } => Some(("tap", Claim::Interface(name, netns.as_deref().unwrap_or_default()))),
+            PortKind::AfPacket { name, netns } => Some(("af-packet", Claim::Interface(name, netns.as_deref().unwrap_or_default()))),
             PortKind::Xen { domain, vif } => Some(("xen", Claim::Vif(domain, *vif))),
             PortKind::Passt(_) | PortKind::Null | PortKind::Loopback => None,
         };

@@ -30,7 +30,7 @@ pub fn can_change(kind: &PortKind, key: &str) -> bool {
         PortKind::Passt(_) => &["mtu"],
         PortKind::Loopback => &["mac"],
         PortKind::Xen { .. } => &["mac", "mtu"],
-        PortKind::VhostUser { .. } | PortKind::Stream { .. } | PortKind::Null => &[],
+        PortKind::VhostUser { .. } | PortKind::AfPacket { .. } | PortKind::Stream { .. } | PortKind::Null => &[],
     };
     CHANGEABLE.contains(&key) && !fixed.contains(&key)
 }

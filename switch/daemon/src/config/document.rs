@@ -191,7 +191,7 @@ impl Default for SegmentEntry {
     }
 }
 
-/// A port, of one kind: `vhost-user`, `tap`, `xen`, `stream`, `passt`, `null` or `loopback`.
+/// A port, of one kind: `vhost-user`, `tap`, `af-packet`, `xen`, `stream`, `passt`, `null` or `loopback`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PortEntry {
@@ -208,7 +208,10 @@ pub struct PortEntry {
     pub second: Second,
     /// Name of a TAP device, which is created if it does not exist.
     pub tap: Option<String>,
-    /// Network namespace of the TAP device.
+    /// Name of an existing Ethernet interface, as one end of a container's veth pair: memlane sends and receives its frames by a packet
+    /// socket (AF_PACKET), with all offloads. The port waits while the interface is missing. Needs CAP_NET_RAW.
+    pub af_packet: Option<String>,
+    /// Network namespace of the TAP device, or of the interface of `af-packet`.
     pub netns: Option<String>,
     /// Xen domain of the guest, by name or number. memlane serves one of its network interfaces in place of the kernel's
     /// xen-netback.
@@ -300,7 +303,7 @@ pub enum PasstEntry {
 
 impl PortEntry {
     /// Keys that determine the kind of a port.
-    pub const KINDS: [&str; 7] = ["vhost-user", "tap", "xen", "stream", "passt", "null", "loopback"];
+    pub const KINDS: [&str; 8] = ["vhost-user", "tap", "af-packet", "xen", "stream", "passt", "null", "loopback"];
 
     /// Keys of [`Self::KINDS`] that the port has; a valid one has one.
     pub fn kinds(&self) -> Vec<&'static str> {
@@ -308,6 +311,7 @@ impl PortEntry {
         let there = [
             self.vhost_user.is_some(),
             self.tap.is_some(),
+            self.af_packet.is_some(),
             self.xen.is_some(),
             self.stream.is_some(),
             passt,
@@ -374,6 +378,7 @@ impl Default for PortEntry {
             access: Access::default(),
             connect: false,
             tap: None,
+            af_packet: None,
             netns: None,
             xen: None,
             vif: 0,

@@ -181,6 +181,7 @@ impl From<&PortConfig> for PortEntry {
             PortKind::VhostUser { path, .. } => entry.vhost_user = Some(path.clone()),
             PortKind::Stream { path, checksums, .. } => (entry.stream, entry.checksums) = (Some(path.clone()), *checksums),
             PortKind::Tap { name, netns } => (entry.tap, entry.netns) = (Some(name.clone()), netns.clone()),
+            PortKind::AfPacket { name, netns } => (entry.af_packet, entry.netns) = (Some(name.clone()), netns.clone()),
             PortKind::Xen { domain, vif } => (entry.xen, entry.vif) = (Some(domain.clone()), *vif),
             PortKind::Passt(arguments) if arguments.is_empty() => entry.passt = Some(PasstEntry::Plain(true)),
             PortKind::Passt(arguments) => entry.passt = Some(PasstEntry::With(arguments.clone())),

@@ -29,6 +29,8 @@ impl Later {
 pub enum LaterKind {
     /// TAP ports and uplinks.
     Tap,
+    /// Ports at interfaces by AF_PACKET, as those of containers.
+    AfPacket,
     /// passt ports, with which there is no sandbox at all: passt makes its own.
     Passt,
     /// Xen ports.

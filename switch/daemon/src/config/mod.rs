@@ -114,6 +114,13 @@ pub enum PortKind {
         /// Network namespace, by its name under `/run/netns`.
         netns: Option<String>,
     },
+    /// An interface of the kernel, by a packet socket.
+    AfPacket {
+        /// Interface name.
+        name: String,
+        /// Network namespace, by its name under `/run/netns`.
+        netns: Option<String>,
+    },
     /// A network interface of a guest under Xen.
     Xen {
         /// Name or number of the domain.
@@ -150,6 +157,9 @@ impl PortKind {
         if let Some(name) = &entry.tap {
             return Self::Tap { name: name.clone(), netns: entry.netns.clone() };
         }
+        if let Some(name) = &entry.af_packet {
+            return Self::AfPacket { name: name.clone(), netns: entry.netns.clone() };
+        }
         if let Some(domain) = &entry.xen {
             return Self::Xen { domain: domain.clone(), vif: entry.vif };
         }
@@ -166,6 +176,7 @@ impl PortKind {
         match self {
             Self::VhostUser { .. } => "vhost-user",
             Self::Tap { .. } => "tap",
+            Self::AfPacket { .. } => "af-packet",
             Self::Xen { .. } => "xen",
             Self::Stream { .. } => "stream",
             Self::Passt(_) => "passt",
@@ -189,7 +200,7 @@ impl PortKind {
         match self {
             // Its socket, and the bells of its thread: to end, and to stand still for a takeover.
             Self::VhostUser { .. } => 3,
-            Self::Tap { .. } => 9,
+            Self::Tap { .. } | Self::AfPacket { .. } => 9,
             Self::Stream { .. } | Self::Passt(_) => 4,
             // Event channels of a few queues.
             Self::Xen { .. } => 8,
@@ -202,7 +213,7 @@ impl PortKind {
     pub fn place(&self) -> String {
         match self {
             Self::VhostUser { path, .. } | Self::Stream { path, .. } => path.display().to_string(),
-            Self::Tap { name, .. } => name.clone(),
+            Self::Tap { name, .. } | Self::AfPacket { name, .. } => name.clone(),
             Self::Xen { domain, vif } => format!("{domain}/{vif}"),
             Self::Passt(arguments) => arguments.join(" "),
             Self::Null | Self::Loopback => String::new(),

@@ -77,7 +77,7 @@ impl Subject<'_> {
                 causes.push(Cause::new(CauseKind::NothingTransmitted, "its guest has transmitted nothing yet", remedy));
             }
         }
-        causes.extend(self.tap_down());
+        causes.extend(self.interface_down());
         causes.extend(self.mtu());
         causes.extend(self.vlan());
         causes.extend(self.loops());
@@ -106,6 +106,8 @@ impl Subject<'_> {
         }
         let front_end = report.front_end.as_ref().map_or_else(|| "a front end".to_owned(), ToString::to_string);
         match self.port.state() {
+            // The advice of its back end tells about an interface that is missing.
+            crate::port::PortState::Waiting if matches!(self.entry.kind, PortKind::Tap { .. } | PortKind::AfPacket { .. }) => {}
             crate::port::PortState::Waiting => causes.push(self.waiting()),
             crate::port::PortState::Speaking => causes.push(Cause::new(
                 CauseKind::NotStarted,
@@ -153,12 +155,16 @@ impl Subject<'_> {
         })
     }
 
-    /// The kernel takes no frames for a TAP device that is down.
-    fn tap_down(&self) -> Option<Cause> {
-        let PortKind::Tap { name, .. } = &self.entry.kind else { return None };
+    /// The kernel takes no frames for an interface that is down.
+    fn interface_down(&self) -> Option<Cause> {
+        let (kind, name) = match &self.entry.kind {
+            PortKind::Tap { name, .. } => ("TAP device", name),
+            PortKind::AfPacket { name, .. } => ("interface", name),
+            _ => return None,
+        };
         let is_running = self.report.state == "running";
         let lost = self.report.totals.drops.get(DropReason::ReceiverAbsent.name()).filter(|_| is_running)?;
-        let text = format!("its TAP device {name} was down when {lost} frames for it came");
+        let text = format!("its {kind} {name} was down when {lost} frames for it came");
         Some(Cause::new(CauseKind::InterfaceDown, text, format!("Set it up: ip link set {name} up")))
     }
 

@@ -91,7 +91,9 @@ const PORT_COUNTERS: [PortCounter; 8] = [
     ("memlane_port_bad_receive_chains", "Receive chains of the guest that violated the virtio specification.", |port| {
         port.totals.bad_receive_chains
     }),
-    ("memlane_port_sessions", "Front ends that have been connected so far; for a TAP, its device.", |port| port.sessions),
+    ("memlane_port_sessions", "Front ends that have been connected so far; for a TAP or AF_PACKET port, its interface.", |port| {
+        port.sessions
+    }),
     ("memlane_port_quarantines", "Quarantines of the port, because its guest or front end violated the protocol.", |port| {
         port.quarantines
     }),

@@ -300,7 +300,10 @@ impl PortReport {
         let state = status.state();
         let (front_end, turned_away) = status.front_end();
         let own = |offered: bool| offered.then(|| default_address(&config.name, &port.name));
-        let address = port.settings.mac.or_else(|| own(!matches!(port.kind, PortKind::Tap { .. } | PortKind::Null)));
+        let address = port
+            .settings
+            .mac
+            .or_else(|| own(!matches!(port.kind, PortKind::Tap { .. } | PortKind::AfPacket { .. } | PortKind::Null)));
         Some(Self {
             name: port.name.clone(),
             number: status.id.0,

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use memlane_backends::interface::Origin;
+use memlane_backends::interface::af_packet::{PacketSettings, PacketSocket};
+use memlane_backends::interface::tap::{self, TapSettings};
 use memlane_backends::stream;
 use memlane_backends::takeover::{FilesToSend, ReceivedFiles};
-use memlane_backends::tap::{Tap, TapSettings};
 use memlane_backends::vhost_user::saved::{Gate, Progress, RestoredSession, SavedSession};
 use memlane_backends::vhost_user::socket::Listener;
 use memlane_backends::vhost_user::{self, Endpoint};
@@ -67,7 +69,7 @@ impl Daemon {
                 Some(listener) => Some(saved_listener(listener, &mut files)?),
                 None => None,
             };
-            let tap = server.tap()?.map(|tap| files.add(tap));
+            let tap = server.interface()?.map(|tap| files.add(tap));
             let (entry, connection) = (config.stated(), session.connection);
             ports.push(SavedPort { entry, files: files.count(), listener, connection, tap });
             all.extend(files.into_files());
@@ -231,11 +233,18 @@ fn restored_meeting(
                 let tap = files.take(tap).ok_or_else(missing)?;
                 let mtu = daemon.offer(config).mtu;
                 let settings = TapSettings { name: name.clone(), netns: netns.clone(), mac: config.settings.mac, mtu };
-                let tap = Tap::taken_over(name, tap).map_err(|cause| StartError::Tap { port: config.name.clone(), cause })?;
-                Meeting::Tap(tap, settings)
+                let tap = tap::taken_over(name, tap).map_err(|cause| StartError::Interface { port: config.name.clone(), cause })?;
+                Meeting::Interface(Origin::Tap(settings), Some(tap))
             }
             None => daemon.tap(config)?,
         },
+        PortKind::AfPacket { name, netns } => {
+            let socket = saved.tap.and_then(|number| files.take(number)).ok_or_else(missing)?;
+            let settings = PacketSettings { name: name.clone(), netns: netns.clone() };
+            let socket = PacketSocket::taken_over(&settings, socket);
+            let socket = socket.map_err(|cause| StartError::Interface { port: config.name.clone(), cause })?;
+            Meeting::Interface(Origin::Packet(socket), None)
+        }
         PortKind::Xen { .. } | PortKind::Passt(_) => return Err(missing()),
         PortKind::VhostUser { connect: true, .. }
         | PortKind::Stream { connect: true, .. }

@@ -172,7 +172,7 @@ const OLDER: &[libc::c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[libc::c_long] = &[];
 
-/// Batches of TAP reads and writes, and their network namespaces.
+/// Batches of TAP reads and writes, and the network namespaces of interfaces.
 const DEVICES: &[libc::c_long] =
     &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register, libc::SYS_setns];
 
@@ -207,12 +207,15 @@ pub(super) fn hide(calls: &[libc::c_long]) -> io::Result<()> {
 }
 
 fn allowed(kinds: Kinds) -> Result<BpfProgram, seccompiler::BackendError> {
-    let devices: &[libc::c_long] = if kinds.tap { DEVICES } else { &[] };
+    let devices: &[libc::c_long] = if kinds.tap || kinds.packet { DEVICES } else { &[] };
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         [PLAIN, OLDER, MISSING, devices].concat().into_iter().map(|call| (call, Vec::new())).collect();
     let mut families = vec![libc::AF_UNIX];
     if kinds.tap {
         families.extend([libc::AF_NETLINK, libc::AF_INET, libc::AF_INET6]);
+    }
+    if kinds.packet {
+        families.extend([libc::AF_NETLINK, libc::AF_PACKET]);
     }
     let is_family = |family: &libc::c_int| rule([(0, Length::Dword, Is::Eq, *family as u64)]);
     rules.insert(libc::SYS_socket, families.iter().map(is_family).collect::<Result<_, _>>()?);

@@ -52,6 +52,8 @@ pub(super) fn confine(needs: &Needs) -> Result<RulesetStatus, RulesetError> {
     let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
     if needs.kinds.tap {
         rules = beneath(rules, Path::new("/dev/net/tun"), device)?;
+    }
+    if needs.kinds.tap || needs.kinds.packet {
         rules = beneath(rules, Path::new("/run/netns"), read)?;
     }
     if needs.kinds.xen {

@@ -33,6 +33,8 @@ use crate::folder;
 struct Kinds {
     /// TAP ports and uplinks.
     tap: bool,
+    /// `af-packet` ports.
+    packet: bool,
     /// Those of a named network namespace.
     netns: bool,
     passt: bool,
@@ -43,6 +45,7 @@ impl Kinds {
     fn add(&mut self, kind: &PortKind) {
         match kind {
             PortKind::Tap { netns, .. } => (self.tap, self.netns) = (true, self.netns || netns.is_some()),
+            PortKind::AfPacket { netns, .. } => (self.packet, self.netns) = (true, self.netns || netns.is_some()),
             PortKind::Passt(_) => self.passt = true,
             PortKind::Xen { .. } => self.xen = true,
             PortKind::VhostUser { .. } | PortKind::Stream { .. } | PortKind::Null | PortKind::Loopback => {}
@@ -88,7 +91,9 @@ impl Needs {
         // Without a file, the ports of a network come later.
         let later = files.network.is_none() || config.later.kinds.contains(&LaterKind::Tap);
         needs.kinds.tap |= later || !config.uplinks.is_empty();
-        needs.kinds.netns |= later || config.uplinks.iter().any(|uplink| uplink.netns.is_some());
+        let packet = files.network.is_none() || config.later.kinds.contains(&LaterKind::AfPacket);
+        needs.kinds.packet |= packet;
+        needs.kinds.netns |= later || packet || config.uplinks.iter().any(|uplink| uplink.netns.is_some());
         needs.kinds.passt |= config.later.kinds.contains(&LaterKind::Passt);
         needs.kinds.xen |= config.xen_vifs || config.later.kinds.contains(&LaterKind::Xen);
         needs.sockets.extend(config.later.folders.iter().cloned());

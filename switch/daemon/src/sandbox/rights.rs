@@ -16,7 +16,9 @@ pub(super) fn drop_others(kinds: Kinds) -> Result<(), CapsError> {
     let mut kept = vec![Capability::CAP_CHOWN, Capability::CAP_DAC_OVERRIDE, Capability::CAP_FOWNER, Capability::CAP_SYS_RESOURCE];
     // For the lease that tells whether a program is writing the network's file.
     kept.push(Capability::CAP_LEASE);
-    kept.extend(kinds.tap.then_some(Capability::CAP_NET_ADMIN));
+    // For a packet socket, its receive buffer needs the right that devices do.
+    kept.extend((kinds.tap || kinds.packet).then_some(Capability::CAP_NET_ADMIN));
+    kept.extend(kinds.packet.then_some(Capability::CAP_NET_RAW));
     // For setns(2) into a network namespace.
     kept.extend(kinds.netns.then_some(Capability::CAP_SYS_ADMIN));
     let kept: CapsHashSet = kept.into_iter().collect();

@@ -42,7 +42,7 @@ use crate::port::{Offer, Port};
 use crate::stats::PortTotals;
 use devices::Devices;
 use fdb_sync::FdbSync;
-use memlane_backends::tap::Tap;
+use memlane_backends::interface::{Interface, tap};
 
 /// Why a segment's uplink cannot be set up.
 #[derive(Debug, Error)]
@@ -134,7 +134,7 @@ impl Uplink {
         let own = Account::with_floor(&network.shared().descriptors.budget, OF_UPLINK).take(OF_UPLINK);
         let own = own.ok_or_else(|| failed(format!("no file descriptors are left for its uplink. {}", descriptors::REMEDY)))?;
         let mut devices = Devices::make(config, name).map_err(failed)?;
-        let tap = Tap::attach(&config.tap, config.netns.as_deref()).map_err(|error| failed(error.to_string()))?;
+        let tap = tap::attach(&config.tap, config.netns.as_deref()).map_err(|error| failed(error.to_string()))?;
         let may_tell = devices.take_tap().map_err(failed)?;
         let port = add_port(network, config, devices.mtu, members).map_err(|error| failed(error.to_string()))?;
         port.segment.set_uplink(Some(port.id));
@@ -151,7 +151,7 @@ impl Uplink {
         network: &Arc<Network>,
         config: &UplinkConfig,
         (mut devices, own): (Devices, Permit),
-        tap: Tap,
+        tap: Interface,
         port: &Arc<Port>,
         may_tell: bool,
     ) -> Result<Self, String> {

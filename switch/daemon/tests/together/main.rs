@@ -21,6 +21,7 @@ mod reference;
 mod virtio_queue_device;
 
 mod addresses;
+mod af_packet;
 mod agrees_with_model;
 mod busy_ports;
 mod captures;

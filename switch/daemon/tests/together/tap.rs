@@ -16,14 +16,14 @@ use memlane_rig::frames::{GsoKind, Host, NetHeader, Packet, check};
 use memlane_rig::frontend::features;
 use memlane_rig::guest::{Layout, ToyGuest};
 
-const GUEST: u16 = 2;
-const KERNEL: u16 = 1;
+pub const GUEST: u16 = 2;
+pub const KERNEL: u16 = 1;
 
 /// A network of a guest and the kernel; the kernel is host 1, the guest host 2.
-struct Bed {
-    daemon: Daemon,
-    guest: ToyGuest,
-    socket: UdpSocket,
+pub struct Bed {
+    pub daemon: Daemon,
+    pub guest: ToyGuest,
+    pub socket: UdpSocket,
     _folder: tempfile::TempDir,
 }
 
@@ -34,12 +34,17 @@ impl Bed {
 
     /// With these `settings` above the ports.
     fn with(wanted: features::Features, settings: &str) -> Self {
+        Self::start(wanted, settings, "tap = \"memlane\"")
+    }
+
+    /// The kernel's interface `memlane` is behind a port of this kind.
+    pub fn start(wanted: features::Features, settings: &str, kind: &str) -> Self {
         // The kernel announces itself over IPv6 whenever it likes; here it shall be silent.
         std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").expect("a kernel with IPv6, and /proc to write to");
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("guest.sock");
         let text = format!(
-            "{settings}\n[[port]]\nname = \"guest\"\nvhost-user = \"{}\"\n[[port]]\nname = \"kernel\"\ntap = \"memlane\"\nmac = \"02:00:00:00:00:01\"\n",
+            "{settings}\n[[port]]\nname = \"guest\"\nvhost-user = \"{}\"\n[[port]]\nname = \"kernel\"\n{kind}\nmac = \"02:00:00:00:00:01\"\n",
             socket.display()
         );
         let daemon = Daemon::start(&Config::parse(&text, "test").unwrap()).unwrap();
@@ -53,7 +58,7 @@ impl Bed {
     }
 
     /// The kernel receives the guest's frame as datagrams of these lengths.
-    fn guest_speaks(&mut self, header: &NetHeader, frame: &[u8], payload: &[u8], lengths: &[usize]) {
+    pub fn guest_speaks(&mut self, header: &NetHeader, frame: &[u8], payload: &[u8], lengths: &[usize]) {
         self.guest.send_with(header, &Layout::single(), frame).unwrap();
         let mut heard = Vec::new();
         for &length in lengths {
@@ -66,7 +71,7 @@ impl Bed {
     }
 
     /// The payload of the next frame of the kernel's, after a look at its lengths and checksums.
-    fn guest_hears(&mut self) -> (NetHeader, Vec<u8>) {
+    pub fn guest_hears(&mut self) -> (NetHeader, Vec<u8>) {
         loop {
             let frame = self.guest.receive(TIMEOUT).unwrap();
             // Group membership and the like may be in between.
@@ -78,17 +83,17 @@ impl Bed {
     }
 }
 
-fn ip(arguments: &str) {
+pub fn ip(arguments: &str) {
     let output = Command::new("ip").args(arguments.split(' ')).output().expect("`ip` of iproute2 can be started");
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn payload(length: usize) -> Vec<u8> {
+pub fn payload(length: usize) -> Vec<u8> {
     (0..length).map(|n| (n * 13) as u8).collect()
 }
 
 /// Has the kernel cut the data that `socket` sends into datagrams of `size` bytes (udp(7), UDP_SEGMENT), or leave it to the device.
-fn segment(socket: &UdpSocket, size: libc::c_int) {
+pub fn segment(socket: &UdpSocket, size: libc::c_int) {
     const SOL_UDP: libc::c_int = 17;
     const UDP_SEGMENT: libc::c_int = 103;
     // SAFETY: the value outlives the call and has the length that is told.
@@ -204,7 +209,7 @@ fn a_device_that_is_down_is_an_absent_receiver() {
 }
 
 /// The operator's advice on the kernel's port.
-fn advice(bed: &Bed) -> String {
+pub fn advice(bed: &Bed) -> String {
     bed.daemon.network().find("kernel").unwrap().advice().unwrap_or_default()
 }
 

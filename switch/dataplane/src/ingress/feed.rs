@@ -4,8 +4,9 @@
 use crate::in_flight::InFlight;
 use crate::notification::Missed;
 use crate::packet::Packet;
-use crate::port::end::TransmitEnd;
+use crate::port::end::{NOTHING_LOST, TransmitEnd};
 use crate::ring::{OpenOutcome, Ring, RingFault, TransmitQueue};
+use crate::stats::DropReason;
 
 /// Transmit queue of a guest, or the end of another kind of port. See [`TransmitQueue`] for the contract of the methods.
 #[derive(Debug)]
@@ -50,6 +51,14 @@ impl Feed {
         match self {
             Self::Ring(transmit) => transmit.take_walked(),
             Self::Other(..) => 0,
+        }
+    }
+
+    /// Frames that were lost before they could be opened, since this was last asked.
+    pub(crate) fn take_lost(&mut self) -> [(DropReason, u32); 2] {
+        match self {
+            Self::Ring(_) => NOTHING_LOST,
+            Self::Other(end, _) => end.take_lost(),
         }
     }
 

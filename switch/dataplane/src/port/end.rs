@@ -95,6 +95,9 @@ pub trait Backend {
     fn into_ends(self, pool: &Arc<Pool>) -> io::Result<Ends>;
 }
 
+/// No frames were lost: an answer of [`TransmitEnd::take_lost`].
+pub const NOTHING_LOST: [(DropReason, u32); 2] = [(DropReason::SocketFull, 0); 2];
+
 /// The transmit side: frames enter the switch. A frame stays in place from [`Self::open`] until [`Self::release`]. The worker counts
 /// its holders ([`InFlight`](crate::in_flight::InFlight)), or leaves it for a later attempt ([`Self::backpressure`]).
 pub trait TransmitEnd: Debug + Send {
@@ -135,6 +138,11 @@ pub trait TransmitEnd: Debug + Send {
 
     /// Publishes completions to the sender. Receivers have all placed frames by then.
     fn publish(&mut self) {}
+
+    /// Frames of the other side that were lost before they could be opened, since this was last asked, and the reasons.
+    fn take_lost(&mut self) -> [(DropReason, u32); 2] {
+        NOTHING_LOST
+    }
 }
 
 /// The receive side: frames leave the switch.

@@ -85,8 +85,9 @@ impl Turn<'_> {
         if waiting == 0 {
             return Ok(0);
         }
-        if let Some(ring) = self.source.feed.ring() {
-            ring.disarm();
+        match self.source.feed.ring() {
+            Some(ring) => ring.disarm(),
+            None => self.count_lost(),
         }
         if !self.source.enabled {
             return self.discard(waiting);
@@ -100,6 +101,14 @@ impl Turn<'_> {
         counters.transmit_frames.add(batch.frames);
         counters.transmit_bytes.add(batch.bytes);
         Ok(batch.taken.into())
+    }
+
+    /// Counts frames that were lost on the way from a port without rings.
+    #[cold]
+    fn count_lost(&mut self) {
+        for (reason, count) in self.source.feed.take_lost() {
+            self.counters(self.source.port()).drop_frames(reason, count);
+        }
     }
 
     /// Takes up to `waiting` frames from the ring: by the fast path as far as it goes, then one by one, and so on.

@@ -23,7 +23,7 @@ pub enum CauseKind {
     Alone,
     /// The front end has disabled its queues.
     QueuesDisabled,
-    /// The driver has never posted a receive buffer, or the TAP device is down.
+    /// The driver has never posted a receive buffer, or the interface of the port is down.
     InterfaceDown,
     /// The driver posts no receive buffers any more.
     NoReceiveBuffers,

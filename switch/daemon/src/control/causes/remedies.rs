@@ -64,7 +64,11 @@ pub fn remedy(reason: DropReason) -> &'static str {
         R::BadReceiveChains => "The guest's driver posts invalid receive buffers: update it",
         R::LinkLoss => "As link emulation is configured; memlane set --link none ends it",
         R::LinkFull => "Raise the queue of the link, or memory-mib",
-        R::TapRefused => "See that the TAP device is up and takes frames of this length: ip link set DEVICE up mtu 1500",
+        R::TapRefused => "See that the interface is up and takes frames of this length: ip link set DEVICE up mtu 1500",
+        R::SocketFull => {
+            "The port sends faster than the switch forwards: limit it by the key transmit, or see which receiver is slow; without CAP_NET_ADMIN, \
+             raise net.core.rmem_max"
+        }
         R::GrantRefused => "See that both domains of Xen run: a page of one could not be reached",
     }
 }

@@ -1,18 +1,19 @@
-//! The transmit end (TX) of a TAP port: reads frames into packet buffers, many in one batch.
+//! The transmit end (TX) of an interface: reads frames into packet buffers, many in one batch.
 
 use std::array;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
+use super::Interface;
 use super::batch::{Batch, MOST};
-use super::device::Tap;
 use crate::pool::Room;
+use crate::stats::DropReason;
 use crate::store::{Reader, Store};
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct TapReader {
-    tap: Arc<Tap>,
+pub(super) struct InterfaceReader {
+    interface: Arc<Interface>,
     /// Frames to read in the next batch: an estimate of how many are queued.
     burst: usize,
     batch: Batch,
@@ -20,9 +21,10 @@ pub(super) struct TapReader {
     taken: Vec<(u16, Room)>,
 }
 
-impl TapReader {
-    pub(super) fn new(tap: Arc<Tap>) -> Self {
-        Self { tap, burst: 1, batch: Batch::new(), taken: Vec::with_capacity(MOST) }
+impl InterfaceReader {
+    pub(super) fn new(interface: Arc<Interface>) -> Self {
+        let batch = Batch::new(interface.kind);
+        Self { interface, burst: 1, batch, taken: Vec::with_capacity(MOST) }
     }
 
     /// Reads up to `count` frames, for which there are buffers, and adapts the size of the next batch to how many there were. True if
@@ -33,7 +35,7 @@ impl TapReader {
         let mut rooms = self.taken.iter_mut();
         let mut rooms: [IoSliceMut<'_>; MOST] =
             array::from_fn(|_| IoSliceMut::new(rooms.next().map_or(&mut [], |(_, room)| &mut *room.bytes)));
-        let results = self.batch.read(&self.tap.file, &mut rooms[..count]);
+        let results = self.batch.read(&self.interface.file, &mut rooms[..count]);
         let before = store.filled();
         for ((index, room), &result) in self.taken.drain(..).zip(results) {
             store.bring_back(index, room);
@@ -45,12 +47,13 @@ impl TapReader {
         }
         let filled = store.filled() - before;
         self.burst = if filled == count { (2 * count).clamp(1, MOST) } else { (filled + 1).next_power_of_two() };
-        // After an error other than EAGAIN, the next frame's wake-up leads to another read.
-        filled < count
+        // After an error other than EAGAIN, the next frame's wake-up leads to another read; but a frame that the kernel refused to hand
+        // over is no end of them.
+        filled < count && !self.batch.passed_over()
     }
 }
 
-impl Reader for TapReader {
+impl Reader for InterfaceReader {
     const HEADED: bool = true;
 
     fn read(&mut self, store: &mut Store, most: usize, drained: bool) -> bool {
@@ -60,6 +63,10 @@ impl Reader for TapReader {
         let count = store.make_room(self.burst.min(most));
         self.read_many(store, count)
     }
+
+    fn take_lost(&mut self) -> [(DropReason, u32); 2] {
+        self.batch.take_lost()
+    }
 }
 
 #[cfg(test)]
@@ -68,6 +75,7 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixDatagram;
 
+    use super::super::Kind;
     use super::*;
     use crate::budget::Budget;
     use crate::frame::NetHeader;
@@ -86,8 +94,8 @@ mod tests {
         ours.set_nonblocking(true).unwrap();
         let budget = Budget::new(16 << 20);
         let pool = Arc::new(Pool::new(Arc::clone(&budget), 0));
-        let tap = Arc::new(Tap { file: File::from(OwnedFd::from(ours)), offloads: Offloads::ALL });
-        let mut transmit = Buffered::new(TapReader::new(tap), pool);
+        let interface = Interface { file: File::from(OwnedFd::from(ours)), offloads: Offloads::ALL, kind: Kind::Tap };
+        let mut transmit = Buffered::new(InterfaceReader::new(Arc::new(interface)), pool);
         let (mut packet, mut kept) = (Packet::default(), Vec::new());
         for round in 0..3_u8 {
             // A socket holds few datagrams (net.unix.max_dgram_qlen).

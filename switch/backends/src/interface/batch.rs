@@ -1,5 +1,5 @@
-//! Batches of reads or writes of one file: one io_uring system call for all where the kernel allows it, else a readv(2) or
-//! writev(2) each.
+//! Batches of reads or writes of one interface. A TAP: one io_uring system call for all where the kernel allows it, else a readv(2)
+//! or writev(2) each. A packet socket: one recvmmsg(2) or sendmmsg(2), see [`messages`](super::messages).
 
 #![expect(unsafe_code, reason = "the kernel is told where bytes lie")]
 
@@ -10,8 +10,12 @@ use std::ptr;
 
 use io_uring::{IoUring, opcode, types};
 
+use super::Kind;
+use super::messages::Messages;
 use crate::frame::{LONGEST_HEADERS, NetHeader, START};
 use crate::memory::Iovec;
+use crate::port::end::NOTHING_LOST;
+use crate::stats::DropReason;
 
 /// Operations of one batch.
 pub(super) const MOST: usize = 64;
@@ -29,9 +33,9 @@ const HEADS: usize = MOST * HEAD + LONGEST_HEAD;
 
 /// The iovec array of one operation.
 #[derive(Clone, Copy, Debug)]
-struct Vectors {
-    first: *const libc::iovec,
-    count: u32,
+pub(super) struct Vectors {
+    pub first: *const libc::iovec,
+    pub count: u32,
 }
 
 /// Direction of an operation.
@@ -44,12 +48,14 @@ enum Way {
 /// See the module.
 pub(super) struct Batch {
     uring: Option<IoUring>,
+    /// Of a packet socket.
+    messages: Option<Box<Messages>>,
     results: Vec<i32>,
 }
 
 impl std::fmt::Debug for Batch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Batch").field("uring", &self.uring.is_some()).finish_non_exhaustive()
+        f.debug_struct("Batch").field("uring", &self.uring.is_some()).field("messages", &self.messages).finish_non_exhaustive()
     }
 }
 
@@ -117,14 +123,32 @@ impl Gathered {
 }
 
 impl Batch {
-    /// Sets io_uring up. Where it is forbidden or unknown, batches are slower and otherwise the same.
-    pub(super) fn new() -> Self {
-        Self { uring: IoUring::new(MOST as u32).ok(), results: Vec::with_capacity(MOST) }
+    /// For a descriptor of this kind. Where io_uring is forbidden or unknown, batches of a TAP are slower and otherwise the same.
+    pub(super) fn new(kind: Kind) -> Self {
+        let results = Vec::with_capacity(MOST);
+        match kind {
+            Kind::Tap => Self { uring: IoUring::new(MOST as u32).ok(), messages: None, results },
+            Kind::Packet { header } => Self { uring: None, messages: Some(Box::new(Messages::new(header))), results },
+        }
+    }
+
+    /// True if the last read ended at a frame that the kernel cannot hand over, and not where there are no more.
+    pub(super) fn passed_over(&self) -> bool {
+        self.messages.as_ref().is_some_and(|messages| messages.passed_over())
+    }
+
+    /// Frames of the other side that were lost before they could be read, since this was last asked, and the reasons.
+    pub(super) fn take_lost(&mut self) -> [(DropReason, u32); 2] {
+        self.messages.as_mut().map_or(NOTHING_LOST, |messages| messages.take_lost())
     }
 
     /// Reads a frame into each of `rooms`, at most [`MOST`], from the non-blocking `file`. Returns the result of each read: its
     /// length in bytes, or a negated error number.
     pub(super) fn read(&mut self, file: &File, rooms: &mut [IoSliceMut<'_>]) -> &[i32] {
+        if let Some(messages) = &mut self.messages {
+            messages.receive(file, rooms, &mut self.results);
+            return &self.results;
+        }
         let count = rooms.len().min(MOST);
         let mut operations = [Vectors { first: ptr::null(), count: 1 }; MOST];
         for (operation, room) in operations[..count].iter_mut().zip(rooms) {
@@ -141,9 +165,14 @@ impl Batch {
         // SAFETY: heads and iovecs have not moved since they were pushed, for the vectors never grow; the owner of buffer
         // segments releases them only after the poll iteration (see `Iovec`). A guest that writes there meanwhile changes only
         // its own frame.
-        let results = unsafe { self.run(file, Way::Write, &gathered.frames) };
+        unsafe {
+            match &mut self.messages {
+                Some(messages) => messages.send(file, &gathered.frames, &mut self.results),
+                None => drop(self.run(file, Way::Write, &gathered.frames)),
+            }
+        }
         gathered.clear();
-        results
+        &self.results
     }
 
     /// Carries out `operations`, at most [`MOST`], on the non-blocking `file`, one after the other. Returns the result of each:
@@ -239,7 +268,7 @@ mod tests {
     fn heads_of_any_length_stay_where_they_are_until_they_are_written() {
         let (ours, theirs) = UnixDatagram::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        let (file, mut batch, mut gathered) = (File::from(OwnedFd::from(ours)), Batch::new(), Gathered::new());
+        let (file, mut batch, mut gathered) = (File::from(OwnedFd::from(ours)), Batch::new(Kind::Tap), Gathered::new());
         for lengths in [&[60; MOST][..], &[HEAD; MOST], &[LONGEST_HEAD; 4], &[60, LONGEST_HEAD, 1, 300, LONGEST_HEAD]] {
             let mut heads = lengths.iter().enumerate().map(|(number, &length)| vec![number as u8; length]).peekable();
             while heads.peek().is_some() {
@@ -270,7 +299,7 @@ mod tests {
         }
         let mut memory = [[0_u8; 16]; 4];
         let mut rooms = memory.each_mut().map(|room| IoSliceMut::new(room));
-        let results = Batch::new().read(&File::from(OwnedFd::from(ours)), &mut rooms).to_vec();
+        let results = Batch::new(Kind::Tap).read(&File::from(OwnedFd::from(ours)), &mut rooms).to_vec();
         assert_eq!(results, [3, 5, -libc::EAGAIN, -libc::EAGAIN]);
         assert_eq!((&memory[0][..3], &memory[1][..5]), (&b"one"[..], &b"three"[..]));
     }

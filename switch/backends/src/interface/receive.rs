@@ -1,12 +1,12 @@
-//! The receive end (RX) of a TAP port: gathers frames during a poll iteration and writes them as one batch when it ends.
+//! The receive end (RX) of an interface: gathers frames during a poll iteration and writes them as one batch when it ends.
 //!
 //! A frame's payload is not copied: it stays in the guest's memory until it is written. Its descriptor chain is completed when
 //! the poll iteration ends, and the worker writes the batch before it publishes the used ring. The headers are copied.
 
 use std::sync::Arc;
 
+use super::Interface;
 use super::batch::{Batch, Gathered};
-use super::device::Tap;
 use crate::frame::NetHeader;
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Plan, plan};
@@ -16,20 +16,24 @@ use crate::port::end::ReceiveEnd;
 use crate::ring::PlaceOutcome;
 use crate::stats::DropReason;
 
+/// Errors while the interface is down, and after it was deleted: of tun (drivers/net/tun.c), and of packet(7).
+const ABSENT: [i32; 5] = [libc::EIO, libc::EBADFD, libc::ENETDOWN, libc::ENXIO, libc::ENODEV];
+
 /// See the module.
 #[derive(Debug)]
-pub(super) struct TapReceive {
-    tap: Arc<Tap>,
+pub(super) struct InterfaceReceive {
+    interface: Arc<Interface>,
     batch: Batch,
     gathered: Gathered,
     refused: u32,
-    /// Frames dropped because the device was down or deleted.
+    /// Frames dropped because the interface was down or deleted.
     absent: u32,
 }
 
-impl TapReceive {
-    pub(super) fn new(tap: Arc<Tap>) -> Self {
-        Self { tap, batch: Batch::new(), gathered: Gathered::new(), refused: 0, absent: 0 }
+impl InterfaceReceive {
+    pub(super) fn new(interface: Arc<Interface>) -> Self {
+        let batch = Batch::new(interface.kind);
+        Self { interface, batch, gathered: Gathered::new(), refused: 0, absent: 0 }
     }
 
     fn place_unsegmented(&mut self, packet: &Packet) -> PlaceOutcome {
@@ -67,22 +71,21 @@ impl TapReceive {
         let own = &own[..own.len().min(length as usize)];
         let after = (from + own.len() as u32).saturating_sub(packet.start().len() as u32);
         let rest = range(packet.rest(), after, length - own.len() as u32);
-        self.gathered.add([&header.bytes(), headers, own], rest)
+        self.gathered.add([&header.bytes()[..self.interface.kind.header()], headers, own], rest)
     }
 
     /// Writes the gathered frames.
     fn flush(&mut self) {
-        let results = self.batch.write(&self.tap.file, &mut self.gathered);
+        let results = self.batch.write(&self.interface.file, &mut self.gathered);
         for &result in results.iter().filter(|&&result| result < 0) {
-            // Errors of tun while its device is down, and after it was deleted (drivers/net/tun.c).
-            *(if [-libc::EIO, -libc::EBADFD].contains(&result) { &mut self.absent } else { &mut self.refused }) += 1;
+            *(if ABSENT.contains(&-result) { &mut self.absent } else { &mut self.refused }) += 1;
         }
     }
 }
 
-impl ReceiveEnd for TapReceive {
+impl ReceiveEnd for InterfaceReceive {
     fn place(&mut self, packet: &mut Packet) -> PlaceOutcome {
-        match plan(packet, &self.tap.offloads) {
+        match plan(packet, &self.interface.offloads) {
             Plan::Segment { partial } => self.place_segments(packet, partial),
             // The kernel always accepts partial checksums.
             Plan::AsIs | Plan::Checksum => self.place_unsegmented(packet),

@@ -1,0 +1,218 @@
+//! Sessions of an interface: each lasts from the moment the interface is opened until another program deletes it.
+//!
+//! Deleting a TAP wakes its reader before reads begin to fail, so the worker may miss it. The session thread hears of it by
+//! netlink notifications (rtnetlink(7)).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use vmm_sys_util::epoll::EventSet;
+
+use super::af_packet::{self, PacketSocket};
+use super::tap::{self, TapSettings};
+use super::{Interface, InterfaceError};
+use crate::netlink::{LINKS, Netlink};
+use crate::network::Network;
+use crate::port::{Port, PortState};
+use crate::session::{Backoff, Session, Watch, Woken};
+
+/// First pause before an interface is opened again.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// Longest pause before a TAP device is created again, and before an interface that another program makes is looked for.
+const LONGEST_PAUSES: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(1));
+/// Interval at which the interface is checked where netlink is not available.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Where a port's interface comes from.
+#[derive(Debug)]
+pub enum Origin {
+    /// A TAP device, which is created.
+    Tap(TapSettings),
+    /// An interface of another program, by a packet socket.
+    Packet(PacketSocket),
+}
+
+impl Origin {
+    fn open(&self) -> Result<Interface, String> {
+        match self {
+            Self::Tap(settings) => tap::open(settings).map_err(|error: InterfaceError| error.to_string()),
+            Self::Packet(socket) => socket.bind().map_err(|error| error.to_string()),
+        }
+    }
+
+    fn is_gone(&self, file: &File) -> bool {
+        match self {
+            Self::Tap(_) => tap::is_gone(file),
+            Self::Packet(_) => af_packet::is_gone(file),
+        }
+    }
+
+    fn netns(&self) -> Option<&str> {
+        match self {
+            Self::Tap(settings) => settings.netns.as_deref(),
+            Self::Packet(socket) => socket.settings.netns.as_deref(),
+        }
+    }
+
+    fn backoff(&self) -> Backoff {
+        let (made, found) = LONGEST_PAUSES;
+        Backoff::new(FIRST_PAUSE, if matches!(self, Self::Tap(_)) { made } else { found })
+    }
+
+    /// Advice after `count` attempts that failed, the last one for this `cause`.
+    fn absent(&self, count: u32, cause: &str) -> String {
+        match self {
+            Self::Tap(TapSettings { name, .. }) => {
+                format!("its TAP device {name} was deleted, and cannot be created again ({count} tries): {cause}")
+            }
+            Self::Packet(PacketSocket { settings, .. }) => {
+                let (name, netns) = (&settings.name, settings.netns.as_deref());
+                let place = netns.map_or(String::new(), |netns| format!(" in namespace {netns}"));
+                format!(
+                    "interface {name}{place} cannot be used: {cause}. Make it, as one end of a veth pair: ip link add {name} type veth peer name NAME"
+                )
+            }
+        }
+    }
+
+    /// Advice once the interface has been opened again for the `times`th time.
+    fn opened_again(&self, times: u32) -> Option<String> {
+        let Self::Tap(TapSettings { name, .. }) = self else { return None };
+        let times = if times == 1 { "once".to_owned() } else { format!("{times} times") };
+        Some(format!(
+            "its TAP device {name} was deleted by another program and created again, {times}: set addresses, routes and bridge of {name} again, and find the \
+             program"
+        ))
+    }
+}
+
+/// Serves `port` by the interface of this `origin`, which is `opened` already or is opened now. A session thread watches it and,
+/// whenever it is deleted, opens the next one.
+///
+/// # Errors
+/// The kernel refuses a thread or a descriptor.
+pub fn run(
+    network: Arc<Network>,
+    port: Arc<Port>,
+    origin: Origin,
+    opened: Option<Interface>,
+) -> io::Result<(Session, PresentInterface)> {
+    let present = PresentInterface::of(&origin)?;
+    let opened = opened.map_or_else(|| origin.open(), Ok);
+    let mut interface = match opened {
+        Ok(opened) => Some(begin(&network, &port, opened)?),
+        Err(cause) => {
+            port.set_trouble(1, origin.absent(1, &cause));
+            None
+        }
+    };
+    present.show(interface.clone());
+    let shown = present.clone();
+    let session = Session::start(format!("port-{}", port.id.0), move |watch| {
+        let mut backoff = origin.backoff();
+        let mut made = 0;
+        loop {
+            let begun = Instant::now();
+            if let Some(interface) = &interface {
+                if wait_until_gone(interface, &origin, &watch) == Woken::Quit {
+                    return;
+                }
+                shown.show(None);
+                network.stop_port(&port);
+                port.set_state(PortState::Waiting);
+                made += 1;
+            }
+            interface = open_again(&network, &port, &origin, &watch, (&mut backoff, begun));
+            if interface.is_none() {
+                return;
+            }
+            shown.show(interface.clone());
+            match origin.opened_again(made) {
+                Some(advice) => port.set_trouble(made, advice),
+                None => port.set_advice(None),
+            }
+        }
+    })?;
+    Ok((session, present))
+}
+
+/// The descriptor of a port's interface at present, for a takeover.
+#[derive(Clone, Debug)]
+pub struct PresentInterface(Arc<Mutex<Option<Arc<File>>>>, Option<Arc<File>>);
+
+impl PresentInterface {
+    /// A packet socket stays while its interface comes and goes.
+    fn of(origin: &Origin) -> io::Result<Self> {
+        let socket = match origin {
+            Origin::Tap(_) => None,
+            Origin::Packet(socket) => Some(Arc::new(socket.file.try_clone()?)),
+        };
+        Ok(Self(Arc::default(), socket))
+    }
+
+    fn show(&self, device: Option<Arc<File>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = device;
+    }
+
+    /// A copy of its descriptor; `None` while a TAP device is deleted.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub fn copy(&self) -> io::Result<Option<OwnedFd>> {
+        let device = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = self.1.as_ref().or(device.as_ref());
+        file.map(|file| file.as_fd().try_clone_to_owned()).transpose()
+    }
+}
+
+/// Has a worker serve the port by `interface`; returns another descriptor of it.
+fn begin(network: &Arc<Network>, port: &Arc<Port>, interface: Interface) -> io::Result<Arc<File>> {
+    let file = Arc::new(interface.file.try_clone()?);
+    port.begin_session();
+    network.serve(port, interface)?;
+    Ok(file)
+}
+
+fn wait_until_gone(interface: &File, origin: &Origin, watch: &Watch) -> Woken {
+    // Subscribe before the check: a deletion after the check is then reported.
+    let mut news = Netlink::listen(origin.netns(), &[LINKS]).ok();
+    while !origin.is_gone(interface) {
+        let woken = match &news {
+            Some(news) => watch.wait_for(news.as_fd().as_raw_fd(), EventSet::IN),
+            None => watch.wait(Some(LOOK)),
+        };
+        if woken == Woken::Quit {
+            return Woken::Quit;
+        }
+        // The messages are not examined: any of them, a lost one included, leads to another check of the interface.
+        if news.as_mut().is_some_and(|news| news.news().is_err()) {
+            news = None;
+        }
+    }
+    Woken::Otherwise
+}
+
+/// Opens the interface again as soon as that succeeds; `None` if the thread is to end. The previous one existed since `begun`.
+fn open_again(
+    network: &Arc<Network>,
+    port: &Arc<Port>,
+    origin: &Origin,
+    watch: &Watch,
+    (backoff, begun): (&mut Backoff, Instant),
+) -> Option<Arc<File>> {
+    let mut lasted = begun.elapsed();
+    loop {
+        let pause = backoff.after(lasted);
+        lasted = Duration::ZERO;
+        if watch.wait(Some(pause)) == Woken::Quit {
+            return None;
+        }
+        match origin.open().and_then(|opened| begin(network, port, opened).map_err(|error| error.to_string())) {
+            Ok(interface) => return Some(interface),
+            Err(cause) => port.set_trouble(backoff.failures, origin.absent(backoff.failures, &cause)),
+        }
+    }
+}
