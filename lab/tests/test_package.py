@@ -126,6 +126,10 @@ def test_wireshark_finds_the_program(tree: Path) -> None:
     assert "extcap {version=" in _succeeds(link, "--extcap-interfaces")
 
 
+def test_container_runtimes_find_the_plugin(tree: Path) -> None:
+    assert (tree / "usr/lib/cni/memlane-cni").resolve() == tree / "usr/bin/memlane"
+
+
 @pytest.mark.prove
 def test_the_same_files_give_the_same_packages_and_lintian_has_nothing_to_say(tree: Path, tmp_path: Path) -> None:
     packages = [tmp_path / "first", tmp_path / "second"]

@@ -28,7 +28,15 @@ pub fn inside<T: Send>(name: &str, action: impl FnOnce() -> T + Send) -> io::Res
     if !is_name(name) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("no namespace can be called {name:?}")));
     }
-    let namespace = open(&Path::new(FOLDER).join(name))?;
+    inside_path(&Path::new(FOLDER).join(name), action)
+}
+
+/// As [`inside`], in the namespace at `path`.
+///
+/// # Errors
+/// As there.
+pub fn inside_path<T: Send>(path: &Path, action: impl FnOnce() -> T + Send) -> io::Result<T> {
+    let namespace = open(path)?;
     std::thread::scope(|scope| {
         let inside = scope.spawn(|| {
             // Changes this thread only, which ends with the action.

@@ -6,6 +6,7 @@
 mod addresses;
 mod attach;
 mod capture;
+mod cni;
 mod doctor;
 mod events;
 mod evpn;
@@ -299,7 +300,11 @@ const CAPABILITIES: &str = "{ \"type\": \"net\" }\n";
 
 /// Runs the command that the arguments of this process name.
 pub fn main() -> ExitCode {
-    let given = extcap::arguments(std::env::args_os().collect());
+    let given: Vec<_> = std::env::args_os().collect();
+    if cni::is_plugin(&given) {
+        return ExitCode::from(cni::main());
+    }
+    let given = extcap::arguments(given);
     let arguments: Vec<String> = given.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
     if let [_, option] = &arguments[..]
         && option == "--print-capabilities"

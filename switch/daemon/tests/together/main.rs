@@ -27,6 +27,7 @@ mod busy_ports;
 mod captures;
 mod cli;
 mod cloud_hypervisor;
+mod cni;
 mod comes_and_goes;
 mod commands;
 mod control;

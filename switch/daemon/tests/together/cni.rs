@@ -1,0 +1,276 @@
+//! The CNI plugin as a container runtime calls it (CNI specification 1.1): containers are processes in network namespaces of their own,
+//! and the IPAM plugin is a script.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use memlane_backends::netns::inside_path;
+use serde_json::{Value, json};
+
+use crate::command::{Running, memlane, printed, wait_until, write};
+use crate::common::in_a_namespace;
+
+/// Addresses by the container's name; the last call of each kind is recorded.
+const IPAM: &str = r#"#!/bin/sh
+cat > "$IPAM_RECORD/$CNI_COMMAND"
+[ "$CNI_COMMAND" = ADD ] || exit 0
+case $CNI_CONTAINERID in
+    one) host=5 ;;
+    two) host=6 ;;
+    *) echo '{ "cniVersion": "1.1.0", "code": 107, "msg": "no address is left" }'; exit 1 ;;
+esac
+echo '{ "cniVersion": "1.1.0", "ips": [{ "address": "10.1.0.'$host'/24", "gateway": "10.1.0.1" }, { "address": "fd00::'$host'/64" }],
+        "routes": [{ "dst": "0.0.0.0/0" }] }'
+"#;
+
+/// A container: a process with a network namespace.
+struct Container {
+    process: Child,
+    name: &'static str,
+}
+
+impl Container {
+    fn start(name: &'static str) -> Self {
+        // The shell tells that it runs, and waits for its standard input to end.
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--", "sh", "-c", "echo; ip link set lo up; read end"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().expect("`unshare` of util-linux can be started");
+        process.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+        Self { process, name }
+    }
+
+    fn netns(&self) -> PathBuf {
+        format!("/proc/{}/ns/net", self.process.id()).into()
+    }
+
+    /// Names of its interfaces.
+    fn interfaces(&self) -> Vec<String> {
+        let list = || String::from_utf8(Command::new("ip").args(["-o", "link"]).output().unwrap().stdout).unwrap();
+        let text = inside_path(&self.netns(), list).unwrap();
+        text.lines().filter_map(|line| Some(line.split([':', '@']).nth(1)?.trim().to_owned())).collect()
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A folder with a network, the plugin and an IPAM plugin.
+struct Bed {
+    folder: tempfile::TempDir,
+    network: Option<Running>,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        symlink(env!("CARGO_BIN_EXE_memlane"), folder.path().join("memlane-cni")).unwrap();
+        let ipam = write(folder.path(), "addresses", IPAM);
+        std::fs::set_permissions(ipam, std::fs::Permissions::from_mode(0o755)).unwrap();
+        write(folder.path(), "net.toml", "control = \"control\"\nsandbox = { kinds = [\"af-packet\"] }\n");
+        let mut bed = Self { folder, network: None };
+        bed.up();
+        bed
+    }
+
+    fn up(&mut self) {
+        self.network = Some(Running::start(memlane(self.path(), &["up", "net.toml"])));
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The network configuration, with these keys more.
+    fn configuration(&self, more: &Value) -> Value {
+        let mut configuration = json!({ "cniVersion": "1.1.0", "name": "pods", "type": "memlane-cni", "control": self.path().join("control"),
+            "ipam": { "type": "addresses" } });
+        for (key, value) in more.as_object().into_iter().flatten() {
+            configuration[key] = value.clone();
+        }
+        configuration
+    }
+
+    fn call(&self, command: &str, environment: &[(&str, &str)], input: &str) -> Output {
+        let mut plugin = Command::new(self.path().join("memlane-cni"));
+        plugin.env_clear().env("PATH", std::env::var("PATH").unwrap()).env("IPAM_RECORD", self.path());
+        plugin.env("CNI_COMMAND", command).env("CNI_PATH", self.path()).envs(environment.iter().copied());
+        let mut plugin = plugin.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let _ = plugin.stdin.take().unwrap().write_all(input.as_bytes());
+        plugin.wait_with_output().unwrap()
+    }
+
+    /// Calls the plugin for interface eth0 of `container`; its answer, or its error.
+    fn eth0(&self, command: &str, container: &Container, more: &Value) -> Result<Value, Value> {
+        let netns = container.netns();
+        let environment = [("CNI_CONTAINERID", container.name), ("CNI_NETNS", netns.to_str().unwrap()), ("CNI_IFNAME", "eth0")];
+        answer(&self.call(command, &environment, &self.configuration(more).to_string()))
+    }
+
+    /// Calls the plugin for the whole CNI network.
+    fn whole(&self, command: &str, more: &Value) -> Result<Value, Value> {
+        answer(&self.call(command, &[], &self.configuration(more).to_string()))
+    }
+
+    fn ports(&self) -> Vec<String> {
+        let ports: Value = serde_json::from_str(&printed(self.path(), &["ls", "net.toml", "--json"])).unwrap();
+        ports.as_array().unwrap().iter().map(|port| port["name"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+fn answer(output: &Output) -> Result<Value, Value> {
+    let answer = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    if output.status.success() { Ok(answer) } else { Err(answer) }
+}
+
+/// Ends of veth pairs beside the switch.
+fn host_ends() -> Vec<String> {
+    let names = std::fs::read_to_string("/proc/net/dev").unwrap();
+    names
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, _)| name.trim().to_owned())
+        .filter(|name| name.starts_with("ml"))
+        .collect()
+}
+
+#[test]
+fn containers_reach_each_other_and_leave_nothing() {
+    in_a_namespace("cni::containers_reach_each_other_and_leave_nothing", || {
+        let bed = Bed::new();
+        let (one, two) = (Container::start("one"), Container::start("two"));
+        assert_eq!(bed.whole("STATUS", &Value::Null), Ok(Value::Null));
+        let result = bed.eth0("ADD", &one, &Value::Null).unwrap();
+        let names = bed.ports();
+        assert_eq!(result["cniVersion"], "1.1.0");
+        assert_eq!(result["interfaces"][0]["name"], names[0]);
+        assert_eq!((&result["interfaces"][1]["name"], &result["interfaces"][1]["sandbox"]), (&json!("eth0"), &json!(one.netns())));
+        assert_eq!((&result["ips"][0]["address"], &result["ips"][0]["interface"]), (&json!("10.1.0.5/24"), &json!(1)));
+        let mac = json!({ "runtimeConfig": { "mac": "02:00:00:00:00:77" }, "port": { "transmit": "50Gbit" } });
+        let other = bed.eth0("ADD", &two, &mac).unwrap();
+        assert_eq!(other["interfaces"][1]["mac"], "02:00:00:00:00:77");
+
+        for (from, to, address) in [(&one, &two, "10.1.0.6:80"), (&two, &one, "10.1.0.5:80"), (&one, &two, "[fd00::6]:80")] {
+            let listener = inside_path(&to.netns(), || TcpListener::bind("[::]:80").unwrap()).unwrap();
+            let mut sender = inside_path(&from.netns(), || TcpStream::connect(address).unwrap()).unwrap();
+            let (mut receiver, _) = listener.accept().unwrap();
+            let sent: Vec<u8> = (0..1_000_000_u32).map(|n| (n * 7) as u8).collect();
+            let copy = sent.clone();
+            let writer = std::thread::spawn(move || sender.write_all(&copy).unwrap());
+            let mut received = vec![0; sent.len()];
+            receiver.read_exact(&mut received).unwrap();
+            writer.join().unwrap();
+            assert!(received == sent);
+        }
+
+        let before = json!({ "prevResult": result });
+        assert_eq!(bed.eth0("CHECK", &one, &before), Ok(Value::Null));
+        let again = bed.eth0("ADD", &one, &Value::Null).unwrap_err();
+        assert_eq!((&again["code"], &again["cniVersion"]), (&json!(100), &json!("1.1.0")));
+        assert_eq!(bed.eth0("CHECK", &one, &before), Ok(Value::Null), "the second ADD has harmed nothing");
+
+        for _ in 0..2 {
+            assert_eq!(bed.eth0("DEL", &one, &before), Ok(Value::Null));
+        }
+        assert_eq!(one.interfaces(), ["lo"]);
+        assert_eq!(bed.eth0("CHECK", &one, &before).unwrap_err()["code"], 102);
+        drop(two);
+        // The namespace of the second one is gone, and with it the interface.
+        let environment = [("CNI_CONTAINERID", "two"), ("CNI_IFNAME", "eth0")];
+        assert!(bed.call("DEL", &environment, &bed.configuration(&Value::Null).to_string()).status.success());
+        assert!(bed.ports().is_empty() && host_ends().is_empty(), "{:?} {:?}", bed.ports(), host_ends());
+    });
+}
+
+#[test]
+fn an_add_that_fails_or_is_killed_leaves_nothing_for_long() {
+    in_a_namespace("cni::an_add_that_fails_or_is_killed_leaves_nothing_for_long", || {
+        let mut bed = Bed::new();
+        let (one, two) = (Container::start("one"), Container::start("two"));
+        // No address is left: the error is the IPAM plugin's own.
+        let other = Container::start("other");
+        assert_eq!(bed.eth0("ADD", &other, &Value::Null).unwrap_err()["code"], 107);
+        // The network refuses the port.
+        let bad = json!({ "port": { "weight": 0 } });
+        assert_eq!(bed.eth0("ADD", &one, &bad).unwrap_err()["code"], 101);
+        assert!(bed.path().join("DEL").exists(), "the address is given back");
+        assert!(one.interfaces() == ["lo"] && other.interfaces() == ["lo"] && host_ends().is_empty() && bed.ports().is_empty());
+
+        // The remains of an ADD that is killed before it has attached the port, and of a container that has ended without DEL.
+        let name = bed.eth0("ADD", &one, &Value::Null).unwrap()["interfaces"][0]["name"].as_str().unwrap().to_owned();
+        let gone = bed.eth0("ADD", &two, &Value::Null).unwrap()["interfaces"][0]["name"].as_str().unwrap().to_owned();
+        printed(bed.path(), &["detach", "net.toml", &name]);
+        drop(two);
+        wait_until(|| host_ends() == [name.clone()], "the interface is gone with its namespace");
+        assert_eq!(bed.ports(), [gone]);
+        let left = |ids: &[&str]| {
+            let list: Vec<Value> = ids.iter().map(|id| json!({ "containerID": id, "ifname": "eth0" })).collect();
+            json!({ "cni.dev/valid-attachments": list })
+        };
+        // A container of another CNI network on the same memlane network.
+        let (three, elsewhere) = (Container::start("one"), json!({ "name": "others" }));
+        let kept = bed.eth0("ADD", &three, &elsewhere).unwrap()["interfaces"][0]["name"].as_str().unwrap().to_owned();
+        assert_eq!(bed.whole("GC", &left(&["one"])), Ok(Value::Null));
+        let mut ends = host_ends();
+        ends.sort_by_key(|end| *end == kept);
+        assert_eq!((ends, bed.ports()), (vec![name, kept.clone()], vec![kept.clone()]));
+        assert_eq!(bed.whole("GC", &left(&[])), Ok(Value::Null));
+        assert_eq!((host_ends(), bed.ports()), (vec![kept.clone()], vec![kept]));
+        assert!(bed.path().join("GC").exists(), "the IPAM plugin hears of it");
+
+        // Without the network, ADD is to be tried later, and DEL succeeds.
+        bed.network = None;
+        assert_eq!(bed.eth0("ADD", &one, &Value::Null).unwrap_err()["code"], 11);
+        assert_eq!(bed.whole("STATUS", &Value::Null).unwrap_err()["code"], 50);
+        assert_eq!(bed.eth0("DEL", &three, &elsewhere), Ok(Value::Null));
+        assert!(one.interfaces() == ["lo"] && host_ends().is_empty());
+    });
+}
+
+#[test]
+fn what_is_no_request_is_answered_with_its_code() {
+    in_a_namespace("cni::what_is_no_request_is_answered_with_its_code", || {
+        let bed = Bed::new();
+        let one = Container::start("one");
+        let code = |command: &str, environment: &[(&str, &str)], input: &str| {
+            let output = bed.call(command, environment, input);
+            assert_eq!(output.status.code(), Some(1), "{command} {input}");
+            serde_json::from_slice::<Value>(&output.stdout).expect("an error as JSON")["code"].clone()
+        };
+        let good = bed.configuration(&Value::Null).to_string();
+        let netns = one.netns();
+        let all = [("CNI_CONTAINERID", "one"), ("CNI_NETNS", netns.to_str().unwrap()), ("CNI_IFNAME", "eth0")];
+        for garbage in ["", "garbage", "{\"cniVersion\": ", "\u{0}\u{1}"] {
+            assert_eq!(code("ADD", &all, garbage), 6);
+        }
+        assert_eq!(code("ADD", &all, &good.replace("1.1.0", "0.2.0")), 1);
+        assert_eq!(code("GC", &all, &good.replace("1.1.0", "1.0.0")), 1);
+        assert_eq!(code("ADD", &all, &good.replace("pods", "")), 7);
+        assert_eq!(code("ADD", &all, &bed.configuration(&json!({ "ipam": { "type": "missing" } })).to_string()), 7);
+        assert_eq!(code("ADD", &all, &bed.configuration(&json!({ "ipam": { "type": "../addresses" } })).to_string()), 7);
+        assert_eq!((code("", &all, &good), code("FETCH", &all, &good)), (json!(4), json!(4)));
+        for (missing, _) in &all {
+            let some: Vec<_> = all.iter().copied().filter(|(name, _)| name != missing).collect();
+            assert_eq!(code("ADD", &some, &good), 4, "{missing}");
+        }
+        for (name, value) in [("CNI_IFNAME", "a/b"), ("CNI_IFNAME", ".."), ("CNI_CONTAINERID", "-x"), ("CNI_NETNS", "/dev/null")] {
+            let changed: Vec<_> = all.iter().map(|&(key, old)| (key, if key == name { value } else { old })).collect();
+            assert_eq!(code("ADD", &changed, &good), 4, "{name}={value}");
+        }
+        assert_eq!(code("CHECK", &all, &good), 7, "CHECK without prevResult");
+        let versions: Value = serde_json::from_slice(&bed.call("VERSION", &[], r#"{"cniVersion":"1.0.0"}"#).stdout).unwrap();
+        assert_eq!(versions["cniVersion"], "1.0.0");
+        assert!(
+            ["0.3.1", "0.4.0", "1.0.0", "1.1.0"]
+                .iter()
+                .all(|version| versions["supportedVersions"].as_array().unwrap().contains(&json!(version)))
+        );
+        assert!(one.interfaces() == ["lo"] && host_ends().is_empty() && bed.ports().is_empty());
+    });
+}
