@@ -119,7 +119,7 @@ def test_memlane_before_a_bridge_has_a_segment_for_each_guest(session: Session) 
 
 @pytest.mark.real
 @pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
-@pytest.mark.parametrize("path", ["bridge-htb", "ovs", "memlane-bridge"])
+@pytest.mark.parametrize("path", ["bridge-htb", "ovs", "memlane-bridge", "memlane-veth"])
 def test_namespaces_reach_each_other_over_a_fair_baseline(session: Session, path: str) -> None:
     bed = Bed(session, paths.make(session, path), BedSettings([GuestKind.NETNS] * 2))
     assert bed.guests[0].run(["ping", "-c", "3", "-i", "0.2", ipv4(1)]).status == 0
