@@ -189,8 +189,8 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWCGROUP;
 
-/// Requests of ioctl(2) that write into the terminal's input, from which a shell reads.
-const TYPES: [u64; 2] = [libc::TIOCSTI as u64, libc::TIOCLINUX as u64];
+/// Requests of ioctl(2) that write into the terminal's input, from which a shell reads: TIOCSTI and TIOCLINUX, of another type in each C library.
+const TYPES: [u64; 2] = [0x5412, 0x541C];
 
 /// Refuses all calls but these, with EPERM, in every thread of the process.
 pub(super) fn seal(kinds: Kinds) -> io::Result<()> {

@@ -2,7 +2,7 @@
 //! neighbours of the bridge, marked as learned by another program.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage};
@@ -40,8 +40,8 @@ fn read(message: &NeighbourMessage, bridge: u32) -> Option<(IpAddr, Option<Machi
     for attribute in &message.attributes {
         match attribute {
             NeighbourAttribute::LinkLayerAddress(bytes) => mac = <[u8; 6]>::try_from(&bytes[..]).ok().map(MacAddress::new),
-            NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => ip = Some(Ipv4Addr::from(*address).into()),
-            NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => ip = Some(Ipv6Addr::from(*address).into()),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => ip = Some((*address).into()),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => ip = Some((*address).into()),
             _ => {}
         }
     }
