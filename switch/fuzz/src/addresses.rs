@@ -60,7 +60,7 @@ pub fn run(mut data: &[u8]) {
 fn speak(map: &AddressMap, port: u8, body: &[u8], now: u32) {
     let frame = [&[0x33, 0x33, 0, 0, 0, 1][..], &mac(port), body].concat();
     // Half of all frames have their checksums left to the other side.
-    let header = if body.len() % 2 == 0 { NetHeader::partial_checksum(54, 2) } else { NetHeader::default() };
+    let header = if body.len().is_multiple_of(2) { NetHeader::partial_checksum(54, 2) } else { NetHeader::default() };
     let start = &frame[..frame.len().min(START)];
     let Some(said) = Resolution::of(start, header) else { return };
     if let Some(claim) = said.claim {

@@ -420,7 +420,7 @@ fn malformed_dhcpv6_gets_no_answer() {
         // Encapsulated as deep as the frame is long: vendor options in vendor options.
         [
             &[11, 1, 2, 3][..],
-            &(0..150_u16).rev().flat_map(|depth| [0, 17, (depth * 8 >> 8) as u8, (depth * 8) as u8]).collect::<Vec<_>>(),
+            &(0..150_u16).rev().flat_map(|depth| [0, 17, ((depth * 8) >> 8) as u8, (depth * 8) as u8]).collect::<Vec<_>>(),
         ]
         .concat(),
     ];

@@ -34,9 +34,9 @@ fn received(bed: &Bed, ports: std::ops::Range<usize>) -> u64 {
 #[test]
 fn no_other_of_a_thousand_ports_receives_a_question_for_a_known_address() {
     const PORTS: usize = 1000;
-    let mut text = format!(
+    let mut text =
         "[[port]]\nname = \"p0\"\nvhost-user = \"FOLDER/p0.sock\"\nmac = \"02:00:00:00:00:00\"\naddresses = [\"10.1.0.1\"]\n"
-    );
+            .to_owned();
     for n in 1..=PORTS {
         let [a, b] = (n as u16).to_be_bytes();
         text.push_str(&format!(
