@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from memlane_lab import cli
+from memlane_lab import cli, paths
 from memlane_lab.commands import published
 from memlane_lab.common.errors import LabError
 from memlane_lab.experiment import experiment, plan
 from memlane_lab.experiment.experiment import Experiment
+from memlane_lab.experiment.setting import Setting
+from memlane_lab.host.ports import GuestKind
 from memlane_lab.model import changes, fitted
 from memlane_lab.model.configuration import Configuration
 from memlane_lab.model.fitted import Model
@@ -124,6 +126,16 @@ def test_every_ablation_that_is_measured_is_built_and_every_one_built_is_measure
     ideas = experiment.load(experiment.FOLDER / "what_each_idea_is_worth.toml")
     programs = {each.setting.program or "" for each in plan.variants(ideas)}
     assert {re.fullmatch(r"target/ablation/([a-z-]+)/memlane", each)[1] for each in programs} == built  # type: ignore[index]
+
+
+def test_a_variant_with_a_build_of_its_own_needs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths.PATHS["memlane"], "missing", classmethod(lambda _: "no memlane found"))
+    stated: dict[str, Any] = {"path": "memlane", "traffic": {"workload": "tcp"}}
+    usual, own = (Setting.model_validate(stated | more) for more in ({}, {"program": str(tmp_path / "memlane")}))
+    assert "no memlane found" in (plan.missing(plan.Variant({}, usual), GuestKind.NETNS) or "")
+    assert "make ablation" in (plan.missing(plan.Variant({}, own), GuestKind.NETNS) or "")
+    (tmp_path / "memlane").touch()
+    assert "memlane found" not in (plan.missing(plan.Variant({}, own), GuestKind.NETNS) or "")
 
 
 def test_a_run_may_be_narrowed_to_primary_endpoints() -> None:

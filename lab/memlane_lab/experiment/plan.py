@@ -148,9 +148,10 @@ def kinds(setting: Setting, chosen: GuestKind) -> list[GuestKind]:
 def missing(variant: Variant, chosen: GuestKind) -> str | None:
     """Why the variant cannot be measured on this machine, or None."""
     path = PATHS[variant.setting.path]
-    if reason := path.missing():
+    build = variant.setting.build
+    if not build and (reason := path.missing()):
         return f"path {path.name}: {reason}"
-    if (build := variant.setting.build) and not build.exists():
+    if build and not build.exists():
         return f"there is no {variant.setting.program}: `make ablation` builds those of target/ablation"
     if reason := _misplaced(variant.setting):
         return reason
