@@ -97,17 +97,12 @@ pub(super) fn nixos() -> Option<Finding> {
 
 /// The plugin for containers, where podman or other users of CNI are.
 pub(super) fn containers() -> Option<Finding> {
-    let folder = PLUGINS.into_iter().find(|folder| Path::new(folder).is_dir());
-    if folder.is_none() {
-        program("podman")?;
+    if let Some(folder) = PLUGINS.into_iter().find(|folder| Path::new(folder).join(PLUGIN).exists()) {
+        return Some(Finding::good("containers", format!("{PLUGIN} is in {folder}")));
     }
-    let folder = folder.unwrap_or(PLUGINS[0]);
-    Some(if Path::new(folder).join(PLUGIN).exists() {
-        Finding::good("containers", format!("{PLUGIN} is in {folder}"))
-    } else {
-        let remedy = format!("not needed; for containers on a segment: ln -s \"$(command -v {PLUGIN})\" {folder}/");
-        Finding::note("containers", format!("the plugin {PLUGIN} is not in {folder}"), &remedy)
-    })
+    let folder = PLUGINS.into_iter().find(|folder| Path::new(folder).is_dir()).or_else(|| program("podman").map(|_| PLUGINS[0]))?;
+    let remedy = format!("not needed; for containers on a segment: ln -s \"$(command -v memlane)\" {folder}/{PLUGIN}");
+    Some(Finding::note("containers", format!("the plugin {PLUGIN} is not in {folder}"), &remedy))
 }
 
 /// The program called `name` on the PATH.
