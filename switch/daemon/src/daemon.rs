@@ -263,6 +263,7 @@ impl Daemon {
 
     /// A daemon without ports and uplinks.
     fn bare(network: Arc<Network>, config: &Config) -> Self {
+        network.set_policy(&config.policy);
         Self {
             network,
             config: Config { ports: Vec::new(), uplinks: Vec::new(), ..config.clone() },
@@ -285,7 +286,7 @@ impl Daemon {
     pub fn config(&self) -> Config {
         let ports = self.attached().iter().map(|attached| attached.config.clone()).collect();
         let uplinks = self.led_on().iter().map(|uplink| uplink.config().clone()).collect();
-        Config { ports, uplinks, ..self.config.clone() }
+        Config { ports, uplinks, policy: self.network.policy(), ..self.config.clone() }
     }
 
     /// Adds an uplink: extends a segment to other hosts. Its guests are offered the uplink's MTU when they connect next.

@@ -6,6 +6,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::frame::MacAddress;
 
+/// The least EtherType; a smaller number is the length of an IEEE 802.2 frame.
+pub const LEAST_TYPE: u16 = 0x600;
 /// EtherType of ARP (RFC 826).
 pub const TYPE_ARP: u16 = 0x0806;
 /// EtherType of reverse ARP (RFC 903), with which hypervisors announce a guest after its migration.

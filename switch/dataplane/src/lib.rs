@@ -46,7 +46,7 @@ pub mod stats;
 pub mod table;
 pub mod tap;
 mod timers;
-mod too_long;
+pub mod too_long;
 mod tuning;
 pub mod verdict;
 pub mod weight;

@@ -1,10 +1,12 @@
 //! Limits of a port that the operator sets: its weight among senders, rate limits, storm control (of broadcast, multicast and
-//! unknown-unicast frames), and [`rules`] about its frames, as anti-spoofing; all may change while the network runs.
+//! unknown-unicast frames), and [`rules`] about its frames, as anti-spoofing; all may change while the network runs. Rules between ports
+//! are a [`filter`].
 //!
 //! A **limiter** is a token bucket that is stored as one moment: when it would be full again (the generic cell rate algorithm,
 //! ITU-T I.371). It is shared by all queues of a port on all workers, so that more queues are no more tokens. A rate limit drops no
 //! frames: it leaves them in the sender's transmit ring (backpressure).
 
+pub mod filter;
 pub mod gate;
 pub mod rules;
 
@@ -176,7 +178,7 @@ pub struct Policy {
     /// Rate limit of answers of the switch to its frames.
     answers: Limiter,
     /// Rules about its frames.
-    pub rules: Published,
+    pub rules: Published<PortRules>,
     /// It exchanges frames only with ports that are not isolated.
     isolated: AtomicBool,
     /// It drops frames to reserved groups.
@@ -253,6 +255,7 @@ impl Policy {
             isolated: self.isolated.load(Ordering::Relaxed),
             drops_reserved: self.drops_reserved.load(Ordering::Relaxed),
             vlans: &self.vlans,
+            filtered: None,
         }
     }
 

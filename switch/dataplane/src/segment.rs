@@ -23,6 +23,8 @@ const MOST_TOLD: usize = 64;
 /// Quota of FDB entries of a port.
 pub const ADDRESSES: u32 = 1024;
 
+/// MTU that every frame fits.
+const ANY_MTU: u32 = u32::MAX;
 /// No port's number.
 const NO_UPLINK: u32 = u32::MAX;
 
@@ -39,7 +41,7 @@ pub struct Segment {
     moves: u16,
     /// The number of the port that leads to other hosts, or [`NO_UPLINK`].
     uplink: AtomicU32,
-    /// MTU of the uplink; 0 if it is not known.
+    /// MTU of the uplink; [`ANY_MTU`] if it is not known.
     uplink_mtu: AtomicU32,
     /// A member is or was isolated, or has VLANs.
     gated: AtomicBool,
@@ -104,7 +106,7 @@ impl Segment {
             key,
             moves,
             uplink,
-            uplink_mtu: AtomicU32::new(0),
+            uplink_mtu: AtomicU32::new(ANY_MTU),
             gated: AtomicBool::new(false),
             move_log,
             addresses: AddressMap::default(),
@@ -124,8 +126,14 @@ impl Segment {
     /// MTU of the way to `port`, if that is the uplink.
     #[inline]
     pub(crate) fn uplink_mtu(&self, port: PortId) -> Option<u16> {
-        let mtu = self.uplink_mtu.load(Ordering::Relaxed) as u16;
-        (mtu != 0 && self.uplink() == Some(port)).then_some(mtu)
+        let mtu = self.uplink_mtu.load(Ordering::Relaxed);
+        if self.uplink() == Some(port) { u16::try_from(mtu).ok() } else { None }
+    }
+
+    /// Whether a frame of `length` bytes fits the uplink, whatever it contains, or there is none.
+    #[inline]
+    pub(crate) fn is_short(&self, length: u32) -> bool {
+        length <= self.uplink_mtu.load(Ordering::Relaxed)
     }
 
     /// Sets the MTU of the uplink: longer packets to it are dropped, and their senders are told.

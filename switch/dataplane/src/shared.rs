@@ -6,6 +6,8 @@ use crate::budget::Budget;
 use crate::descriptors::Descriptors;
 use crate::journal::{Journal, KEPT, KEPT_OF_PORT};
 use crate::memory::{Fetch, sigbus};
+use crate::policy::filter::Filter;
+use crate::policy::rules::Published;
 use crate::pool::Pool;
 use crate::settings::Settings;
 use crate::stats::WorkerCounters;
@@ -36,6 +38,8 @@ pub struct Shared {
     pub key: u64,
     /// Settings of the operator.
     pub settings: Settings,
+    /// Policy rules between ports.
+    pub filter: Published<Filter>,
 }
 
 impl Shared {
@@ -55,6 +59,7 @@ impl Shared {
             journal: Arc::new(Journal::new(KEPT, KEPT_OF_PORT)),
             key,
             settings,
+            filter: Published::default(),
         }
     }
 }

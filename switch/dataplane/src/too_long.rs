@@ -1,28 +1,33 @@
 //! Frames that are too long for their way: the uplink of a segment carries shorter packets than its ports.
 //!
 //! The sender is answered as by a router: ICMP "fragmentation needed" (RFC 792, RFC 1191) or ICMPv6 "packet too big" (RFC 4443, section
-//! 3.2), with the destination's addresses as its source, since the switch has none.
+//! 3.2), with the destination's addresses as its source, since the switch has none. A frame for a group, or one that is flooded because
+//! its destination is not known, is not answered (RFC 1122, section 3.2.2; RFC 1812, section 4.3.2.7): other ports may have received it.
+//!
+//! Every link carries IPv6 packets of 1280 bytes (RFC 8200, section 5), and no sender may be told less (RFC 8201, section 4). Over
+//! a smaller MTU, longer packets are answered with 1280, and those up to 1280 bytes are dropped without an answer.
+
+use std::net::Ipv4Addr;
 
 use crate::frame::{ETHERNET, Layers, NetHeader, START, TAG, TCP, TYPE_IPV4, TYPE_IPV6, network_type};
 use crate::headers::{Fragment, ICMPV6, IPV6_HEADER, Ipv4, Ipv6, Upper};
 use crate::offload::checksum::Sum;
 use crate::packet::Packet;
 
-/// Frames of so many bytes fit every uplink: the least MTU of IPv6 (RFC 8200, section 5).
-pub(crate) const SHORT: u32 = LEAST_MTU as u32 + ETHERNET as u32;
+/// The least MTU of IPv6 (RFC 8200, section 5).
 const LEAST_MTU: u16 = 1280;
 const ICMP: u8 = 1;
 
 /// The answer of the switch to the sender of a frame.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Answer {
+pub struct Answer {
     pub(crate) frame: [u8; START],
     pub(crate) length: usize,
 }
 
 impl Answer {
     /// The frame.
-    pub(crate) fn frame(&self) -> &[u8] {
+    pub fn frame(&self) -> &[u8] {
         &self.frame[..self.length]
     }
 }
@@ -38,7 +43,7 @@ pub(crate) fn check(packet: &Packet, mtu: u16) -> Result<(), Option<Answer>> {
 
 /// As [`check`], for a frame of `length` bytes that begins with `start`.
 #[expect(clippy::result_large_err, reason = "cold, and written where the caller reads it")]
-pub(crate) fn check_frame(start: &[u8], length: u32, header: NetHeader, mtu: u16) -> Result<(), Option<Answer>> {
+pub fn check_frame(start: &[u8], length: u32, header: NetHeader, mtu: u16) -> Result<(), Option<Answer>> {
     let most = u32::from(mtu);
     let Some((kind, at)) = network_type(start) else {
         return if length <= most + (ETHERNET + 2 * TAG) as u32 { Ok(()) } else { Err(None) };
@@ -47,9 +52,12 @@ pub(crate) fn check_frame(start: &[u8], length: u32, header: NetHeader, mtu: u16
     if on_wire <= most + at as u32 {
         return Ok(());
     }
+    if start[0] & 1 != 0 {
+        return Err(None);
+    }
     Err(match kind {
         TYPE_IPV4 => to_ipv4(start, at, mtu),
-        TYPE_IPV6 => to_ipv6(start, at, mtu.max(LEAST_MTU)),
+        TYPE_IPV6 if on_wire > u32::from(LEAST_MTU) + at as u32 => to_ipv6(start, at, mtu.max(LEAST_MTU)),
         _ => None,
     })
 }
@@ -76,8 +84,12 @@ fn to_ipv4(start: &[u8], at: usize, mtu: u16) -> Option<Answer> {
     let packet = Ipv4::parse(bytes)?;
     // No errors about errors, broadcasts, or later fragments (RFC 1122, section 3.2.2).
     let is_error = packet.protocol == ICMP && !matches!(bytes.get(packet.length), Some(0 | 8));
-    let is_for_one = !packet.destination.is_multicast() && !packet.destination.is_broadcast() && !packet.source.is_unspecified();
-    if is_error || !is_for_one || packet.fragment == Fragment::Later || bytes[6] & DONT_FRAGMENT == 0 {
+    if is_error
+        || !is_of_one(packet.destination)
+        || !is_of_one(packet.source)
+        || packet.fragment == Fragment::Later
+        || bytes[6] & DONT_FRAGMENT == 0
+    {
         return None;
     }
     let quoted = bytes.get(..packet.length + 8)?;
@@ -94,6 +106,11 @@ fn to_ipv4(start: &[u8], at: usize, mtu: u16) -> Option<Answer> {
     let sum = checksum(&[&ip[20..]]);
     ip[22..24].copy_from_slice(&sum);
     Some(Answer { frame, length })
+}
+
+/// Whether the address may be that of one host: not 0/8, 127/8, a group, or class E with the broadcast address (RFC 1122, section 3.2.2).
+fn is_of_one(address: Ipv4Addr) -> bool {
+    !matches!(address.octets()[0], 0 | 127 | 224..)
 }
 
 fn to_ipv6(start: &[u8], at: usize, mtu: u16) -> Option<Answer> {
@@ -181,6 +198,17 @@ mod tests {
         assert_eq!(sum(&[&ip[8..40], &[0, 0], &length.to_be_bytes(), &[0, 0, 0, 58], &ip[40..]].concat()), 0xffff);
     }
 
+    /// RFC 8201, section 4: a node does not reduce its estimate of the path MTU below 1280 bytes.
+    #[test]
+    fn no_sender_of_ipv6_is_told_less_than_its_least_mtu() {
+        let answer = |length, mtu| check_frame(&frame(6, false), length, NetHeader::default(), mtu).unwrap_err();
+        let told = answer(1281 + 14, 1000).unwrap();
+        assert_eq!(told.frame()[58..62], 1280_u32.to_be_bytes());
+        assert!(answer(1280 + 14, 1000).is_none() && answer(1001 + 14, 1000).is_none(), "it could not send less");
+        let told = check_frame(&frame(4, false), 1001 + 14, NetHeader::default(), 1000).unwrap_err().unwrap();
+        assert_eq!(told.frame()[40..42], 1000_u16.to_be_bytes(), "IPv4 can");
+    }
+
     #[test]
     fn a_gso_frame_fits_if_its_segments_do() {
         let sent = frame(4, false);
@@ -202,6 +230,10 @@ mod tests {
         assert!(change(&[(23, 1), (34, 3)]), "an error");
         assert!(!change(&[(23, 1), (34, 8)]), "an echo request");
         assert!(change(&[(30, 224)]), "to a group");
+        assert!(change(&[(0, 1)]) && change(&[(0, 0xff)]), "to a group of Ethernet");
+        for first in [0, 127, 224, 240, 255] {
+            assert!(change(&[(26, first)]), "from {first}.0.0.1, which is no host");
+        }
         assert!(change(&[(12, 0x88), (13, 0xb5)]), "no IP");
     }
 

@@ -2,9 +2,10 @@
 //!
 //! A **verdict** comes with the **match mask** of the bits on which it depends ([`reading`] records the bits that a rule reads),
 //! and a **flow cache** keeps a sender's last verdict: a frame that fits the mask needs no new decision. A new rule asks the
-//! reading for the bits that it needs; the flow cache and the fast path ([`crate::ring::fast_path`]) follow from that. The rule of [`identity`]
-//! reads more than Ethernet headers; verdicts on ARP and neighbour discovery are not kept.
+//! reading for the bits that it needs; the flow cache and the fast path ([`crate::ring::fast_path`]) follow from that. The rules of [`identity`]
+//! and [`filter`] read more than Ethernet headers; verdicts on ARP and neighbour discovery are not kept.
 
+pub mod filter;
 pub(crate) mod identity;
 pub mod reading;
 mod serving;
@@ -152,14 +153,21 @@ fn judge<'g>(
     }
     match find(LearnedAddress { address: destination, vlan }) {
         Some(found) if found == sender.port => Err(DropReason::SamePort),
-        Some(found) if sender.is_gated => through_gates(sender, found, gate_of(found), (vlan, tag)),
+        Some(found) if sender.is_gated => through_gates(frame, sender, found, gate_of(found), (vlan, tag)),
         Some(found) => Ok(Verdict::To(found)),
         None => Ok(flood),
     }
 }
 
-fn through_gates(sender: Sender<'_>, to: PortId, gate: Option<Gate<'_>>, (vlan, tag): (u16, u16)) -> Result<Verdict, DropReason> {
+fn through_gates(
+    frame: &mut Reading<'_>,
+    sender: Sender<'_>,
+    to: PortId,
+    gate: Option<Gate<'_>>,
+    (vlan, tag): (u16, u16),
+) -> Result<Verdict, DropReason> {
     let change = sender.gate.pass(&gate.unwrap_or(Gate::OPEN), vlan, tag)?;
+    sender.gate.filtered.map_or(Ok(()), |filtered| filtered.check(frame, to))?;
     Ok(change.map_or(Verdict::To(to), |change| Verdict::Retagged(to, change)))
 }
 

@@ -17,7 +17,10 @@ pub fn run(data: &[u8]) {
     }
 }
 
+/// The document without the lines of its policy rules.
 fn json(document: &memlane::config::Document) -> serde_json::Value {
+    let mut document = document.clone();
+    document.policy.iter_mut().for_each(|rule| rule.line = 0);
     serde_json::to_value(document).expect("a document is plain data")
 }
 

@@ -4,10 +4,12 @@ use memlane::frame::{Head, Layers, MacAddress, NetHeader, START, Segmentation, T
 
 use memlane::headers::{Arp, Ipv4, Ipv6, Nd, NdKind, Upper};
 use memlane::id::PortId;
+use memlane::policy::filter::{Action, Filter, Filtered, PolicyRule, PortRange, Protocol};
 use memlane::policy::gate::Gate;
 use memlane::policy::rules::PortRules;
 use memlane::policy::{AntiSpoof, PortLimits};
 use memlane::table::Table;
+use memlane::too_long::check_frame;
 use memlane::verdict::reading::Start;
 use memlane::verdict::{Sender, Verdict, decide};
 
@@ -19,6 +21,8 @@ pub fn run(data: &[u8]) {
     check_head(data);
     check_headers(data);
     check_identity(data);
+    check_policy(data);
+    check_too_long(data);
     if let Some(bytes) = data.first_chunk() {
         check_header(*bytes);
     }
@@ -89,6 +93,68 @@ fn check_identity(data: &[u8]) {
     };
     assert_eq!(verdict(0), verdict(0xff));
     assert!(matches!(verdict(0), Verdict::Drop(_)) || data[6..12] == OWN);
+}
+
+/// The verdict by policy rules does not depend on bytes behind the frame, is the same for a flooded frame, and is the one that a flow cache
+/// keeps. The first bytes choose the rules.
+fn check_policy(data: &[u8]) {
+    let Some((choice, data)) = data.split_first_chunk::<8>() else { return };
+    let length = data.len().min(START);
+    if length < 14 || data[0] & 1 != 0 || data[6] & 1 != 0 || data[..6] == data[6..12] {
+        return;
+    }
+    let rule = |bytes: &[u8]| PolicyRule {
+        protocol: [None, Some(6), Some(17), Some(58)][usize::from(bytes[0] % 4)].map(Protocol),
+        ports: if bytes[0] & 4 == 0 || !matches!(bytes[0] % 4, 1 | 2) {
+            Vec::new()
+        } else {
+            vec![PortRange { first: bytes[1].into(), last: u16::from(bytes[1]) << 4 | 15 }]
+        },
+        established: bytes[0] & 8 != 0 && bytes[0] % 4 == 1,
+        action: Some(if bytes[0] & 16 == 0 { Action::Deny } else { Action::Allow }),
+        ..PolicyRule::default()
+    };
+    let filter = Filter::new(&choice.chunks(2).map(rule).collect::<Vec<_>>());
+    let table = Table::new(2, 64, 1);
+    let [source, destination] = [6, 0].map(|at| MacAddress::new(*data[at..].first_chunk().expect("14 bytes")));
+    if !source.is_unicast() || !destination.is_unicast() {
+        return;
+    }
+    table.pin(destination, PortId(1));
+    let gate = Gate { filtered: Some(Filtered { filter: &filter, from: PortId(0) }), ..Gate::OPEN };
+    let sender = Sender { gate, is_gated: true, ..PortId(0).into() };
+    let decided = |rest: u8, change: Option<usize>| {
+        let mut start = [rest; START];
+        start[..length].copy_from_slice(&data[..length]);
+        change.into_iter().for_each(|at| start[at] ^= 0x41);
+        (decide(Start::new(&start, length), sender, |_| Some(Gate::OPEN), &table, 0), start)
+    };
+    let (decision, start) = decided(0, None);
+    assert_eq!(decision.verdict, decided(0xff, None).0.verdict);
+    let Some((mask, further)) = decision.masks else { return };
+    for at in 12..length {
+        let (other, changed) = decided(0, Some(at));
+        let fits = mask.fits(Start::new(&changed, length).head()) && further.fits(&changed[..length]);
+        assert!(!fits || other.verdict == decision.verdict, "byte {at} of {:02x?} decides", &start[..length]);
+    }
+}
+
+/// An answer to a frame that is too long is a whole packet to its sender, and no group is answered.
+fn check_too_long(data: &[u8]) {
+    let Some((choice, data)) = data.split_first_chunk::<4>() else { return };
+    let start = &data[..data.len().min(START)];
+    if start.len() < 14 {
+        return;
+    }
+    let [mtu, size] = [0, 2].map(|at| u16::from_le_bytes([choice[at], choice[at + 1]]));
+    let header = NetHeader::partial_checksum(34, 16).cut(choice[0], size);
+    let Err(Some(answer)) = check_frame(start, 65_000, header, mtu) else { return };
+    let frame = answer.frame();
+    assert!(start[0] & 1 == 0 && frame[..6] == start[6..12] && frame[6..12] == start[..6]);
+    match Layers::find(frame).map(|layers| (layers.version, layers.protocol)) {
+        Some((4, protocol)) => assert_eq!(protocol, 1),
+        found => assert_eq!(found, Some((6, 58))),
+    }
 }
 
 fn check_head(data: &[u8]) {

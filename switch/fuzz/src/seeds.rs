@@ -164,7 +164,16 @@ fn churns() -> [(&'static str, Vec<u8>); 7] {
     ]
 }
 
-const CONFIG: [(&str, &str); 8] = [
+const CONFIG: [(&str, &str); 10] = [
+    (
+        "policy-rules",
+        "[[policy]]\nfrom = \"front\"\nto = [\"db\", \"b\"]\nprotocol = \"tcp\"\nports = [22, \"8000-8099\"]\nestablished = true\naction = \"allow\"\n\
+         [[policy]]\nprotocol = 47\naction = \"deny\"\n[[port]]\nname = \"db\"\nnull = true\ngroups = [\"front\"]\n",
+    ),
+    (
+        "policy-rules-all-wrong",
+        "[[policy]]\nfrom = []\nto = [\"a b\"]\nprotocol = \"icmp\"\nports = [\"9-8\", 70000]\nestablished = true\n[[policy]]\nprotocol = 256\nline = 3\n",
+    ),
     ("smallest", "[[port]]\nname = \"a\"\nvhost-user = \"/run/a.sock\"\n"),
     (
         "everything",
@@ -322,6 +331,9 @@ fn long_packets(payload: usize) -> Vec<(String, Packet)> {
     packets.map(|(name, packet)| (name.to_owned(), packet)).into()
 }
 
+/// Rules of the target `frame`: TCP to ports from 80 on, established TCP, UDP to ports from 53 on, and nothing else.
+const POLICY: [u8; 8] = [0x15, 80, 0x19, 0, 0x16, 53, 0, 0];
+
 fn frames() -> Vec<(String, Vec<u8>)> {
     let long = long_packets(40).into_iter().map(|(name, packet)| (name, packet.frame()));
     let complete = packets(40).into_iter().map(|(name, packet)| (name, packet.frame()));
@@ -338,6 +350,12 @@ fn frames() -> Vec<(String, Vec<u8>)> {
         ("an-address-with-a-sign", b"02:00:00:0A:0b:+f".to_vec()),
         ("a-fragment", fragment()),
         ("empty", Vec::new()),
+        ("policy-and-tcp", [&POLICY[..], &packets(40)[0].1.frame()].concat()),
+        ("policy-and-tcp-v6", [&POLICY[..], &packets(40)[5].1.frame()].concat()),
+        ("policy-and-a-fragment", [&POLICY[..], &fragment()].concat()),
+        // MTU and segment size, then the packet.
+        ("too-long-tcp", [&[0xaa, 5, 0, 0][..], &packets(40)[0].1.frame()].concat()),
+        ("too-long-tcp-v6", [&[0, 4, 0, 0][..], &packets(40)[5].1.frame()].concat()),
     ];
     complete.chain(long).chain(cut).chain(named(more)).collect()
 }

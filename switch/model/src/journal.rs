@@ -107,6 +107,17 @@ pub enum NetworkEvent {
         /// The key of the port that would allow the frame.
         allowed_by: String,
     },
+    /// A frame was dropped because a policy rule denies it: told once a minute for each sender.
+    PolicyDenied {
+        /// The sender.
+        port: String,
+        /// The receiver.
+        to: String,
+        /// The rule, and its line in the file.
+        rule: String,
+        /// A rule that would allow the frame, if it stood before.
+        allowed_by: String,
+    },
     /// A MAC address moves between two ports too often: a loop?
     AddressFlaps {
         /// The segment.
@@ -236,6 +247,7 @@ impl NetworkEvent {
             | Self::PortQuarantined { port, .. }
             | Self::FirstDrop { port, .. }
             | Self::AddressRefused { port, .. }
+            | Self::PolicyDenied { port, .. }
             | Self::LimitReached { port, .. }
             | Self::LeftOut { port, .. }
             | Self::AddressFlaps { moves_to: port, .. }
@@ -259,6 +271,7 @@ impl NetworkEvent {
             Self::PortQuarantined { .. } => "port-quarantined",
             Self::FirstDrop { .. } => "first-drop",
             Self::AddressRefused { .. } => "address-refused",
+            Self::PolicyDenied { .. } => "policy-denied",
             Self::AddressFlaps { .. } => "address-flaps",
             Self::AddressMoved { .. } => "address-moved",
             Self::AddressConflict { .. } => "address-conflict",

@@ -1,6 +1,6 @@
 //! The values of a memlane network that its file, its control socket and its data path share.
 //!
-//! - **Configured**: [`limits`], [`addresses`] and [`vlans`] of a port, [`impairment`] of an emulated link, [`poll`]; their text with units is a [`quantity`].
+//! - **Configured**: [`limits`], [`addresses`] and [`vlans`] of a port, [`policy`] rules, [`impairment`] of an emulated link, [`poll`]; their text with units is a [`quantity`].
 //! - **Reported**: [`totals`] of a port's counters, [`forecast`]s, [`loop_report`]s, [`known_addresses`], the [`peer`] of a connection, and the events
 //!   of the [`journal`].
 //! - **The host**: [`descriptors`] and [`host_memory`] that this process may use, and the [`load`] of the CPUs.
@@ -21,6 +21,7 @@ pub mod limits;
 pub mod load;
 pub mod loop_report;
 pub mod peer;
+pub mod policy;
 pub mod poll;
 pub mod quantity;
 pub mod totals;

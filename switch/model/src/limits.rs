@@ -132,6 +132,8 @@ pub struct PortLimits {
     pub vlan: Option<u16>,
     /// VLANs of its frames with a tag; none makes it an access port, if it has `vlan`.
     pub trunk: Vec<VlanRange>,
+    /// Groups by which policy rules name it.
+    pub groups: Vec<String>,
 }
 
 /// Treatment of frames to the reserved group addresses 01:80:c2:00:00:00 to 0f (IEEE 802.1Q, table 8-1): spanning tree, LACP,
@@ -160,6 +162,7 @@ impl Default for PortLimits {
             reserved: None,
             vlan: None,
             trunk: Vec::new(),
+            groups: Vec::new(),
         }
     }
 }

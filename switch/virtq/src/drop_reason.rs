@@ -74,6 +74,8 @@ drop_reasons! {
     VlanNotCarried = "vlan-not-carried",
     /// The destination is a reserved group address (01:80:c2:00:00:00 to 0f), and the port drops these.
     ReservedGroup = "reserved-group",
+    /// A policy rule denies the frame between the two ports, or the frame hides its headers from a rule that denies by them.
+    PolicyDenied = "policy-denied",
     /// The port's transmit queue is started but disabled.
     TransmitDisabled = "transmit-disabled",
     /// The kernel's receive buffer of an AF_PACKET port was full.

@@ -74,6 +74,11 @@ fn told(event: &NetworkEvent) -> String {
             let ip = ip.as_ref().map(|ip| format!(" with {ip}")).unwrap_or_default();
             format!("{port}: frame dropped as {reason}, from {mac}{ip}; key that would allow it: {allowed_by}")
         }
+        E::PolicyDenied { port, to, rule, allowed_by } => {
+            format!(
+                "{port}: frame to {to} dropped as policy-denied, by {rule}; rule that would allow it, before that one: {allowed_by}"
+            )
+        }
         E::FirstDrop { port, reason, frames } => format!("{port}: first drops for {reason}: {frames} frames"),
         E::AddressFlaps { segment, address, held_at, moves_to } => {
             format!("{segment}: address {address} moves between ports {held_at} and {moves_to}: a loop? It is held at {held_at}")

@@ -68,6 +68,9 @@ pub(super) struct Changeable {
     /// Frames to the reserved group addresses 01:80:c2:00:00:00 to 0f, in both directions: "pass" or "drop".
     #[arg(long, value_name = "RULE")]
     reserved: Option<String>,
+    /// Groups by which policy rules name the port, as in the file: '["web"]'.
+    #[arg(long, value_name = "LIST")]
+    groups: Option<String>,
     /// Link emulation towards the guest, as in the file: '{ delay = "10ms", loss = "1%" }'.
     #[arg(long, value_name = "LINK")]
     link: Option<String>,
@@ -99,6 +102,7 @@ impl Changeable {
             &self.may_serve,
             &self.isolated,
             &self.reserved,
+            &self.groups,
             &self.link,
             &self.mac,
             &self.mtu,
@@ -135,6 +139,7 @@ mod tests {
             ("may-serve", "[\"ra\"]", json!(["ra"])),
             ("isolated", "true", json!(true)),
             ("reserved", "drop", json!("drop")),
+            ("groups", "[\"web\"]", json!(["web"])),
             ("link", "{ loss = \"1%\" }", json!({ "loss": "1%" })),
             ("mac", "02:00:00:00:00:01", json!("02:00:00:00:00:01")),
             ("mtu", "1400", json!(1400)),

@@ -341,8 +341,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Check { net } => {
             let config = Config::load(&net)?;
             let (ports, segments) = (config.ports.len(), config.segments().len());
-            let notes = config.ports.iter().filter_map(|port| Some(format!("note: port {}: {}\n", port.name, port.shut_out()?)));
-            let notes: String = notes.collect();
+            let notes: String = config.notes().into_iter().map(|note| format!("note: {note}\n")).collect();
             output::print(&format!("{}: {ports} ports on {segments} segments, no mistakes\n{notes}", net.display()))
         }
         Command::Schema { api: false } => output::print_json(&document::schema()),

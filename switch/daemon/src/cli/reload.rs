@@ -82,6 +82,9 @@ fn told(done: &Reloaded) -> String {
     done.added.iter().for_each(|name| line("added", name));
     done.ends_here.iter().for_each(|segment| line("removed", &format!("uplink of segment {segment}")));
     done.leads_on.iter().for_each(|segment| line("added", &format!("uplink of segment {segment}")));
+    if done.policy {
+        line("changed", "policy rules");
+    }
     done.failed.iter().for_each(|failed| line("failed", &format!("{}: {}", failed.name, failed.error)));
     line(
         "untouched",
@@ -114,6 +117,7 @@ mod tests {
             untouched: vec!["d".into()],
             leads_on: vec!["lan".into()],
             ends_here: vec!["back".into()],
+            policy: true,
             restart: vec!["workers".into()],
             failed: vec![Failed { name: "e".into(), error: "it is taken".into() }],
             dry_run: true,
@@ -121,10 +125,11 @@ mod tests {
         };
         let text = told(&done);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 10, "{text}");
+        assert_eq!(lines.len(), 11, "{text}");
         assert_eq!(lines[1], "changed    c: mtu, queues, detached and attached again");
         assert_eq!(lines[3..5], ["removed    uplink of segment back", "added      uplink of segment lan"]);
-        assert!(lines[5].contains("e: it is taken") && lines[6].ends_with("1 port") && lines[7].ends_with("workers"));
-        assert_eq!(lines[8], "refused    no port stays");
+        assert_eq!(lines[5], "changed    policy rules");
+        assert!(lines[6].contains("e: it is taken") && lines[7].ends_with("1 port") && lines[8].ends_with("workers"));
+        assert_eq!(lines[9], "refused    no port stays");
     }
 }

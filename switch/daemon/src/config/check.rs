@@ -30,6 +30,7 @@ use memlane_backends::door::Second;
 use memlane_backends::netns;
 use memlane_backends::stream::checksums::Checksums;
 use memlane_backends::vhost_user::access::Access;
+use memlane_model::policy::{MOST_GROUPS, MOST_NAMES, MOST_RULES, PolicyRule, Protocol};
 
 /// Most ports of a network.
 pub const MAX_PORTS: usize = 4096;
@@ -212,17 +213,25 @@ impl<'t> Checker<'t> {
     }
 
     fn note_at(&mut self, position: usize, key: &str, text: impl fmt::Display) {
-        let before = &self.text.as_bytes()[..position.min(self.text.len())];
-        let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+        let line = self.line_of(position);
         self.list.push(Mistake { line, ..Mistake::of(key, &text.to_string()) });
+    }
+
+    fn line_of(&self, position: usize) -> usize {
+        let before = &self.text.as_bytes()[..position.min(self.text.len())];
+        1 + before.iter().filter(|&&byte| byte == b'\n').count()
     }
 
     /// Parses the valid part of the file, and checks its values.
     fn read(&mut self, whole: &Table<'t>) -> Option<Document> {
         let readable = Spanned::new(whole.span(), self.readable(whole.get_ref()));
         match Document::deserialize(readable.into_deserializer()) {
-            Ok(document) => {
+            Ok(mut document) => {
                 self.check_values(&document, whole);
+                let places = Place::of_list(whole.get_ref(), "policy");
+                for (rule, place) in document.policy.iter_mut().zip(&places) {
+                    rule.line = place.as_ref().map_or(0, |place| self.line_of(place.start));
+                }
                 Some(document)
             }
             Err(error) => {
@@ -237,7 +246,7 @@ impl<'t> Checker<'t> {
         let mut readable = DeTable::new();
         for (key, value) in whole {
             let list = match (key.get_ref().as_ref(), value.get_ref()) {
-                (what @ ("port" | "segment"), DeValue::Array(list)) => self.readable_list(what, list),
+                (what @ ("port" | "segment" | "policy"), DeValue::Array(list)) => self.readable_list(what, list),
                 _ => {
                     if self.is_good(schema_value(), "", key, value) {
                         readable.insert(key.clone(), value.clone());
@@ -327,6 +336,51 @@ impl<'t> Checker<'t> {
             self.check_segment(entry, place);
         }
         self.check_uplinks(&segments, &ports);
+        self.check_policy(document, &top);
+    }
+
+    fn check_policy(&mut self, document: &Document, top: &Place) {
+        if document.policy.len() > MOST_RULES {
+            let count = document.policy.len();
+            let text = format_args!(
+                "the file has {count} policy rules, and a network may have {MOST_RULES}: use groups and lists of ports"
+            );
+            self.note(top, "policy", text);
+        }
+        let places = Place::of_list(top.table, "policy");
+        for (rule, place) in document.policy.iter().zip(&places).filter_map(|(rule, place)| Some((rule, place.as_ref()?))) {
+            self.check_rule(rule, place);
+        }
+    }
+
+    fn check_rule(&mut self, rule: &PolicyRule, place: &Place) {
+        if !place.has("action") {
+            self.note(place, "", "this [[policy]] has no action: add one, as action = \"deny\"");
+        }
+        for (key, names) in [("from", &rule.from), ("to", &rule.to)] {
+            if names.0.is_empty() && place.has(key) {
+                self.note(place, key, format_args!("{key} is an empty list: name ports or groups, or remove it for all"));
+            }
+            if names.0.len() > MOST_NAMES {
+                let text = format_args!("{key} has {} names, and may have {MOST_NAMES}: give these ports a group", names.0.len());
+                self.note(place, key, text);
+            }
+            names.0.iter().for_each(|name| self.check_name(place, key, name));
+        }
+        if rule.ports.len() > MOST_NAMES {
+            let text =
+                format_args!("ports has {} elements, and may have {MOST_NAMES}: use ranges, as \"8000-8099\"", rule.ports.len());
+            self.note(place, "ports", text);
+        }
+        if !rule.ports.is_empty()
+            && !rule.protocol.is_some_and(Protocol::has_ports)
+            && (!place.has("protocol") || rule.protocol.is_some())
+        {
+            self.note(place, "ports", "ports needs a protocol that has ports: add one, as protocol = \"tcp\"");
+        }
+        if rule.established && rule.protocol != Some(Protocol::TCP) {
+            self.note(place, "established", "established applies to TCP only: add protocol = \"tcp\", or remove it");
+        }
     }
 
     fn check_segment(&mut self, entry: &SegmentEntry, place: &Place) {
@@ -485,6 +539,11 @@ impl<'t> Checker<'t> {
             self.note(place, "anti-spoof", text);
         }
         self.check_addresses(entry, place);
+        entry.groups.iter().for_each(|group| self.check_name(place, "groups", group));
+        if entry.groups.len() > MOST_GROUPS {
+            let text = format_args!("groups has {} names, and may have {MOST_GROUPS}", entry.groups.len());
+            self.note(place, "groups", text);
+        }
     }
 
     fn check_addresses(&mut self, entry: &PortEntry, place: &Place) {

@@ -1,11 +1,12 @@
 //! The difference between two configurations: ports to add, to remove, to create again, to change in place; uplinks to add and to
-//! remove.
+//! remove; policy rules to replace.
 
 use super::{Config, PortConfig, PortKind, UplinkConfig};
 use crate::settings::Settings;
+use memlane_model::policy::PolicyRule;
 
 /// Keys of a port that can change while it runs.
-pub const CHANGEABLE: [&str; 14] = [
+pub const CHANGEABLE: [&str; 15] = [
     "weight",
     "transmit",
     "receive",
@@ -16,6 +17,7 @@ pub const CHANGEABLE: [&str; 14] = [
     "may-serve",
     "isolated",
     "reserved",
+    "groups",
     "link",
     "mac",
     "mtu",
@@ -68,6 +70,8 @@ pub struct Difference {
     pub leads_on: Vec<UplinkConfig>,
     /// Uplinks of the present configuration only, or with a difference.
     pub ends_here: Vec<UplinkConfig>,
+    /// The policy rules of the new configuration, if they differ.
+    pub policy: Option<Vec<PolicyRule>>,
     /// Keys beside the ports with a difference, which only a restart changes.
     pub restart: Vec<&'static str>,
 }
@@ -90,13 +94,14 @@ impl Difference {
             these.uplinks.iter().filter(|uplink| !those.uplinks.contains(uplink)).cloned().collect()
         };
         (difference.leads_on, difference.ends_here) = (only_in(after, before), only_in(before, after));
+        difference.policy = (before.policy != after.policy).then(|| after.policy.clone());
         difference
     }
 
-    /// Whether ports and uplinks are equal.
+    /// Whether ports, uplinks and policy rules are equal.
     pub fn is_empty(&self) -> bool {
         let ports = self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty();
-        ports && self.leads_on.is_empty() && self.ends_here.is_empty()
+        ports && self.leads_on.is_empty() && self.ends_here.is_empty() && self.policy.is_none()
     }
 }
 

@@ -18,6 +18,7 @@ use crate::settings::Poll;
 use memlane_backends::door::Second;
 use memlane_backends::stream::checksums::Checksums;
 use memlane_backends::vhost_user::access::Access;
+use memlane_model::policy::PolicyRule;
 use memlane_model::vlans::VlanRange;
 
 /// A memlane network.
@@ -91,6 +92,8 @@ pub struct Document {
     /// Whether vifs of Xen guests with the script vif-memlane get a port as they are created, on the segment that their `bridge`
     /// names.
     pub xen_vifs: bool,
+    /// Policy: rules about frames between ports of a segment, in the order in which they are tried.
+    pub policy: Vec<PolicyRule>,
     /// Segments with settings of their own; other segments need no entry.
     pub segment: Vec<SegmentEntry>,
     /// The ports.
@@ -134,6 +137,7 @@ impl Default for Document {
             guest_memory_gib: None,
             port_memory_gib: None,
             xen_vifs: false,
+            policy: Vec::new(),
             segment: Vec::new(),
             port: Vec::new(),
         }
@@ -284,6 +288,8 @@ pub struct PortEntry {
     pub vlan: Option<u16>,
     /// VLANs that the port carries with tags, as [10, 20, "100-199"].
     pub trunk: Vec<VlanRange>,
+    /// Groups by which the rules of [[policy]] name the port, as ["web", "front"].
+    pub groups: Vec<String>,
     /// Link emulation for frames to this port (receive direction), as { delay = "10ms", jitter = "2ms", loss = "1%", rate =
     /// "100Mbit" }.
     #[serde(deserialize_with = "Impairment::read")]
@@ -340,6 +346,7 @@ impl PortEntry {
                 reserved: self.reserved,
                 vlan: self.vlan,
                 trunk: self.trunk.clone(),
+                groups: self.groups.clone(),
             },
             link: self.link.clone().filter(|link| *link != Impairment::default()),
         }
@@ -361,12 +368,14 @@ impl PortEntry {
             reserved,
             vlan,
             trunk,
+            groups,
         } = limits;
         (self.enabled, self.mac, self.mtu, self.link) = (enabled, mac.map(|mac| mac.to_string()), mtu, link);
         (self.weight, self.transmit, self.receive) = (weight, transmit, receive);
         (self.storm, self.anti_spoof) = (storm, anti_spoof);
         (self.addresses, self.allowed, self.may_serve) = (addresses, allowed, may_serve);
         (self.isolated, self.reserved, self.vlan, self.trunk) = (isolated, reserved, vlan, trunk);
+        self.groups = groups;
     }
 }
 
@@ -406,6 +415,7 @@ impl Default for PortEntry {
             reserved: None,
             vlan: None,
             trunk: Vec::new(),
+            groups: Vec::new(),
             link: None,
         }
     }

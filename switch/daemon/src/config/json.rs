@@ -26,7 +26,12 @@ impl Config {
         }
         let unreadable = |_| Mistakes::whole("a list contains null, or a number is too large for any key: remove it");
         let text = toml::to_string(&without_nulls(document)).map_err(unreadable)?;
-        Ok(Self::from_document(&check::check_in(&text, folder)?, default_name, folder))
+        let mut read = check::check_in(&text, folder)?;
+        // The lines of the text are of no file.
+        for (index, rule) in read.policy.iter_mut().enumerate() {
+            rule.line = document["policy"][index]["line"].as_u64().and_then(|line| line.try_into().ok()).unwrap_or(0);
+        }
+        Ok(Self::from_document(&read, default_name, folder))
     }
 }
 
@@ -231,6 +236,7 @@ mod tests {
         reserved = "drop"
         vlan = 10
         trunk = [20, "100-199"]
+        groups = ["front"]
         link = { delay = "10ms", loss = 0.25, gilbert-elliott = { p = 0.1, r = 0.5, bad = 1.0, good = 0.0 } }
         [[port]]
         name = "b"

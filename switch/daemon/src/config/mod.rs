@@ -5,7 +5,7 @@
 //!    itself, in [`words`] and [`quantity`]s; then values against each other.
 //! 3. [`Config`]: the checked configuration for the rest of the program.
 //! 4. [`mod@file`]: the file as text, not while it is being written. [`uplink`]: uplinks of segments to other hosts.
-//! 5. [`claim`]: resources that only one port can have. [`mod@renamed`]: old keys and their new names. [`json`]: the same keys as
+//! 5. [`notes`]: valid keys that are hardly meant so. [`claim`]: resources that only one port can have. [`mod@renamed`]: old keys and their new names. [`json`]: the same keys as
 //!    JSON, for running networks. [`difference`]: the changes from one configuration to another.
 
 pub mod check;
@@ -16,6 +16,7 @@ pub mod file;
 pub mod json;
 pub mod later;
 pub mod metrics;
+pub mod notes;
 mod renamed;
 mod shape;
 mod syntax;
@@ -44,6 +45,7 @@ use crate::settings::{Poll, Settings};
 use memlane_backends::door::Second;
 use memlane_backends::stream::checksums::Checksums;
 use memlane_backends::vhost_user::access::Access;
+use memlane_model::policy::PolicyRule;
 
 /// A checked configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,6 +74,8 @@ pub struct Config {
     pub suppression: BTreeMap<String, bool>,
     /// Uplinks of segments to other hosts, in the order of the file.
     pub uplinks: Vec<UplinkConfig>,
+    /// Rules about frames between ports, in the order of the file.
+    pub policy: Vec<PolicyRule>,
     /// The ports, in the order of the file.
     pub ports: Vec<PortConfig>,
 }
@@ -281,6 +285,7 @@ impl Config {
             xen_vifs: document.xen_vifs,
             suppression: document.segment.iter().filter_map(|entry| entry.name.clone().zip(entry.neighbour_suppression)).collect(),
             uplinks: document.segment.iter().filter_map(UplinkConfig::of).collect(),
+            policy: document.policy.clone(),
             ports: document.port.iter().map(|entry| PortConfig::from_entry(entry, folder, &document.access)).collect(),
         }
     }

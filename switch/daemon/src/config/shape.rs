@@ -21,6 +21,7 @@ use super::words::{must_be, nearest, printable, shown, where_else};
 use crate::frame::MacAddress;
 use crate::policy::rules::Prefix;
 use crate::quantity::{Quantity, Read};
+use memlane_model::policy::PortRange;
 use memlane_model::vlans::VlanRange;
 
 /// A mistake in a key.
@@ -208,6 +209,7 @@ fn fits(schema: &Value, form: &Form, beside: &[&Value]) -> bool {
                     "prefix" => text.parse::<Prefix>().is_ok(),
                     "mac" => text.parse::<MacAddress>().is_ok_and(MacAddress::is_unicast),
                     "vlans" => text.parse::<VlanRange>().is_ok(),
+                    "ports" => text.parse::<PortRange>().is_ok(),
                     _ => true,
                 }
                 && Quantity::named(format).is_none_or(is_quantity)

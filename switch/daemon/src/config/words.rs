@@ -32,6 +32,7 @@ fn kind(root: &Value, schema: &Value, key: &str) -> String {
         (Some("ip"), _) => "an IP address in quotes, as \"10.0.0.5\" or \"fd00::5\"".into(),
         (Some("prefix"), _) => "an IP address or a prefix in quotes, as \"10.0.0.100\" or \"10.1.0.0/16\"".into(),
         (Some("vlans"), _) => "a range of VLANs in quotes, as \"100-199\"".into(),
+        (Some("ports"), _) => "a range of ports in quotes, as \"8000-8099\"".into(),
         (Some("mac"), _) => "a unicast MAC address in quotes, as \"00:00:5e:00:01:07\"".into(),
         (_, Some(quantity)) => quantity.must_be().into(),
         _ if is("boolean") => "true or false".into(),
@@ -114,7 +115,8 @@ pub(super) fn where_else(root: &Value, schema: &Value, name: &str) -> Option<Str
         let entries = alternatives(root, &top[list]["items"]);
         entries.iter().any(|entry| entry["properties"].get(name).is_some() && entry["properties"] != schema["properties"])
     };
-    let within: Vec<String> = ["port", "segment"].into_iter().filter(|list| has(list)).map(|list| format!("[[{list}]]")).collect();
+    let within: Vec<String> =
+        ["port", "segment", "policy"].into_iter().filter(|list| has(list)).map(|list| format!("[[{list}]]")).collect();
     (!within.is_empty()).then(|| format!("it belongs in a {}", either(&within)))
 }
 

@@ -1,4 +1,5 @@
-//! Reload: the change from one configuration to another, port by port: first ports are removed, then changed, then added. Ports
+//! Reload: the change from one configuration to another, port by port: first ports are removed, then changed, then added. Policy rules
+//! are replaced before ports change. Ports
 //! without a difference are not touched. Uplinks are removed before ports change, and added after: the change may be a port's
 //! MTU.
 
@@ -58,6 +59,8 @@ pub struct Reloaded {
     pub leads_on: Vec<String>,
     /// Segments that lost their uplink.
     pub ends_here: Vec<String>,
+    /// The policy rules were replaced.
+    pub policy: bool,
     /// Keys beside the ports with a difference, which only a restart changes.
     pub restart: Vec<String>,
     /// Changes that failed; all others were made.
@@ -102,6 +105,7 @@ impl Reloaded {
             untouched: difference.untouched.clone(),
             leads_on: segments(&difference.leads_on),
             ends_here: ending(difference),
+            policy: difference.policy.is_some(),
             restart: difference.restart.iter().map(|&key| key.into()).collect(),
             failed: Vec::new(),
             dry_run: true,
@@ -144,6 +148,9 @@ pub(super) fn carry_out(handle: &DaemonHandle, difference: &Difference) -> Reloa
         let _ = handle.ask(|daemon| daemon.remove_uplink(&uplink.segment));
     }
     done.ends_here = ending(difference);
+    if let Some(rules) = &difference.policy {
+        done.policy = handle.ask(|daemon| daemon.network().set_policy(rules)).is_ok();
+    }
     let _ = handle.ask(|daemon| change_all(daemon, &in_place, &mut done));
     for uplink in &difference.leads_on {
         let _ = handle.ask(|daemon| lead_on(daemon, uplink, difference, &mut done));

@@ -27,6 +27,7 @@ const ELSEWHERE: [(DropReason, &str); 7] = [
     (DropReason::Isolated, "gates of ports are made by the network: separation::isolated_ports_reach_only_those_that_are_not"),
     (DropReason::VlanNotCarried, "so are these: separation::vlans_are_kept_apart_and_tags_are_as_each_port_needs_them"),
     (DropReason::ReservedGroup, "separation::reserved_groups_pass_between_guests_and_not_at_ports_that_drop_them"),
+    (DropReason::PolicyDenied, "rules of the network: policy::ports_reach_those_that_the_rules_allow"),
     (DropReason::TooLong, "an uplink's MTU: separation::a_packet_that_is_too_long_for_the_uplink_is_answered"),
     (DropReason::SocketFull, "the kernel drops these: af_packet::frames_that_the_kernel_dropped_are_counted"),
     (DropReason::TapRefused, "the kernel refuses a frame when it is written, after it has left the packet: its number is counted"),

@@ -11,6 +11,7 @@ use memlane::frame::MacAddress;
 use memlane::id::PortId;
 use memlane::network::{AttachSettings, Forecast, Network};
 use memlane::packet::Packet;
+use memlane::policy::filter::{Action, Names, PolicyRule};
 use memlane::policy::{AntiSpoof, Flood, PortLimits, Reserved};
 use memlane::port::end::{Backend, Ends, ReceiveEnd, TransmitEnd};
 use memlane::port::settings::PortSettings;
@@ -156,6 +157,13 @@ impl World {
                 port
             });
             stations.push(Station { port, queue, runs, receives: runs && enabled });
+        }
+        if dice.once_in(3) {
+            let names = |dice: &mut Dice| Names(if dice.once_in(3) { vec![] } else { vec![format!("p{}", dice.below(PORTS))] });
+            let action = |dice: &mut Dice| Some(dice.pick(&[Action::Allow, Action::Deny]));
+            let rules =
+                [(); 4].map(|()| PolicyRule { from: names(dice), to: names(dice), action: action(dice), ..PolicyRule::default() });
+            while_it_steps(&mut worker, || network.set_policy(&rules));
         }
         let world = Self { network, worker, stations, made: Instant::now() };
         world.fill(dice);
@@ -317,6 +325,7 @@ fn what_is_foreseen_happens_for_random_tables_and_settings() {
             "isolated",
             "loop",
             "not-a-server",
+            "policy-denied",
             "receiver-absent",
             "reserved-group",
             "same-port",

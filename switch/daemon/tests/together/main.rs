@@ -51,6 +51,7 @@ mod metrics;
 mod offloads;
 mod openmetrics;
 mod operator;
+mod policy;
 mod port_settings;
 mod probes;
 mod properties;

@@ -180,7 +180,14 @@ const LISTED: &[(&str, usize, usize, &str)] = &[
     ),
     ("dataplane/headers.rs", 0, 14, "arrays of fixed length that a checked look at the bytes yielded"),
     ("dataplane/policy/gate.rs", 0, 3, "all of a list, and a VLAN modulo the number of bits"),
-    ("dataplane/port/refused.rs", 0, 1, "the position of a reason in an array of all"),
+    ("dataplane/policy/filter.rs", 0, 2, "a set has a bit for each rule, and the list is grown to the port's index before"),
+    ("dataplane/port/refused.rs", 0, 3, "the position of a reason in an array of all, and a length cut to the shorter of both"),
+    (
+        "dataplane/verdict/filter.rs",
+        0,
+        6,
+        "offsets that a parser found within the same bytes, and lengths cut to theirs; the fuzz target `frame` and a property test judge any bytes",
+    ),
     (
         "dataplane/verdict/identity.rs",
         0,
@@ -191,7 +198,7 @@ const LISTED: &[(&str, usize, usize, &str)] = &[
     (
         "dataplane/too_long.rs",
         0,
-        40,
+        42,
         "offsets within headers that a parser found, and within an array whose length they sum up to; a property test takes any bytes",
     ),
     ("dataplane/address_map.rs", 0, 1, "a hash modulo the number of shards"),

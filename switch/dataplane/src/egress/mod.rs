@@ -41,6 +41,7 @@ use crate::timers::Timers;
 use crate::tuning::FLOODS;
 pub use crate::tuning::QUANTUM;
 use crate::verdict::Masks;
+use crate::verdict::filter::FilteredFlood;
 use crate::weight::Weight;
 pub use account::Accounts;
 use delay::DelayLine;
@@ -61,12 +62,14 @@ pub(crate) enum Passage {
     Retagged(TagChange),
     /// Not at all.
     None,
+    /// It is dropped for this reason, which is counted there.
+    Dropped(DropReason),
 }
 
 impl Passage {
-    /// That of a frame with this `head` from one port to another.
+    /// That of a frame with this `head` from one port to another, `filtered` by policy rules, if there are any.
     #[inline]
-    pub(crate) fn between(sender: &Port, to: &Port, head: Head) -> Self {
+    pub(crate) fn between(sender: &Port, to: &Port, head: Head, filtered: Option<&FilteredFlood<'_>>) -> Self {
         let is_gated = sender.segment.is_gated();
         if !is_gated && !head.destination().is_reserved_group() {
             return Self::Same;
@@ -77,6 +80,9 @@ impl Passage {
         }
         if !is_gated {
             return Self::Same;
+        }
+        if filtered.is_some_and(|filtered| !filtered.passes(to.id)) {
+            return Self::None;
         }
         match from.vlans.of_sent(tag).map(|vlan| from.pass(&gate, vlan, tag)) {
             Some(Ok(None)) => Self::Same,
@@ -529,6 +535,11 @@ impl Egress {
             }
             let waits = copies.are_expensive(self.work.work_units);
             let Some(entry) = self.route(port, packet).filter(|entry| entry.worker == self.worker) else { continue };
+            if let Passage::Dropped(reason) = passage {
+                self.work.taps.dropped(packet, port, reason);
+                missed(port, reason);
+                continue;
+            }
             let Some(packet) = copies.of(packet, passage) else { continue };
             packet.segments_done = 0;
             let offered = if waits {

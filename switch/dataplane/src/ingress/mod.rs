@@ -16,6 +16,7 @@ use crate::slots::Slots;
 use crate::stats::PortCounters;
 use crate::time::Cycles;
 use crate::timers::Timers;
+use crate::verdict::FlowCache;
 pub(crate) use blocked::{BlockReason, Blocked};
 pub(crate) use feed::Feed;
 pub(crate) use source::{Offer, PollState, Source, WhenBack};
@@ -57,6 +58,12 @@ impl Sources {
 
     pub(crate) fn iter(&mut self) -> impl Iterator<Item = (Slot, &mut Source)> {
         self.slots.iter_mut()
+    }
+
+    /// Forgets all cached verdicts, because rules changed.
+    #[cold]
+    pub(crate) fn forget_verdicts(&mut self) {
+        self.slots.iter_mut().for_each(|(_, source)| source.flow_cache = FlowCache::default());
     }
 
     pub(crate) fn set_state(&mut self, slot: Slot, state: PollState) {

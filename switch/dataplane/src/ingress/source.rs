@@ -13,7 +13,7 @@ use crate::memory::MemoryMap;
 use crate::notification::{Missed, NotificationState, Spans};
 use crate::offload::Offloads;
 use crate::packet::{Packet, Stamp};
-use crate::policy::rules::KnownRules;
+use crate::policy::rules::{KnownRules, PortRules};
 use crate::port::Port;
 use crate::probes;
 use crate::ring::{Ring, RingFault, SplitRing};
@@ -36,7 +36,7 @@ pub(crate) struct Source {
     pub offloads: Offloads,
     pub flow_cache: FlowCache,
     /// Rules about its frames.
-    pub rules: KnownRules,
+    pub rules: KnownRules<PortRules>,
     pub state: PollState,
     /// Rings that are started but disabled consume and discard (vhost-user, "Ring states").
     pub enabled: bool,

@@ -9,11 +9,13 @@
 //!    of [`loops`].
 //! 5. [`captures`]: copies of frames for the readers of packet captures.
 //! 6. [`standstill`]: the data path stops for a takeover by another process.
-//! 7. [`why`]: forecasts of a frame's outcome.
-//! 8. [`fatal`]: a panic of a worker or of the fault handler ends the network.
+//! 7. [`mod@filter`]: policy rules between ports.
+//! 8. [`why`]: forecasts of a frame's outcome.
+//! 9. [`fatal`]: a panic of a worker or of the fault handler ends the network.
 
 mod captures;
 pub mod fatal;
+mod filter;
 mod loops;
 mod notices;
 mod payer;
@@ -265,6 +267,12 @@ impl Network {
         }
         if after.mac != before.mac || after.limits != before.limits {
             registry::configure_addresses(port, after);
+        }
+        if after.limits.groups != before.limits.groups {
+            let _alone = self.alone();
+            if self.has(port) {
+                self.enter_filter(port);
+            }
         }
         if after.link != before.link {
             self.set_link(port, after.link.clone());

@@ -4,7 +4,7 @@
 //! The number of a port or segment is used again only when every worker has removed its previous owner.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
 use thiserror::Error;
 
@@ -141,6 +141,11 @@ impl Network {
         self.registry.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Locks out other changes of ports and rules.
+    pub(super) fn alone(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// All ports, in the order in which they were added.
     pub fn ports(&self) -> Vec<Arc<Port>> {
         let mut ports: Vec<_> = self.registry().ports.iter().flatten().cloned().collect();
@@ -169,7 +174,7 @@ impl Network {
     /// # Errors
     /// An [`AddError`]; nothing has changed then.
     pub fn add_port(&self, attach_settings: &AttachSettings<'_>, members: usize) -> Result<Arc<Port>, AddError> {
-        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.alone();
         if self.registry().by_name.contains_key(attach_settings.name) {
             return Err(AddError::NameTaken(attach_settings.name.into()));
         }
@@ -186,6 +191,7 @@ impl Network {
         port.set_link(settings.link.clone());
         port.set_enabled(settings.enabled);
         port.policy.transmit.set_shut(!settings.enabled);
+        self.enter_filter(&port);
         self.join(&port);
         if let Some(address) = settings.mac {
             // Last: workers look receivers up in the forwarding table, and all of them know this port from here on.
@@ -246,7 +252,7 @@ impl Network {
     pub fn remove_port(&self, port: &Arc<Port>) {
         port.retire();
         self.stop_port(port);
-        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.alone();
         if !self.has(port) {
             return;
         }
@@ -258,6 +264,7 @@ impl Network {
         });
         told.wait();
         let last = port.segment.leave(port.id);
+        self.leave_filter(port.id);
         self.registry_mut().strike(port);
         self.give_numbers_back(port, last);
         self.shared.journal.add(NetworkEvent::PortDetached { port: port.name.clone() });
@@ -283,7 +290,7 @@ impl Network {
     /// # Errors
     /// [`AddError::AddressTaken`]; nothing has changed then.
     pub fn set_address(&self, port: &Port, address: Option<MacAddress>) -> Result<(), AddError> {
-        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.alone();
         if !self.has(port) {
             return Ok(());
         }

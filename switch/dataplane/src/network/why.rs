@@ -11,12 +11,15 @@ use crate::frame::{ETHERNET, Head, NetHeader, START};
 use crate::id::PortId;
 use crate::packet::TagChange;
 use crate::policy::Flood;
+use crate::policy::filter::Filtered;
+use crate::policy::gate::Gate;
 use crate::port::Port;
 use crate::port::refused::Refused;
 use crate::stats::DropReason;
 use crate::table::{Kind, Learned, LearnedAddress, Table};
 use crate::time::cycles;
 use crate::too_long;
+use crate::verdict::filter::FilteredFlood;
 use crate::verdict::reading::Start;
 use crate::verdict::{Foreseen, Sender, Verdict, foresee};
 
@@ -81,7 +84,9 @@ impl Network {
         start[..length].copy_from_slice(&frame[..length]);
         let start = Start::new(&start, length);
         let (head, table, rules) = (start.head(), port.segment.table(), port.policy.rules.get());
-        let gate = port.policy.gate();
+        let filter = self.shared.filter.get();
+        let filtered = (!filter.is_empty()).then_some(Filtered { filter: &filter, from: port.id });
+        let gate = Gate { filtered, ..port.policy.gate() };
         let sender = Sender { port: port.id, rules: &rules, gate, is_gated: port.segment.is_gated() };
         let ports: Vec<_> = port.segment.members().into_iter().filter_map(|id| self.port(id)).collect();
         let member = |id: PortId| ports.iter().find(|port| port.id == id);
@@ -92,6 +97,9 @@ impl Network {
         if let Verdict::Drop(reason) = foreseen.verdict {
             tell_refused(&mut forecast, port, reason, &Refused::of(start.bytes()));
             tell_gates(&mut forecast, port, reason, receiver.map(|port| &**port), head);
+            if let (DropReason::PolicyDenied, Some(to)) = (reason, receiver) {
+                self.tell_denial(&mut forecast, port, to, start);
+            }
         }
         match foreseen.verdict {
             Verdict::Drop(reason) => forecast.drop_at(&port.name, reason),
@@ -122,7 +130,7 @@ impl Network {
                     return forecast;
                 }
                 self.tell_other_vlans(&mut forecast, &table, LearnedAddress { address: head.destination(), vlan: foreseen.vlan });
-                self.flood(&mut forecast, port, head, frame.len(), now);
+                self.flood(&mut forecast, port, start, frame.len(), now);
             }
         }
         forecast
@@ -207,7 +215,20 @@ impl Network {
         }
     }
 
-    fn flood(&self, forecast: &mut Forecast, port: &Port, head: Head, length: usize, now: u32) {
+    /// The policy rule that denies the frame, and one that would allow it.
+    fn tell_denial(&self, forecast: &mut Forecast, port: &Port, to: &Port, start: Start<'_>) {
+        let Some(denial) = self.denial_for(port, to, start) else { return };
+        let (to, rule, allowed_by) = (denial.to, denial.rule, denial.allowed_by);
+        forecast.step(format!(
+            "frames from {} to {to} meet the rule {rule}; before it, this one would allow the frame: {allowed_by}",
+            port.name
+        ));
+    }
+
+    fn flood(&self, forecast: &mut Forecast, port: &Port, start: Start<'_>, length: usize, now: u32) {
+        let (head, filter) = (start.head(), self.shared.filter.get());
+        let filtered = Filtered { filter: &filter, from: port.id };
+        let filtered = FilteredFlood::new(filtered, start);
         let destination = head.destination();
         let what = if destination.is_group() { "is a group address" } else { "is unknown" };
         forecast.step(format!("destination {destination} {what}: the frame is flooded to segment {}", port.segment.name));
@@ -220,10 +241,24 @@ impl Network {
             return forecast.drop_at(&port.name, reason);
         }
         for member in members.into_iter().filter(|&member| member != port.id) {
-            if self.port(member).is_some_and(|to| Passage::between(port, &to, head) == Passage::None) {
+            let Some(to) = self.port(member) else { continue };
+            if Passage::between(port, &to, head, Some(&filtered)) == Passage::None {
                 let name = self.name(member);
+                if !filtered.passes(member) {
+                    self.tell_denial(forecast, port, &to, start);
+                }
+                forecast.step(format!(
+                    "{name} does not receive it: by isolated, vlan, trunk, reserved or policy of {name} or {}",
+                    port.name
+                ));
+                continue;
+            }
+            if let Some(mtu) = port.segment.uplink_mtu(member)
+                && too_long::check_frame(start.bytes(), length as u32, NetHeader::default(), mtu).is_err()
+            {
                 forecast
-                    .step(format!("{name} does not receive it: by isolated, vlan, trunk or reserved of {name} or {}", port.name));
+                    .step(format!("the packet is longer than the MTU of the uplink ({mtu}), and a flooded frame is not answered"));
+                forecast.drop_at(&to.name, DropReason::TooLong);
                 continue;
             }
             self.receive(forecast, member, length, false);

@@ -1,4 +1,4 @@
-//! Gates: whether frames pass between two ports of a segment, by isolation, VLANs and reserved groups, and in which form.
+//! Gates: whether frames pass between two ports of a segment, by isolation, VLANs, reserved groups and policy rules, and in which form.
 //!
 //! A port without VLAN keys carries frames as they are: those with a tag in its VLAN, those without in no VLAN. An access port has
 //! one VLAN and frames without tags; a trunk carries tagged frames of its VLANs, and those of its native VLAN without a tag
@@ -7,6 +7,7 @@
 use memlane_model::limits::PortLimits;
 
 use crate::packet::TagChange;
+use crate::policy::filter::Filtered;
 use crate::stats::DropReason;
 
 /// Words of a set of VLANs.
@@ -81,11 +82,13 @@ pub struct Gate<'p> {
     pub drops_reserved: bool,
     /// Its VLANs.
     pub vlans: &'p Vlans,
+    /// Policy rules about its frames, if there are any.
+    pub filtered: Option<Filtered<'p>>,
 }
 
 impl Gate<'static> {
     /// A port without any rule.
-    pub const OPEN: Self = Self { isolated: false, drops_reserved: false, vlans: &Vlans::Any };
+    pub const OPEN: Self = Self { isolated: false, drops_reserved: false, vlans: &Vlans::Any, filtered: None };
 }
 
 impl Gate<'_> {

@@ -47,11 +47,14 @@ pub struct PortRules {
     pub identity: Option<Identity>,
     /// It may answer as a DHCP server, so that the switch learns leases from it.
     pub tells_leases: bool,
+    /// Groups by which policy rules name it.
+    pub groups: Vec<String>,
 }
 
 impl PortRules {
     /// No rules.
-    pub const NONE: Self = Self { is_guarded: false, macs: Vec::new(), identity: None, tells_leases: false };
+    pub const NONE: Self =
+        Self { is_guarded: false, macs: Vec::new(), identity: None, tells_leases: false, groups: Vec::new() };
 
     /// The rules by these settings.
     pub fn of(limits: &PortLimits) -> Self {
@@ -65,28 +68,29 @@ impl PortRules {
             serves_ra: limits.may_serve.contains(&Service::Ra),
         };
         let tells_leases = limits.may_serve.contains(&Service::Dhcp);
-        Self { is_guarded, macs, identity: (limits.anti_spoof == AntiSpoof::All).then(identity), tells_leases }
+        let identity = (limits.anti_spoof == AntiSpoof::All).then(identity);
+        Self { is_guarded, macs, identity, tells_leases, groups: limits.groups.clone() }
     }
 }
 
-/// The present rules of a port, with a version by which a worker sees that they changed.
+/// The present rules of a port or of the network, with a version by which a worker sees that they changed.
 #[derive(Debug, Default)]
-pub struct Published {
-    rules: Mutex<Present>,
+pub struct Published<R> {
+    rules: Mutex<Present<R>>,
     version: AtomicU32,
 }
 
 #[derive(Debug, Default)]
-struct Present {
+struct Present<R> {
     /// Those by the port's settings.
-    configured: PortRules,
+    configured: R,
     /// Addresses that were leased to the port.
     leased: Vec<Prefix>,
     /// Both together.
-    rules: Arc<PortRules>,
+    rules: Arc<R>,
 }
 
-impl Published {
+impl Published<PortRules> {
     /// Uses `rules` from now on.
     pub(super) fn set(&self, rules: PortRules) {
         self.change(|present| present.configured = rules);
@@ -97,7 +101,7 @@ impl Published {
         self.change(|present| present.leased = addresses.iter().copied().map(Prefix::from).collect());
     }
 
-    fn change(&self, change: impl FnOnce(&mut Present)) {
+    fn change(&self, change: impl FnOnce(&mut Present<PortRules>)) {
         let present = &mut *self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         change(present);
         let mut rules = present.configured.clone();
@@ -109,23 +113,31 @@ impl Published {
             self.version.fetch_add(1, Ordering::Release);
         }
     }
+}
+
+impl<R> Published<R> {
+    /// Uses `rules` from now on.
+    pub fn replace(&self, rules: R) {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner).rules = Arc::new(rules);
+        self.version.fetch_add(1, Ordering::Release);
+    }
 
     /// The present rules.
-    pub fn get(&self) -> Arc<PortRules> {
+    pub fn get(&self) -> Arc<R> {
         Arc::clone(&self.rules.lock().unwrap_or_else(PoisonError::into_inner).rules)
     }
 }
 
-/// A worker's reference to the rules of a port.
-#[derive(Debug)]
-pub struct KnownRules {
-    rules: Arc<PortRules>,
+/// A worker's reference to rules.
+#[derive(Debug, Default)]
+pub struct KnownRules<R> {
+    rules: Arc<R>,
     version: u32,
 }
 
-impl KnownRules {
+impl<R> KnownRules<R> {
     /// Of these.
-    pub fn new(published: &Published) -> Self {
+    pub fn new(published: &Published<R>) -> Self {
         // The version first: rules that come between are fetched once more.
         let version = published.version.load(Ordering::Acquire);
         Self { rules: published.get(), version }
@@ -133,7 +145,7 @@ impl KnownRules {
 
     /// Exchanges rules that were replaced; true if they were.
     #[inline]
-    pub fn refresh(&mut self, published: &Published) -> bool {
+    pub fn refresh(&mut self, published: &Published<R>) -> bool {
         let is_old = published.version.load(Ordering::Relaxed) != self.version;
         if is_old {
             *self = Self::new(published);
@@ -143,7 +155,7 @@ impl KnownRules {
 
     /// The rules.
     #[inline]
-    pub fn get(&self) -> &PortRules {
+    pub fn get(&self) -> &R {
         &self.rules
     }
 }
@@ -193,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_worker_sees_that_rules_changed() {
-        let published = Published::default();
+        let published = Published::<PortRules>::default();
         let mut known = KnownRules::new(&published);
         published.set(PortRules::default());
         assert!(!known.refresh(&published), "they are the same");

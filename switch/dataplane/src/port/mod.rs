@@ -37,7 +37,7 @@ use crate::stats::{DropReason, PortCounters, PortTotals, totals};
 use crate::time::{Cycles, cycles, duration};
 use events::{EventLog, ToldCount};
 use memlane_model::peer::Peer;
-use refused::RefusedLog;
+use refused::{Refused, RefusedLog};
 use rings::Rings;
 
 /// See the module.
@@ -510,9 +510,14 @@ impl Port {
         self.refused.note(reason, start);
     }
 
-    /// Tells of frames that rules about addresses refused, once a minute for each reason.
-    pub(crate) fn tell_refused(&self, now: Instant) {
+    /// Tells of frames that rules about addresses refused, once a minute for each reason; `denied` is called with one that a policy rule
+    /// refused.
+    pub(crate) fn tell_refused(&self, now: Instant, denied: impl Fn(&Refused)) {
         for (reason, refused) in self.refused.take(now) {
+            if reason == DropReason::PolicyDenied {
+                denied(&refused);
+                continue;
+            }
             let is_own = self.segment.table().pinned(refused.mac) == Some(self.id);
             self.tell_caused(NetworkEvent::AddressRefused {
                 port: self.name.clone(),

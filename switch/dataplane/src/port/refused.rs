@@ -1,5 +1,5 @@
-//! Frames that a rule about addresses refused: of each reason one is kept for an event, which names its addresses and the configuration
-//! that would allow them.
+//! Frames that a rule about addresses or a policy rule refused: of each reason one is kept for an event, which names its addresses and the
+//! configuration that would allow them.
 //!
 //! A worker notes a frame only while none of its reason is kept, so a guest that forges many costs no more than one load each.
 
@@ -8,15 +8,16 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::frame::MacAddress;
+use crate::frame::{MacAddress, START};
 use crate::stats::DropReason;
 use crate::verdict::identity::claimed;
+use crate::verdict::reading::Start;
 
 /// Minimum interval between two events about one reason.
 const PAUSE: Duration = Duration::from_secs(60);
 /// Reasons of such refusals.
-pub(crate) const REASONS: [DropReason; 4] =
-    [DropReason::SpoofedSource, DropReason::SpoofedIp, DropReason::SpoofedArp, DropReason::NotAServer];
+pub(crate) const REASONS: [DropReason; 5] =
+    [DropReason::SpoofedSource, DropReason::SpoofedIp, DropReason::SpoofedArp, DropReason::NotAServer, DropReason::PolicyDenied];
 
 /// A refused frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,18 +26,28 @@ pub(crate) struct Refused {
     pub mac: MacAddress,
     /// The IP address that it claims for its sender, if it shows one.
     pub ip: Option<IpAddr>,
+    /// Its first bytes, as far as they were copied.
+    start: [u8; START],
+    length: usize,
 }
 
 impl Refused {
     /// The frame that begins with `start`.
     pub(crate) fn of(start: &[u8]) -> Self {
         let (mac, ip) = claimed(start);
-        Self { mac, ip }
+        let (mut copied, length) = ([0; START], start.len().min(START));
+        copied[..length].copy_from_slice(&start[..length]);
+        Self { mac, ip, start: copied, length }
+    }
+
+    /// Its first bytes.
+    pub(crate) fn start(&self) -> Start<'_> {
+        Start::new(&self.start, self.length)
     }
 
     /// The configuration of the port that would allow the frame; `is_own` tells if its MAC address is the port's `mac`.
     pub(crate) fn remedy(&self, reason: DropReason, is_own: bool) -> String {
-        let Self { mac, ip } = self;
+        let Self { mac, ip, .. } = self;
         match (reason, ip) {
             (DropReason::NotAServer, Some(_)) => "may-serve = [\"dhcp\", \"ra\"]".into(),
             (DropReason::SpoofedSource, _) => format!("allowed = [{{ mac = \"{mac}\" }}]"),
@@ -110,19 +121,19 @@ mod tests {
         assert!(log.take(start).is_empty());
         (1..100).for_each(|n| log.note(DropReason::SpoofedSource, &frame(n)));
         log.note(DropReason::Storm, &frame(1));
-        let first = Refused { mac: MacAddress::new([2, 0, 0, 0, 0, 1]), ip: None };
+        let first = Refused::of(&frame(1));
+        assert_eq!((first.mac, first.ip), (MacAddress::new([2, 0, 0, 0, 0, 1]), None));
         assert_eq!(log.take(start), [(DropReason::SpoofedSource, first)]);
         log.note(DropReason::SpoofedSource, &frame(7));
         log.note(DropReason::SpoofedIp, &frame(8));
         assert_eq!(log.take(start + PAUSE / 2).iter().map(|told| told.0).collect::<Vec<_>>(), [DropReason::SpoofedIp]);
-        let last = Refused { mac: MacAddress::new([2, 0, 0, 0, 0, 7]), ip: None };
-        assert_eq!(log.take(start + PAUSE), [(DropReason::SpoofedSource, last)]);
+        assert_eq!(log.take(start + PAUSE), [(DropReason::SpoofedSource, Refused::of(&frame(7)))]);
     }
 
     #[test]
     fn the_line_that_would_allow_a_frame_is_told() {
         let (mac, ip) = (MacAddress::new([0, 0, 0x5e, 0, 1, 7]), "10.0.0.100".parse().ok());
-        let refused = Refused { mac, ip };
+        let refused = Refused { mac, ip, ..Refused::of(&frame(1)) };
         assert_eq!(
             refused.remedy(DropReason::SpoofedArp, false),
             "allowed = [{ mac = \"00:00:5e:00:01:07\", ip = \"10.0.0.100\" }]"
@@ -130,6 +141,6 @@ mod tests {
         assert_eq!(refused.remedy(DropReason::SpoofedIp, true), "addresses = [\"10.0.0.100\"]");
         assert_eq!(refused.remedy(DropReason::SpoofedSource, false), "allowed = [{ mac = \"00:00:5e:00:01:07\" }]");
         assert_eq!(refused.remedy(DropReason::NotAServer, true), "may-serve = [\"dhcp\", \"ra\"]");
-        assert_eq!(Refused { mac, ip: None }.remedy(DropReason::SpoofedIp, true), "none: the frame hides its addresses");
+        assert_eq!(Refused { ip: None, ..refused }.remedy(DropReason::SpoofedIp, true), "none: the frame hides its addresses");
     }
 }

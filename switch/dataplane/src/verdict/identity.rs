@@ -10,14 +10,12 @@ use std::net::IpAddr;
 use super::reading::Reading;
 use crate::frame::{MacAddress, TYPE_IPV4, TYPE_IPV6, UDP, network_type};
 use crate::headers::{
-    Arp, Fragment, ICMPV6, IGMP, IPV6_HEADER, Ipv4, Ipv6, Nd, NdKind, SOURCE_LINK, TYPE_ARP, TYPE_RARP, Upper, is_extension,
-    number_at,
+    Arp, Fragment, ICMPV6, IGMP, IPV6_HEADER, Ipv4, Ipv6, LEAST_TYPE, Nd, NdKind, SOURCE_LINK, TYPE_ARP, TYPE_RARP, Upper,
+    is_extension, number_at,
 };
 use crate::policy::rules::Identity;
 use crate::stats::DropReason;
 
-/// The least EtherType; a smaller number is the length of an IEEE 802.2 frame.
-const LEAST_TYPE: u16 = 0x600;
 /// Ports of DHCP servers and clients (RFC 2131, section 4.1), and of DHCPv6 clients (RFC 8415, section 7.2).
 const DHCP_SERVER: u16 = 67;
 const DHCP_CLIENT: u16 = 68;

@@ -10,6 +10,7 @@ use crate::id::PortId;
 use crate::outcome::Outcome;
 use crate::packet::Packet;
 use crate::stats::DropReason;
+use crate::verdict::filter::FilteredFlood;
 use crate::verdict::reading::Start;
 use crate::weight::Weight;
 
@@ -21,10 +22,10 @@ pub(super) struct Outcomes<'w> {
 }
 
 /// How a flooded frame with this `head` from `sender` reaches `to`.
-fn passage(port_table: &PortTable, sender: PortId, to: PortId, head: Head) -> Passage {
+fn passage(port_table: &PortTable, sender: PortId, to: PortId, head: Head, filtered: Option<&FilteredFlood<'_>>) -> Passage {
     // A sender that is gone meanwhile had a gate that is not known any more.
     let (Some(sender), Some(to)) = (port_table.port(sender), port_table.port(to)) else { return Passage::None };
-    Passage::between(sender, to, head)
+    Passage::between(sender, to, head, filtered)
 }
 
 impl Outcomes<'_> {
@@ -70,7 +71,14 @@ impl Outcomes<'_> {
         let weight = Weight::new(self.port_table.weight_of(packet.source));
         let (sender, port_table) = (packet.source, self.port_table);
         let head = Start::from(&*packet).head();
-        let passage = |to| passage(port_table, sender, to, head);
+        let (copied, length) = (port_table.filtered(sender).map(|filtered| (filtered, packet.start)), packet.start_length as usize);
+        let filtered = copied.as_ref().map(|(filtered, start)| FilteredFlood::new(*filtered, Start::new(start, length)));
+        let uplink = port_table.too_short_uplink(packet);
+        let passage = |to| match passage(port_table, sender, to, head, filtered.as_ref()) {
+            Passage::None => Passage::None,
+            _ if uplink == Some(to) => Passage::Dropped(DropReason::TooLong),
+            passage => passage,
+        };
         egress.flood(packet, ports, weight, passage, |port, reason| {
             self.missed(if reason == DropReason::SenderMemory { sender } else { port }, reason);
         })

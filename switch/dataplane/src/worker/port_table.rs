@@ -4,11 +4,15 @@
 use std::sync::Arc;
 
 use crate::id::{PortId, SegmentId};
+use crate::packet::Packet;
 use crate::policy::Flood;
+use crate::policy::filter::{Filter, Filtered};
+use crate::policy::rules::{KnownRules, Published};
 use crate::port::Port;
 use crate::stats::PortCounters;
 use crate::table::Table;
 use crate::time::Cycles;
+use crate::too_long;
 
 /// A port, with this worker's record of it.
 #[derive(Debug)]
@@ -47,12 +51,33 @@ pub(super) struct PortTable {
     segments: Vec<Option<Members>>,
     /// Counters of ports that are gone.
     nobody: PortCounters,
+    /// Policy rules between ports.
+    filter: KnownRules<Filter>,
 }
 
 impl PortTable {
     /// The port table of worker `worker`.
     pub(super) fn new(worker: u8) -> Self {
-        Self { worker: worker.into(), ports: Vec::new(), segments: Vec::new(), nobody: PortCounters::default() }
+        Self {
+            worker: worker.into(),
+            ports: Vec::new(),
+            segments: Vec::new(),
+            nobody: PortCounters::default(),
+            filter: KnownRules::default(),
+        }
+    }
+
+    /// Exchanges policy rules that were replaced; true if they were.
+    #[inline]
+    pub(super) fn refresh_filter(&mut self, published: &Published<Filter>) -> bool {
+        self.filter.refresh(published)
+    }
+
+    /// The policy rules about frames of `port`, if there are any.
+    #[inline]
+    pub(super) fn filtered(&self, port: PortId) -> Option<Filtered<'_>> {
+        let filter = self.filter.get();
+        (!filter.is_empty()).then_some(Filtered { filter, from: port })
     }
 
     /// Adds `port`; returns for how many ports there is room from now on.
@@ -106,6 +131,17 @@ impl PortTable {
     pub(super) fn member(&self, id: PortId) -> Option<(&Port, &Members)> {
         let port = self.port(id)?;
         Some((port, self.members(port.segment.id)?))
+    }
+
+    /// The uplink of the packet's segment, if it is too long for that.
+    #[inline]
+    pub(super) fn too_short_uplink(&self, packet: &Packet) -> Option<PortId> {
+        let segment = &self.port(packet.source)?.segment;
+        if segment.is_short(packet.length) {
+            return None;
+        }
+        let uplink = segment.uplink()?;
+        too_long::check(packet, segment.uplink_mtu(uplink)?).is_err().then_some(uplink)
     }
 
     /// The segment with this number.

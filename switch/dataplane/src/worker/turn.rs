@@ -17,6 +17,7 @@ use crate::offload::{self, Offloads};
 use crate::outcome::Outcome;
 use crate::packet::{Packet, Reach, Stamp, TagChange};
 use crate::policy::Limiter;
+use crate::policy::gate::Gate;
 use crate::port::{Port, refused};
 use crate::ring::{OpenOutcome, Ring, RingFault};
 use crate::stats::{DropReason, PortCounters, WorkerCounters};
@@ -251,14 +252,17 @@ impl Turn<'_> {
             return self.drop_at(packet.source, packet, reason);
         }
         let epoch = self.epoch(table);
-        let (rules, gate, port_table) = (self.source.rules.get(), self.port.policy.gate(), self.outcomes.port_table);
+        let (rules, port_table) = (self.source.rules.get(), self.outcomes.port_table);
+        let gate = Gate { filtered: port_table.filtered(packet.source), ..self.port.policy.gate() };
         let sender = Sender { port: packet.source, rules, gate, is_gated: self.port.segment.is_gated() };
         let gate_of = |port| port_table.port(port).map(|port| port.policy.gate());
-        if sender.rules.identity.is_some() && !self.source.flow_cache.fits(Start::from(&*packet), epoch) {
+        if (sender.rules.identity.is_some() || gate.filtered.is_some())
+            && !self.source.flow_cache.fits(Start::from(&*packet), epoch)
+        {
             packet.copy_more();
         }
         let verdict = self.source.flow_cache.decide(&*packet, sender, gate_of, table, epoch);
-        if packet.length > too_long::SHORT
+        if !self.port.segment.is_short(packet.length)
             && let Verdict::To(port) | Verdict::Retagged(port, _) = verdict
             && let Some(mtu) = self.port.segment.uplink_mtu(port)
             && let Err(answer) = too_long::check(packet, mtu)
@@ -442,6 +446,9 @@ impl Turn<'_> {
         }
         if let Err(reason) = self.port.policy.take_flood(self.segment.flood(self.port, self.second, self.now)) {
             return self.drop_at(sender, packet, reason);
+        }
+        if self.outcomes.port_table.filtered(sender).is_some() {
+            packet.copy_more();
         }
         self.counters(sender).flooded.add(1);
         let before = self.egress.work.work_units;

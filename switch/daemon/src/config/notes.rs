@@ -1,0 +1,151 @@
+//! Notes about a file without mistakes: valid keys that are hardly meant so, as rules of a policy that never match.
+
+use std::collections::{HashMap, HashSet};
+
+use memlane_model::policy::{Names, PolicyRule};
+
+use super::{Config, PortConfig, PortKind};
+
+/// MTU of Ethernet.
+const ETHERNET_MTU: u16 = 1500;
+/// Most rules and ports that are looked at: each pair of rules is compared.
+const MOST_COMPARED: usize = 1024;
+
+impl Config {
+    /// The notes, in sentences.
+    pub fn notes(&self) -> Vec<String> {
+        let shut_out = self.ports.iter().filter_map(|port| Some(format!("port {}: {}", port.name, port.shut_out()?)));
+        shut_out.chain(self.mtus()).chain(self.unknown_names()).chain(self.hidden_rules()).collect()
+    }
+
+    /// Segments whose ports have different MTUs, or an uplink that is too small for IPv6.
+    fn mtus(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        for segment in self.segments() {
+            let uplink = self.uplinks.iter().find(|uplink| uplink.segment == segment).map(|uplink| uplink.mtu);
+            let has_guest =
+                |port: &&PortConfig| port.segment == segment && !matches!(port.kind, PortKind::Null | PortKind::Loopback);
+            // A guest that is offered no MTU uses Ethernet's.
+            let mtu = |port: &PortConfig| port.settings.mtu.or(uplink.flatten()).unwrap_or(ETHERNET_MTU);
+            let mut known: Vec<(u16, &str)> = Vec::new();
+            for port in self.ports.iter().filter(has_guest) {
+                if known.iter().all(|(other, _)| *other != mtu(port)) {
+                    known.push((mtu(port), &port.name));
+                }
+            }
+            if known.len() > 1 && uplink != Some(None) {
+                let told: Vec<String> = known.iter().take(4).map(|(mtu, name)| format!("{name} {mtu}")).collect();
+                notes.push(format!(
+                    "segment {segment}: its ports have different MTUs ({}), so packets longer than the receiver's are lost: give all of them the same mtu",
+                    told.join(", ")
+                ));
+            }
+            if let Some(Some(mtu)) = uplink.filter(|mtu| mtu.is_some_and(|mtu| mtu < 1280)) {
+                notes.push(format!("segment {segment}: an mtu of {mtu} carries no IPv6, which needs 1280 bytes (RFC 8200)"));
+            }
+        }
+        notes
+    }
+
+    /// Names in rules that are of no port and no group.
+    fn unknown_names(&self) -> Vec<String> {
+        let ports = self.ports.iter().map(|port| &port.name);
+        let groups = self.ports.iter().flat_map(|port| &port.settings.limits.groups);
+        let known: HashSet<&String> = ports.chain(groups).collect();
+        let unknown = |rule: &PolicyRule| {
+            let names = rule.from.0.iter().chain(&rule.to.0).filter(|name| !known.contains(name)).cloned();
+            names
+                .map(|name| format!("{}: there is no port or group '{name}', so this rule does not match yet", place(rule)))
+                .collect::<Vec<_>>()
+        };
+        self.policy.iter().flat_map(unknown).collect()
+    }
+
+    /// Rules that never match, because an earlier one matches all that they do.
+    fn hidden_rules(&self) -> Vec<String> {
+        let groups: HashMap<&str, &[String]> =
+            self.ports.iter().map(|port| (&port.name[..], &port.settings.limits.groups[..])).collect();
+        let rules = &self.policy[..self.policy.len().min(MOST_COMPARED)];
+        let hidden = rules.iter().enumerate().filter_map(|(index, rule)| {
+            let first = rules[..index].iter().find(|earlier| covers(earlier, rule, &groups))?;
+            let why = if first.allows() == rule.allows() { "says the same already" } else { "decides the opposite for all of it" };
+            Some(format!("{}: this rule never matches, because that in {} {why}", place(rule), place(first)))
+        });
+        hidden.collect()
+    }
+}
+
+fn place(rule: &PolicyRule) -> String {
+    format!("policy line {}", rule.line)
+}
+
+/// Whether `rule` matches all that `other` does; `groups` are those of each port.
+fn covers(rule: &PolicyRule, other: &PolicyRule, groups: &HashMap<&str, &[String]>) -> bool {
+    let names = |ours: &Names, theirs: &Names| {
+        let has = |name: &String| ours.has(name, groups.get(name.as_str()).copied().unwrap_or_default());
+        ours.is_all() || !theirs.is_all() && theirs.0.iter().all(has)
+    };
+    let is_within = |range: &memlane_model::policy::PortRange| {
+        rule.ports.iter().any(|ours| ours.contains(range.first) && ours.contains(range.last))
+    };
+    let ports = rule.ports.is_empty() || !other.ports.is_empty() && other.ports.iter().all(is_within);
+    let protocol = rule.protocol.is_none() || rule.protocol == other.protocol;
+    protocol && ports && (!rule.established || other.established) && names(&rule.from, &other.from) && names(&rule.to, &other.to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PORTS: &str = "[[port]]\nname = \"web\"\nnull = true\ngroups = [\"front\"]\n[[port]]\nname = \"db\"\nnull = true\n";
+
+    fn notes(rules: &[&str]) -> Vec<String> {
+        let rules: String = rules.iter().map(|rule| format!("[[policy]]\n{}\n", rule.replace(", ", "\n"))).collect();
+        Config::parse(&format!("{PORTS}{rules}"), "net").unwrap().notes()
+    }
+
+    #[test]
+    fn rules_that_never_match_are_noted() {
+        let (allow, deny) = ("action = \"allow\"", "action = \"deny\"");
+        let tcp = "protocol = \"tcp\"";
+        let hidden = |first: &str, second: &str| !notes(&[first, second]).is_empty();
+        assert!(hidden(deny, allow) && hidden(deny, deny));
+        assert!(hidden(&format!("{tcp}, {deny}"), &format!("{tcp}, ports = [22], {allow}")));
+        assert!(hidden(&format!("{tcp}, ports = [\"1-99\"], {deny}"), &format!("{tcp}, ports = [22, \"80-99\"], {allow}")));
+        assert!(hidden(&format!("from = \"front\", {deny}"), &format!("from = \"web\", {allow}")));
+        assert!(hidden(&format!("{tcp}, {allow}"), &format!("{tcp}, established = true, {deny}")));
+        assert!(!hidden(&format!("{tcp}, established = true, {allow}"), &format!("{tcp}, {deny}")));
+        assert!(!hidden(&format!("{tcp}, ports = [22], {allow}"), &format!("{tcp}, {deny}")));
+        assert!(!hidden(&format!("{tcp}, {allow}"), deny));
+        assert!(!hidden(&format!("from = \"web\", {deny}"), &format!("from = \"front\", {allow}")));
+        assert!(!hidden(&format!("from = \"web\", {deny}"), allow));
+        let told = notes(&[deny, allow]);
+        assert_eq!(
+            told,
+            ["policy line 10: this rule never matches, because that in policy line 8 decides the opposite for all of it"]
+        );
+    }
+
+    #[test]
+    fn different_mtus_in_a_segment_are_noted() {
+        let ports = |ports: &[&str]| {
+            let port = |(index, lines): (usize, &&str)| format!("[[port]]\nname = \"p{index}\"\nstream = \"s{index}\"\n{lines}\n");
+            ports.iter().enumerate().map(port).collect::<String>()
+        };
+        let notes = |text: &str| Config::parse(text, "net").unwrap().notes();
+        assert!(notes(&ports(&["mtu = 9000", "mtu = 9000"])).is_empty());
+        assert!(notes(&ports(&["mtu = 9000", "segment = \"other\""])).is_empty());
+        assert!(notes(&ports(&["mtu = 1500", ""])).is_empty(), "as Ethernet has");
+        let told = notes(&ports(&["mtu = 9000", "", "mtu = 9000"]));
+        assert!(told.len() == 1 && told[0].contains("(p0 9000, p1 1500)"), "{told:?}");
+        let uplink = "[[segment]]\nname = \"lan\"\nuplink = true\nvni = 1\nlocal = \"10.0.0.1\"\nmtu = 1000\n";
+        let told = notes(&[&ports(&["", "mtu = 1000"]), uplink].concat());
+        assert!(told.len() == 1 && told[0].contains("RFC 8200"), "{told:?}");
+    }
+
+    #[test]
+    fn names_without_a_port_or_group_are_noted() {
+        let told = notes(&["from = [\"web\", \"front\"], to = \"dp\", action = \"deny\""]);
+        assert_eq!(told, ["policy line 8: there is no port or group 'dp', so this rule does not match yet"]);
+    }
+}

@@ -1,0 +1,162 @@
+//! Policy rules between ports: the frames that pass, rules that change, and their events for the operator.
+
+use crate::command::{Running, memlane, printed, wait_until, write};
+use crate::common::*;
+use memlane::policy::filter::{Action, Names, PolicyRule, PortRange, Protocol};
+use memlane::stats::DropReason;
+use memlane_rig::frames::{Host, Packet};
+use memlane_rig::guest::ToyGuest;
+use memlane_rig::memory::MemoryPlan;
+use serde_json::Value;
+
+/// A TCP segment of guest `from` for port `port` of guest `to`, of at least 64 bytes, which the fast path carries.
+fn tcp(from: usize, to: usize, port: u16, flags: u8) -> Vec<u8> {
+    let mut bytes = frame(mac(from), mac(to), 90, u64::from(port));
+    bytes[12..14].copy_from_slice(&[8, 0]);
+    bytes[14..26].copy_from_slice(&[0x45, 0, 0, 76, 0, 0, 0x40, 0, 64, 6, 0, 0]);
+    bytes[26..34].copy_from_slice(&[10, 0, 0, from as u8, 10, 0, 0, to as u8]);
+    bytes[34..36].copy_from_slice(&40_000_u16.to_be_bytes());
+    bytes[36..38].copy_from_slice(&port.to_be_bytes());
+    bytes[46..48].copy_from_slice(&[0x50, flags]);
+    bytes
+}
+
+fn rule(protocol: Option<Protocol>, ports: &[u16], action: Action) -> PolicyRule {
+    let ports = ports.iter().map(|&port| PortRange { first: port, last: port }).collect();
+    PolicyRule { protocol, ports, action: Some(action), ..PolicyRule::default() }
+}
+
+/// Sends `sent` and tells if it arrives; a frame that is always allowed follows, so that nothing waits.
+fn arrives(from: &mut ToyGuest, to: &mut ToyGuest, sent: &[u8], marker: &[u8]) -> bool {
+    from.send(sent).unwrap();
+    from.send(marker).unwrap();
+    let first = to.receive(TIMEOUT).unwrap().bytes;
+    if first == marker {
+        return false;
+    }
+    assert!(first == sent && to.receive(TIMEOUT).unwrap().bytes == marker);
+    true
+}
+
+const RULES: &str = r#"
+[[policy]]
+from = "front"
+to = "p2"
+protocol = "tcp"
+ports = [80, "8000-8099"]
+action = "allow"
+[[policy]]
+protocol = "tcp"
+established = true
+action = "allow"
+[[policy]]
+to = ["p2", "back"]
+action = "deny"
+"#;
+
+/// Three ports and a fourth in a group, each to each, unicast and flooded, on the fast path and beside it.
+#[test]
+fn ports_reach_those_that_the_rules_allow() {
+    let bed = Bed::with(RULES, &["groups = [\"front\"]", "", "", "groups = [\"back\", \"other\"]"]);
+    let mut guests: Vec<ToyGuest> = (0..4).map(|index| bed.guest(index)).collect();
+    let arp = |from: usize, to: [u8; 6]| {
+        let mut bytes = frame(mac(from), to, 60, 9);
+        bytes[12..14].copy_from_slice(&[8, 6]);
+        bytes
+    };
+    for from in 0..4 {
+        let sent = arp(from, BROADCAST);
+        guests[from].send(&sent).unwrap();
+        for to in (0..4).filter(|&to| to != from) {
+            assert!(guests[to].receive(TIMEOUT).unwrap().bytes == sent, "address resolution passes always");
+        }
+    }
+    for from in 0..4 {
+        for to in (0..4).filter(|&to| to != from) {
+            let (low, high) = guests.split_at_mut(from.max(to));
+            let (a, b) = (&mut low[from.min(to)], &mut high[0]);
+            let (sender, receiver) = if from < to { (a, b) } else { (b, a) };
+            for (port, flags) in [(80, 2), (8050, 2), (22, 2), (22, 0x10), (8100, 2), (22, 0x04)] {
+                let sent = tcp(from, to, port, flags);
+                let is_web = port == 80 || port == 8050;
+                let wanted = from == 0 && to == 2 && is_web || flags & 0x14 != 0 || to < 2;
+                let before = bed.drops(from, DropReason::PolicyDenied);
+                for _ in 0..3 {
+                    assert_eq!(arrives(sender, receiver, &sent, &arp(from, mac(to))), wanted, "{from} to {to}, port {port}");
+                }
+                let dropped = bed.drops(from, DropReason::PolicyDenied) - before;
+                assert_eq!(dropped, if wanted { 0 } else { 3 });
+            }
+        }
+    }
+    // A broadcast reaches the ports that the sender's frames may reach.
+    let mut sent = tcp(1, 0, 80, 2);
+    sent[..6].fill(0xff);
+    guests[1].send(&sent).unwrap();
+    assert!(guests[0].receive(TIMEOUT).unwrap().bytes == sent);
+    guests[2..].iter_mut().for_each(assert_silent);
+}
+
+#[test]
+fn rules_and_groups_that_change_hold_for_the_next_frame() {
+    let bed = Bed::new(2);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    announce(&mut [&mut a, &mut b]);
+    let network = bed.daemon().network();
+    let (sent, other) = (tcp(0, 1, 80, 2), tcp(0, 1, 443, 2));
+    let deny = rule(Some(Protocol::TCP), &[80], Action::Deny);
+    for round in 0..5 {
+        network.set_policy(&[]);
+        (0..4).for_each(|_| assert!(arrives(&mut a, &mut b, &sent, &other), "round {round}: without rules"));
+        network.set_policy(std::slice::from_ref(&deny));
+        assert!(!arrives(&mut a, &mut b, &sent, &other), "round {round}: the cached verdict is not used any more");
+        network.set_policy(&[rule(Some(Protocol::TCP), &[80], Action::Allow), deny.clone()]);
+        assert!(arrives(&mut a, &mut b, &sent, &other), "round {round}: an earlier rule");
+    }
+    network.set_policy(&[PolicyRule { from: Names(vec!["front".into()]), ..deny }]);
+    for round in 0..5 {
+        assert!(arrives(&mut a, &mut b, &sent, &other), "round {round}: it is in no group");
+        bed.daemon().change("p0", |settings| settings.limits.groups = vec!["front".into()]).unwrap();
+        assert!(!arrives(&mut a, &mut b, &sent, &other), "round {round}: it is in the group");
+        bed.daemon().change("p0", |settings| settings.limits.groups.clear()).unwrap();
+    }
+}
+
+/// `why`, the event and the file name the same rule, and a reload that allows the frame holds at once.
+#[test]
+fn a_denied_frame_is_told_with_its_rule_and_the_one_that_would_allow_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let ports = "control = \"control\"\n[[port]]\nname = \"web\"\nvhost-user = \"web.sock\"\nmac = \"02:00:00:00:00:00\"\n[[port]]\nname = \"db\"\nnull = true\nmac = \"02:00:00:00:00:01\"\n";
+    let rules = "[[policy]]\nto = \"db\"\naction = \"deny\"\n";
+    write(folder, "net.toml", &format!("{ports}{rules}"));
+    let _running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let builder = ToyGuest::builder().mac(mac(0)).timeout(TIMEOUT).memory(MemoryPlan::new(64 << 20));
+    let mut web = builder.connect(folder.join("web.sock")).unwrap();
+    let sent = Packet::tcp(Host { mac: mac(0), ..Host::v4(0) }.port(40_000), Host { mac: mac(1), ..Host::v4(1) }.port(5432), 1, [])
+        .frame();
+    web.send(&sent).unwrap();
+    web.wait_sent(TIMEOUT).unwrap();
+    let events = || -> Vec<Value> {
+        let all = printed(folder, &["events", "net.toml", "--json"]);
+        let all = all.lines().map(|line| serde_json::from_str(line).unwrap());
+        all.filter(|event: &Value| event["event"] == "policy-denied").collect()
+    };
+    wait_until(|| !events().is_empty(), "the frame is told");
+    let told = &events()[0];
+    let rule = "[[policy]] to = \"db\" action = \"deny\" (in line 10)";
+    assert_eq!((told["port"].as_str(), told["to"].as_str(), told["rule"].as_str()), (Some("web"), Some("db"), Some(rule)));
+    let allowed_by = told["allowed-by"].as_str().unwrap();
+    let hexadecimal: String = sent.iter().map(|byte| format!("{byte:02x}")).collect();
+    // Its lines are as long as those of a terminal.
+    let why = || {
+        let said = printed(folder, &["why", "net.toml", "web", "--frame", &hexadecimal]);
+        said.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let said = why();
+    assert!(said.contains(rule) && said.contains(allowed_by) && said.contains("policy-denied"), "{said}");
+    write(folder, "net.toml", &format!("{ports}{}\n{rules}", allowed_by.replace(' ', "\n").replace("\n=\n", " = ")));
+    assert!(printed(folder, &["reload", "net.toml"]).contains("changed    policy rules"));
+    let said = why();
+    assert!(said.contains("would be delivered to db"), "{said}");
+}

@@ -1,0 +1,85 @@
+//! Policy rules of the network: they are replaced as a whole, and each port is entered with its name and its groups.
+
+use super::Network;
+use crate::id::PortId;
+use crate::policy::filter::{Filter, Filtered, PolicyRule};
+use crate::port::Port;
+use crate::table::LearnedAddress;
+use crate::verdict::filter::FilteredFlood;
+use crate::verdict::reading::Start;
+
+/// A rule that denies a frame, for the operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Denial {
+    /// The receiver.
+    pub to: String,
+    /// The rule, and its place.
+    pub rule: String,
+    /// A rule that would allow the frame, if it stood before.
+    pub allowed_by: String,
+}
+
+impl Network {
+    /// The policy rules.
+    pub fn policy(&self) -> Vec<PolicyRule> {
+        self.shared.filter.get().rules().to_vec()
+    }
+
+    /// Uses these policy rules from now on: when this returns, no worker takes a frame by the former ones.
+    pub fn set_policy(&self, rules: &[PolicyRule]) {
+        let _alone = self.alone();
+        let mut filter = Filter::new(rules);
+        for port in self.ports() {
+            filter.enter(port.id, &port.name, &port.policy.rules.get().groups);
+        }
+        if !filter.is_empty() {
+            // Before the rules: they are looked at where gates decide.
+            self.segments().iter().for_each(|segment| segment.set_gated());
+        }
+        self.shared.filter.replace(filter);
+        self.tell_all(|| |_: &mut _| {}).wait();
+    }
+
+    /// Applies the policy rules to `port`, which was added or whose groups changed, if there are any. The caller holds `changing`.
+    pub(super) fn enter_filter(&self, port: &Port) {
+        self.change_filter(|filter| filter.enter(port.id, &port.name, &port.policy.rules.get().groups));
+        if !self.shared.filter.get().is_empty() {
+            port.segment.set_gated();
+        }
+    }
+
+    /// Removes a port from the policy rules. The caller holds `changing`.
+    pub(super) fn leave_filter(&self, port: PortId) {
+        self.change_filter(|filter| filter.remove(port));
+    }
+
+    fn change_filter(&self, change: impl FnOnce(&mut Filter)) {
+        let present = self.shared.filter.get();
+        if !present.is_empty() {
+            let mut filter = Filter::clone(&present);
+            change(&mut filter);
+            self.shared.filter.replace(filter);
+        }
+    }
+
+    /// The rule that denies the frame which begins with `start`, from `port` to the port of its destination.
+    pub(super) fn denial(&self, port: &Port, start: Start<'_>) -> Option<Denial> {
+        let (head, vlans) = (start.head(), port.policy.gate().vlans);
+        let vlan = vlans.of_sent(head.vlan().0)?;
+        let to = port.segment.table().find(LearnedAddress { address: head.destination(), vlan })?;
+        self.denial_for(port, &*self.port(to)?, start)
+    }
+
+    /// The rule that denies the frame which begins with `start`, from `port` to `to`.
+    pub(super) fn denial_for(&self, port: &Port, to: &Port, start: Start<'_>) -> Option<Denial> {
+        let filter = self.shared.filter.get();
+        let flood = FilteredFlood::new(Filtered { filter: &filter, from: port.id }, start);
+        let (index, rule) = flood.deciding(to.id).filter(|(_, rule)| !rule.allows())?;
+        let place = if rule.line == 0 { format!("number {}", index + 1) } else { format!("in line {}", rule.line) };
+        Some(Denial {
+            to: to.name.clone(),
+            rule: format!("{} ({place})", rule.stated()),
+            allowed_by: flood.remedy(&port.name, &to.name).stated(),
+        })
+    }
+}

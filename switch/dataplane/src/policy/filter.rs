@@ -1,0 +1,140 @@
+//! Packet filter: the network's policy rules, compiled for the verdict. The first rule that matches a frame decides, and frames that match
+//! none pass.
+//!
+//! Each port has two sets of rules, those whose `from` names it and those whose `to` does: only rules in the sender's first set
+//! and in the receiver's second one are compared with a frame. Workers share one filter, which is replaced as a whole, so that both sets
+//! are always of the same rules.
+
+use std::sync::Arc;
+
+pub use memlane_model::policy::{Action, MOST_RULES, Names, PolicyRule, PortRange, Protocol};
+
+use crate::id::PortId;
+
+/// Rules of a set in one word.
+const WORD: usize = u64::BITS as usize;
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    rules: Arc<[PolicyRule]>,
+    /// The sets of each port, by its number.
+    ports: Vec<Option<Arc<Sets>>>,
+    /// Those of a port that no rule names.
+    unnamed: Arc<Sets>,
+}
+
+/// A sender in the filter.
+#[derive(Clone, Copy, Debug)]
+pub struct Filtered<'f> {
+    /// The filter.
+    pub filter: &'f Filter,
+    /// The sender.
+    pub from: PortId,
+}
+
+/// The rules that name a port, a bit each.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Sets {
+    from: Box<[u64]>,
+    to: Box<[u64]>,
+}
+
+impl Sets {
+    fn of(rules: &[PolicyRule], has: impl Fn(&Names) -> bool) -> Self {
+        let set = |names: fn(&PolicyRule) -> &Names| {
+            let mut words = vec![0; rules.len().div_ceil(WORD)];
+            let named = rules.iter().enumerate().filter(|(_, rule)| has(names(rule)));
+            named.for_each(|(index, _)| words[index / WORD] |= 1 << (index % WORD));
+            words.into_boxed_slice()
+        };
+        Self { from: set(|rule| &rule.from), to: set(|rule| &rule.to) }
+    }
+}
+
+impl Filter {
+    /// The filter of these rules, at most [`MOST_RULES`]; it knows no ports yet.
+    pub fn new(rules: &[PolicyRule]) -> Self {
+        let rules: Arc<[PolicyRule]> = rules.iter().take(MOST_RULES).cloned().collect();
+        Self { unnamed: Arc::new(Sets::of(&rules, Names::is_all)), rules, ports: Vec::new() }
+    }
+
+    /// Adds a port of this name in these groups, or changes it.
+    pub fn enter(&mut self, port: PortId, name: &str, groups: &[String]) {
+        if self.ports.len() <= port.index() {
+            self.ports.resize(port.index() + 1, None);
+        }
+        let sets = Sets::of(&self.rules, |names| names.has(name, groups));
+        self.ports[port.index()] = (sets != *self.unnamed).then(|| Arc::new(sets));
+    }
+
+    /// Removes a port.
+    pub fn remove(&mut self, port: PortId) {
+        if let Some(sets) = self.ports.get_mut(port.index()) {
+            *sets = None;
+        }
+    }
+
+    /// Whether every frame passes: there are no rules.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// The rules, in their order.
+    pub fn rules(&self) -> &[PolicyRule] {
+        &self.rules
+    }
+
+    fn sets(&self, port: PortId) -> &Sets {
+        self.ports.get(port.index()).and_then(Option::as_ref).unwrap_or(&self.unnamed)
+    }
+
+    /// The rules about frames from one port to another, in their order, with their indices.
+    pub(crate) fn between(&self, from: PortId, to: PortId) -> impl Iterator<Item = (usize, &PolicyRule)> {
+        let (from, to) = (self.sets(from).from.iter(), self.sets(to).to.iter());
+        from.zip(to).enumerate().flat_map(|(word, (from, to))| bits(from & to).map(move |bit| word * WORD + bit)).filter_map(
+            |index| {
+                // Each set has a bit for every rule and no others.
+                Some((index, self.rules.get(index)?))
+            },
+        )
+    }
+}
+
+/// The numbers of the bits that are set, from the lowest on.
+fn bits(mut word: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = word.trailing_zeros() as usize;
+        word &= word.wrapping_sub(1);
+        (bit < WORD).then_some(bit)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(from: &[&str], to: &[&str]) -> PolicyRule {
+        let names = |names: &[&str]| Names(names.iter().map(|&name| name.into()).collect());
+        PolicyRule { from: names(from), to: names(to), action: Some(Action::Deny), ..PolicyRule::default() }
+    }
+
+    #[test]
+    fn rules_concern_the_ports_and_groups_that_they_name() {
+        let many: Vec<PolicyRule> =
+            (0..130).map(|n| if n % 2 == 0 { rule(&["web"], &["db"]) } else { rule(&["front"], &[]) }).collect();
+        let mut filter = Filter::new(&many);
+        let [web, db, front, late] = [0, 1, 2, 3].map(PortId);
+        filter.enter(web, "web", &[]);
+        filter.enter(db, "db", &[]);
+        filter.enter(front, "a", &["front".into(), "web".into()]);
+        let between = |from, to| filter.between(from, to).map(|(index, _)| index).collect::<Vec<_>>();
+        assert_eq!(between(web, db), (0..130).step_by(2).collect::<Vec<_>>());
+        assert_eq!(between(front, db), (0..130).collect::<Vec<_>>());
+        assert_eq!(between(front, web), (1..130).step_by(2).collect::<Vec<_>>());
+        assert!(between(db, web).is_empty() && between(late, db).is_empty());
+        assert_eq!(between(front, late).len(), 65, "all receivers include those that come later");
+        filter.remove(front);
+        assert!(filter.between(front, db).next().is_none());
+    }
+}

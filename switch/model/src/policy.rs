@@ -1,0 +1,348 @@
+//! Policy rules between ports, as configured: allow or deny by port or group, protocol and port number; the first rule that matches
+//! decides.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Error, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Most rules of a network: each frame that no flow cache knows is compared with all of its ports'.
+pub const MOST_RULES: usize = 1024;
+/// Most names in `from` or `to` of a rule, and most elements of `ports`.
+pub const MOST_NAMES: usize = 64;
+/// Most groups of a port.
+pub const MOST_GROUPS: usize = 16;
+
+/// A rule about frames between ports of a segment. Rules are tried in the order of the file, and the first that matches decides;
+/// frames that match none pass.
+#[derive(Clone, Debug, Default, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct PolicyRule {
+    /// Senders: names of ports and groups, as "web" or ["web", "db"]; by default all.
+    #[serde(skip_serializing_if = "Names::is_all")]
+    pub from: Names,
+    /// Receivers, in the same form; by default all.
+    #[serde(skip_serializing_if = "Names::is_all")]
+    pub to: Names,
+    /// Protocol of IPv4 and IPv6: "tcp", "udp", "sctp", "icmp", "icmpv6", or its number. Without it the rule matches every frame
+    /// except ARP and neighbour discovery, which pass always.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<Protocol>,
+    /// Destination ports, as [22, "8000-8099"]; by default all. Needs a protocol that has ports.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PortRange>,
+    /// Only TCP segments of established connections: with ACK or RST set.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub established: bool,
+    /// Whether matching frames pass: "allow" or "deny".
+    pub action: Option<Action>,
+    /// Its line in the file, for messages; set where a file is read, 0 if it is not known.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub line: usize,
+}
+
+fn is_zero(line: &usize) -> bool {
+    *line == 0
+}
+
+impl PartialEq for PolicyRule {
+    /// Whether both say the same, wherever they stand.
+    fn eq(&self, other: &Self) -> bool {
+        let said = |rule: &Self| (rule.protocol, rule.established, rule.action);
+        self.from == other.from && self.to == other.to && self.ports == other.ports && said(self) == said(other)
+    }
+}
+
+impl PolicyRule {
+    /// Whether matching frames pass.
+    pub fn allows(&self) -> bool {
+        self.action == Some(Action::Allow)
+    }
+
+    /// The rule as a file would state it.
+    pub fn stated(&self) -> String {
+        let mut text = String::from("[[policy]]");
+        for (key, names) in [("from", &self.from), ("to", &self.to)] {
+            match &names.0[..] {
+                [] => {}
+                [one] => text += &format!(" {key} = \"{one}\""),
+                many => text += &format!(" {key} = {many:?}"),
+            }
+        }
+        match self.protocol {
+            Some(protocol) if protocol.name().is_some() => text += &format!(" protocol = \"{protocol}\""),
+            Some(protocol) => text += &format!(" protocol = {protocol}"),
+            None => {}
+        }
+        if !self.ports.is_empty() {
+            let ports: Vec<String> = self.ports.iter().map(|range| range.stated()).collect();
+            text += &format!(" ports = [{}]", ports.join(", "));
+        }
+        if self.established {
+            text += " established = true";
+        }
+        text + &format!(" action = \"{}\"", if self.allows() { "allow" } else { "deny" })
+    }
+}
+
+/// What a rule does with frames that match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Action {
+    /// They pass.
+    Allow,
+    /// They are dropped.
+    Deny,
+}
+
+/// Names of ports and groups; none stands for all ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names(pub Vec<String>);
+
+impl Names {
+    /// Whether it stands for all ports.
+    pub fn is_all(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether it stands for the port of this name in these groups.
+    pub fn has(&self, name: &str, groups: &[String]) -> bool {
+        self.is_all() || self.0.iter().any(|known| known == name || groups.contains(known))
+    }
+}
+
+impl Serialize for Names {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0[..] {
+            [one] => serializer.serialize_str(one),
+            many => serializer.collect_seq(many),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Names {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Either {
+            One(String),
+            Many(Vec<String>),
+        }
+        Ok(match Either::deserialize(deserializer)? {
+            Either::One(name) => Self(vec![name]),
+            Either::Many(names) => Self(names),
+        })
+    }
+}
+
+impl JsonSchema for Names {
+    fn schema_name() -> Cow<'static, str> {
+        "Names".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "Names of ports and groups, one or a list.",
+            "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }]
+        })
+    }
+}
+
+/// A protocol of IPv4 and IPv6, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protocol(pub u8);
+
+impl Protocol {
+    /// TCP.
+    pub const TCP: Self = Self(6);
+    const NAMES: [(&'static str, u8); 5] = [("tcp", 6), ("udp", 17), ("sctp", 132), ("icmp", 1), ("icmpv6", 58)];
+
+    fn name(self) -> Option<&'static str> {
+        Self::NAMES.iter().find(|(_, number)| *number == self.0).map(|(name, _)| *name)
+    }
+
+    /// Whether its header begins with a source and a destination port: TCP, UDP, DCCP, SCTP, UDP-Lite.
+    pub fn has_ports(self) -> bool {
+        matches!(self.0, 6 | 17 | 33 | 132 | 136)
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+impl Serialize for Protocol {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.name() {
+            Some(name) => serializer.serialize_str(name),
+            None => serializer.serialize_u8(self.0),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Protocol {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl Visitor<'_> for Either {
+            type Value = Protocol;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a protocol, as \"tcp\", or its number")
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Protocol, E> {
+                u8::try_from(number).map(Protocol).map_err(|_| E::custom("a protocol is a number from 0 to 255"))
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Protocol, E> {
+                self.visit_u64(u64::try_from(number).unwrap_or(u64::MAX))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Protocol, E> {
+                let known = Protocol::NAMES.iter().find(|(name, _)| *name == text);
+                known.map(|&(_, number)| Protocol(number)).ok_or_else(|| E::custom(format!("\"{text}\" is no protocol")))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl JsonSchema for Protocol {
+    fn schema_name() -> Cow<'static, str> {
+        "Protocol".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let names: Vec<&str> = Self::NAMES.iter().map(|(name, _)| *name).collect();
+        json_schema!({
+            "description": "A protocol, by name or number.",
+            "anyOf": [{ "type": "string", "enum": names }, { "type": "integer", "minimum": 0, "maximum": 255 }]
+        })
+    }
+}
+
+/// Port numbers from a first to a last one: in the file a number, or text as "8000-8099".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortRange {
+    /// The first one.
+    pub first: u16,
+    /// The last one, not below the first.
+    pub last: u16,
+}
+
+impl PortRange {
+    /// Whether it contains `port`.
+    pub fn contains(self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+
+    fn stated(self) -> String {
+        if self.first == self.last { self.first.to_string() } else { format!("\"{self}\"") }
+    }
+}
+
+impl FromStr for PortRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten();
+        let range = number(first).zip(number(last)).filter(|(first, last)| first <= last);
+        let range = range.map(|(first, last)| Self { first, last });
+        range.ok_or_else(|| format!("\"{text}\" is not a range of ports from 0 to 65535, as \"8000-8099\""))
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.first == self.last {
+            true => write!(f, "{}", self.first),
+            false => write!(f, "{}-{}", self.first, self.last),
+        }
+    }
+}
+
+impl Serialize for PortRange {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.first == self.last { serializer.serialize_u16(self.first) } else { serializer.collect_str(self) }
+    }
+}
+
+impl<'de> Deserialize<'de> for PortRange {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl Visitor<'_> for Either {
+            type Value = PortRange;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a port from 0 to 65535, or a range as \"8000-8099\"")
+            }
+
+            fn visit_u64<E: Error>(self, port: u64) -> Result<PortRange, E> {
+                let port = u16::try_from(port).map_err(|_| E::custom("a port is a number from 0 to 65535"))?;
+                Ok(PortRange { first: port, last: port })
+            }
+
+            fn visit_i64<E: Error>(self, port: i64) -> Result<PortRange, E> {
+                self.visit_u64(u64::try_from(port).unwrap_or(u64::MAX))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<PortRange, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl JsonSchema for PortRange {
+    fn schema_name() -> Cow<'static, str> {
+        "PortRange".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "A port, or ports from a first to a last one, as \"8000-8099\".",
+            "anyOf": [{ "type": "integer", "minimum": 0, "maximum": 65535 }, { "type": "string", "format": "ports" }]
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_read_and_stated_as_people_write_them() {
+        let json = r#"{"from":"web","to":["db","cache"],"protocol":"tcp","ports":[22,"8000-8099"],"action":"allow"}"#;
+        let rule: PolicyRule = serde_json::from_str(json).unwrap();
+        assert_eq!(serde_json::to_string(&rule).unwrap(), json);
+        assert_eq!(
+            rule.stated(),
+            r#"[[policy]] from = "web" to = ["db", "cache"] protocol = "tcp" ports = [22, "8000-8099"] action = "allow""#
+        );
+        let rest: PolicyRule = serde_json::from_str(r#"{"protocol":47,"action":"deny"}"#).unwrap();
+        assert_eq!(rest.stated(), r#"[[policy]] protocol = 47 action = "deny""#);
+        for wrong in ["-1", "65536", "\"\"", "\"7-\"", "\"9-8\"", "\"+1-5\"", "\"1-2-3\"", "true"] {
+            assert!(serde_json::from_str::<PortRange>(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["-1", "256", "\"TCP\"", "\"6\"", "true"] {
+            assert!(serde_json::from_str::<Protocol>(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_ports_and_of_their_groups() {
+        let names = Names(vec!["web".into(), "front".into()]);
+        assert!(names.has("web", &[]) && names.has("a", &["front".into()]) && !names.has("a", &["back".into()]));
+        assert!(Names::default().has("a", &[]));
+    }
+}
