@@ -243,6 +243,7 @@ impl Daemon {
         let prepared = config.ports.iter().map(prepare).collect::<Result<Vec<_>, StartError>>()?;
         let network = Network::start(shared, &config.cpus)?;
         let daemon = Self::bare(network, config);
+        daemon.network.set_snooping(&config.snooping)?;
         let mut members = members(config);
         for uplink in &config.uplinks {
             let members = members.entry(&uplink.segment).or_default();
@@ -286,7 +287,7 @@ impl Daemon {
     pub fn config(&self) -> Config {
         let ports = self.attached().iter().map(|attached| attached.config.clone()).collect();
         let uplinks = self.led_on().iter().map(|uplink| uplink.config().clone()).collect();
-        Config { ports, uplinks, policy: self.network.policy(), ..self.config.clone() }
+        Config { ports, uplinks, policy: self.network.policy(), snooping: self.network.snooping(), ..self.config.clone() }
     }
 
     /// Adds an uplink: extends a segment to other hosts. Its guests are offered the uplink's MTU when they connect next.

@@ -2,6 +2,7 @@
 //!
 //! - **Forwarding**: [`verdict`] decides by the FDB of a broadcast domain, with MAC learning and FDB aging ([`table`],
 //!   [`segment`]), and keeps the last decisions in flow caches. Rate limits, storm control and anti-spoofing are in [`policy`].
+//! - **Multicast** frames go to the members of their group, where a segment says so ([`multicast`]).
 //! - **Address resolution**: the [`address_map`] of a broadcast domain answers ARP and neighbour discovery.
 //! - **Scheduling**: CPU-time fairness among ports ([`cpu_time`]), fair queueing at a receiver ([`egress`]), and link emulation
 //!   ([`link`]).
@@ -32,6 +33,7 @@ pub mod headers;
 pub mod id;
 mod ingress;
 pub mod link;
+pub mod multicast;
 pub mod network;
 mod outcome;
 pub mod policy;

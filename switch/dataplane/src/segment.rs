@@ -11,6 +11,7 @@ use crate::address_map::conflicts::Conflict;
 use crate::address_map::{AddressMap, Key};
 use crate::frame::MacAddress;
 use crate::id::{MAX_PORTS, PortId, SegmentId};
+use crate::multicast::Snooping;
 use crate::table::moves::{Move, MoveLog};
 use crate::table::{LearnedAddress, Table};
 
@@ -49,6 +50,8 @@ pub struct Segment {
     move_log: Arc<MoveLog>,
     /// IP addresses and their owners.
     addresses: AddressMap,
+    /// Multicast snooping.
+    pub snooping: Snooping,
     inner: Mutex<Inner>,
 }
 
@@ -110,6 +113,7 @@ impl Segment {
             gated: AtomicBool::new(false),
             move_log,
             addresses: AddressMap::default(),
+            snooping: Snooping::default(),
             inner: Mutex::new(inner),
         })
     }

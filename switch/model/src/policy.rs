@@ -88,7 +88,7 @@ impl PolicyRule {
     }
 }
 
-/// What a rule does with frames that match.
+/// Outcome of frames that match a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {

@@ -85,6 +85,9 @@ fn told(done: &Reloaded) -> String {
     if done.policy {
         line("changed", "policy rules");
     }
+    if done.multicast {
+        line("changed", "segments with multicast snooping");
+    }
     done.failed.iter().for_each(|failed| line("failed", &format!("{}: {}", failed.name, failed.error)));
     line(
         "untouched",
@@ -118,6 +121,7 @@ mod tests {
             leads_on: vec!["lan".into()],
             ends_here: vec!["back".into()],
             policy: true,
+            multicast: true,
             restart: vec!["workers".into()],
             failed: vec![Failed { name: "e".into(), error: "it is taken".into() }],
             dry_run: true,
@@ -125,11 +129,11 @@ mod tests {
         };
         let text = told(&done);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 11, "{text}");
+        assert_eq!(lines.len(), 12, "{text}");
         assert_eq!(lines[1], "changed    c: mtu, queues, detached and attached again");
         assert_eq!(lines[3..5], ["removed    uplink of segment back", "added      uplink of segment lan"]);
-        assert_eq!(lines[5], "changed    policy rules");
-        assert!(lines[6].contains("e: it is taken") && lines[7].ends_with("1 port") && lines[8].ends_with("workers"));
-        assert_eq!(lines[9], "refused    no port stays");
+        assert_eq!(lines[5..7], ["changed    policy rules", "changed    segments with multicast snooping"]);
+        assert!(lines[7].contains("e: it is taken") && lines[8].ends_with("1 port") && lines[9].ends_with("workers"));
+        assert_eq!(lines[10], "refused    no port stays");
     }
 }

@@ -390,7 +390,7 @@ impl<'t> Checker<'t> {
             _ => {}
         }
         const OF_UPLINK: [&str; 8] = ["vni", "local", "udp-port", "netns", "mtu", "tap", "bridge", "vxlan"];
-        let has_settings = place.has("neighbour-suppression");
+        let has_settings = place.has("neighbour-suppression") || place.has("multicast");
         if !place.has("uplink") && (!has_settings || OF_UPLINK.iter().any(|key| place.has(key))) {
             let text = "this [[segment]] has no uplink, and its other keys configure one: add uplink = true, or remove the table";
             self.note(place, "", text);

@@ -72,6 +72,8 @@ pub struct Difference {
     pub ends_here: Vec<UplinkConfig>,
     /// The policy rules of the new configuration, if they differ.
     pub policy: Option<Vec<PolicyRule>>,
+    /// The segments with multicast snooping of the new configuration, if they differ.
+    pub snooping: Option<Vec<String>>,
     /// Keys beside the ports with a difference, which only a restart changes.
     pub restart: Vec<&'static str>,
 }
@@ -94,6 +96,7 @@ impl Difference {
             these.uplinks.iter().filter(|uplink| !those.uplinks.contains(uplink)).cloned().collect()
         };
         (difference.leads_on, difference.ends_here) = (only_in(after, before), only_in(before, after));
+        difference.snooping = (before.snooping != after.snooping).then(|| after.snooping.clone());
         difference.policy = (before.policy != after.policy).then(|| after.policy.clone());
         difference
     }
@@ -101,7 +104,7 @@ impl Difference {
     /// Whether ports, uplinks and policy rules are equal.
     pub fn is_empty(&self) -> bool {
         let ports = self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty();
-        ports && self.leads_on.is_empty() && self.ends_here.is_empty() && self.policy.is_none()
+        ports && self.leads_on.is_empty() && self.ends_here.is_empty() && self.policy.is_none() && self.snooping.is_none()
     }
 }
 

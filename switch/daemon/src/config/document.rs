@@ -151,6 +151,10 @@ impl Default for Document {
 pub struct SegmentEntry {
     /// Name of the segment, as its ports state it.
     pub name: Option<String>,
+    /// Frames to IP multicast groups: "flood", to all ports, or "snoop", to those whose guests report the group by IGMP or MLD, to routers and
+    /// uplinks. memlane then asks the guests for reports. Never filtered are 224.0.0.0/24, ff02::1, solicited-node groups, and frames
+    /// with VLAN tags.
+    pub multicast: Multicast,
     /// Whether the segment extends to other hosts by VXLAN. Needs CAP_NET_ADMIN.
     pub uplink: bool,
     /// VXLAN network identifier (VNI), the same at all hosts.
@@ -177,10 +181,22 @@ pub struct SegmentEntry {
     pub vxlan: Option<String>,
 }
 
+/// Value of the key `multicast`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Multicast {
+    /// To all ports.
+    #[default]
+    Flood,
+    /// To the members of the group.
+    Snoop,
+}
+
 impl Default for SegmentEntry {
     fn default() -> Self {
         Self {
             name: None,
+            multicast: Multicast::Flood,
             uplink: false,
             vni: None,
             local: None,

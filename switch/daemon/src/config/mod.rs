@@ -74,6 +74,8 @@ pub struct Config {
     pub suppression: BTreeMap<String, bool>,
     /// Uplinks of segments to other hosts, in the order of the file.
     pub uplinks: Vec<UplinkConfig>,
+    /// Names of segments with multicast snooping, in the order of the file.
+    pub snooping: Vec<String>,
     /// Rules about frames between ports, in the order of the file.
     pub policy: Vec<PolicyRule>,
     /// The ports, in the order of the file.
@@ -285,6 +287,12 @@ impl Config {
             xen_vifs: document.xen_vifs,
             suppression: document.segment.iter().filter_map(|entry| entry.name.clone().zip(entry.neighbour_suppression)).collect(),
             uplinks: document.segment.iter().filter_map(UplinkConfig::of).collect(),
+            snooping: document
+                .segment
+                .iter()
+                .filter(|segment| segment.multicast == document::Multicast::Snoop)
+                .filter_map(|segment| segment.name.clone())
+                .collect(),
             policy: document.policy.clone(),
             ports: document.port.iter().map(|entry| PortConfig::from_entry(entry, folder, &document.access)).collect(),
         }

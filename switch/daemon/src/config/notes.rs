@@ -18,7 +18,7 @@ impl Config {
         shut_out.chain(self.mtus()).chain(self.unknown_names()).chain(self.hidden_rules()).collect()
     }
 
-    /// Segments whose ports have different MTUs, or an uplink that is too small for IPv6.
+    /// Segments with ports of different MTUs, or with an uplink that is too small for IPv6.
     fn mtus(&self) -> Vec<String> {
         let mut notes = Vec::new();
         for segment in self.segments() {
@@ -111,7 +111,7 @@ mod tests {
         let hidden = |first: &str, second: &str| !notes(&[first, second]).is_empty();
         assert!(hidden(deny, allow) && hidden(deny, deny));
         assert!(hidden(&format!("{tcp}, {deny}"), &format!("{tcp}, ports = [22], {allow}")));
-        assert!(hidden(&format!("{tcp}, ports = [\"1-99\"], {deny}"), &format!("{tcp}, ports = [22, \"80-99\"], {allow}")));
+        assert!(hidden(&format!("{tcp}, ports = [\"1-99\"], {deny}"), &format!("{tcp}, ports = [22,\"80-99\"], {allow}")));
         assert!(hidden(&format!("from = \"front\", {deny}"), &format!("from = \"web\", {allow}")));
         assert!(hidden(&format!("{tcp}, {allow}"), &format!("{tcp}, established = true, {deny}")));
         assert!(!hidden(&format!("{tcp}, established = true, {allow}"), &format!("{tcp}, {deny}")));
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn names_without_a_port_or_group_are_noted() {
-        let told = notes(&["from = [\"web\", \"front\"], to = \"dp\", action = \"deny\""]);
+        let told = notes(&["from = [\"web\",\"front\"], to = \"dp\", action = \"deny\""]);
         assert_eq!(told, ["policy line 8: there is no port or group 'dp', so this rule does not match yet"]);
     }
 }

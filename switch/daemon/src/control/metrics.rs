@@ -131,6 +131,7 @@ pub fn text(report: &Report, reload: &LastReload, usage: ProcessUsage, format: F
     text.process(usage);
     text.ports();
     text.segments();
+    text.multicast();
     text.workers();
     text.memory();
     text.uplinks();
@@ -289,6 +290,29 @@ impl Text<'_> {
         let help = "ARP requests and neighbour solicitations that the switch answered.";
         let mut answers = text.family("memlane_segment_neighbour_answers", Kind::Counter, help);
         report.addresses.iter().for_each(|(segment, totals)| answers.sample(&[network, ("segment", segment)], totals.answers));
+    }
+
+    fn multicast(&mut self) {
+        let Self { text, report } = self;
+        if report.multicast.is_empty() {
+            return;
+        }
+        let network = ("network", report.name.as_str());
+        type GroupGauge = (&'static str, &'static str, fn(&super::report::MulticastReport) -> u64);
+        let gauges: [GroupGauge; 2] = [
+            ("memlane_multicast_groups", "Multicast groups with members, of a segment that snoops.", |found| {
+                found.groups.len() as u64
+            }),
+            (
+                "memlane_multicast_ports_with_all_groups",
+                "Ports that get every multicast frame: new ones, routers, uplinks, trunks.",
+                |found| found.all.len() as u64,
+            ),
+        ];
+        for (name, help, value) in gauges {
+            let mut family = text.family(name, Kind::Gauge, help);
+            report.multicast.iter().for_each(|found| family.sample(&[network, ("segment", &found.segment)], value(found)));
+        }
     }
 
     fn workers(&mut self) {

@@ -61,6 +61,8 @@ pub struct Reloaded {
     pub ends_here: Vec<String>,
     /// The policy rules were replaced.
     pub policy: bool,
+    /// Other segments have multicast snooping.
+    pub multicast: bool,
     /// Keys beside the ports with a difference, which only a restart changes.
     pub restart: Vec<String>,
     /// Changes that failed; all others were made.
@@ -106,6 +108,7 @@ impl Reloaded {
             leads_on: segments(&difference.leads_on),
             ends_here: ending(difference),
             policy: difference.policy.is_some(),
+            multicast: difference.snooping.is_some(),
             restart: difference.restart.iter().map(|&key| key.into()).collect(),
             failed: Vec::new(),
             dry_run: true,
@@ -150,6 +153,14 @@ pub(super) fn carry_out(handle: &DaemonHandle, difference: &Difference) -> Reloa
     done.ends_here = ending(difference);
     if let Some(rules) = &difference.policy {
         done.policy = handle.ask(|daemon| daemon.network().set_policy(rules)).is_ok();
+    }
+    if let Some(segments) = &difference.snooping {
+        match handle.ask(|daemon| daemon.network().set_snooping(segments)) {
+            Ok(Ok(())) => done.multicast = true,
+            Ok(Err(error)) => done.fail("multicast", error),
+            // The network ends.
+            Err(_) => {}
+        }
     }
     let _ = handle.ask(|daemon| change_all(daemon, &in_place, &mut done));
     for uplink in &difference.leads_on {

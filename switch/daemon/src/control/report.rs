@@ -14,7 +14,7 @@ use crate::descriptors::DescriptorReport;
 use crate::host_memory::HostMemory;
 use crate::known_addresses::{AddressTotals, KnownAddress, SegmentAddresses};
 use crate::link::Impairment;
-use crate::network::{LoopReport, Network};
+use crate::network::{LoopReport, Network, SegmentGroups};
 use crate::peer::Peer;
 use crate::policy::PortLimits;
 use crate::port::{self, default_address};
@@ -65,6 +65,9 @@ pub struct Report {
     /// Moves of MAC addresses between ports so far, by segment.
     #[serde(default)]
     pub moves: BTreeMap<String, u64>,
+    /// Multicast groups of the segments that snoop.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub multicast: Vec<MulticastReport>,
     /// MAC addresses that move between two ports too often, as in a loop.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub loops: Vec<LoopReport>,
@@ -229,6 +232,25 @@ pub struct SegmentView {
     pub learned_addresses: Vec<AddressReport>,
 }
 
+/// Multicast groups of a segment with snooping.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct MulticastReport {
+    /// The segment.
+    pub segment: String,
+    /// Ports with members, by the MAC address of the group.
+    pub groups: BTreeMap<String, Vec<String>>,
+    /// Ports that get every multicast frame: new ones, those of routers, uplinks, trunks, and those with too many groups.
+    pub all: Vec<String>,
+}
+
+impl From<SegmentGroups> for MulticastReport {
+    fn from(SegmentGroups { segment, groups, all }: SegmentGroups) -> Self {
+        let groups = groups.into_iter().map(|(group, ports)| (group.to_string(), ports)).collect();
+        Self { segment, groups, all }
+    }
+}
+
 /// An entry of the forwarding table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -287,6 +309,7 @@ impl Report {
                 .map(|segment| (segment.name.clone(), segment.addresses().totals(network.second())))
                 .collect(),
             moves: network.segments().iter().map(|segment| (segment.name.clone(), segment.moves())).collect(),
+            multicast: network.multicast_groups().into_iter().map(MulticastReport::from).collect(),
             loops: network.segments().iter().flat_map(|segment| network.loops(segment, uptime.as_secs())).collect(),
             workers: workers.collect(),
         }

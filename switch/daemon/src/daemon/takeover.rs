@@ -140,6 +140,7 @@ impl Daemon {
         let owned = config.ports.iter().map(|port| own_descriptors(&shared, port)).collect::<Result<Vec<_>, _>>()?;
         let network = Network::start(shared, &config.cpus)?;
         let daemon = Self::bare(network, config);
+        daemon.network.set_snooping(&config.snooping)?;
         let (reports, received) = channel();
         let progress = Progress { reports, gate: Arc::new(Gate::default()) };
         let members = members(config);

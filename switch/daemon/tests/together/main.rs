@@ -48,6 +48,7 @@ mod identity;
 mod memory_runs_out;
 mod messages;
 mod metrics;
+mod multicast;
 mod offloads;
 mod openmetrics;
 mod operator;

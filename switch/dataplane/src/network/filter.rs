@@ -40,7 +40,7 @@ impl Network {
         self.tell_all(|| |_: &mut _| {}).wait();
     }
 
-    /// Applies the policy rules to `port`, which was added or whose groups changed, if there are any. The caller holds `changing`.
+    /// Applies the policy rules, if there are any, to a `port` that was added or is in other groups now. The caller holds `changing`.
     pub(super) fn enter_filter(&self, port: &Port) {
         self.change_filter(|filter| filter.enter(port.id, &port.name, &port.policy.rules.get().groups));
         if !self.shared.filter.get().is_empty() {

@@ -10,8 +10,9 @@
 //! 5. [`captures`]: copies of frames for the readers of packet captures.
 //! 6. [`standstill`]: the data path stops for a takeover by another process.
 //! 7. [`mod@filter`]: policy rules between ports.
-//! 8. [`why`]: forecasts of a frame's outcome.
-//! 9. [`fatal`]: a panic of a worker or of the fault handler ends the network.
+//! 8. [`snooping`]: multicast groups, and their querier.
+//! 9. [`why`]: forecasts of a frame's outcome.
+//! 10. [`fatal`]: a panic of a worker or of the fault handler ends the network.
 
 mod captures;
 pub mod fatal;
@@ -21,6 +22,7 @@ mod notices;
 mod payer;
 mod registry;
 mod rings;
+mod snooping;
 mod standstill;
 mod why;
 
@@ -41,6 +43,8 @@ use payer::Payer;
 use registry::PortRegistry;
 pub use registry::{AddError, AttachSettings};
 pub use rings::RingParts;
+pub use snooping::SegmentGroups;
+use snooping::SnoopedSegments;
 pub use standstill::Standstill;
 
 use crate::descriptors;
@@ -79,6 +83,8 @@ pub struct Network {
     /// When first drops were last looked for; 0 before the first time.
     looked: AtomicU64,
     started: Instant,
+    /// Segments with multicast snooping.
+    snooping: Mutex<SnoopedSegments>,
 }
 
 impl Network {
@@ -135,6 +141,7 @@ impl Network {
             captures: Mutex::default(),
             looked: AtomicU64::new(0),
             started: Instant::now(),
+            snooping: Mutex::default(),
         };
         Ok((Arc::new(network), workers, event_queue, rung))
     }
@@ -332,6 +339,7 @@ impl Network {
             self.stop_port(&port);
             port.set_state(PortState::Gone);
         }
+        self.end_querier();
         for worker in &self.workers {
             worker.tell(Worker::quit);
         }

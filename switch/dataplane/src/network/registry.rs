@@ -227,6 +227,7 @@ impl Network {
         let number = registry.segment_numbers.take().unwrap_or_default();
         let segment = Segment::new(SegmentId(number), name, members, self.shared.key, self.shared.settings.moves);
         segment.addresses().set_age(self.shared.settings.age);
+        self.apply_snooping(&segment);
         segment
     }
 

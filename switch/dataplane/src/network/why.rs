@@ -9,6 +9,7 @@ use crate::address_map::resolution::Resolution;
 use crate::egress::Passage;
 use crate::frame::{ETHERNET, Head, NetHeader, START};
 use crate::id::PortId;
+use crate::multicast::Audience;
 use crate::packet::TagChange;
 use crate::policy::Flood;
 use crate::policy::filter::Filtered;
@@ -251,6 +252,11 @@ impl Network {
                     "{name} does not receive it: by isolated, vlan, trunk, reserved or policy of {name} or {}",
                     port.name
                 ));
+                continue;
+            }
+            if Audience::of(&port.segment.snooping, start.bytes()).is_some_and(|audience| !to.hears(audience)) {
+                forecast
+                    .step(format!("{} does not receive it: its guest has not reported the group (multicast = \"snoop\")", to.name));
                 continue;
             }
             if let Some(mtu) = port.segment.uplink_mtu(member)

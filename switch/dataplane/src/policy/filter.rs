@@ -1,7 +1,7 @@
 //! Packet filter: the network's policy rules, compiled for the verdict. The first rule that matches a frame decides, and frames that match
 //! none pass.
 //!
-//! Each port has two sets of rules, those whose `from` names it and those whose `to` does: only rules in the sender's first set
+//! Each port has two sets of rules, those that name it in `from` and those that do in `to`: only rules in the sender's first set
 //! and in the receiver's second one are compared with a frame. Workers share one filter, which is replaced as a whole, so that both sets
 //! are always of the same rules.
 

@@ -53,8 +53,7 @@ pub struct PortRules {
 
 impl PortRules {
     /// No rules.
-    pub const NONE: Self =
-        Self { is_guarded: false, macs: Vec::new(), identity: None, tells_leases: false, groups: Vec::new() };
+    pub const NONE: Self = Self { is_guarded: false, macs: Vec::new(), identity: None, tells_leases: false, groups: Vec::new() };
 
     /// The rules by these settings.
     pub fn of(limits: &PortLimits) -> Self {

@@ -28,6 +28,8 @@ use crate::id::{PortId, RingKey, SegmentId};
 use crate::journal::{Journal, NetworkEvent};
 use crate::link::{Impairment, Path};
 use crate::memory::{DirtyLog, Fetch, MemoryMap, Quota};
+use crate::multicast::{Audience, Groups};
+use crate::policy::gate::Vlans;
 use crate::policy::{Limit, Limiter, Policy, PortLimits};
 use crate::probes;
 use crate::ring::{Call, Called, InterruptBreaker};
@@ -101,6 +103,8 @@ pub struct Port {
     pub added: Cycles,
     /// Limits that the operator set.
     pub policy: Policy,
+    /// Multicast groups of its guest.
+    pub(crate) groups: Groups,
     /// Quota of guest memory that may be mapped.
     pub mapped: Quota,
     /// Descriptors that its front end holds.
@@ -214,12 +218,13 @@ impl Port {
         if policy.gate().is_restricted() {
             segment.set_gated();
         }
-        Arc::new(Self {
+        let port = Self {
             id,
             added: cycles(),
             name: name.into(),
             segment: Arc::clone(segment),
             policy,
+            groups: Groups::default(),
             mapped: Self::memory_quota(shared, &descriptors),
             descriptors,
             foreign: Arc::clone(&shared.foreign),
@@ -242,7 +247,9 @@ impl Port {
             rings: Mutex::default(),
             stopping: Mutex::default(),
             present: RwLock::new(true),
-        })
+        };
+        port.groups.begin(&segment.snooping);
+        Arc::new(port)
     }
 
     /// What the port may map of its guest's memory.
@@ -295,6 +302,19 @@ impl Port {
     pub fn error_files(&self) -> io::Result<Vec<(RingKey, OwnedFd)>> {
         let inner = self.inner();
         inner.errors.iter().map(|(key, error)| Ok((*key, error.descriptor().try_clone_to_owned()?))).collect()
+    }
+
+    /// Whether it is one of the ports that get a multicast frame: uplinks and trunks always are.
+    pub(crate) fn hears(&self, audience: Audience) -> bool {
+        let is_trunk = || matches!(self.policy.gate().vlans, Vlans::Trunk { .. });
+        audience.has(&self.groups) || self.segment.uplink() == Some(self.id) || is_trunk()
+    }
+
+    /// The multicast groups of its guest, and whether it gets the others too.
+    pub fn multicast_groups(&self) -> (Vec<MacAddress>, bool) {
+        let (groups, gets_all) = self.groups.report(&self.segment.snooping);
+        let is_trunk = matches!(self.policy.gate().vlans, Vlans::Trunk { .. });
+        (groups, gets_all || is_trunk || self.segment.uplink() == Some(self.id))
     }
 
     /// Senders of the frames to it that were sampled last, at all workers, and when.
@@ -614,6 +634,7 @@ impl Port {
 
     /// A new front end begins: a fault that is reported for an earlier session is not its fault.
     pub fn begin_session(&self) {
+        self.groups.begin(&self.segment.snooping);
         let mut inner = self.inner();
         inner.session = inner.session.wrapping_add(1);
     }

@@ -98,7 +98,7 @@ enum Field {
 /// The parts of a packet that rules read.
 #[derive(Clone, Copy, Debug)]
 struct Traffic {
-    /// It passes whatever the rules say.
+    /// It passes by any rules.
     is_exempt: bool,
     protocol: Field,
     /// Destination port, if it has one that is not hidden.

@@ -73,10 +73,11 @@ impl Outcomes<'_> {
         let head = Start::from(&*packet).head();
         let (copied, length) = (port_table.filtered(sender).map(|filtered| (filtered, packet.start)), packet.start_length as usize);
         let filtered = copied.as_ref().map(|(filtered, start)| FilteredFlood::new(*filtered, Start::new(start, length)));
-        let uplink = port_table.too_short_uplink(packet);
+        let (uplink, audience) = (port_table.too_short_uplink(packet), port_table.audience(packet));
         let passage = |to| match passage(port_table, sender, to, head, filtered.as_ref()) {
             Passage::None => Passage::None,
             _ if uplink == Some(to) => Passage::Dropped(DropReason::TooLong),
+            _ if audience.is_some_and(|audience| port_table.port(to).is_none_or(|to| !to.hears(audience))) => Passage::None,
             passage => passage,
         };
         egress.flood(packet, ports, weight, passage, |port, reason| {

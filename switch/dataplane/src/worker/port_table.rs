@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::id::{PortId, SegmentId};
+use crate::multicast::Audience;
 use crate::packet::Packet;
 use crate::policy::Flood;
 use crate::policy::filter::{Filter, Filtered};
@@ -142,6 +143,13 @@ impl PortTable {
         }
         let uplink = segment.uplink()?;
         too_long::check(packet, segment.uplink_mtu(uplink)?).is_err().then_some(uplink)
+    }
+
+    /// The ports that get a flooded frame; `None` for all.
+    #[inline]
+    pub(super) fn audience(&self, packet: &Packet) -> Option<Audience> {
+        let segment = &self.port(packet.source)?.segment;
+        Audience::of(&segment.snooping, packet.start())
     }
 
     /// The segment with this number.

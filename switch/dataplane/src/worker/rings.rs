@@ -21,6 +21,7 @@ use crate::stats::DropReason;
 use crate::table::{Learned, LearnedAddress, Table};
 use crate::time::cycles;
 use crate::verdict::{FlowCache, Sender, may_send_from};
+use crate::weight::Weight;
 
 impl Worker {
     /// Adds a port to the worker's port table: it can be given rings.
@@ -310,6 +311,14 @@ impl Worker {
         let mut packet = Packet::from_bytes(port.id, frame);
         packet.reach = Reach::ManyNow;
         self.flood(&mut packet);
+    }
+
+    /// Delivers a frame that the switch makes to the guest of `port`, if it is served here and has room.
+    pub(crate) fn deliver(&mut self, port: &Arc<Port>, frame: &[u8]) {
+        let Some(slot) = self.egress.route_here(port.id).filter(|_| self.port_table.knows(port)) else { return };
+        let mut packet = Packet::from_bytes(port.id, frame);
+        packet.reach = Reach::ManyNow;
+        let _ = self.egress.send(slot, &mut packet, Weight::new(1));
     }
 
     fn ring(&mut self, key: RingKey) -> Option<&mut Ring> {

@@ -13,6 +13,8 @@ use crate::egress::{Egress, FastPathKey, Offered, Readiness, SendOutcome};
 use crate::frame::NetHeader;
 use crate::id::{PortId, RouteEntry, Slot};
 use crate::ingress::{Feed, Offer, Source};
+use crate::multicast;
+use crate::multicast::querier::Query;
 use crate::offload::{self, Offloads};
 use crate::outcome::Outcome;
 use crate::packet::{Packet, Reach, Stamp, TagChange};
@@ -450,6 +452,9 @@ impl Turn<'_> {
         if self.outcomes.port_table.filtered(sender).is_some() {
             packet.copy_more();
         }
+        if self.port.segment.snooping.is_on() {
+            self.snoop(packet);
+        }
         self.counters(sender).flooded.add(1);
         let before = self.egress.work.work_units;
         // An enqueued frame is a head-of-line blocker where chains are completed in order.
@@ -469,6 +474,28 @@ impl Turn<'_> {
         // The next frame is opened into the same packet.
         packet.reach = Reach::One;
         TurnOutcome::Done
+    }
+
+    /// Reads what a flooded frame says about the groups of its sender; the last members of one are asked.
+    #[cold]
+    fn snoop(&mut self, packet: &Packet) {
+        if !multicast::may_say(packet.start()) {
+            return;
+        }
+        let Self { port, egress, weight, now, .. } = self;
+        let mut frame = [0; multicast::LONGEST];
+        let length = packet.read(0, &mut frame);
+        multicast::read(&frame[..length], |change| {
+            port.groups.change(&port.segment.snooping, change, |group| {
+                let slot = egress.route_here(port.id).filter(|_| port.policy.take_answer(*now));
+                let Some(slot) = slot else { return false };
+                let mut query = Packet::from_bytes(port.id, &Query::Group(group).frame());
+                query.reach = Reach::ManyNow;
+                // Without room it is lost, as on a wire.
+                let _ = egress.send(slot, &mut query, *weight);
+                true
+            });
+        });
     }
 
     /// Drops a packet for a reason that is counted at `port`.
