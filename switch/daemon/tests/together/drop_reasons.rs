@@ -23,7 +23,7 @@ use memlane_rig::memory::GuestMemory;
 use memlane_rig::ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DriverRing, Iovec, RingOptions};
 
 /// Reasons that no guest's ring provokes, and the place where they are provoked or the reason why no capture has them.
-const ELSEWHERE: [(DropReason, &str); 7] = [
+const ELSEWHERE: [(DropReason, &str); 8] = [
     (DropReason::Isolated, "gates of ports are made by the network: separation::isolated_ports_reach_only_those_that_are_not"),
     (DropReason::VlanNotCarried, "so are these: separation::vlans_are_kept_apart_and_tags_are_as_each_port_needs_them"),
     (DropReason::ReservedGroup, "separation::reserved_groups_pass_between_guests_and_not_at_ports_that_drop_them"),
