@@ -11,10 +11,10 @@ use crate::memory::Iovec;
 pub const FLOW_CACHE: bool = !cfg!(feature = "ablation-no-flow-cache");
 /// Fast path: frames that fit the flow cache go from ring to ring without a packet in between.
 pub const FAST_PATH: bool = FLOW_CACHE && !cfg!(feature = "ablation-no-fast-path");
-/// Fairness: accounts of the senders to a receiver, CPU-time fairness, and quotas of what ports share. Without it the first sender
+/// Fairness: accounts of the senders to a receiver, CPU-time fairness, and quotas of shared rings and queues. Without it the first sender
 /// that comes is served first, until all is taken.
 pub const FAIRNESS: bool = !cfg!(feature = "ablation-no-fairness");
-/// Batching. Without it a service quantum is one frame, and so is what a receiver is served of enqueued ones in a poll iteration.
+/// Batching. Without it a service quantum is one frame, and a receiver is served one enqueued frame in a poll iteration.
 pub const BATCHING: bool = !cfg!(feature = "ablation-no-batching");
 /// One copy. Without it the payload is copied once more, by way of [`Buffers`].
 pub(crate) const ONE_COPY: bool = !cfg!(any(feature = "ablation-copy-warm", feature = "ablation-copy-cold"));

@@ -279,7 +279,7 @@ impl Accounts {
     }
 }
 
-/// The sender whose account is charged for `sender`.
+/// The account that is charged for `sender`.
 #[inline]
 fn payer(sender: PortId) -> PortId {
     if ablation::FAIRNESS { sender } else { PortId(0) }
