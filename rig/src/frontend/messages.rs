@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use vhost::vhost_user::VhostUserFrontend;
 use vhost::vhost_user::message::{
     FrontendReq, VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
@@ -11,7 +12,7 @@ use vhost::vhost_user::message::{
 use vhost::{VhostBackend, VhostUserDirtyLogRegion, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::eventfd::EventFd;
 
-use super::{Acknowledge, Frontend, Result, socket};
+use super::{Acknowledge, Frontend, Inflight, Result, socket};
 
 /// The payload bit of KICK, CALL and ERR that says "no file descriptor: poll, or do not notify".
 const NO_DESCRIPTOR: u64 = 0x100;
@@ -145,10 +146,21 @@ impl Frontend {
         self.say("SET_BACKEND_REQ_FD", |vhost| vhost.set_backend_request_fd(&fd))
     }
 
-    /// GET_INFLIGHT_FD; the table is dropped again.
-    pub fn inflight(&mut self, queues: u16, size: u16) -> Result<u64> {
-        let request = VhostUserInflight { mmap_size: 0, mmap_offset: 0, num_queues: queues, queue_size: size };
-        self.say("GET_INFLIGHT_FD", |vhost| vhost.get_inflight_fd(&request).map(|(reply, _)| reply.mmap_size))
+    /// GET_INFLIGHT_FD: the back end's record of chains in flight, for so many queues of that size.
+    pub fn inflight(&mut self, queues: u16, queue_size: u16) -> Result<Inflight> {
+        let request = VhostUserInflight { mmap_size: 0, mmap_offset: 0, num_queues: queues, queue_size };
+        let (reply, file) = self.say("GET_INFLIGHT_FD", |vhost| vhost.get_inflight_fd(&request))?;
+        // The crate receives descriptors that programs would inherit.
+        let closes = fcntl(&file, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).map_err(io::Error::from);
+        closes.map_err(|cause| socket("keeping the inflight region from other programs", cause))?;
+        Ok(Inflight { file, size: reply.mmap_size, offset: reply.mmap_offset, queues, queue_size })
+    }
+
+    /// SET_INFLIGHT_FD: the record that an earlier back end has left.
+    pub fn set_inflight(&mut self, inflight: &Inflight) -> Result<()> {
+        let Inflight { file, size, offset, queues, queue_size } = inflight;
+        let message = VhostUserInflight { mmap_size: *size, mmap_offset: *offset, num_queues: *queues, queue_size: *queue_size };
+        self.say("SET_INFLIGHT_FD", |vhost| vhost.set_inflight_fd(&message, file.as_raw_fd()))
     }
 
     /// SET_LOG_BASE: the dirty log of `size` bytes at `offset` of the file. It is always answered.

@@ -15,6 +15,7 @@ pub mod notify;
 mod watchdog;
 pub mod wire;
 
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -97,6 +98,21 @@ impl Acknowledge {
             Self::Everything => !message.starts_with("GET_"),
         }
     }
+}
+
+/// A back end's record of chains in flight (GET_INFLIGHT_FD), which outlives it.
+#[derive(Debug)]
+pub struct Inflight {
+    /// Its file.
+    pub file: File,
+    /// Its bytes.
+    pub size: u64,
+    /// Their offset in the file.
+    pub offset: u64,
+    /// Queues, and descriptors of each.
+    pub queues: u16,
+    /// See [`Self::queues`].
+    pub queue_size: u16,
 }
 
 /// One connection to a back end; see the module's page.

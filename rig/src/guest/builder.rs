@@ -245,6 +245,7 @@ impl GuestBuilder {
             features: 0,
             pairs: Vec::new(),
             channel: None,
+            inflight: None,
         };
         guest.negotiate()?;
         if start {

@@ -25,8 +25,24 @@ impl ToyGuest {
     /// [`GuestError::Frontend`] when the back end refuses.
     pub fn start(&mut self) -> Result<()> {
         self.make_pairs()?;
+        self.share_inflight()?;
         self.run(self.plan.habit.start)?;
         self.synchronise()
+    }
+
+    /// Has the back end record chains in flight, if that was negotiated: in the region of the one before, if there was one (QEMU's block
+    /// devices, Cloud Hypervisor).
+    fn share_inflight(&mut self) -> Result<()> {
+        if !self.frontend()?.protocol().contains(Protocol::INFLIGHT_SHMFD) {
+            return Ok(());
+        }
+        if self.inflight.is_none() {
+            let (queues, size) = (2 * self.plan.pairs as u16, self.plan.ring_size);
+            self.inflight = Some(self.frontend()?.inflight(queues, size)?);
+        }
+        let frontend = self.frontend.as_mut().ok_or(GuestError::NotConnected)?;
+        self.inflight.as_ref().map_or(Ok(()), |inflight| frontend.set_inflight(inflight))?;
+        Ok(())
     }
 
     /// Waits until the back end has handled every message so far, by asking something that it must answer: few front ends

@@ -24,7 +24,7 @@ use std::time::Duration;
 use crate::deadline::{self, Deadline};
 use crate::frames::NetHeader;
 use crate::frontend::features::{self, Features};
-use crate::frontend::{Frontend, FrontendError};
+use crate::frontend::{Frontend, FrontendError, Inflight};
 use crate::memory::{GuestMemory, MemoryError};
 use crate::ring::{Interrupts, RingError};
 
@@ -138,6 +138,8 @@ pub struct ToyGuest {
     told: Vec<usize>,
     /// Our end of the channel for the back end's own requests.
     channel: Option<UnixStream>,
+    /// The back end's record of chains in flight, which outlives it.
+    inflight: Option<Inflight>,
 }
 
 impl ToyGuest {
@@ -201,6 +203,11 @@ impl ToyGuest {
     /// Our end of the channel for the back end's own requests, if it was negotiated.
     pub fn backend_channel(&self) -> Option<&UnixStream> {
         self.channel.as_ref()
+    }
+
+    /// The back end's record of chains in flight, if that was negotiated.
+    pub fn inflight(&self) -> Option<&Inflight> {
+        self.inflight.as_ref()
     }
 
     /// Whether there is a back end at the other end of the socket.

@@ -170,6 +170,8 @@ pub struct PortCounters {
     pub repeated_interrupts: Counter,
     /// Receive descriptor chains that broke a rule.
     pub bad_receive_chains: Counter,
+    /// Chains that a crash left in flight, and that were served again.
+    pub resubmitted_chains: Counter,
     /// Frames that are enqueued for this port now.
     pub waiting: Counter,
     /// TSC cycles that workers spent on frames from this port.
@@ -240,6 +242,7 @@ impl PortCounters {
             (&self.missed_kicks, totals.missed_kicks),
             (&self.repeated_interrupts, totals.repeated_interrupts),
             (&self.bad_receive_chains, totals.bad_receive_chains),
+            (&self.resubmitted_chains, totals.resubmitted_chains),
             (&self.cycles, totals.cycles),
             (&self.turns, totals.turns),
             (&self.transmit_limited, totals.transmit_limited),
@@ -297,6 +300,7 @@ pub fn totals(cells: &[PortCounters]) -> PortTotals {
         missed_kicks: sum(|c| &c.missed_kicks),
         repeated_interrupts: sum(|c| &c.repeated_interrupts),
         bad_receive_chains: sum(|c| &c.bad_receive_chains),
+        resubmitted_chains: sum(|c| &c.resubmitted_chains),
         waiting: sum(|c| &c.waiting),
         cycles: sum(|c| &c.cycles),
         turns: sum(|c| &c.turns),

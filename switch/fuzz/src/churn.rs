@@ -306,7 +306,19 @@ fn start_rings(network: &Arc<Network>, port: &Arc<Port>, rings: Rings, bases: [u
         let (offloads, mergeable, call) = (Offloads::default(), true, None);
         network.start_ring(
             port,
-            RingParts { key: key(port.id, direction), split, memory, options, base, call, log: None, offloads, mergeable, start },
+            RingParts {
+                key: key(port.id, direction),
+                split,
+                memory,
+                options,
+                base,
+                call,
+                log: None,
+                inflight: None,
+                offloads,
+                mergeable,
+                start,
+            },
         );
     }
 }

@@ -45,6 +45,9 @@ pub struct PortTotals {
     pub repeated_interrupts: u64,
     /// Receive chains that broke a rule.
     pub bad_receive_chains: u64,
+    /// Chains that were in flight when a process of the network crashed, and were served again: their frames may have arrived before.
+    /// Only front ends that keep the record of these chains tell.
+    pub resubmitted_chains: u64,
     /// Frames that wait for this port now (backpressure).
     pub waiting: u64,
     /// TSC cycles that workers spent on frames from this port.

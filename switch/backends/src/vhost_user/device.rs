@@ -17,18 +17,18 @@ use super::DeviceSettings;
 use super::control::{Commands, ControlQueue};
 use super::device_state;
 use super::features::{self, Agreed, Circumstances};
-use super::saved::{Held as HeldThreads, SavedConnection, SavedKick, SavedLog, SavedRegion};
+use super::saved::{Held as HeldThreads, SavedConnection, SavedInflight, SavedKick, SavedLog, SavedRegion};
 use super::shared_memory_check::SharedMemoryProblem;
 use super::vring::{Addresses, Kick, Vring, VringError};
 use crate::budget::Permit;
 use crate::descriptors::OF_CONTROL_QUEUE;
 use crate::frame::MacAddress;
 use crate::id::{Direction, MAX_PAIRS, RingKey};
-use crate::memory::{DirtyLog, MemoryMap, Region, RegionError, RegionTable};
+use crate::memory::{DirtyLog, InflightError, InflightRegion, MemoryMap, Region, RegionError, RegionTable};
 use crate::network::{Network, RingParts};
 use crate::port::Offer;
 use crate::port::PortState;
-use crate::ring::{Call, Control, Notifier, Ring, RingLog};
+use crate::ring::{Call, Control, InflightQueue, Notifier, Ring, RingLog};
 use crate::takeover::{FilesToSend, ReceivedFiles};
 use crate::worker::QueueFiles;
 
@@ -48,6 +48,8 @@ pub(super) struct Device {
     memory: Arc<MemoryMap>,
     /// The dirty log that the front end set last; it is used while [`Agreed::logs`].
     log: Option<Arc<DirtyLog>>,
+    /// The front end's inflight region.
+    inflight: Option<Arc<InflightRegion>>,
     /// The channel of a device state that the front end has begun to send.
     state: Option<File>,
     rings: Vec<Vring>,
@@ -101,6 +103,7 @@ impl Device {
             features: Agreed::default(),
             memory: Arc::default(),
             log: None,
+            inflight: None,
             state: None,
             rings: (0..RINGS).map(|_| Vring::default()).collect(),
             control: None,
@@ -286,6 +289,11 @@ impl Device {
             let file = log.file().ok_or_else(|| io::Error::other("a dirty log without a file"))?;
             saved.log = Some(SavedLog { file: files.add(file.try_clone()?), offset: log.offset(), size: log.size() });
         }
+        if let Some(region) = &self.inflight {
+            let file = region.file().ok_or_else(|| io::Error::other("an inflight region without a file"))?;
+            let (offset, shape) = (region.offset(), region.shape());
+            saved.inflight = Some(SavedInflight { file: files.add(file.try_clone()?), offset, shape });
+        }
         saved.state = self.state.as_ref().map(|state| Ok::<_, io::Error>(files.add(state.try_clone()?))).transpose()?;
         for region in self.memory.regions() {
             let RegionTable { guest_start, length, user_start, file_offset } = *region.table();
@@ -328,6 +336,10 @@ impl Device {
             let log = DirtyLog::map(files.take(file).ok_or_else(missing)?, offset, size, &self.settings.port.mapped);
             self.log = Some(Arc::new(log.map_err(refuse)?));
             self.update_logs();
+        }
+        if let Some(SavedInflight { file, offset, shape }) = saved.inflight {
+            let file = files.take(file).ok_or_else(missing)?;
+            self.track_in(InflightRegion::map(file, offset, u64::MAX, shape, &self.settings.port.mapped))?;
         }
         if let Some(state) = saved.state {
             self.hold(Held::State, true)?;
@@ -405,12 +417,16 @@ impl Device {
         };
         parts.log = log;
         let ring = &mut self.rings[index as usize];
+        parts.inflight = ring.inflight(index, self.inflight.as_ref(), (&parts.split, self.features));
         parts.start.session = self.settings.port.session();
         ring.running = true;
         self.log_start(index);
         self.limit_control_rate();
         if self.is_control(index) {
             return self.start_control(parts);
+        }
+        if let Some(count @ 1..) = parts.inflight.as_ref().map(InflightQueue::resubmitted) {
+            self.settings.port.log(format_args!("{count} chains that were in flight at a crash are served again"));
         }
         self.settings.port.set_memory(Some(Arc::clone(&self.memory)));
         self.settings.port.set_state(PortState::Running);
@@ -498,6 +514,7 @@ impl Device {
         self.rings.iter_mut().for_each(|ring| *ring = Vring::default());
         self.features = Agreed::default();
         self.log = None;
+        self.inflight = None;
         self.settings.port.set_log(None);
     }
 
@@ -527,6 +544,17 @@ impl Device {
     fn update_logs(&self) {
         self.settings.port.set_log(self.log_in_use());
         (0..self.rings.len()).for_each(|index| self.update_log(index));
+    }
+
+    /// Records chains in flight in `region` from the next start of virtqueues on.
+    fn track_in(&mut self, region: std::result::Result<InflightRegion, InflightError>) -> Result<Arc<InflightRegion>> {
+        if self.rings.iter().any(|ring| ring.running) {
+            return Err(refuse("the front end changed its inflight region while rings run"));
+        }
+        self.short |= matches!(region, Err(InflightError::Region(RegionError::Descriptors)));
+        let region = Arc::new(region.map_err(refuse)?);
+        self.inflight = Some(Arc::clone(&region));
+        Ok(region)
     }
 
     /// Whether the guest may have memory of `wanted` bytes. While a memory table replaces another, both exist for a moment; that
@@ -816,12 +844,27 @@ impl VhostUserBackendReqHandlerMut for Device {
         Err(refuse("shared objects, which were not offered"))
     }
 
-    fn get_inflight_fd(&mut self, _inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
-        Err(refuse("in-flight tracking, which was not offered"))
+    fn get_inflight_fd(&mut self, inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        let VhostUserInflight { num_queues, queue_size, .. } = *inflight;
+        if u32::from(num_queues) > RINGS {
+            return Err(refuse(InflightError::Shape(num_queues, queue_size)));
+        }
+        // The one before is unmapped first: a front end that asks again and again needs no more of its quota.
+        self.inflight = None;
+        let region = self.track_in(InflightRegion::create(num_queues, queue_size, &self.settings.port.mapped))?;
+        let file = region.file().ok_or_else(|| refuse("an inflight region without a file"))?;
+        let file = file.try_clone().map_err(Error::ReqHandlerError)?;
+        Ok((VhostUserInflight::new(region.length(), 0, num_queues, queue_size), file))
     }
 
-    fn set_inflight_fd(&mut self, _inflight: &VhostUserInflight, _file: File) -> Result<()> {
-        Err(refuse("in-flight tracking, which was not offered"))
+    fn set_inflight_fd(&mut self, inflight: &VhostUserInflight, file: File) -> Result<()> {
+        let VhostUserInflight { mmap_size, mmap_offset, num_queues, queue_size } = *inflight;
+        if u32::from(num_queues) > RINGS {
+            return Err(refuse(InflightError::Shape(num_queues, queue_size)));
+        }
+        self.inflight = None;
+        let shape = (num_queues, queue_size);
+        self.track_in(InflightRegion::map(file, mmap_offset, mmap_size, shape, &self.settings.port.mapped)).map(drop)
     }
 
     fn set_device_state_fd(

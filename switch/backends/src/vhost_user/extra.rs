@@ -1,12 +1,12 @@
 //! Messages that the `vhost` crate's handler does not serve: SEND_RARP, NET_SET_MTU, SET_STATUS, GET_STATUS, SET_LOG_FD, which it does
-//! not know; IOTLB_MSG, which is refused with an explanation for the operator; SET_VRING_ENABLE, which the crate accepts only after
+//! not know; GET_INFLIGHT_FD and SET_INFLIGHT_FD, whose answer has a descriptor and whose body some front ends pad; IOTLB_MSG, which is refused with an explanation for the operator; SET_VRING_ENABLE, which the crate accepts only after
 //! SET_FEATURES, while QEMU sends it before; and SET_VRING_ADDR, where the crate reports a wrong address, which is the guest's
 //! fault, as a broken message of the front end.
 
 use std::io;
 use std::os::unix::net::UnixStream;
 
-use vhost::vhost_user::message::{FrontendReq, VhostUserVringAddrFlags};
+use vhost::vhost_user::message::{FrontendReq, VhostUserInflight, VhostUserVringAddrFlags};
 use vhost::vhost_user::{VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures as Protocol};
 
 use super::device::Device;
@@ -18,7 +18,12 @@ const VERSION_MASK: u32 = 3;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 
-const OURS: [FrontendReq; 8] = [
+/// Bytes of a body of GET_INFLIGHT_FD and SET_INFLIGHT_FD, as specified; QEMU's compiler pads it to a multiple of eight.
+const INFLIGHT: [usize; 2] = [20, 24];
+
+const OURS: [FrontendReq; 10] = [
+    FrontendReq::GET_INFLIGHT_FD,
+    FrontendReq::SET_INFLIGHT_FD,
     FrontendReq::SET_LOG_FD,
     FrontendReq::SET_VRING_ADDR,
     FrontendReq::SET_VRING_ENABLE,
@@ -39,15 +44,18 @@ pub(super) fn is_ours(message: &Message) -> Option<FrontendReq> {
 /// # Errors
 /// The message breaks a rule, or the connection ended.
 pub(super) fn serve(request: FrontendReq, message: &Message, device: &mut Device, stream: &UnixStream) -> io::Result<()> {
+    let length = message.payload.len();
     let wanted = match request {
         FrontendReq::GET_STATUS | FrontendReq::SET_LOG_FD => 0,
         FrontendReq::SET_VRING_ADDR => 40,
         FrontendReq::IOTLB_MSG => 32,
+        FrontendReq::GET_INFLIGHT_FD | FrontendReq::SET_INFLIGHT_FD if INFLIGHT.contains(&length) => length,
+        FrontendReq::GET_INFLIGHT_FD | FrontendReq::SET_INFLIGHT_FD => INFLIGHT[0],
         _ => 8,
     };
     let well_formed = message.flags & VERSION_MASK == VERSION && message.flags & REPLY == 0;
-    let files = usize::from(request == FrontendReq::SET_LOG_FD);
-    if !well_formed || message.payload.len() != wanted || message.files.len() != files {
+    let files = usize::from(matches!(request, FrontendReq::SET_LOG_FD | FrontendReq::SET_INFLIGHT_FD));
+    if !well_formed || length != wanted || message.files.len() != files {
         return Err(io::Error::other("a malformed message"));
     }
     if !device.agreed_protocol().contains(needed(request)) {
@@ -56,7 +64,14 @@ pub(super) fn serve(request: FrontendReq, message: &Message, device: &mut Device
     if request == FrontendReq::GET_STATUS {
         return reply(stream, message.request, device.status().into());
     }
-    let result = act(request, &message.payload, device)?;
+    let result = match request {
+        FrontendReq::GET_INFLIGHT_FD => return give_inflight(message, device, stream),
+        FrontendReq::SET_INFLIGHT_FD => {
+            let file = message.files.first().ok_or(io::ErrorKind::InvalidData)?.try_clone()?;
+            device.set_inflight_fd(&inflight(&message.payload), file).map(Ok).map_err(io::Error::other)?
+        }
+        _ => act(request, &message.payload, device)?,
+    };
     if message.flags & NEED_REPLY != 0 && device.agreed_protocol().contains(Protocol::REPLY_ACK) {
         reply(stream, message.request, result.is_err().into())?;
     }
@@ -68,6 +83,7 @@ fn needed(request: FrontendReq) -> Protocol {
     match request {
         FrontendReq::SEND_RARP => Protocol::RARP,
         FrontendReq::SET_LOG_FD => Protocol::LOG_SHMFD,
+        FrontendReq::GET_INFLIGHT_FD | FrontendReq::SET_INFLIGHT_FD => Protocol::INFLIGHT_SHMFD,
         FrontendReq::NET_SET_MTU => Protocol::MTU,
         FrontendReq::SET_STATUS | FrontendReq::GET_STATUS => Protocol::STATUS,
         _ => Protocol::empty(),
@@ -104,6 +120,23 @@ fn act(request: FrontendReq, payload: &[u8], device: &mut Device) -> io::Result<
         _ => device.set_status(number as u8),
     }
     Ok(Ok(()))
+}
+
+/// Answers GET_INFLIGHT_FD, in a body of the length of the request's.
+fn give_inflight(message: &Message, device: &mut Device, stream: &UnixStream) -> io::Result<()> {
+    let (given, file) = device.get_inflight_fd(&inflight(&message.payload)).map_err(io::Error::other)?;
+    let mut payload = [given.mmap_size.to_ne_bytes(), given.mmap_offset.to_ne_bytes()].concat();
+    payload.extend([given.num_queues.to_ne_bytes(), given.queue_size.to_ne_bytes()].concat());
+    payload.resize(message.payload.len(), 0);
+    Message { request: message.request, flags: VERSION | REPLY, payload, files: vec![file] }.send(stream)
+}
+
+/// The body of GET_INFLIGHT_FD and SET_INFLIGHT_FD.
+fn inflight(payload: &[u8]) -> VhostUserInflight {
+    let (size, rest) = first_number(payload);
+    let (offset, rest) = first_number(rest);
+    let half = |at: usize| rest.get(at..at + 2).map_or(0, |bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
+    VhostUserInflight::new(size, offset, half(0), half(2))
 }
 
 /// The first eight bytes of `payload`, of a checked length, and the rest.

@@ -112,6 +112,7 @@ const NAMES: [(u32, &str); 41] = [
 const PROTOCOL: Protocol = Protocol::MQ
     .union(Protocol::LOG_SHMFD)
     .union(Protocol::DEVICE_STATE)
+    .union(Protocol::INFLIGHT_SHMFD)
     .union(Protocol::RARP)
     .union(Protocol::REPLY_ACK)
     .union(Protocol::MTU)

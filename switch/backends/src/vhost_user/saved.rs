@@ -51,6 +51,8 @@ pub struct SavedConnection {
     pub channel: Option<u32>,
     /// The dirty log.
     pub log: Option<SavedLog>,
+    /// The inflight region.
+    pub inflight: Option<SavedInflight>,
     /// Number of the descriptor of a device state that the front end has begun to send.
     pub state: Option<u32>,
     /// The part of a message that has arrived.
@@ -85,6 +87,18 @@ pub struct SavedLog {
     pub offset: u64,
     /// Its size in bytes.
     pub size: u64,
+}
+
+/// An inflight region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SavedInflight {
+    /// Number of the file's descriptor.
+    pub file: u32,
+    /// Its offset in the file.
+    pub offset: u64,
+    /// Its virtqueues, and the descriptors of each.
+    pub shape: (u16, u16),
 }
 
 /// A virtqueue.

@@ -10,10 +10,10 @@ use thiserror::Error;
 use super::features::Agreed;
 use super::saved::{SavedKick, SavedRing};
 use crate::id::{Direction, RingKey};
-use crate::memory::MemoryMap;
+use crate::memory::{InflightRegion, MemoryMap};
 use crate::network::RingParts;
 use crate::ring::shared::Misplaced;
-use crate::ring::{Call, SplitRing, shared};
+use crate::ring::{Call, InflightQueue, SplitRing, shared};
 use crate::takeover::FilesToSend;
 use crate::worker::{QueueFiles, Start};
 
@@ -134,6 +134,17 @@ impl Vring {
         })
     }
 
+    /// The record of chains in flight of virtqueue `index`, which lies at `split`, if the front end keeps one.
+    pub(super) fn inflight(
+        &self,
+        index: u32,
+        region: Option<&Arc<InflightRegion>>,
+        (split, agreed): (&SplitRing, Agreed),
+    ) -> Option<InflightQueue> {
+        let part = region?.part(index, self.size)?;
+        Some(InflightQueue::recover(part, split, agreed.ring().in_order))
+    }
+
     /// The parts from which the network starts the virtqueue; takes the kick and interrupt descriptors.
     pub(super) fn parts(&mut self, key: RingKey, agreed: Agreed, memory: &Arc<MemoryMap>) -> Result<RingParts, VringError> {
         let translated =
@@ -162,6 +173,7 @@ impl Vring {
             base,
             call: self.call.take(),
             log: None,
+            inflight: None,
             offloads,
             mergeable: agreed.mergeable(),
             start: Start { kick, at_once: resumed || polled, enabled: self.enabled || !agreed.protocol(), session: 0 },

@@ -80,7 +80,7 @@ const REVISION: &str = match option_env!("MEMLANE_REVISION") {
 /// A per-port counter: the metric family, its help text, and its value in a report.
 type PortCounter = (&'static str, &'static str, fn(&PortReport) -> u64);
 
-const PORT_COUNTERS: [PortCounter; 8] = [
+const PORT_COUNTERS: [PortCounter; 9] = [
     ("memlane_port_receive_frames", "Frames that the guest received from the network.", |port| port.totals.receive_frames),
     ("memlane_port_receive_bytes", "Bytes that the guest received from the network.", |port| port.totals.receive_bytes),
     ("memlane_port_transmit_frames", "Frames that the guest transmitted to the network.", |port| port.totals.transmit_frames),
@@ -91,6 +91,11 @@ const PORT_COUNTERS: [PortCounter; 8] = [
     ("memlane_port_bad_receive_chains", "Receive chains of the guest that violated the virtio specification.", |port| {
         port.totals.bad_receive_chains
     }),
+    (
+        "memlane_port_resubmitted_chains",
+        "Chains in flight at a crash that were served again; their frames may have arrived before.",
+        |port| port.totals.resubmitted_chains,
+    ),
     ("memlane_port_sessions", "Front ends that have been connected so far; for a TAP or AF_PACKET port, its interface.", |port| {
         port.sessions
     }),

@@ -32,6 +32,7 @@ mod comes_and_goes;
 mod commands;
 mod control;
 mod control_queue;
+mod crashes;
 mod descriptors_run_out;
 mod dirty_log;
 mod docs;

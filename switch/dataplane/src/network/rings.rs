@@ -13,7 +13,7 @@ use crate::port::end::Backend;
 use crate::port::queue_view::{QueueBlock, QueueView};
 use crate::port::rings::{Rings, Running};
 use crate::port::{Port, PortState};
-use crate::ring::{Call, ReceiveQueue, Ring, RingLog, RingOptions, SplitRing, TransmitQueue};
+use crate::ring::{Call, InflightQueue, ReceiveQueue, Ring, RingLog, RingOptions, SplitRing, TransmitQueue};
 use crate::worker::{Start, Worker};
 
 /// Interval at which a port that is drained is checked for frames in flight.
@@ -36,6 +36,8 @@ pub struct RingParts {
     pub call: Option<Call>,
     /// The front end's dirty log, during a live migration.
     pub log: Option<RingLog>,
+    /// The record of its chains in flight, where the front end keeps one.
+    pub inflight: Option<InflightQueue>,
     /// Negotiated offloads of this direction.
     pub offloads: Offloads,
     /// Mergeable receive buffers: a frame may fill several (VIRTIO_NET_F_MRG_RXBUF).
@@ -47,7 +49,7 @@ pub struct RingParts {
 impl Network {
     /// Starts a ring of `port`, unless that was removed. Pairs beyond [`MAX_PAIRS`] carry nothing.
     pub fn start_ring(&self, port: &Arc<Port>, parts: RingParts) {
-        let RingParts { key, split, memory, options, base, call, log, offloads, mergeable, start } = parts;
+        let RingParts { key, split, memory, options, base, call, log, inflight, offloads, mergeable, start } = parts;
         let present = port.presence();
         if key.pair >= MAX_PAIRS || !*present {
             return;
@@ -59,6 +61,10 @@ impl Network {
             let mut ring = Ring::new(split, memory, options, base);
             ring.set_call(call);
             ring.set_log(log);
+            if let Some(inflight) = inflight {
+                worker.note_resubmitted(key.port, inflight.resubmitted());
+                ring.track(inflight);
+            }
             let slot = match key.direction {
                 Direction::Transmit => worker.add_transmit_queue(key, TransmitQueue::new(ring), offloads, start),
                 Direction::Receive => worker.add_receive_queue(key, ReceiveQueue::new(ring, offloads, mergeable), start),

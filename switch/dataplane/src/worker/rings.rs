@@ -53,6 +53,13 @@ impl Worker {
         }
     }
 
+    /// Counts chains of `port` that a crash left in flight, and that are served again.
+    pub fn note_resubmitted(&self, port: PortId, chains: u16) {
+        if self.port_table.port(port).is_some() {
+            self.counters(port).resubmitted_chains.add(chains.into());
+        }
+    }
+
     /// Takes over a transmit queue. It starts with its first kick, or at once if [`Start::at_once`] is set. `None` if its port is
     /// not in the worker's port table.
     pub fn add_transmit_queue(&mut self, key: RingKey, transmit: TransmitQueue, offloads: Offloads, start: Start) -> Option<Slot> {

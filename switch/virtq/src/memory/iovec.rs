@@ -10,7 +10,7 @@
 
 #![expect(unsafe_code, reason = "memory that others write is reached by address")]
 
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::mapping::Mapping;
 use super::{Foreign, Granted, Hint, MemoryMap, Region};
@@ -78,6 +78,31 @@ impl Region {
             // SAFETY: inside the mapping, which lives as long as the region; others may write there, and atomics may alias them.
             unsafe { AtomicU8::from_ptr(place) }.fetch_or(bits, Ordering::Relaxed);
         }
+    }
+
+    /// Its byte `offset`.
+    pub(super) fn byte(&self, offset: u64) -> Option<&AtomicU8> {
+        // SAFETY: inside the mapping, which lives as long as the region; others may write there, and atomics may alias them.
+        self.place(offset).map(|place| unsafe { AtomicU8::from_ptr(place) })
+    }
+
+    /// Its two bytes from `offset` on, if they are aligned.
+    pub(super) fn half_word(&self, offset: u64) -> Option<&AtomicU16> {
+        // SAFETY: as above, and aligned.
+        self.place(offset).map(|place| unsafe { AtomicU16::from_ptr(place) })
+    }
+
+    /// Its eight bytes from `offset` on, if they are aligned.
+    pub(super) fn long_word(&self, offset: u64) -> Option<&AtomicU64> {
+        // SAFETY: as above, and aligned.
+        self.place(offset).map(|place| unsafe { AtomicU64::from_ptr(place) })
+    }
+
+    /// Address of a `T` at `offset`, if all of it is inside and aligned.
+    fn place<T>(&self, offset: u64) -> Option<*mut T> {
+        let end = offset.checked_add(size_of::<T>() as u64)?;
+        let place = self.host_start().wrapping_add(offset as usize).cast::<T>();
+        (end <= self.length() && place.is_aligned()).then_some(place)
     }
 }
 

@@ -6,6 +6,8 @@
 //! - A mapping may lose its file at any time, when the guest truncates it or no page is left for it; [`sigbus`] turns that into a
 //!   lost region instead of a dead daemon.
 //! - A **dirty log** is the bitmap of pages that the switch has written, for the front end's live migration ([`DirtyLog`]).
+//! - An **inflight region** is the buffer in which the switch records the chains that it has taken, for the process after it
+//!   ([`InflightRegion`]).
 //! - Under Xen, guests share single pages, by **grants**: memory that is only named that way is [`Foreign`].
 //!
 //! Addresses come in two kinds (vhost-user, "Memory region description"): *guest addresses* inside descriptors, and *user
@@ -14,6 +16,7 @@
 mod dirty_log;
 pub mod faults;
 mod foreign;
+mod inflight;
 mod iovec;
 mod mapping;
 #[cfg(test)]
@@ -26,6 +29,7 @@ use std::sync::Arc;
 
 pub use dirty_log::{DirtyLog, LOG_PAGE, LogLoss};
 pub use foreign::{Fetch, Foreign, Granted};
+pub use inflight::{InflightError, InflightPart, InflightRegion};
 pub(crate) use iovec::HostAddress;
 pub use iovec::{Iovec, SharedPage};
 pub use region::{Loss, Quota, Region, RegionError, RegionTable};

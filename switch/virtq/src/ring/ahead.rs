@@ -37,10 +37,9 @@ impl Opened {
 }
 
 impl Opened {
-    /// Reads the chain at `position`; `None` if its head is outside the ring.
+    /// Reads the chain of `head`; `None` if that is outside the ring.
     #[inline(always)]
-    fn read<const WRITABLE: bool>(split: &SplitRing, position: u16, memory: &MemoryMap, hint: &mut Hint) -> Option<Self> {
-        let head = split.available_entry(position);
+    fn read<const WRITABLE: bool>(split: &SplitRing, head: u16, memory: &MemoryMap, hint: &mut Hint) -> Option<Self> {
         if head >= split.size() {
             return None;
         }
@@ -97,6 +96,25 @@ impl Ring {
 
     #[inline(never)]
     fn read_chains<const WRITABLE: bool>(&mut self, count: u16) -> Result<(), RingFault> {
+        if self.resubmitted.is_some() {
+            return self.read_resubmitted::<WRITABLE>(count);
+        }
+        self.read_chains_of::<WRITABLE>(count, SplitRing::available_entry)
+    }
+
+    /// As [`Self::read_chains`], with the chains that an earlier process has left in flight.
+    #[cold]
+    fn read_resubmitted<const WRITABLE: bool>(&mut self, count: u16) -> Result<(), RingFault> {
+        let resubmitted = self.resubmitted.take().filter(|resubmitted| !resubmitted.end_before(self.next_available));
+        let head = |position| resubmitted.as_ref().and_then(|resubmitted| resubmitted.head(position));
+        let result = self
+            .read_chains_of::<WRITABLE>(count, |split, position| head(position).unwrap_or_else(|| split.available_entry(position)));
+        self.resubmitted = resubmitted;
+        result
+    }
+
+    #[inline(always)]
+    fn read_chains_of<const WRITABLE: bool>(&mut self, count: u16, head: impl Fn(&SplitRing, u16) -> u16) -> Result<(), RingFault> {
         let count = count.min(self.untaken()).min(DEPTH as u16);
         let until = self.next_available.wrapping_add(count);
         let missing = until.wrapping_sub(self.ahead.until);
@@ -110,7 +128,8 @@ impl Ring {
         let (split, mut near) = (*split, *hint);
         for position in 0..missing {
             let position = ahead.until.wrapping_add(position);
-            let opened = Opened::read::<WRITABLE>(&split, position, memory, &mut near).ok_or(RingFault::HeadOutside)?;
+            let opened =
+                Opened::read::<WRITABLE>(&split, head(&split, position), memory, &mut near).ok_or(RingFault::HeadOutside)?;
             opened.fetch::<WRITABLE>();
             ahead.chains[usize::from(position) % DEPTH] = opened;
         }
@@ -161,7 +180,9 @@ impl Ring {
         if ahead < self.known() {
             return Ok(*self.known_chain(ahead));
         }
-        let opened = Opened::read::<WRITABLE>(&self.split, position, &self.memory, &mut self.hint);
+        let resubmitted = self.resubmitted.as_ref().and_then(|resubmitted| resubmitted.head(position));
+        let head = resubmitted.unwrap_or_else(|| self.split.available_entry(position));
+        let opened = Opened::read::<WRITABLE>(&self.split, head, &self.memory, &mut self.hint);
         opened.ok_or_else(|| self.break_off(RingFault::HeadOutside))
     }
 

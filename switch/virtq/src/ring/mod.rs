@@ -7,6 +7,7 @@
 //! - [`TransmitQueue`]: the guest's transmit queue (TX): packets come out.
 //! - [`ReceiveQueue`]: the guest's receive queue (RX): packets go in.
 //! - [`RingLog`]: marks written pages in the front end's dirty log, during a live migration.
+//! - [`InflightQueue`]: the record of chains in flight, for the process after a crash.
 //! - [`Control`]: commands and answers of the control queue, off the workers.
 //! - [`fast_path`]: the fast path, frames of the most frequent kind, straight from a transmit queue to a receive queue.
 //!
@@ -18,6 +19,7 @@ pub mod chain;
 mod control;
 mod dirty;
 pub mod fast_path;
+mod inflight;
 mod notify;
 #[cfg(test)]
 mod proofs;
@@ -34,6 +36,7 @@ pub use breaker::InterruptBreaker;
 pub use chain::{Access, ChainFault};
 pub use control::{Answer, Control};
 pub use dirty::RingLog;
+pub use inflight::InflightQueue;
 pub use notify::{Call, Called, NotNotifier, Notifier};
 pub use receive::{BURDEN, PlaceOutcome, ReceiveQueue, Refusal};
 pub use shared::{Areas, SplitRing, full_fence};
@@ -42,6 +45,7 @@ pub use view::RingView;
 
 use crate::memory::{Hint, MemoryMap};
 use ahead::Ahead;
+use inflight::{Resubmitted, Tracker};
 
 /// A violation that makes the ring itself unusable; its port is quarantined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -101,6 +105,10 @@ pub struct Ring {
     call: Option<Call>,
     /// Where writes are marked during a live migration.
     log: Option<Box<RingLog>>,
+    /// Where chains in flight are recorded, if the front end keeps that record.
+    inflight: Option<Box<Tracker>>,
+    /// Chains in flight of an earlier process, until all of them are taken.
+    resubmitted: Option<Box<Resubmitted>>,
     /// An interrupt is to be sent once the port's interrupt circuit breaker allows it.
     kept: bool,
     /// Whether the driver was last asked for kicks.
@@ -132,6 +140,8 @@ impl Ring {
             last_unwritten: None,
             call: None,
             log: None,
+            inflight: None,
+            resubmitted: None,
             kept: false,
             armed: true,
             calls: 0,
@@ -160,6 +170,7 @@ impl Ring {
         self.ahead = Ahead::new(used);
         self.split.set_used_flags(0);
         self.armed = true;
+        self.track_again();
         if self.log.is_some() {
             self.log_requests();
         }
@@ -279,7 +290,11 @@ impl Ring {
                 self.split.put_used(self.published_used, head, 0);
             }
             let from = std::mem::replace(&mut self.published_used, self.next_used);
-            self.split.publish_used(self.next_used);
+            if self.inflight.is_some() {
+                self.publish_tracked(from);
+            } else {
+                self.split.publish_used(self.next_used);
+            }
             if self.log.is_some() {
                 self.log_published(from);
             }

@@ -239,6 +239,11 @@ impl SplitRing {
         unsafe { self.areas.used.add(4 + 8 * usize::from(position & self.mask)).cast::<u64>().write_unaligned(element) };
     }
 
+    /// The head in used element `position`, as it was written there unless the driver has changed it.
+    pub(super) fn used_head(&self, position: u16) -> u16 {
+        u16::from_le(self.used_u16(4 + 8 * usize::from(position & self.mask)).load(Ordering::Relaxed))
+    }
+
     /// Prefetches the cache lines of the `count` used elements from `position` on, to write them.
     #[inline]
     pub fn prefetch_used(&self, position: u16, count: u16) {
