@@ -29,7 +29,7 @@ pub enum GiveError {
     /// The conversation with the other process failed.
     #[error(transparent)]
     Channel(#[from] ChannelError),
-    /// It did not say what was expected.
+    /// It sent an unexpected message.
     #[error("the other process sent an unexpected takeover message")]
     Unexpected,
     /// It was started with another state file.
@@ -139,7 +139,9 @@ fn hand_over(daemon: &Daemon, assets: Assets<'_>, channel: &mut Channel) -> Resu
     }
 }
 
-/// Waits until the other process serves; on an error it has ended, so that no ring is served twice.
+/// Waits until the other process serves; on an error it runs no more, so that no ring is served twice. A process that was killed
+/// executes none of its own code any more, also where the kernel holds it up and its connection stays open: so the wait for its end is
+/// bounded.
 fn await_running(channel: &mut Channel) -> Result<(), ChannelError> {
     let error = match channel.receive(PREPARE) {
         Ok((Message::Running {}, _)) => return Ok(()),
@@ -150,8 +152,10 @@ fn await_running(channel: &mut Channel) -> Result<(), ChannelError> {
         if let Ok((_, pid @ 1..)) = channel.peer() {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
-        while !channel.await_end(REPLY) {
-            tracing::error!("the process that took over has failed, and does not end: this one waits for its end to serve again");
+        if !channel.await_end(REPLY) {
+            tracing::error!(
+                "the process that took over has failed and was killed, but the kernel has not ended it: this one serves again"
+            );
         }
     }
     Err(error)

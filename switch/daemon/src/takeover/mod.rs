@@ -16,7 +16,7 @@
 //! ```
 //!
 //! Up to Go, the serving process goes on as if nothing had happened if the other one fails, hangs or refuses. After Go it goes on at the
-//! used indices of the rings, once the other one has ended.
+//! used indices of the rings, once the other one has ended or was killed.
 //!
 //! 1. [`description`]: the messages, and how they are written.
 //! 2. [`channel`]: a stream on which they travel, with descriptors.

@@ -28,7 +28,7 @@ pub enum TakeError {
     /// The conversation with the running process failed.
     #[error("the running network was not taken over, and goes on: {0}")]
     Channel(#[from] ChannelError),
-    /// It did not say what was expected.
+    /// It sent an unexpected message.
     #[error("the running network was not taken over, and goes on: it sent an unexpected takeover message")]
     Unexpected,
     /// Its ports do not fit this version.

@@ -1,10 +1,11 @@
 //! A running network is taken over by another process without a gap: no frame is lost, none arrives twice, front ends see nothing; and
 //! if the other process fails, the network goes on.
 
-use std::io::Write;
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -265,6 +266,56 @@ fn a_process_that_fails_to_take_over_leaves_the_network_as_it_is() {
     goes_on("it was taken over");
     let (a, b, _) = traffic.stop();
     assert!(a.connected() && b.connected());
+}
+
+/// Where a process that is to ask for a network, and that leaves the connection to this one, finds both.
+const ASKS: &str = "MEMLANE_TEST_ASKS";
+
+/// A channel on which a process that has ended has asked for the network of `folder`.
+fn asked_by_another(folder: &Path) -> Channel {
+    let listener = UnixListener::bind(folder.join("asks")).unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let name = "takeover::a_taker_that_does_not_end_is_not_waited_for";
+    let mut asks = command.args(["--exact", name]).env(ASKS, folder).stdout(std::process::Stdio::null()).spawn().unwrap();
+    let (stream, _) = listener.accept().unwrap();
+    let mut files = Vec::new();
+    memlane_backends::takeover::receive(&stream, &mut files).unwrap();
+    drop(stream);
+    asks.wait().unwrap();
+    let mut channel = Channel::new(OwnedFd::from(files.remove(0)).into());
+    channel.send(&Message::Hello(Hello::default()), &[], TIMEOUT).unwrap();
+    channel
+}
+
+/// As one that the kernel holds up: its connection stays open though it was killed.
+#[test]
+fn a_taker_that_does_not_end_is_not_waited_for() {
+    if let Some(folder) = std::env::var_os(ASKS) {
+        let folder = Path::new(&folder);
+        let asks = client(folder).upgrade("/v1/takeover", PROTOCOL).unwrap();
+        let stream = UnixStream::connect(folder.join("asks")).unwrap();
+        memlane_backends::takeover::send(&stream, &[asks.into()]).unwrap();
+        // Until it was received.
+        let _ = (&stream).read(&mut [0]);
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    net(folder, 2);
+    let _running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let [mut a, mut b] = [0, 1].map(|index| guest(folder, index));
+    announce(&mut [&mut a, &mut b]);
+    let traffic = Traffic::start(folder, a, b);
+    let mut hangs = asked_by_another(folder);
+    let (Message::Description(_), _files) = hangs.receive(LATE).unwrap() else { panic!("no description") };
+    hangs.send(&Message::Prepared {}, &[], TIMEOUT).unwrap();
+    assert!(matches!(hangs.receive(LATE).unwrap(), (Message::Go(_), _)));
+    // It says nothing more, and goes on to hold the connection.
+    traffic.flows();
+    let (a, b, _) = traffic.stop();
+    assert!(a.connected() && b.connected());
+    // And the network can be taken over.
+    assert!(matches!(asked(folder, None).receive(LATE).unwrap(), (Message::Description(_), _)));
 }
 
 #[test]
