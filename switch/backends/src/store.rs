@@ -155,7 +155,7 @@ impl Store {
         self.filled.pop_front();
     }
 
-    /// Frees buffer `index`, whose frame was kept.
+    /// Frees buffer `index`, which held a kept frame.
     pub(super) fn release(&mut self, index: u16) {
         self.free.push(index);
     }

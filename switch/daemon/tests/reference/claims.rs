@@ -41,7 +41,7 @@ struct Row {
     /// Tests that hold it; with a dot, files of tests.
     #[serde(default)]
     tests: Vec<String>,
-    /// What else holds it.
+    /// Other evidence.
     #[serde(default)]
     held: String,
 }

@@ -1,4 +1,4 @@
-//! What is counted: drops by reason, and the counters of ports and workers.
+//! Counters: drops by reason, and the counters of ports and workers.
 
 use memlane::stats::DropReason;
 use serde_json::Value;
@@ -24,7 +24,7 @@ fn reasons() -> String {
     table(&["reason", "counted at", "meaning"], &DropReason::ALL.iter().map(row).collect::<Vec<_>>())
 }
 
-/// The numbers of a report, with what they count.
+/// The numbers of a report, with their meaning.
 fn fields(document: &Value, report: &str) -> String {
     let fields = document["components"]["schemas"][report]["properties"].as_object().expect(report);
     let is_number = |field: &&(&String, &Value)| field.1["type"] == "integer" && field.0 != "number";

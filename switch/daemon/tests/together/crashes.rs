@@ -154,7 +154,7 @@ fn kills_under_traffic_damage_no_frame_and_lose_no_chain() {
             while let Some(frame) = guests[side].try_receive().unwrap() {
                 take(&frame.bytes, side, &mut expected[side], (&mut lost, &mut doubled));
             }
-            // What is lost of the window is lost by now.
+            // The rest of the window is lost.
             let missing = sent[1 - side] - expected[side];
             (lost, expected[side]) = (lost + missing, sent[1 - side]);
         }

@@ -29,7 +29,7 @@ fn rounds() -> u64 {
     std::env::var("MEMLANE_TAKEOVERS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(3)
 }
 
-/// Longest time for what a loaded machine does late.
+/// Longest time for a loaded machine.
 const LATE: Duration = Duration::from_secs(60);
 
 fn net(folder: &Path, ports: usize) {

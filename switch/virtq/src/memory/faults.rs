@@ -33,7 +33,7 @@ pub struct Faults {
     /// Runs between the last check and the next.
     window: u32,
     looked_at: Option<Cycles>,
-    /// What the thread had used at the last check that found it late.
+    /// CPU time of the thread at the last check that found it late.
     counted: Option<Usage>,
 }
 

@@ -84,7 +84,7 @@ pub(super) struct Point {
     pub waiting: f32,
 }
 
-/// What the keys go to.
+/// Target of the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     /// The list of ports.
@@ -110,7 +110,7 @@ pub(super) struct View {
     pub sort: Sort,
     /// Part of the name or segment of all ports in the list.
     pub filter: String,
-    /// What the keys go to.
+    /// Target of the keys.
     pub mode: Mode,
     /// Name of the selected port; the first if there is none, or it is not in the list.
     selected: String,
