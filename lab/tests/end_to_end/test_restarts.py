@@ -92,6 +92,30 @@ def test_the_switch_dies_in_mid_transfer_and_comes_back(build: Builder, plans: t
     assert [_boot(guest) for guest in lan.guests] == boots
 
 
+@pytest.mark.prove
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("plans", [(UML, UML), (TCG, UML)], ids=["uml-uml", "tcg-uml"])
+def test_fifty_kills_end_no_connection_and_damage_no_byte(build: Builder, plans: tuple[Plan, ...]) -> None:
+    """Each transfer outlives five of them."""
+    lan = build(*plans)
+    boots = [_boot(guest) for guest in lan.guests]
+    first, second = lan.guests
+    library = Library(second, _LARGE)
+    for _ in range(10):
+        slow_down(second)
+        fetch = library.fetch(first, bed.ipv4(1))
+        fetch.wait_under_way()
+        for _ in range(5):
+            lan.switch.kill()
+            fetch.check_unfinished()
+            lan.switch.start()
+            _plug_again(lan)
+            slow_down(second)
+        speed_up(second)
+        fetch.finish(120)
+    assert [_boot(guest) for guest in lan.guests] == boots
+
+
 @pytest.mark.parametrize("plans", [(UML, UML), (TCG, UML, HOST)], ids=["uml-uml", "tcg-uml-host"])
 def test_another_process_takes_the_switch_over_in_mid_transfer(build: Builder, plans: tuple[Plan, ...]) -> None:
     """Guests notice nothing: no card is plugged again, and the transfer goes on."""
