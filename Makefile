@@ -7,6 +7,7 @@
 #   make test    everything that can be checked here
 #   make prove   what takes longer than tests may: harnesses, interleavings, sanitizers, fuzzing (PROVE_SECONDS=20 each), more guests, the oldest
 #                toolchain, another architecture; names what is missing
+#   make soak    everything at once on sixteen guests, for twenty minutes (SECONDS=1200); make test does it for seconds
 #   make lint    formats, lints, types, words, links in doc comments
 #   make docs    the pages as a book: target/book/index.html; fetches mdbook the first time
 #   make docs-reference  generates docs/reference again, after a change of keys, commands, routes, counters, guarantees or the places of tests
@@ -144,6 +145,11 @@ PROVE_SECONDS ?= 20
 prove: build lint deny portable loom guests
 	switch/prove $(PROVE_SECONDS)
 	cd lab && $(AS_ROOT) ../.venv/bin/pytest -m prove
+
+SECONDS ?= 1200
+.PHONY: soak
+soak: deps
+	MEMLANE_SOAK_SECONDS=$(SECONDS) cargo test --quiet --locked --package memlane --test soak -- --nocapture
 
 FUZZ_SECONDS ?= 60
 .PHONY: fuzz fuzz-corpus fuzz-seeds
