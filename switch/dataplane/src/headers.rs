@@ -188,7 +188,7 @@ const MOBILITY: u8 = 135;
 const HIP: u8 = 139;
 const SHIM6: u8 = 140;
 
-/// Whether a header of this protocol is an extension header whose length is known (RFC 7045, section 4).
+/// Whether a header of this protocol is an extension header of known length (RFC 7045, section 4).
 pub fn is_extension(protocol: u8) -> bool {
     matches!(protocol, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION | MOBILITY | HIP | SHIM6)
 }

@@ -96,7 +96,7 @@ impl Waits {
 /// Samples of senders that are kept, by each worker.
 const SENDERS: usize = 16;
 
-/// Senders of the receive frames that were sampled last. Each entry is a moment, whose lowest 16 bits are the sender's number.
+/// Senders of the receive frames that were sampled last. Each entry is a moment, of which the lowest 16 bits are the sender's number.
 #[derive(Debug, Default)]
 struct Senders {
     entries: [Counter; SENDERS],
@@ -120,7 +120,7 @@ impl Senders {
 /// Frames of which one is sampled: about a thousand, and a prime, so that samples fall on every place in a batch.
 const SAMPLE: u16 = 1021;
 
-/// Chooses the frames whose latency from transmit queue to receive queue is measured.
+/// Chooses the frames of which the latency from transmit queue to receive queue is measured.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     /// Frames until the next sample.

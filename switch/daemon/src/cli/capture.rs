@@ -281,7 +281,7 @@ const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
 const STATISTICS: u32 = 5;
 const PACKET: u32 = 6;
-/// Most interfaces whose descriptions are kept for further files: more than there are ports at a time.
+/// Most interfaces of which descriptions are kept for further files: more than there are ports at a time.
 const MOST_INTERFACES: usize = 2 * MAX_PORTS;
 /// An interface description block for Ethernet, with stamps in nanoseconds and without a name.
 const NAMELESS: [u8; 32] = [1, 0, 0, 0, 32, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 1, 0, 9, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0];

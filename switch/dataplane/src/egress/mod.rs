@@ -648,7 +648,7 @@ impl Egress {
         self.arrivals.is_due(now) || active.any(|queue| queue.needs_pass_before(soon))
     }
 
-    /// The next port whose ring broke a rule here.
+    /// The next port with a broken ring here.
     pub(crate) fn next_fault(&mut self) -> Option<(PortId, RingFault)> {
         self.work.faults.pop()
     }

@@ -78,13 +78,13 @@ pub(crate) struct EgressQueue {
 pub(crate) struct Work {
     /// Its work units, see [`work_units`].
     pub work_units: u64,
-    /// Egress queues whose receive buffers were expensive to walk, with their ports and the work units.
+    /// Egress queues with receive buffers that were expensive to walk, with their ports and the work units.
     pub burdens: Vec<(Slot, PortId, u64)>,
-    /// Ports whose rings broke a rule here.
+    /// Ports with rings that broke a rule here.
     pub faults: Vec<(PortId, RingFault)>,
     /// Copies frames for captures.
     pub taps: Taps,
-    /// Chooses the frames whose latency from transmit queue to receive queue is measured.
+    /// Chooses the frames of which the latency from transmit queue to receive queue is measured.
     pub sampler: Sampler,
     /// The worker that does it.
     pub worker: u8,

@@ -252,7 +252,7 @@ impl Port {
         Arc::new(port)
     }
 
-    /// What the port may map of its guest's memory.
+    /// Quota of the port: memory of its guest that it may map.
     fn memory_quota(shared: &Shared, descriptors: &Arc<Account>) -> Quota {
         Quota {
             bytes: Account::new(&shared.guest_memory),

@@ -1,4 +1,4 @@
-//! The quirk of User Mode Linux (7.2), the only front end known to pass a socket as its interrupt. Rings whose interrupt is an eventfd
+//! The quirk of User Mode Linux (7.2), the only front end known to pass a socket as its interrupt. Rings with an eventfd as interrupt
 //! have none of this.
 //!
 //! A guest may lose an interrupt that comes just as it goes to sleep, and then sleeps until its next timer. So its receive queues are
