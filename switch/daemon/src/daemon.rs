@@ -17,6 +17,7 @@ use crate::budget::{Account, Permit};
 use crate::config::{Config, PortConfig, PortKind, UplinkConfig};
 use crate::descriptors::{self, USUAL};
 use crate::folder;
+use crate::names::{LeaseNews, Names, SavedLease};
 use crate::network::{AddError, AttachSettings, Network};
 use crate::port::settings::PortSettings;
 use crate::port::{Offer, Port, default_address};
@@ -34,6 +35,7 @@ use memlane_backends::vhost_user::access::Access;
 use memlane_backends::vhost_user::socket::Listener;
 use memlane_backends::vhost_user::{self, DeviceSettings, Endpoint, Session};
 use memlane_backends::xen::{News, Wanted, XenError, XenstoreWatcher};
+use memlane_names::NamesReport;
 
 /// Why a network cannot be started, or a port attached.
 #[derive(Debug, Error)]
@@ -160,6 +162,10 @@ pub struct Daemon {
     /// Uplinks of segments to other hosts. Lock order: after `attached`, if both are needed.
     uplinks: Mutex<Vec<Uplink>>,
     attached: Mutex<Vec<Attached>>,
+    /// Responders of segments, for the life of the network. Lock order: after `attached`.
+    names: Mutex<Vec<Names>>,
+    /// Where they tell of changed leases.
+    lease_news: LeaseNews,
     /// The xenstore watcher, once there is a Xen port.
     watcher: Mutex<Option<Arc<XenstoreWatcher>>>,
     /// Held while the xenstore watcher starts, which may take long, so that only one is started.
@@ -259,6 +265,10 @@ impl Daemon {
                 return Err(error);
             }
         }
+        if let Err(error) = daemon.start_names(config, &members) {
+            daemon.stop();
+            return Err(error);
+        }
         Ok(daemon)
     }
 
@@ -270,6 +280,8 @@ impl Daemon {
             config: Config { ports: Vec::new(), uplinks: Vec::new(), ..config.clone() },
             uplinks: Mutex::default(),
             attached: Mutex::default(),
+            names: Mutex::default(),
+            lease_news: Arc::default(),
             watcher: Mutex::default(),
             watcher_starts: Mutex::default(),
         }
@@ -281,6 +293,48 @@ impl Daemon {
 
     fn led_on(&self) -> MutexGuard<'_, Vec<Uplink>> {
         self.uplinks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn names(&self) -> MutexGuard<'_, Vec<Names>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the responders of `config`, and tells them of the ports.
+    fn start_names(&self, config: &Config, members: &HashMap<&str, usize>) -> Result<(), StartError> {
+        for names in &config.names {
+            let members = members.get(names.segment.as_str()).copied().unwrap_or(1);
+            let started = Names::start(&self.network, &config.name, names, members, &self.lease_news)?;
+            self.names().push(started);
+        }
+        self.attached().iter().for_each(|attached| self.name_port(&attached.config));
+        Ok(())
+    }
+
+    /// Tells the responder of its segment of a port, if there is one.
+    fn name_port(&self, port: &PortConfig) {
+        self.names().iter().for_each(|names| names.set_port(&self.network, port, self.offer(port)));
+    }
+
+    /// Leases of all responders, in the order of their addresses.
+    pub fn leases(&self) -> Vec<SavedLease> {
+        let mut leases: Vec<SavedLease> = self.names().iter().flat_map(Names::leases).collect();
+        leases.sort();
+        leases
+    }
+
+    /// Restores stored leases of ports that are attached.
+    pub fn restore_leases(&self, leases: &[SavedLease]) {
+        self.names().iter().for_each(|names| names.restore(&self.network, leases));
+    }
+
+    /// Sends a message through `news` for each change of leases.
+    pub fn tell_of_leases(&self, news: Sender<()>) {
+        *self.lease_news.lock().unwrap_or_else(PoisonError::into_inner) = Some(news);
+    }
+
+    /// Reports of all responders.
+    pub fn names_reports(&self) -> Vec<NamesReport> {
+        self.names().iter().map(Names::report).collect()
     }
 
     /// The configuration at the start, with the current ports and uplinks in the order in which they were added.
@@ -381,6 +435,7 @@ impl Daemon {
         }
         match self.serve(config, &port, prepared.meeting) {
             Ok(server) => {
+                self.name_port(config);
                 self.attached().push(Attached { config: config.clone(), port, server, _own: prepared.own });
                 Ok(())
             }
@@ -515,6 +570,9 @@ impl Daemon {
         }
         stop_sessions(servers);
         ports.iter().for_each(|(port, _)| self.network.remove_port(port));
+        for port in told.iter().flatten() {
+            self.names().iter().for_each(|names| names.remove_port(port));
+        }
         told
     }
 
@@ -534,6 +592,7 @@ impl Daemon {
         self.network.change_port(port, &config.settings, &after)?;
         config.settings = after;
         port.set_offer(self.offer(config));
+        self.name_port(config);
         Ok(config.clone())
     }
 
@@ -566,16 +625,21 @@ impl Daemon {
             watcher.stop();
         }
         stop_sessions(attached.into_iter().map(|attached| attached.server));
+        let names = std::mem::take(&mut *self.names());
+        names.into_iter().for_each(|names| names.stop(&self.network));
+        // The listener ends with the sender.
+        *self.lease_news.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let uplinks = std::mem::take(&mut *self.led_on());
         uplinks.into_iter().for_each(|uplink| uplink.stop(&self.network));
         self.network.shut_down();
     }
 }
 
-/// The number of ports of each segment.
+/// The number of ports of each segment, with its responder's.
 fn members(config: &Config) -> HashMap<&str, usize> {
     let mut members: HashMap<&str, usize> = HashMap::new();
     config.ports.iter().for_each(|port| *members.entry(&port.segment).or_default() += 1);
+    config.names.iter().for_each(|names| *members.entry(&names.segment).or_default() += 1);
     members
 }
 

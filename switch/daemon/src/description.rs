@@ -10,11 +10,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
+use crate::names::SavedLease;
 use crate::port::short_hash;
 use crate::stats::PortTotals;
 
 /// Number of the format of all messages.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 /// Bytes of a header: magic, format, length, number of descriptors, checksum.
 pub const HEADER: usize = 28;
 /// Most bytes of a message.
@@ -156,6 +157,8 @@ pub struct PortRecord {
     pub quarantines: u64,
     /// Why it is in quarantine, if it is.
     pub quarantined: Option<String>,
+    /// Its leases.
+    pub leases: Vec<SavedLease>,
 }
 
 /// Lengths that a header announces.
@@ -292,9 +295,9 @@ mod tests {
     #[test]
     fn another_format_and_unknown_keys_are_refused() {
         let mut bytes = Message::Prepared {}.encode(0).unwrap();
-        bytes[8] = 2;
+        bytes[8] = 3;
         let told = Message::decode(&bytes).unwrap_err();
-        assert!(told == FormatError::Version(2) && told.to_string().contains("restart the network instead"), "{told}");
+        assert!(told == FormatError::Version(3) && told.to_string().contains("restart the network instead"), "{told}");
         let wrong =
             [r#"{"prepared":{"more":1}}"#, r#"{"hello":{"state":null,"more":1}}"#, r#"{"later":{}}"#, r#"{"go":[{"totals":{}}]}"#];
         for text in wrong {

@@ -16,7 +16,10 @@ pub type Seed = (&'static str, String, Vec<u8>);
 const TAKEOVER: [(&str, &str); 6] = [
     ("hello", r#"{"hello":{"state":"/var/lib/memlane/net.state"}}"#),
     ("prepared", r#"{"prepared":{}}"#),
-    ("go", r#"{"go":[{"totals":{"transmit-frames":7,"drops":{"runt":1}},"quarantines":1,"quarantined":"a fault"}]}"#),
+    (
+        "go",
+        r#"{"go":[{"totals":{"transmit-frames":7,"drops":{"runt":1}},"quarantines":1,"quarantined":"a fault","leases":[{"segment":"lan","port":"a","address":"10.0.0.7","mac":"02:00:00:00:00:01","source":"dhcp"}]}]}"#,
+    ),
     ("failed", r#"{"failed":"no descriptors are left"}"#),
     ("an-unknown-key", r#"{"hello":{"state":null,"later":1}}"#),
     (
@@ -36,6 +39,7 @@ pub fn seeds() -> Vec<Seed> {
     add("filter", filters());
     add("frame", frames());
     add("pcap", named(captures()));
+    add("names", named(super::names::seeds()));
     add("offload", offloads());
     add("messages", conversations());
     add("device", scenes());

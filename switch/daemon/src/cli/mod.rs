@@ -16,6 +16,7 @@ mod guest;
 mod installed;
 mod journald;
 mod keys;
+mod leases;
 mod libvirt;
 mod list;
 mod net;
@@ -138,6 +139,13 @@ enum Command {
         after_help = "Examples:\n  memlane addresses net.toml\n  memlane addresses net.toml --json | jq '.[].addresses[] | select(.port == \"web\")'"
     )]
     Addresses(addresses::Addresses),
+    /// List the addresses that guests of a running network were leased.
+    ///
+    /// Segments with a `subnet` or `subnet6` give their guests addresses and names.
+    #[command(
+        after_help = "Examples:\n  memlane leases net.toml\n  memlane leases net.toml --json | jq -r '.[].leases[] | .port + \" \" + .address'"
+    )]
+    Leases(leases::Leases),
     /// Show a port of a running network.
     #[command(
         allow_missing_positional = true,
@@ -356,6 +364,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Extcap(extcap) => extcap.run(),
         Command::Ls(list) => list.run(),
         Command::Addresses(addresses) => addresses.run(),
+        Command::Leases(leases) => leases.run(),
         Command::Show(show) => show.run(),
         Command::Attach(attach) => attach.run(),
         Command::Detach(detach) => detach.run(),

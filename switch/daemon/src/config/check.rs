@@ -18,6 +18,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 use super::claim::{Claim, Places};
 use super::document::{Document, PortEntry, SegmentEntry, schema_value};
 use super::metrics;
+use super::names;
 use super::shape::{self, Written};
 use super::syntax;
 use super::uplink::UplinkConfig;
@@ -336,6 +337,7 @@ impl<'t> Checker<'t> {
             self.check_segment(entry, place);
         }
         self.check_uplinks(&segments, &ports);
+        self.check_own_addresses(&segments, &ports);
         self.check_policy(document, &top);
     }
 
@@ -390,11 +392,12 @@ impl<'t> Checker<'t> {
             _ => {}
         }
         const OF_UPLINK: [&str; 8] = ["vni", "local", "udp-port", "netns", "mtu", "tap", "bridge", "vxlan"];
-        let has_settings = place.has("neighbour-suppression") || place.has("multicast");
+        let has_settings = ["neighbour-suppression", "multicast", "subnet", "subnet6"].iter().any(|key| place.has(key));
         if !place.has("uplink") && (!has_settings || OF_UPLINK.iter().any(|key| place.has(key))) {
             let text = "this [[segment]] has no uplink, and its other keys configure one: add uplink = true, or remove the table";
             self.note(place, "", text);
         }
+        self.check_subnets(entry, place);
         if entry.uplink && !place.has("vni") {
             self.note(place, "uplink", "an uplink needs a VXLAN network identifier, the same on all hosts: add one, as vni = 100");
         }
@@ -412,6 +415,61 @@ impl<'t> Checker<'t> {
         for (key, name) in [("tap", &entry.tap), ("bridge", &entry.bridge), ("vxlan", &entry.vxlan)] {
             if let Some(name) = name {
                 self.check_interface(place, key, name);
+            }
+        }
+    }
+
+    fn check_subnets(&mut self, entry: &SegmentEntry, place: &Place) {
+        let four = entry.subnet.map(names::subnet4);
+        let six = entry.subnet6.map(names::subnet6);
+        if let Some(Err(text)) = &four {
+            self.note(place, "subnet", text);
+        }
+        if let Some(Err(text)) = &six {
+            self.note(place, "subnet6", text);
+        }
+        let has_subnet = place.has("subnet") || place.has("subnet6");
+        if has_subnet && entry.uplink {
+            let text = "a segment with an uplink cannot have a subnet: each host would give the same addresses. Run a DHCP server on one host, and allow it by may-serve";
+            self.note(place, if place.has("subnet") { "subnet" } else { "subnet6" }, text);
+        }
+        if let Some(domain) = entry.domain.as_ref().filter(|domain| !names::is_domain(domain)) {
+            let text = format_args!(
+                "domain is \"{}\"; it must be a domain name of letters, digits and hyphens, as \"lan\"",
+                printable(domain)
+            );
+            self.note(place, "domain", text);
+        }
+        if place.has("domain") && !has_subnet {
+            self.note(place, "domain", "domain needs a subnet: add one, as subnet = \"10.0.0.0/24\"");
+        }
+        match (entry.router, four) {
+            (Some(_), None) => self.note(place, "router", "router needs a subnet: add one, as subnet = \"10.0.0.0/24\""),
+            (Some(router), Some(Ok((network, length)))) => {
+                let is_in = u32::from(router) >> (32 - length) == u32::from(network) >> (32 - length);
+                if !is_in || u32::from(router) == u32::from(network) + 1 {
+                    let text = format_args!(
+                        "router is \"{router}\"; it must be an address of a guest in {network}/{length}, not the first, which is memlane's"
+                    );
+                    self.note(place, "router", text);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Refuses static addresses of ports that are those of their segment's responder.
+    fn check_own_addresses(&mut self, segments: &[(&SegmentEntry, &Place)], ports: &[(&PortEntry, &Place)]) {
+        for names in segments.iter().filter_map(|(entry, _)| entry.names()) {
+            let own4 = names.subnet.map(|(network, _)| IpAddr::V4((u32::from(network) + 1).into()));
+            let own6 = names.subnet6.map(|network| IpAddr::V6((u128::from(network) + 1).into()));
+            for (entry, place) in ports.iter().filter(|(entry, _)| entry.segment == names.segment) {
+                for own in entry.addresses.iter().filter(|address| [own4, own6].contains(&Some(**address))) {
+                    let text = format_args!(
+                        "addresses contains \"{own}\", the first address of the subnet, which is memlane's own: use another"
+                    );
+                    self.note(place, "addresses", text);
+                }
             }
         }
     }

@@ -139,6 +139,7 @@ fn settings(before: &Config, after: &Config) -> Vec<&'static str> {
         ("address-moves", old.moves != new.moves),
         ("memory-mib", old.memory != new.memory),
         ("guest-memory-gib", old.guest_memory != new.guest_memory),
+        ("subnet", before.names != after.names),
         ("xen-vifs", before.xen_vifs != after.xen_vifs),
         ("port-memory-gib", old.port_memory != new.port_memory),
         ("neighbour-suppression", before.suppression != after.suppression),

@@ -8,9 +8,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::later::Later;
+use super::names::{self, NamesConfig};
 use super::uplink::UDP_PORT;
 use crate::link::Impairment;
-use crate::policy::rules::{AllowedPair, Service};
+use crate::policy::rules::{AllowedPair, Prefix, Service};
 use crate::policy::{AntiSpoof, DEFAULT_STORM, Limit, PortLimits, Reserved};
 use crate::port::settings::PortSettings;
 use crate::quantity;
@@ -144,8 +145,8 @@ impl Default for Document {
     }
 }
 
-/// A segment with settings of its own. With an uplink to other hosts, memlane creates a TAP port, a bridge and a VXLAN device for it, and removes them when
-/// it ends. FRR, configured by `memlane evpn`, exchanges MAC addresses between hosts.
+/// A segment with settings of its own. With a subnet, memlane gives its guests addresses and names. With an uplink to other hosts, it creates a TAP port, a
+/// bridge and a VXLAN device for it, and removes them when it ends. FRR, configured by `memlane evpn`, exchanges MAC addresses between hosts.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct SegmentEntry {
@@ -155,6 +156,15 @@ pub struct SegmentEntry {
     /// uplinks. memlane then asks the guests for reports. Never filtered are 224.0.0.0/24, ff02::1, solicited-node groups, and frames
     /// with VLAN tags.
     pub multicast: Multicast,
+    /// IPv4 subnet, as "10.0.0.0/24". memlane then answers DHCP on the segment, and DNS queries for PORT.lan, at the subnet's first
+    /// address. A port's guest gets the first of its `addresses` in the subnet, else a lease, which only this port can have.
+    pub subnet: Option<Prefix>,
+    /// IPv6 subnet of 64 bits, as "fd00::/64": the same by router advertisements (SLAAC, without a default router) and DHCPv6.
+    pub subnet6: Option<Prefix>,
+    /// Domain of the names of ports, by default "lan".
+    pub domain: Option<String>,
+    /// IPv4 address of a default router, of which guests are told by DHCP; by default none.
+    pub router: Option<Ipv4Addr>,
     /// Whether the segment extends to other hosts by VXLAN. Needs CAP_NET_ADMIN.
     pub uplink: bool,
     /// VXLAN network identifier (VNI), the same at all hosts.
@@ -192,11 +202,31 @@ pub enum Multicast {
     Snoop,
 }
 
+impl SegmentEntry {
+    /// Its responder, if it has a subnet.
+    pub fn names(&self) -> Option<NamesConfig> {
+        let subnet = self.subnet.and_then(|subnet| names::subnet4(subnet).ok());
+        let subnet6 = self.subnet6.and_then(|subnet| names::subnet6(subnet).ok());
+        let has_subnet = subnet.is_some() || subnet6.is_some();
+        has_subnet.then(|| NamesConfig {
+            segment: self.name.clone().unwrap_or_default(),
+            subnet,
+            subnet6,
+            domain: self.domain.clone().unwrap_or_else(|| names::DOMAIN.into()),
+            router: self.router,
+        })
+    }
+}
+
 impl Default for SegmentEntry {
     fn default() -> Self {
         Self {
             name: None,
             multicast: Multicast::Flood,
+            subnet: None,
+            subnet6: None,
+            domain: None,
+            router: None,
             uplink: false,
             vni: None,
             local: None,

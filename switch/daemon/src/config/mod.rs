@@ -4,7 +4,8 @@
 //! 2. [`check`]: every mistake in the file, each with its line: [`syntax`], text that is no TOML; [`shape`], each value by
 //!    itself, in [`words`] and [`quantity`]s; then values against each other.
 //! 3. [`Config`]: the checked configuration for the rest of the program.
-//! 4. [`mod@file`]: the file as text, not while it is being written. [`uplink`]: uplinks of segments to other hosts.
+//! 4. [`mod@file`]: the file as text, not while it is being written. [`uplink`]: uplinks of segments to other hosts. [`names`]: their
+//!    addresses and names.
 //! 5. [`notes`]: valid keys that are hardly meant so. [`claim`]: resources that only one port can have. [`mod@renamed`]: old keys and their new names. [`json`]: the same keys as
 //!    JSON, for running networks. [`difference`]: the changes from one configuration to another.
 
@@ -16,6 +17,7 @@ pub mod file;
 pub mod json;
 pub mod later;
 pub mod metrics;
+pub mod names;
 pub mod notes;
 mod renamed;
 mod shape;
@@ -33,6 +35,7 @@ pub use check::{Mistake, Mistakes};
 pub use document::{Document, PasstEntry, PortEntry, SegmentEntry};
 use later::Later;
 use metrics::MetricsListener;
+pub use names::NamesConfig;
 pub(crate) use renamed::renamed;
 pub use uplink::UplinkConfig;
 use web::WebListener;
@@ -72,6 +75,8 @@ pub struct Config {
     pub xen_vifs: bool,
     /// Whether the switch answers ARP and neighbour discovery, of the segments for which that is configured.
     pub suppression: BTreeMap<String, bool>,
+    /// Responders of segments, in the order of the file.
+    pub names: Vec<NamesConfig>,
     /// Uplinks of segments to other hosts, in the order of the file.
     pub uplinks: Vec<UplinkConfig>,
     /// Names of segments with multicast snooping, in the order of the file.
@@ -286,6 +291,7 @@ impl Config {
             later: document.sandbox.in_folder(folder),
             xen_vifs: document.xen_vifs,
             suppression: document.segment.iter().filter_map(|entry| entry.name.clone().zip(entry.neighbour_suppression)).collect(),
+            names: document.segment.iter().filter_map(SegmentEntry::names).collect(),
             uplinks: document.segment.iter().filter_map(UplinkConfig::of).collect(),
             snooping: document
                 .segment

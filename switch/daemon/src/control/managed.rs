@@ -101,16 +101,20 @@ impl Managed {
     /// The state file cannot be read, is invalid or cannot be written; the network cannot be started.
     pub fn start(base: Config, origin: Origin) -> Result<Self, Refusal> {
         let unkept = |error: super::state::StateError| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error);
-        let (mut config, mut kept) = (base.clone(), None);
+        let (mut config, mut kept, mut leases) = (base.clone(), None, Vec::new());
         if let Some(path) = &origin.state {
             let (file, state) = StateFile::open(path).map_err(unkept)?;
             config = state.applied_to(&base, path).map_err(unkept)?;
             // A state file that cannot be written is an error now rather than later.
-            file.begin(&state, &SavedNetwork::between(&base, &config)).map_err(unkept)?;
+            leases.clone_from(state.leases());
+            let begun = SavedNetwork::between(&base, &config).with_leases(leases.clone());
+            file.begin(&state, &begun).map_err(unkept)?;
             kept = Some(file);
         }
         let health = Health::new(config.workers);
-        Ok(Self::of(Daemon::start(&config)?, health, base, origin, kept))
+        let daemon = Daemon::start(&config)?;
+        daemon.restore_leases(&leases);
+        Ok(Self::of(daemon, health, base, origin, kept))
     }
 
     fn of(daemon: Daemon, health: Health, base: Config, origin: Origin, state: Option<StateFile>) -> Self {
@@ -197,6 +201,10 @@ impl Managed {
 
     /// Ends the network; later requests are refused.
     pub fn stop(&self) {
+        if self.has_state() && self.ask(|daemon| !daemon.leases().is_empty()).unwrap_or(false) {
+            // Refused only if the network has ended.
+            let _ = self.keep_leases();
+        }
         self.daemon.stop();
         if let Some(state) = &self.state {
             state.end();
@@ -249,7 +257,7 @@ impl Managed {
         let unsaved = self.unsaved();
         self.ask(|daemon| {
             let report = Report::new(&daemon.config(), daemon.network(), self.started.elapsed());
-            Report { uplinks: daemon.uplinks(), unsaved, ..report }
+            Report { uplinks: daemon.uplinks(), names: daemon.names_reports(), unsaved, ..report }
         })
     }
 
@@ -563,10 +571,25 @@ impl Managed {
         Reread::load(file, force).map_err(told)
     }
 
-    /// Stores the differences to the file, if there is a state file.
+    /// Whether changes outlast the network.
+    pub(super) fn has_state(&self) -> bool {
+        self.state.is_some()
+    }
+
+    /// Stores the leases, and all else that the state file has.
+    ///
+    /// # Errors
+    /// The network ends.
+    pub(super) fn keep_leases(&self) -> Result<(), Refusal> {
+        let base = self.changing();
+        self.keep(&base)
+    }
+
+    /// Stores the differences to the file, and the leases, if there is a state file.
     fn keep(&self, base: &Config) -> Result<(), Refusal> {
         if let Some(state) = &self.state {
-            state.save(&SavedNetwork::between(base, &self.config()?));
+            let (config, leases) = self.ask(|daemon| (daemon.config(), daemon.leases()))?;
+            state.save(&SavedNetwork::between(base, &config).with_leases(leases));
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //!
 //! 1. [`managed`]: the network with changes at run time, one after the other; [`daemon_handle`]: its daemon. [`reload`]: the change
 //!    to another configuration. [`state`], [`state_file`]: the state file, which survives a restart. [`vifs`]: ports for new Xen
-//!    vifs.
+//!    vifs. [`leases`]: leased addresses for the state file.
 //! 2. [`routes`]: the requests. [`api`]: their handlers, and the OpenAPI document. [`report`], [`blocked`], [`identity`], [`why`],
 //!    [`causes`], [`problem`]: the responses.
 //! 3. [`metrics`]: the same numbers for Prometheus, also at a socket of their own ([`scrape`]). [`health`]: whether workers answer.
@@ -22,6 +22,7 @@ mod daemon_handle;
 pub mod error;
 pub mod health;
 pub mod identity;
+pub mod leases;
 pub mod managed;
 pub mod metrics;
 pub mod problem;

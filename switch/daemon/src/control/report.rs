@@ -23,6 +23,7 @@ use crate::stats::PortTotals;
 use crate::table::{Kind, Record};
 use crate::time;
 use crate::uplink::UplinkReport;
+use memlane_names::NamesReport;
 
 /// A running network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -62,6 +63,9 @@ pub struct Report {
     /// Counts of IP addresses, by segment.
     #[serde(default)]
     pub addresses: BTreeMap<String, AddressTotals>,
+    /// Responders of segments, with the leased addresses.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub names: Vec<NamesReport>,
     /// Moves of MAC addresses between ports so far, by segment.
     #[serde(default)]
     pub moves: BTreeMap<String, u64>,
@@ -269,7 +273,7 @@ pub struct AddressReport {
 }
 
 impl Report {
-    /// The present report of `network`, without its uplinks.
+    /// The present report of `network`, without its uplinks and responders.
     pub fn new(config: &Config, network: &Network, uptime: Duration) -> Self {
         let shared = network.shared();
         let workers = (0..config.workers).map(|index| {
@@ -308,6 +312,7 @@ impl Report {
                 .iter()
                 .map(|segment| (segment.name.clone(), segment.addresses().totals(network.second())))
                 .collect(),
+            names: Vec::new(),
             moves: network.segments().iter().map(|segment| (segment.name.clone(), segment.moves())).collect(),
             multicast: network.multicast_groups().into_iter().map(MulticastReport::from).collect(),
             loops: network.segments().iter().flat_map(|segment| network.loops(segment, uptime.as_secs())).collect(),

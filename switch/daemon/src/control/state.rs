@@ -1,4 +1,5 @@
-//! The state file: the differences to the network's file that came from ports attached, detached or changed at run time.
+//! The state file: the differences to the network's file that came from ports attached, detached or changed at run time, and the leased
+//! addresses.
 //!
 //! It holds differences only, so that the network's file can change too: `removed` ports are left out, a `[[change]]` holds keys
 //! that differ from the file's (and, in `unset`, keys to remove), a `[[port]]` is added to the file's or replaces the one of its
@@ -13,6 +14,7 @@ use thiserror::Error;
 
 use crate::config::difference::Difference;
 use crate::config::{Config, Mistakes};
+use crate::names::SavedLease;
 
 const HEADING: &str = "# What was attached, detached and changed while the network ran, by memlane; see `memlane up --state`.\n";
 
@@ -65,6 +67,9 @@ pub struct SavedNetwork {
     change: Vec<SavedChange>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     port: Vec<Map<String, Value>>,
+    /// Leases of the segments' responders.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    lease: Vec<SavedLease>,
 }
 
 /// The differences at a port of the file.
@@ -96,7 +101,18 @@ impl SavedNetwork {
             }
         }
         port.extend(difference.added.iter().map(|added| added.stated()));
-        Self { removed: difference.removed.into_iter().map(|port| port.name).collect(), change, port }
+        Self { removed: difference.removed.into_iter().map(|port| port.name).collect(), change, port, lease: Vec::new() }
+    }
+
+    /// The same with these leases.
+    #[must_use]
+    pub fn with_leases(self, lease: Vec<SavedLease>) -> Self {
+        Self { lease, ..self }
+    }
+
+    /// The leases.
+    pub fn leases(&self) -> &Vec<SavedLease> {
+        &self.lease
     }
 
     /// `file` with the differences applied; `path` is named in errors.

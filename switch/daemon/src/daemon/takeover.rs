@@ -21,6 +21,7 @@ use crate::config::{Config, PortConfig, PortKind};
 use crate::description::{PortRecord, SavedAddress, SavedListener, SavedPort};
 use crate::frame::MacAddress;
 use crate::id::PortId;
+use crate::names::SavedLease;
 use crate::network::{AttachSettings, Network, Standstill};
 use crate::port::{Port, PortState};
 use crate::shared::Shared;
@@ -106,14 +107,17 @@ impl Daemon {
         self.attached().iter().map(|attached| Arc::clone(&attached.port)).collect()
     }
 
-    /// Counters and states of the ports.
+    /// Counters, states and leases of the ports.
     pub fn records(&self) -> Vec<PortRecord> {
+        let leases = self.leases();
         let record = |port: Arc<Port>| {
             let quarantined = match port.state() {
                 PortState::Quarantined(cause) => Some(cause),
                 _ => None,
             };
-            PortRecord { totals: port.totals(), quarantines: port.quarantines(), quarantined }
+            let its = |lease: &&SavedLease| lease.port == port.name;
+            let leases = leases.iter().filter(its).cloned().collect();
+            PortRecord { totals: port.totals(), quarantines: port.quarantines(), quarantined, leases }
         };
         self.ports_in_order().into_iter().map(record).collect()
     }
@@ -174,13 +178,15 @@ impl Daemon {
             };
             daemon.attached().push(Attached { config: config.clone(), port, server, _own: own });
         }
+        daemon.start_names(config, &members)?;
         Ok((daemon, restoring))
     }
 
-    /// Continues the counters and states of the ports, which no worker serves yet.
+    /// Continues the counters, states and leases of the ports, which no worker serves yet.
     pub fn inherit(&self, records: &[PortRecord]) {
         for (port, record) in self.ports_in_order().iter().zip(records) {
             port.inherit(&record.totals, record.quarantines, record.quarantined.clone());
+            self.restore_leases(&record.leases);
         }
     }
 

@@ -50,6 +50,7 @@ mod memory_runs_out;
 mod messages;
 mod metrics;
 mod multicast;
+mod names;
 mod offloads;
 mod openmetrics;
 mod operator;

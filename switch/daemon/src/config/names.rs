@@ -1,0 +1,102 @@
+//! Settings of a segment's responder, which gives its guests addresses and names.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use memlane_model::addresses::Prefix;
+
+/// Domain of names by default.
+pub const DOMAIN: &str = "lan";
+/// Least and largest length of an IPv4 subnet: of the largest networks (RFC 1918), and one with two addresses for guests.
+const LENGTHS: std::ops::RangeInclusive<u8> = 8..=29;
+/// Length of an IPv6 subnet in which guests make their addresses (RFC 4862, RFC 4291 section 2.5.1).
+const LENGTH6: u8 = 64;
+
+/// A checked responder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamesConfig {
+    /// Name of its segment.
+    pub segment: String,
+    /// Network address of the IPv4 subnet, and its length.
+    pub subnet: Option<(Ipv4Addr, u8)>,
+    /// Network address of the IPv6 subnet.
+    pub subnet6: Option<Ipv6Addr>,
+    /// Domain of names.
+    pub domain: String,
+    /// Router of IPv4 that guests are told.
+    pub router: Option<Ipv4Addr>,
+}
+
+/// The IPv4 subnet `prefix`.
+///
+/// # Errors
+/// It is none, as a sentence says.
+pub fn subnet4(prefix: Prefix) -> Result<(Ipv4Addr, u8), String> {
+    let (IpAddr::V4(address), length) = (prefix.address(), prefix.length()) else {
+        return Err(format!("subnet is \"{prefix}\", which is not IPv4: use subnet6 for IPv6"));
+    };
+    if !LENGTHS.contains(&length) {
+        return Err(format!(
+            "subnet is \"{prefix}\"; its length must be {} to {}, as \"10.0.0.0/24\"",
+            LENGTHS.start(),
+            LENGTHS.end()
+        ));
+    }
+    let network = Ipv4Addr::from(u32::from(address) & (u32::MAX << (32 - length)));
+    match network == address {
+        true => Ok((network, length)),
+        false => Err(format!("subnet is \"{prefix}\", the address of a host in it: write \"{network}/{length}\"")),
+    }
+}
+
+/// The IPv6 subnet `prefix`.
+///
+/// # Errors
+/// It is none, as a sentence says.
+pub fn subnet6(prefix: Prefix) -> Result<Ipv6Addr, String> {
+    let IpAddr::V6(address) = prefix.address() else {
+        return Err(format!("subnet6 is \"{prefix}\", which is not IPv6: use subnet for IPv4"));
+    };
+    if prefix.length() != LENGTH6 {
+        return Err(format!("subnet6 is \"{prefix}\"; its length must be {LENGTH6}, as \"fd00::/64\""));
+    }
+    let network = Ipv6Addr::from(u128::from(address) & (u128::MAX << 64));
+    match network == address {
+        true => Ok(network),
+        false => Err(format!("subnet6 is \"{prefix}\", the address of a host in it: write \"{network}/{LENGTH6}\"")),
+    }
+}
+
+/// Whether `domain` is a domain name: labels of letters, digits and hyphens (RFC 1123, section 2.1).
+pub fn is_domain(domain: &str) -> bool {
+    let is_label = |label: &str| {
+        let is_good = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        (1..=63).contains(&label.len()) && label.chars().all(is_good) && !label.starts_with('-') && !label.ends_with('-')
+    };
+    // A port's name stands before it.
+    domain.len() <= 120 && domain.split('.').all(is_label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subnets_are_networks() {
+        let four = |text: &str| subnet4(text.parse().unwrap());
+        assert_eq!(four("10.0.0.0/24"), Ok(([10, 0, 0, 0].into(), 24)));
+        assert!(four("10.0.0.1/24").unwrap_err().ends_with("write \"10.0.0.0/24\""));
+        assert!(
+            four("10.0.0.0/30").is_err() && four("10.0.0.0").is_err() && four("0.0.0.0/0").is_err() && four("fd00::/64").is_err()
+        );
+        let six = |text: &str| subnet6(text.parse().unwrap());
+        assert_eq!(six("fd00::/64"), Ok("fd00::".parse().unwrap()));
+        assert!(six("fd00::1/64").unwrap_err().ends_with("write \"fd00::/64\""));
+        assert!(six("fd00::/48").is_err() && six("10.0.0.0/24").is_err());
+    }
+
+    #[test]
+    fn domains_are_names_of_hosts() {
+        assert!(is_domain("lan") && is_domain("a.example") && is_domain("x-1"));
+        assert!(!is_domain("") && !is_domain("a..b") && !is_domain("-a") && !is_domain("a_b") && !is_domain(&"a".repeat(64)));
+    }
+}

@@ -1,0 +1,201 @@
+//! Responders: addresses and names for the guests of segments (configuration keys `subnet`, `subnet6`).
+//!
+//! Each is a port of its segment ([`memlane_backends::names`]), with a name that no port of the operator can have. The daemon tells it of
+//! the segment's ports, and makes of its leases addresses that the ports' `anti-spoof` allows. [`SavedLease`]s outlast the process in the
+//! state file and in a takeover.
+
+use std::net::IpAddr;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use memlane_backends::names::{Clock, SharedResponder, run};
+use memlane_backends::session::Session;
+use memlane_names::{LeaseKind, NamesReport, PortAddresses, Responder, Settings};
+use serde::{Deserialize, Serialize};
+
+use crate::config::{NamesConfig, PortConfig};
+use crate::network::{AddError, AttachSettings, Network};
+use crate::policy::PortLimits;
+use crate::policy::rules::Service;
+use crate::port::settings::PortSettings;
+use crate::port::{Offer, Port, default_address};
+
+/// A lease, as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SavedLease {
+    /// Its segment.
+    pub segment: String,
+    /// Its port.
+    pub port: String,
+    /// The address.
+    pub address: IpAddr,
+    /// MAC address of its guest.
+    pub mac: String,
+    /// Its origin.
+    pub source: SavedSource,
+}
+
+/// Origin of a stored lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SavedSource {
+    /// DHCP or DHCPv6.
+    Dhcp,
+    /// The guest has made it of the prefix.
+    Slaac,
+    /// The guest can make it of the prefix and its MAC address.
+    Expected,
+}
+
+/// Where changes of leases are told, once there is a listener.
+pub type LeaseNews = Arc<Mutex<Option<Sender<()>>>>;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Names {
+    config: NamesConfig,
+    port: Arc<Port>,
+    responder: SharedResponder,
+    clock: Clock,
+    session: Option<Session>,
+}
+
+impl Names {
+    /// Starts the responder `config` of the network called `name`, before there are ports on its segment. `news` is told of changes.
+    ///
+    /// # Errors
+    /// The kernel refuses a thread or a descriptor, or the network another port.
+    pub fn start(
+        network: &Arc<Network>,
+        name: &str,
+        config: &NamesConfig,
+        members: usize,
+        news: &LeaseNews,
+    ) -> Result<Self, AddError> {
+        let port_name = format!("names:{}", config.segment);
+        let mac = default_address(name, &port_name);
+        let settings = Settings {
+            segment: config.segment.clone(),
+            mac,
+            subnet: config.subnet,
+            subnet6: config.subnet6,
+            domain: config.domain.clone(),
+            router: config.router,
+        };
+        let attach_settings = AttachSettings {
+            name: &port_name,
+            segment: &config.segment,
+            settings: &PortSettings {
+                mac: Some(mac),
+                // The address map takes leases from answers of ports that may serve.
+                limits: PortLimits { may_serve: vec![Service::Dhcp, Service::Ra], ..PortLimits::default() },
+                ..PortSettings::default()
+            },
+            offer: Offer { mac, mtu: None },
+        };
+        let port = network.add_port(&attach_settings, members)?;
+        let responder = Arc::new(Mutex::new(Responder::new(settings)));
+        Ok(Self { config: config.clone(), port, responder, clock: Clock::start(), session: None }.serve(network, news))
+    }
+
+    fn serve(mut self, network: &Arc<Network>, news: &LeaseNews) -> Self {
+        let (responder, clock, news, told) = (Arc::clone(&self.responder), self.clock, Arc::clone(news), Arc::clone(network));
+        let tell = move |changed: &[Arc<str>]| {
+            changed.iter().for_each(|port| allow_leased(&told, &responder, clock, port));
+            // Without a state file nothing stores leases.
+            let news = news.lock().unwrap_or_else(PoisonError::into_inner);
+            news.iter().for_each(|news| news.send(()).unwrap_or_default());
+        };
+        match run(network, &self.port, Arc::clone(&self.responder), self.clock, Arc::new(tell)) {
+            Ok(session) => self.session = Some(session),
+            Err(cause) => {
+                tracing::error!(segment = %self.config.segment, %cause, "the responder for addresses and names cannot be started");
+                network.quarantine(&self.port, &cause.to_string());
+            }
+        }
+        self
+    }
+
+    fn responder(&self) -> MutexGuard<'_, Responder> {
+        self.responder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> &NamesConfig {
+        &self.config
+    }
+
+    /// Adds a port of its segment, or changes its static addresses.
+    pub fn set_port(&self, network: &Network, port: &PortConfig, offer: Offer) {
+        if port.segment != self.config.segment {
+            return;
+        }
+        let changed = {
+            let mut responder = self.responder();
+            responder.set_port(&port.name, PortAddresses { fixed: port.settings.limits.addresses.clone(), mtu: offer.mtu });
+            responder.take_changed()
+        };
+        changed.iter().for_each(|port| allow_leased(network, &self.responder, self.clock, port));
+    }
+
+    /// Removes a port: its name and its leases end.
+    pub fn remove_port(&self, port: &PortConfig) {
+        if port.segment == self.config.segment {
+            let mut responder = self.responder();
+            responder.remove_port(&port.name);
+            responder.take_changed();
+        }
+    }
+
+    /// Its active leases.
+    pub fn leases(&self) -> Vec<SavedLease> {
+        let saved = |(port, lease): (&str, memlane_names::Lease)| SavedLease {
+            segment: self.config.segment.clone(),
+            port: port.into(),
+            address: lease.address,
+            mac: lease.mac.to_string(),
+            source: match lease.kind {
+                LeaseKind::Claimed => SavedSource::Slaac,
+                LeaseKind::Expected => SavedSource::Expected,
+                LeaseKind::Leased | LeaseKind::Offered | LeaseKind::Declined => SavedSource::Dhcp,
+            },
+        };
+        self.responder().leases(self.clock.now()).into_iter().map(saved).collect()
+    }
+
+    /// Restores leases of ports that are there.
+    pub fn restore(&self, network: &Network, leases: &[SavedLease]) {
+        for lease in leases.iter().filter(|lease| lease.segment == self.config.segment) {
+            let kind = match lease.source {
+                SavedSource::Dhcp => LeaseKind::Leased,
+                SavedSource::Slaac => LeaseKind::Claimed,
+                SavedSource::Expected => LeaseKind::Expected,
+            };
+            let Ok(mac) = lease.mac.parse() else { continue };
+            // An address that is another port's now is left out.
+            self.responder().restore(&lease.port, lease.address, mac, kind, self.clock.now());
+        }
+        let changed = self.responder().take_changed();
+        changed.iter().for_each(|port| allow_leased(network, &self.responder, self.clock, port));
+    }
+
+    /// Its report.
+    pub fn report(&self) -> NamesReport {
+        self.responder().report(self.clock.now())
+    }
+
+    /// Removes the responder.
+    pub fn stop(mut self, network: &Network) {
+        Session::stop(self.session.take().into_iter().collect());
+        network.remove_port(&self.port);
+    }
+}
+
+/// Has `anti-spoof` of `port` allow its leased addresses, and no others that were.
+fn allow_leased(network: &Network, responder: &Mutex<Responder>, clock: Clock, port: &str) {
+    let allowed = responder.lock().unwrap_or_else(PoisonError::into_inner).allowed(port, clock.now());
+    if let Some(port) = network.find(port) {
+        port.policy.rules.set_leased(&allowed);
+    }
+}

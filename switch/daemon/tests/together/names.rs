@@ -1,0 +1,146 @@
+//! Guests of a segment with a subnet get addresses and names, which stay theirs: over restarts, takeovers, and against other guests.
+
+use std::path::Path;
+
+use memlane::port::default_address;
+use memlane::stats::DropReason;
+use memlane_rig::guest::ToyGuest;
+use memlane_rig::memory::MemoryPlan;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::command::{Running, memlane, printed, write};
+use crate::common::*;
+use crate::fuzz::names::{dhcp, dns};
+
+const SEGMENT: &str = "[[segment]]\nname = \"lan\"\nsubnet = \"10.0.0.0/24\"\nsubnet6 = \"fd00::/64\"\n";
+
+/// The DHCP message type of `frame` and the address in it, if it is from a DHCP server.
+fn offer(frame: &[u8]) -> Option<(u8, [u8; 4])> {
+    let is_reply = frame.get(12..14)? == [8, 0] && frame.get(34..38)? == [0, 67, 0, 68];
+    let options = frame.get(42 + 240..)?;
+    let kind = options.windows(3).find(|bytes| bytes[..2] == [53, 1])?[2];
+    is_reply.then(|| Some((kind, *frame.get(42 + 16..)?.first_chunk()?)))?
+}
+
+/// Has `guest`, number `n`, ask for an address until it has one, as a client does.
+fn lease(guest: &mut ToyGuest, n: u8) -> [u8; 4] {
+    let mut ask = |frame: &[u8], wanted: u8| {
+        for _ in 0..20 {
+            guest.send(frame).unwrap();
+            while let Ok(frame) = guest.receive(TIMEOUT) {
+                if let Some((kind, address)) = offer(&frame.bytes).filter(|(kind, _)| *kind == wanted) {
+                    assert_eq!(kind, wanted);
+                    return address;
+                }
+            }
+        }
+        panic!("no answer of type {wanted}");
+    };
+    let [a, b, c, d] = ask(&dhcp(n, &[53, 1, 1]), 2);
+    ask(&dhcp(n, &[53, 1, 3, 50, 4, a, b, c, d]), 5)
+}
+
+fn net(folder: &Path, ports: usize) {
+    let port = |n: usize| format!("[[port]]\nname = \"p{n}\"\nvhost-user = \"p{n}.sock\"\n");
+    write(folder, "net.toml", &format!("{SEGMENT}{}", (0..ports).map(port).collect::<String>()));
+}
+
+fn guest(folder: &Path, index: usize) -> ToyGuest {
+    let builder = ToyGuest::builder().mac(mac(index)).timeout(TIMEOUT).memory(MemoryPlan::new(64 << 20));
+    builder.connect(folder.join(format!("p{index}.sock"))).unwrap()
+}
+
+/// Leases of the running network: port and address.
+fn leases(folder: &Path) -> Vec<(String, String)> {
+    let names: Value = serde_json::from_str(&printed(folder, &["leases", "net.toml", "--json"])).unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let leases = names[0]["leases"].as_array().unwrap();
+    leases.iter().map(|lease| (text(&lease["port"]), text(&lease["address"]))).collect()
+}
+
+fn told([a, b, c, d]: [u8; 4]) -> String {
+    format!("{a}.{b}.{c}.{d}")
+}
+
+#[test]
+fn a_guest_gets_an_address_and_a_name_and_others_hear_none_of_it() {
+    let bed = Bed::with(SEGMENT, &["", ""]);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    let address = lease(&mut a, 0);
+    let own = default_address("test", "names:lan").bytes();
+    let mut query = dns(b"\x02p0\x03lan\0\0\x01\0\x01");
+    query[..6].copy_from_slice(&own);
+    query[6..12].copy_from_slice(&mac(1));
+    b.send(&query).unwrap();
+    let answer = loop {
+        let frame = b.receive(TIMEOUT).unwrap().bytes;
+        // Guests hear broadcasts of others, and no answers to them.
+        assert_eq!(offer(&frame), None);
+        if frame[..6] == mac(1) {
+            break frame;
+        }
+    };
+    assert!(answer[6..12] == own && answer.ends_with(&address), "{answer:02x?}");
+    // A frame with a checksum that the guest left to the device is answered, too.
+    let header =
+        memlane_rig::frames::NetHeader { needs_checksum: true, checksum_start: 34, checksum_offset: 6, ..Default::default() };
+    a.send_with(&header, &memlane_rig::guest::Layout::single(), &dhcp(0, &[53, 1, 1])).unwrap();
+    assert_eq!(offer(&a.receive(TIMEOUT).unwrap().bytes), Some((2, address)));
+}
+
+#[test]
+fn an_address_that_was_leased_passes_anti_spoofing_and_no_other() {
+    let guarded = "mac = \"02:00:00:00:00:00\"\naddresses = [\"192.168.0.1\"]\nanti-spoof = \"all\"\n";
+    let bed = Bed::with(SEGMENT, &[guarded, ""]);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    let ipv4 = |source: [u8; 4]| {
+        let mut bytes = frame(mac(0), mac(1), 60, 7);
+        bytes[12..26].copy_from_slice(&[8, 0, 0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, 6, 0, 0]);
+        bytes[26..30].copy_from_slice(&source);
+        bytes
+    };
+    let address = lease(&mut a, 0);
+    while b.receive(POLL_INTERVAL).is_ok() {}
+    a.send(&ipv4(address)).unwrap();
+    assert_eq!(b.receive(TIMEOUT).unwrap().bytes, ipv4(address));
+    let [x, y, z, last] = address;
+    a.send(&ipv4([x, y, z, last ^ 1])).unwrap();
+    a.wait_sent(TIMEOUT).unwrap();
+    assert_eq!(bed.drops(0, DropReason::SpoofedIp), 1);
+}
+
+#[test]
+fn leases_outlast_a_restart_and_a_takeover() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    net(folder, 2);
+    let state = ["up", "net.toml", "--state", "state.toml"];
+    let mut running = Running::start(memlane(folder, &state));
+    let mut guests = [guest(folder, 0), guest(folder, 1)];
+    let addresses = [lease(&mut guests[0], 0), lease(&mut guests[1], 1)];
+    let mut wanted = [("p0".to_owned(), told(addresses[0])), ("p1".to_owned(), told(addresses[1]))];
+    wanted.sort_by_key(|(_, address)| address.parse::<std::net::Ipv4Addr>().unwrap());
+    assert_eq!(leases(folder), wanted);
+    assert!(printed(folder, &["leases", "net.toml"]).contains("p0.lan"));
+    let stored = || std::fs::read_to_string(folder.join("state.toml")).unwrap_or_default();
+    wait_until(|| addresses.iter().all(|address| stored().contains(&told(*address))), "the leases are stored");
+
+    let other = Running::start(memlane(folder, &[&state[..], &["--takeover"]].concat()));
+    let mut before = std::mem::replace(&mut running, other);
+    wait_until(|| before.0.try_wait().unwrap().is_some(), "the process that served before ends");
+    assert_eq!(leases(folder), wanted);
+    assert_eq!(lease(&mut guests[0], 0), addresses[0]);
+
+    kill(Pid::from_raw(running.0.id() as i32), Signal::SIGKILL).unwrap();
+    running.0.wait().unwrap();
+    drop(guests);
+    let _running = Running::start(memlane(folder, &state));
+    assert_eq!(leases(folder), wanted);
+    let mut second = guest(folder, 1);
+    assert_eq!(lease(&mut second, 1), addresses[1]);
+    // A lease goes with its port.
+    printed(folder, &["detach", "net.toml", "p0"]);
+    assert_eq!(leases(folder), [("p1".to_owned(), told(addresses[1]))]);
+}
