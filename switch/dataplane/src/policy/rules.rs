@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn leased_addresses_are_allowed_until_they_are_not_and_outlast_changes_of_settings() {
-        let published = Published::default();
+        let published = Published::<PortRules>::default();
         let mac = MacAddress::new([2, 0, 0, 0, 0, 1]);
         let may = |ip: &str| {
             published.get().identity.as_ref().is_some_and(|identity| identity.may_use(mac, ip.parse::<IpAddr>().unwrap()))

@@ -256,7 +256,7 @@ impl Iovec {
     #[inline(always)]
     pub fn copy_to(&self, to: Iovec) {
         if !ablation::ONE_COPY {
-            return ablation::copy_twice(*self, to);
+            return super::second_copy::copy_twice(*self, to);
         }
         // SAFETY: both have so many bytes. A guest that has both in one place spoils its own memory.
         unsafe { copy::copy(to.place.0, self.place.0, self.length().min(to.length()) as usize) };
@@ -372,5 +372,22 @@ mod tests {
         let mut all = vec![1];
         short.append_to(&mut all);
         assert_eq!((all.len(), all[10], short.first(4).sum()), (12, 20, 2 * 0x0707));
+    }
+
+    #[test]
+    fn a_second_copy_brings_the_same_bytes_whatever_their_number() {
+        let mut buffers = super::super::second_copy::Buffers::new(200_000);
+        for length in [1, 1500, 2048, 16_384, 40_000, 65_535, 65_536, 65_537, 300_000] {
+            let mut from: Vec<u8> = (0..length).map(|n: u32| (n * 7 + length) as u8).collect();
+            let mut to = vec![0; from.len() + 1];
+            for _ in 0..5 {
+                to.fill(0);
+                // SAFETY: the vectors outlive the buffer segments.
+                let [source, target] =
+                    [&mut from, &mut to].map(|bytes| unsafe { Iovec::new(bytes.as_mut_ptr(), bytes.len() as u32) });
+                buffers.copy(source, target);
+                assert_eq!((&to[..from.len()], to[from.len()]), (&from[..], 0), "{length}");
+            }
+        }
     }
 }

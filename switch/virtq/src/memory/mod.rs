@@ -22,6 +22,7 @@ mod mapping;
 #[cfg(test)]
 pub(crate) mod proofs;
 mod region;
+mod second_copy;
 pub mod sigbus;
 mod slot;
 
