@@ -5,6 +5,9 @@ use std::fmt;
 /// Most ports of a network.
 pub const MAX_PORTS: usize = 4096;
 
+/// Largest split ring, in descriptors (virtio 1.4, section 2.7).
+pub const MAX_SIZE: u16 = 32768;
+
 /// Number of a port in its network, below [`MAX_PORTS`]. The number of a removed port is used again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortId(pub u16);

@@ -18,7 +18,7 @@ use tracing_subscriber::layer::{Context, Layer};
 const SOCKET: &str = "/run/systemd/journal/socket";
 
 /// The MESSAGE_ID of each kind of event. Programs search for them: they never change.
-const MESSAGE_IDS: [(&str, &str); 19] = [
+const MESSAGE_IDS: [(&str, &str); 21] = [
     ("port-attached", "910b9fd25a8a5dd89aa5a9546bf428ca"),
     ("port-detached", "3773f37f26ed5041b15fcc71d736a5a1"),
     ("port-enabled", "d560c12dcaec5c86849c418146aa964e"),
@@ -30,8 +30,10 @@ const MESSAGE_IDS: [(&str, &str); 19] = [
     ("port-quarantined", "62bf0f76d5c25434a61f086193ad7019"),
     ("first-drop", "90917f7b1df553e18b223cae444422ab"),
     ("address-refused", "893dcafca35d52118c19c6a2faa644f4"),
+    ("policy-denied", "b38cb162f08c44128e2bc3290f58424a"),
     ("address-flaps", "ad05340157c95b6bbf5ff1e2489f1ad6"),
     ("address-moved", "05327ecd337f51de8d457d31287b235a"),
+    ("address-conflict", "1fe77db250cd4dd49ccb9e02e383d734"),
     ("limit-reached", "0f21b3b46edd5e169d3158d43989f542"),
     ("left-out", "b26c17ef47215d73bebdc687e36c9bc2"),
     ("reloaded", "ab668ca480c0583a86ff8bea60e32b65"),

@@ -14,7 +14,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use thiserror::Error;
 
 use super::region::{Quota, Region, RegionError, RegionTable};
-use crate::ring::shared::MAX_SIZE;
+use crate::id::MAX_SIZE;
 
 /// Bytes of the head of a queue's part: features, version, desc_num, last_batch_head, used_idx.
 const HEAD: u64 = 16;

@@ -11,8 +11,7 @@ use std::sync::atomic::{AtomicU16, Ordering, fence};
 use crate::copy;
 use crate::memory::{Iovec, MemoryMap};
 
-/// Largest split ring (virtio 1.4, section 2.7).
-pub const MAX_SIZE: u16 = 32768;
+pub use crate::id::MAX_SIZE;
 
 /// The descriptor continues via `next`.
 pub const NEXT: u16 = 1;

@@ -47,6 +47,10 @@ impl Route {
 impl Addresses {
     /// Those of `result`.
     pub(super) fn of(result: &Value) -> Result<Self, CniError> {
+        // serde would read an array as the fields in their order.
+        if !result.is_object() {
+            return Err(nonsense("it is no JSON object"));
+        }
         serde_json::from_value(result.clone()).map_err(nonsense)
     }
 
