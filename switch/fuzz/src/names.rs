@@ -76,7 +76,8 @@ fn sum(parts: &[&[u8]]) -> u32 {
 }
 
 fn judge_leases(responder: &mut Responder, now: u64) {
-    let (mut owners, mut counts): (HashMap<IpAddr, &str>, BTreeMap<(&str, bool), usize>) = (HashMap::new(), BTreeMap::new());
+    let mut owners: HashMap<IpAddr, &str> = HashMap::new();
+    let mut counts: BTreeMap<(&str, bool), usize> = BTreeMap::new();
     for fixed in FIXED {
         owners.insert(fixed.parse().unwrap(), "cache");
     }

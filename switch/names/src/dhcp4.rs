@@ -4,8 +4,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use crate::exchange::{Client, Refused};
 use crate::leases::{LEASE, LeaseKind, Leases};
-use crate::responder::{Client, Refused};
 use crate::settings::Settings;
 
 /// Port of DHCP clients.

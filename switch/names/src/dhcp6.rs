@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::dns;
+use crate::exchange::{Client, Refused};
 use crate::leases::{LEASE, LeaseKind, Leases};
-use crate::responder::{Client, Refused};
 use crate::settings::Settings;
 
 /// Port of DHCPv6 clients.

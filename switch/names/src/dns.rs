@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use simple_dns::rdata::{A, AAAA, OPT, PTR, RData, SOA};
 use simple_dns::{CLASS, Name, OPCODE, Packet, PacketFlag, QCLASS, QTYPE, Question, RCODE, ResourceRecord, TYPE};
 
+use crate::exchange::Refused;
 use crate::leases::Leases;
-use crate::responder::Refused;
 use crate::settings::Settings;
 
 /// Seconds for which a resolver may keep an answer: leases move seldom.

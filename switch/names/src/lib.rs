@@ -21,6 +21,7 @@
 mod dhcp4;
 mod dhcp6;
 mod dns;
+mod exchange;
 mod leases;
 mod nd;
 mod report;
@@ -28,9 +29,10 @@ mod responder;
 mod settings;
 mod wire;
 
+pub use exchange::{Refused, Service};
 pub use leases::{Lease, LeaseKind};
 pub use report::{LeaseReport, NamesReport};
-pub use responder::{Refused, Responder, Service};
+pub use responder::Responder;
 pub use settings::{PortAddresses, Settings};
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use memlane_dataplane::headers::{ICMPV6, Nd, NdKind, SOURCE_LINK, link_local};
 use memlane_virtq::frame::MacAddress;
 
 use crate::dns;
+use crate::exchange::{Answer, Client, Refused, Service};
 use crate::leases::{LeaseKind, Leases};
-use crate::responder::{Answer, Client, Refused, Service};
 use crate::settings::Settings;
 use crate::wire::{self, Datagram, ND_HOPS, Way};
 

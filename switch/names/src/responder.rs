@@ -6,6 +6,7 @@ use std::sync::Arc;
 use memlane_dataplane::headers::{Arp, ICMPV6, TYPE_ARP, link_local};
 use memlane_virtq::frame::{ETHERNET, MacAddress, TYPE_IPV4, TYPE_IPV6, UDP};
 
+use crate::exchange::{Answer, Client, Refused, Service};
 use crate::leases::{Lease, LeaseKind, Leases};
 use crate::report::{LeaseReport, NamesReport};
 use crate::settings::{PortAddresses, Settings};
@@ -21,73 +22,6 @@ const DHCP: u16 = 67;
 const DHCPV6: u16 = 547;
 /// All DHCPv6 servers and relay agents of the link (RFC 8415, section 7.1).
 const DHCPV6_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
-
-/// A service of the responder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Service {
-    /// Its own MAC address, by ARP or neighbour discovery.
-    Neighbour,
-    /// Echo of ICMP and ICMPv6.
-    Echo,
-    /// DHCP.
-    Dhcp,
-    /// DHCPv6.
-    Dhcpv6,
-    /// Router advertisements.
-    Router,
-    /// DNS.
-    Dns,
-}
-
-impl Service {
-    const ALL: [(Self, &'static str); 6] = [
-        (Self::Neighbour, "neighbour"),
-        (Self::Echo, "echo"),
-        (Self::Dhcp, "dhcp"),
-        (Self::Dhcpv6, "dhcpv6"),
-        (Self::Router, "router-advertisement"),
-        (Self::Dns, "dns"),
-    ];
-}
-
-/// Why a frame gets no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// It is for others, or needs no answer.
-    NotAsked,
-    /// It does not follow its standard.
-    Malformed,
-    /// It asks for an address or a name that belongs to another port.
-    NotOwner,
-    /// No address is free.
-    NoAddress,
-    /// The port sends too many.
-    Rate,
-}
-
-impl Refused {
-    const ALL: [(Self, &'static str); 5] = [
-        (Self::NotAsked, "not-asked"),
-        (Self::Malformed, "malformed"),
-        (Self::NotOwner, "not-owner"),
-        (Self::NoAddress, "no-address"),
-        (Self::Rate, "rate"),
-    ];
-}
-
-/// An answer, and the service that gives it.
-pub(crate) type Answer = Result<(Service, Vec<u8>), Refused>;
-
-/// The sender of a frame.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Client<'p> {
-    /// Its port.
-    pub port: &'p str,
-    /// Its MAC address.
-    pub mac: MacAddress,
-    /// The second in which it came.
-    pub now: u64,
-}
 
 /// See the module.
 #[derive(Debug)]

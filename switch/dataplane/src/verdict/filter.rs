@@ -238,15 +238,9 @@ fn matches(rule: &PolicyRule, traffic: &Traffic, frame: &mut Reading<'_>) -> Opt
     if port == Some(false) || !rule.established {
         return port;
     }
-    let acknowledges = traffic.acknowledges.map(|acknowledges| {
-        frame.mark_number(traffic.upper + FLAGS - 1, u16::from(ACK | RST));
-        acknowledges
-    });
-    match acknowledges {
-        Some(false) => Some(false),
-        Some(true) => port,
-        None => None,
-    }
+    let acknowledges = traffic.acknowledges?;
+    frame.mark_number(traffic.upper + FLAGS - 1, u16::from(ACK | RST));
+    if acknowledges { port } else { Some(false) }
 }
 
 /// Whether one of `ranges` contains `port`; reads no more of its bits than it must.

@@ -258,9 +258,7 @@ mod tests {
             for (step, dice) in steps {
                 let mut packet = Packet::default();
                 match step {
-                    0..3 => if guest.post() {
-                        next.push_back(*guest.posted.back().unwrap());
-                    },
+                    0..3 => next.extend(guest.post().then(|| *guest.posted.back().unwrap())),
                     3 => {
                         let head = open(&mut queue, &mut packet);
                         prop_assert_eq!(head, next.pop_front());
@@ -299,7 +297,9 @@ mod tests {
     /// Chains 0 to 3 were taken; 0 and 3 are in flight, 1 and 2 are completed in one batch. The process ends after each of its stores.
     #[test]
     fn a_process_may_end_between_any_two_stores_of_a_publication() {
-        let steps: [(&str, fn(&Guest), u16, &[u16]); 12] = [
+        /// What the process does, how, the used index after it, and the chains in flight.
+        type Step = (&'static str, fn(&Guest), u16, &'static [u16]);
+        let steps: [Step; 12] = [
             ("the chains are available", |_| {}, 0, &[]),
             ("0 is marked", |guest| guest.region.part(0, SIZE).unwrap().mark(0, 7), 0, &[0]),
             ("1 is marked", |guest| guest.region.part(0, SIZE).unwrap().mark(1, 8), 0, &[0, 1]),
