@@ -60,7 +60,7 @@ class _Hosts:
         self.lan: Lan = build(UML, others={"near": {}})
         switch = self.lan.switch
         folder = switch.session.folder
-        self._stream = folder / "between.sock"
+        self._stream = switch.file.parent / "between.sock"
         self._file = folder / "far.toml"
         self._program = program()
         assert self._program is not None
