@@ -389,13 +389,19 @@ pub(super) fn final_destination(content: &[u8]) -> Option<Ipv6Addr> {
     (left > 0 && matches!(kind, 2 | 4)).then_some(address.into())
 }
 
+/// Offset of the checksum in a UDP header, where zero means that there is none (RFC 768).
+const UDP_CHECKSUM: usize = 6;
+
 /// Puts the checksum in that `header` says is missing, as a device would (virtio 1.4 section 5.1.6.2).
 ///
 /// # Panics
 /// When the header points outside the frame.
 pub fn complete_checksum(header: &NetHeader, frame: &mut [u8]) {
     let (start, offset) = (usize::from(header.checksum_start), usize::from(header.checksum_offset));
-    let sum = checksum(0, &frame[start..]);
+    let sum = match checksum(0, &frame[start..]) {
+        0 if offset == UDP_CHECKSUM => u16::MAX,
+        sum => sum,
+    };
     frame[start + offset..start + offset + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
@@ -411,6 +417,20 @@ mod tests {
             .flat_map(|(from, to)| [Packet::udp(from, to, payload.clone()), Packet::tcp(from, to, 7, payload.clone())])
             .flat_map(|packet| [packet.clone(), packet.tagged(9)])
             .collect()
+    }
+
+    #[test]
+    fn a_udp_checksum_of_zero_is_sent_as_all_ones() {
+        // RFC 8200, section 8.1; with a routing header the pseudo header has the final destination.
+        let packet =
+            |number: u16| Packet::udp(Host::v6(1), Host::v6(2), number.to_be_bytes()).routed(2, "fd00::99".parse().unwrap());
+        let sums: std::collections::HashSet<[u8; 2]> = (0..=u16::MAX)
+            .map(|number| {
+                let frame = packet(number).frame();
+                frame[frame.len() - 4..frame.len() - 2].try_into().unwrap()
+            })
+            .collect();
+        assert!(sums.contains(&[0xff; 2]) && !sums.contains(&[0; 2]));
     }
 
     #[test]
