@@ -83,7 +83,7 @@ path = ["bridge", "e1000"]
 """,
     )
     (missing,) = result.missing
-    assert "only QEMU emulates an e1000" in missing.reason
+    assert "only QEMU emulates NICs" in missing.reason
     (sample,) = result.samples
     assert sample.error is None
     assert [flow.name for flow in sample.flows] == [
