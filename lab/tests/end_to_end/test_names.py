@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from functools import partial
 
 import pytest
 
@@ -57,7 +58,7 @@ def test_guests_boot_by_dhcp_and_reach_each_other_by_name(build: Builder, kinds:
     for guest in lan.guests:
         _boot_by_dhcp(guest)
     for index, guest in enumerate(lan.guests):
-        until(lambda index=index: _has_its_ipv6_address(lan, index), timeout=30, what=f"{guest.name}'s IPv6 address")
+        until(partial(_has_its_ipv6_address, lan, index), timeout=30, what=f"{guest.name}'s IPv6 address")
     for source, target in ((0, 1), (1, 0)):
         for family in ("-4", "-6"):
             _ping(lan, source, family, f"{bed.name(target)}.lan")
