@@ -140,7 +140,7 @@ pub struct Circumstances {
     pub has_mtu: bool,
     /// The guest may receive GSO frames and partial checksums (configuration key `receive-offloads`).
     pub receive_offloads: bool,
-    /// Offer IN_ORDER, see [`crate::settings::Settings::in_order`].
+    /// Offer IN_ORDER, see `Settings::in_order`.
     pub in_order: bool,
     /// Protocol features that the front end has agreed to so far.
     pub protocol: u64,

@@ -4,7 +4,7 @@
 //! 2. [`wire`]: a complete message, with its file descriptors.
 //! 3. [`features`]: feature negotiation.
 //! 4. [`device`], [`extra`]: the effect of each message.
-//!    [`shared_memory_problem`]: whether the guest's memory is shared at all.
+//!    `shared_memory_problem`: whether the guest's memory is shared at all.
 //!    [`device_state`]: the device state, which is empty.
 //! 5. [`control`]: the control virtqueue, where the front end leaves it to the back end.
 //! 6. [`vring`]: the setup of a virtqueue, until it is complete and a worker takes the queue over.

@@ -9,7 +9,7 @@
 //! In the order in which they take part:
 //!
 //! 1. [`layer`]: the Xen operations, as a trait; [`device`] implements it on the kernel's devices, `in_memory` for tests.
-//! 2. [`store`]: the xenstore protocol, and a trait for it; [`watcher`]: the xenstore watcher, one thread for all vifs.
+//! 2. [`store`]: the xenstore protocol, and a trait for it; `watcher`: the xenstore watcher, one thread for all vifs.
 //! 3. [`vif`]: the states of one back end and its front end, and their negotiation.
 //! 4. [`netif`] and [`ring`]: the contents of the shared rings. [`link`]: state that the ends of a queue share.
 //! 5. [`XenTransmit`](transmit) (TX) and [`XenReceive`](receive) (RX). Between two Xen guests the hypervisor copies the payload

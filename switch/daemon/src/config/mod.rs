@@ -2,7 +2,7 @@
 //!
 //! 1. [`document`]: the file as types; `memlane schema` prints the JSON Schema generated from them.
 //! 2. [`check`]: every mistake in the file, each with its line: [`syntax`], text that is no TOML; [`shape`], each value by
-//!    itself, in [`words`] and [`quantity`]s; then values against each other.
+//!    itself, in [`words`] and `quantity`s; then values against each other.
 //! 3. [`Config`]: the checked configuration for the rest of the program.
 //! 4. [`mod@file`]: the file as text, not while it is being written. [`uplink`]: uplinks of segments to other hosts. [`names`]: their
 //!    addresses and names.

@@ -5,7 +5,7 @@
 //!   segment -- port "uplink:lan" -- TAP -- bridge -- VXLAN -- underlay -- other hosts
 //! ```
 //!
-//! 1. [`plan`]: the steps that set these devices up; [`devices`] carries them out, by [`netlink`], and removes created devices at
+//! 1. [`plan`]: the steps that set these devices up; [`devices`] carries them out, by `netlink`, and removes created devices at
 //!    the end.
 //! 2. [`announced`], outbound: MAC addresses of this host for the bridge's FDB, from which FRR announces them.
 //! 3. [`remote`], inbound: MAC addresses that FRR has received from other hosts, for the segment's forwarding table; [`neighbours`]: their IP

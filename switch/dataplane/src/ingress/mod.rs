@@ -162,7 +162,7 @@ impl Sources {
     }
 
     /// Interrupts the drivers that asked for it about published completions, and counts; `faulty` is called for interrupts that
-    /// block. Interrupt coalescing: for a few completions the interrupt is [put off](NotificationState::put_off), and dropped if the driver
+    /// block. Interrupt coalescing: for a few completions the interrupt is put off, and dropped if the driver
     /// reaps them by itself.
     pub(crate) fn call<'c>(
         &mut self,

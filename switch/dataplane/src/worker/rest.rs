@@ -200,7 +200,7 @@ impl Worker {
         news | self.egress.arm_waiting()
     }
 
-    /// Whether the source is left to timer polling, see [`timer_poll`].
+    /// Whether the source is left to timer polling, see `timer_poll`.
     fn defers_to_timer(&mut self, slot: Slot) -> bool {
         let Some(source) = self.sources.get(slot) else { return false };
         let is_blocked = source.blocked().is_some_and(|blocked| blocked.reason != BlockReason::TimerPoll);
