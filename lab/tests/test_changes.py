@@ -44,7 +44,7 @@ def _pooled() -> Pooled:
 
 
 def _measured(times: dict[str, float], **stated: Any) -> ExperimentResult:
-    """Changes that make the throughput so many times what it was."""
+    """Changes that multiply the throughput by so much."""
     asked: dict[str, Any] = {
         "name": "what_if",
         "compare": "change",

@@ -1,7 +1,7 @@
 """The check of what-ifs: how many times as much a change carried, beside the prediction.
 
 The experiment `what_if`, and any other that compares `change`, measures changes that no model was fitted from: a label
-is a word of `--what-if` and, after a comma, how it was made; the baseline is what was calibrated.
+is a word of `--what-if` and, after a comma, how it was made; the baseline is the calibrated one.
 """
 
 from collections.abc import Iterator, Sequence

@@ -127,7 +127,7 @@ impl Limiter {
         self.shut.store(shut, Ordering::Relaxed);
     }
 
-    /// True if no frame may pass, whatever the limit.
+    /// True if no frame may pass by any limit.
     pub(crate) fn is_shut(&self) -> bool {
         self.shut.load(Ordering::Relaxed)
     }

@@ -65,7 +65,7 @@ struct Inner {
     warned: Option<Instant>,
     /// MAC addresses of which events told lately that they moved.
     told_moves: Told<LearnedAddress>,
-    /// IP addresses of whose conflicts events told lately.
+    /// IP addresses with conflicts that events told lately.
     told_conflicts: Told<Key>,
 }
 
@@ -134,7 +134,7 @@ impl Segment {
         if self.uplink() == Some(port) { u16::try_from(mtu).ok() } else { None }
     }
 
-    /// Whether a frame of `length` bytes fits the uplink, whatever it contains, or there is none.
+    /// Whether a frame of `length` bytes fits the uplink with any content, or there is none.
     #[inline]
     pub(crate) fn is_short(&self, length: u32) -> bool {
         length <= self.uplink_mtu.load(Ordering::Relaxed)

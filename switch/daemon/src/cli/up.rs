@@ -489,7 +489,7 @@ mod tests {
 
     const TAKEN_OVER: &str = "MEMLANE_TEST_TAKEN_OVER";
 
-    /// What code in a worker that a guest has taken over would try, and the answer of the kernel to each.
+    /// Attempts of code in a worker that a guest has taken over, and the answer of the kernel to each.
     fn attempts() -> Vec<(&'static str, std::io::Result<()>)> {
         use socket2::{Domain, Socket, Type};
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();

@@ -38,9 +38,9 @@ const SETTLED: Duration = Duration::from_millis(1);
 const PAUSE: Duration = Duration::from_millis(2);
 /// Interval of interface statistics, where they have changed.
 const STATISTICS: Duration = Duration::from_secs(1);
-/// Longest time without data, so that a client whose connection hangs is noticed.
+/// Longest time without data, so that a client with a hanging connection is noticed.
 const ALIVE: Duration = Duration::from_secs(5);
-/// Comment of a frame whose checksum was left to the device and cannot be completed in the file.
+/// Comment of a frame with a checksum that was left to the device and cannot be completed in the file.
 const PARTIAL_CHECKSUM: &str = "partial checksum: left to the device, and the frame is cut";
 /// Longest filter, in bytes.
 const LONGEST_FILTER: usize = 64 << 10;

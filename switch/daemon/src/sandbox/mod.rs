@@ -129,7 +129,7 @@ fn is_shared(folder: &Path) -> bool {
     shared.into_iter().chain(home).any(|shared| shared == folder)
 }
 
-/// What the sandbox of this process allows; none without one.
+/// Rights that the sandbox of this process allows; none without one.
 static ALLOWED: OnceLock<Allowed> = OnceLock::new();
 
 #[derive(Debug)]

@@ -305,7 +305,7 @@ fn up(folder: &Path, more: &[&str]) -> Command {
 }
 
 fn end_capture(mut child: Child) {
-    // One whose network was killed has ended.
+    // One of a network that was killed has ended.
     let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGINT);
     let _ = child.wait();
 }

@@ -130,7 +130,7 @@ fn vlan_tags_stay_in_frames_both_ways() {
             bed.guest.send(&answer).unwrap();
             let without = [&answer[..12], &answer[16..]].concat();
             let mut got = [0; 2000];
-            // The test's socket hears what it has sent, too, and finds a tag removed that the kernel has recognised.
+            // The test's socket hears its own frames, too, and finds a tag removed that the kernel has recognised.
             let is_it = std::iter::from_fn(|| socket.recv(&mut got).ok().map(|length| got[..length] == without));
             assert!(is_it.take(50).any(|is_it| is_it), "{tag:?}");
         }

@@ -112,7 +112,7 @@ fn a_check_is_one_line_and_an_exit_code() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), text);
 }
 
-/// What `/metrics` answers at `address`.
+/// The answer of `/metrics` at `address`.
 fn scraped(address: SocketAddr) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();

@@ -30,7 +30,7 @@ impl Address {
     }
 }
 
-/// What a message says about its sender.
+/// The report of a message about its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It is a router.
@@ -41,11 +41,11 @@ pub enum Change {
     Leave(Group, Address),
 }
 
-/// Reads the frame that begins with `bytes`: calls `each` with what it says, if it is IGMP or MLD.
+/// Reads the frame that begins with `bytes`: calls `each` with its reports, if it is IGMP or MLD.
 pub fn read(bytes: &[u8], mut each: impl FnMut(Change)) {
     let Some(packet) = bytes.get(ETHERNET..) else { return };
     let _ = match number_at(bytes, ETHERNET - 2) {
-        // What is malformed ends the reading.
+        // A malformed part ends the reading.
         Some(TYPE_IPV4) => read_ipv4(packet, &mut each),
         Some(TYPE_IPV6) => read_ipv6(packet, &mut each),
         _ => None,

@@ -332,7 +332,7 @@ impl Turn<'_> {
         let before = self.egress.work.work_units;
         let mut reply = Packet::from_bytes(given.owner.port, given.frame());
         reply.reach = Reach::ManyNow;
-        // Without room here the owner answers, whose frame can wait.
+        // Without room here the owner answers, with a frame that can wait.
         if self.egress.send(slot, &mut reply, self.weight) != SendOutcome::Done {
             return None;
         }
@@ -476,7 +476,7 @@ impl Turn<'_> {
         TurnOutcome::Done
     }
 
-    /// Reads what a flooded frame says about the groups of its sender; the last members of one are asked.
+    /// Reads the reports of a flooded frame about the groups of its sender; the last members of one are asked.
     #[cold]
     fn snoop(&mut self, packet: &Packet) {
         if !multicast::may_say(packet.start()) {

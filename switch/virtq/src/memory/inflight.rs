@@ -73,7 +73,7 @@ impl InflightRegion {
         (HEAD + ENTRY * u64::from(size)).next_multiple_of(ALIGNMENT)
     }
 
-    /// A new region, whose file cannot be resized (GET_INFLIGHT_FD).
+    /// A new region, of a file that cannot be resized (GET_INFLIGHT_FD).
     ///
     /// # Errors
     /// An [`InflightError`].

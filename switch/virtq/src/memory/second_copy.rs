@@ -1,4 +1,4 @@
-//! A second copy of the payload, for builds that measure what one copy is worth ([`crate::ablation`]).
+//! A second copy of the payload, for builds that measure the worth of one copy ([`crate::ablation`]).
 
 use std::cell::RefCell;
 

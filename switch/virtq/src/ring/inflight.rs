@@ -3,7 +3,7 @@
 //!
 //! The used index alone does not tell these chains where the ring completes them out of order. The record is made when completed
 //! chains are published: chains that were taken and completed since the publication before need none, because the next process takes
-//! them from the available ring again. So a ring whose chains are all completed writes one index for each publication. A ring that is
+//! them from the available ring again. So a ring with all chains completed writes one index for each publication. A ring that is
 //! not tracked pays for this with one branch a publication, and one for each batch that is read ahead.
 
 use super::Ring;
@@ -297,7 +297,7 @@ mod tests {
     /// Chains 0 to 3 were taken; 0 and 3 are in flight, 1 and 2 are completed in one batch. The process ends after each of its stores.
     #[test]
     fn a_process_may_end_between_any_two_stores_of_a_publication() {
-        /// What the process does, how, the used index after it, and the chains in flight.
+        /// The step's name, the step, the used index after it, and the chains in flight.
         type Step = (&'static str, fn(&Guest), u16, &'static [u16]);
         let steps: [Step; 12] = [
             ("the chains are available", |_| {}, 0, &[]),

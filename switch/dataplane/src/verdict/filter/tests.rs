@@ -315,7 +315,7 @@ impl RuleParts {
     }
 }
 
-/// Compiled rules say what the naive reading of them says, and so does the flow cache for each frame that fits it.
+/// Compiled rules agree with the naive reading of them, and so does the flow cache for each frame that fits it.
 #[test]
 fn compiled_rules_agree_with_a_naive_reading_and_so_do_cached_verdicts() {
     let kept = std::sync::atomic::AtomicU64::new(0);
