@@ -3,7 +3,7 @@
 //!
 //! The switch reads IGMP (RFC 2236, RFC 3376) and MLD (RFC 2710, RFC 3810), and asks for reports itself, so that memberships are known
 //! where there is no router. Groups are told apart by their MAC address. Never filtered are the groups with the numbers 0 to 255, as
-//! 224.0.0.0/24 and ff02::1, and the solicited-node groups, which neighbour discovery needs, whatever was reported; nor frames with a
+//! 224.0.0.0/24 and ff02::1, and the solicited-node groups, which neighbour discovery needs without any report; nor frames with a
 //! VLAN tag, for in those VLANs the switch does not ask.
 //!
 //! Each port has a table of fixed size, which workers read and change without locks. A report changes the table of its own port only.
@@ -72,6 +72,12 @@ impl Snooping {
     /// Lets so many seconds pass at once; for tests.
     pub fn pass(&self, seconds: u32) {
         self.now.fetch_add(seconds, Ordering::Relaxed);
+    }
+
+    /// Begins the next second, and returns it; `None` where snooping is off, which it stays.
+    fn next_second(&self) -> Option<u32> {
+        let next = |now: u32| (now > 0).then(|| now.saturating_add(1));
+        self.now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok().and_then(next)
     }
 
     fn now(&self) -> u32 {

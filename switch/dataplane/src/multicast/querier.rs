@@ -98,9 +98,9 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// A second of `snooping` has begun; whether a query is due.
+    /// A second of `snooping` has begun; whether a query is due. Never where snooping was turned off meanwhile.
     pub(crate) fn tick(&mut self, snooping: &Snooping) -> bool {
-        let now = snooping.now.fetch_add(1, Ordering::Relaxed) + 1;
+        let Some(now) = snooping.next_second() else { return false };
         if now <= 2 {
             *self = Self::default();
         }
@@ -136,6 +136,15 @@ mod tests {
     }
 
     /// Offsets by RFC 3376, section 4.1, and RFC 3810, section 5.1.
+    #[test]
+    fn a_second_that_begins_late_does_not_turn_snooping_on_again() {
+        let (snooping, mut schedule) = (Snooping::default(), Schedule::default());
+        snooping.set_on(true);
+        assert!(schedule.tick(&snooping));
+        snooping.set_on(false);
+        assert!(!schedule.tick(&snooping) && !snooping.is_on());
+    }
+
     #[test]
     fn a_query_is_whole() {
         let frame = Query::General4.frame();
