@@ -294,10 +294,11 @@ pub fn link_local(mac: MacAddress) -> Ipv6Addr {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
+    /// An IPv6 packet (RFC 8200).
+    pub(crate) fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0x60, 0, 0, 0];
         bytes.extend((payload.len() as u16).to_be_bytes());
         bytes.extend([next, 64]);

@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 
 use crate::frame::{ETHERNET, Layers, NetHeader, START, TAG, TCP, TYPE_IPV4, TYPE_IPV6, network_type};
 use crate::headers::{Fragment, ICMPV6, IPV6_HEADER, Ipv4, Ipv6, Upper};
-use crate::offload::checksum::Sum;
+use crate::offload::checksum;
 use crate::packet::Packet;
 
 /// The least MTU of IPv6 (RFC 8200, section 5).
@@ -98,12 +98,12 @@ fn to_ipv4(start: &[u8], at: usize, mtu: u16) -> Option<Answer> {
     ip[..12].copy_from_slice(&[0x45, 0xc0, 0, (28 + quoted.len()) as u8, 0, 0, DONT_FRAGMENT, 0, 64, ICMP, 0, 0]);
     ip[12..16].copy_from_slice(&packet.destination.octets());
     ip[16..20].copy_from_slice(&packet.source.octets());
-    let sum = checksum(&[&ip[..20]]);
+    let sum = checksum::over(&[&ip[..20]]);
     ip[10..12].copy_from_slice(&sum);
     ip[20..22].copy_from_slice(&[3, 4]);
     ip[26..28].copy_from_slice(&mtu.to_be_bytes());
     ip[28..].copy_from_slice(quoted);
-    let sum = checksum(&[&ip[20..]]);
+    let sum = checksum::over(&[&ip[20..]]);
     ip[22..24].copy_from_slice(&sum);
     Some(Answer { frame, length })
 }
@@ -135,16 +135,9 @@ fn to_ipv6(start: &[u8], at: usize, mtu: u16) -> Option<Answer> {
     ip[46..48].copy_from_slice(&mtu.to_be_bytes());
     ip[48..].copy_from_slice(quoted);
     // With the pseudo-header of RFC 8200, section 8.1.
-    let sum = checksum(&[&ip[8..40], &[0, 0], &payload.to_be_bytes(), &[0, 0, 0, ICMPV6], &ip[40..]]);
+    let sum = checksum::over(&[&ip[8..40], &[0, 0], &payload.to_be_bytes(), &[0, 0, 0, ICMPV6], &ip[40..]]);
     ip[42..44].copy_from_slice(&sum);
     Some(Answer { frame, length })
-}
-
-/// The checksum over `parts`, one after another (RFC 1071).
-pub(crate) fn checksum(parts: &[&[u8]]) -> [u8; 2] {
-    let mut sum = Sum::default();
-    parts.iter().for_each(|part| sum.add(part));
-    sum.finish()
 }
 
 #[cfg(test)]

@@ -133,9 +133,8 @@ fn put_ipv4(frame: &mut Vec<u8>, (source, destination): (Ipv4Addr, Ipv4Addr), pr
     let mut header = [0x45, 0, high, low, 0, 0, DONT_FRAGMENT, 0, HOPS, protocol, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     header[12..16].copy_from_slice(&source.octets());
     header[16..20].copy_from_slice(&destination.octets());
-    let mut sum = Sum::default();
-    sum.add(&header);
-    header[10..12].copy_from_slice(&sum.finish());
+    let sum = checksum::over(&[&header]);
+    header[10..12].copy_from_slice(&sum);
     frame.extend(header);
 }
 

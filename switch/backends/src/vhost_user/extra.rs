@@ -1,5 +1,6 @@
-//! Messages that the `vhost` crate's handler does not serve: SEND_RARP, NET_SET_MTU, SET_STATUS, GET_STATUS, SET_LOG_FD, which it does
-//! not know; GET_INFLIGHT_FD and SET_INFLIGHT_FD, with a descriptor in the answer and padding of some front ends; IOTLB_MSG, which is refused with an explanation for the operator; SET_VRING_ENABLE, which the crate accepts only after
+//! Messages that the `vhost` crate's handler does not serve: SEND_RARP, NET_SET_MTU, SET_STATUS, GET_STATUS, SET_LOG_FD, which it
+//! does not know; GET_INFLIGHT_FD and SET_INFLIGHT_FD, of which the answer has a descriptor and the body of some front ends is
+//! padded; IOTLB_MSG, which is refused with an explanation for the operator; SET_VRING_ENABLE, which the crate accepts only after
 //! SET_FEATURES, while QEMU sends it before; and SET_VRING_ADDR, where the crate reports a wrong address, which is the guest's
 //! fault, as a broken message of the front end.
 

@@ -8,7 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::frame::{MacAddress, NetHeader, SHORTEST, START, TYPE_IPV6, network_type};
 use crate::headers::{Arp, Fragment, ICMPV6, IPV6_HEADER, Ipv6, Nd, NdKind, SOURCE_LINK, TARGET_LINK, TYPE_ARP, Upper};
-use crate::too_long::{Answer, checksum, turned};
+use crate::offload::checksum;
+use crate::too_long::{Answer, turned};
 
 /// Hop limit of neighbour discovery (RFC 4861, section 7.1): no router forwarded it.
 const HOP_LIMIT: u8 = 255;
@@ -181,7 +182,7 @@ fn has_sum(packet: &Ipv6, message: &[u8], header: NetHeader) -> bool {
 /// The checksum of an ICMPv6 message, with the pseudo-header of RFC 8200, section 8.1; zero over a message that has it.
 fn sum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> [u8; 2] {
     let length = (message.len() as u32).to_be_bytes();
-    checksum(&[&source.octets(), &destination.octets(), &length, &[0, 0, 0, ICMPV6], message])
+    checksum::over(&[&source.octets(), &destination.octets(), &length, &[0, 0, 0, ICMPV6], message])
 }
 
 /// The answer to `question`, the one of a frame that begins with `start`: its target is at `mac`. `is_router` is told of an IPv6 address.

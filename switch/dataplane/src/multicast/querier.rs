@@ -9,7 +9,7 @@ use super::Snooping;
 use super::reports::Address;
 use crate::frame::MacAddress;
 use crate::headers::{ICMPV6, link_local};
-use crate::offload::checksum::Sum;
+use crate::offload::checksum;
 
 /// Seconds between two queries (RFC 3376, section 8.2), between the first two (section 8.6), and least between any two.
 const INTERVAL: u32 = 125;
@@ -37,10 +37,9 @@ pub(crate) enum Query {
 
 /// `message` with its checksum at byte `at`, over `pseudo` too, which has a whole number of words.
 pub(super) fn checksummed(message: &[u8], at: usize, pseudo: &[u8]) -> Vec<u8> {
-    let mut sum = Sum::default();
-    [pseudo, message].iter().for_each(|part| sum.add(part));
+    let sum = checksum::over(&[pseudo, message]);
     let mut message = message.to_vec();
-    message[at..at + 2].copy_from_slice(&sum.finish());
+    message[at..at + 2].copy_from_slice(&sum);
     message
 }
 
@@ -150,15 +149,10 @@ mod tests {
         let frame = Query::General4.frame();
         assert_eq!((&frame[..6], frame.len()), (&[1, 0, 0x5e, 0, 0, 1][..], 60));
         assert_eq!((&frame[38..40], &frame[42..50]), (&[0x11, 100][..], &[0, 0, 0, 0, 2, 125, 0, 0][..]));
-        let sum = |parts: &[&[u8]]| {
-            let mut sum = Sum::default();
-            parts.iter().for_each(|part| sum.add(part));
-            sum.finish()
-        };
-        assert_eq!((sum(&[&frame[14..38]]), sum(&[&frame[38..50]])), ([0, 0], [0, 0]));
+        assert_eq!((checksum::over(&[&frame[14..38]]), checksum::over(&[&frame[38..50]])), ([0, 0], [0, 0]));
         let frame = Query::Group(Address::V6([0xff, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4])).frame();
         assert_eq!((&frame[..6], frame[21], frame.len()), (&[0x33, 0x33, 1, 2, 3, 4][..], 1, 90));
         assert_eq!((&frame[62..64], &frame[66..68]), (&[130, 0][..], &1000_u16.to_be_bytes()[..]));
-        assert_eq!(sum(&[&frame[22..54], &28_u32.to_be_bytes(), &[0, 0, 0, 58], &frame[62..]]), [0, 0]);
+        assert_eq!(checksum::over(&[&frame[22..54], &28_u32.to_be_bytes(), &[0, 0, 0, 58], &frame[62..]]), [0, 0]);
     }
 }

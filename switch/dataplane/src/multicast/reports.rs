@@ -3,7 +3,7 @@
 use super::Group;
 use crate::frame::{ETHERNET, MacAddress, TYPE_IPV4, TYPE_IPV6, TYPE_QINQ, TYPE_VLAN};
 use crate::headers::{Fragment, ICMPV6, IGMP, Ipv4, Ipv6, Upper, number_at};
-use crate::offload::checksum::Sum;
+use crate::offload::checksum;
 
 /// Bytes of a frame that are read: those of Ethernet's MTU. A longer report has more groups than a port may have.
 pub(crate) const LONGEST: usize = 1514;
@@ -85,9 +85,7 @@ pub(super) fn to_routers_only(start: &[u8]) -> Option<bool> {
 }
 
 fn sums_up(parts: &[&[u8]]) -> bool {
-    let mut sum = Sum::default();
-    parts.iter().for_each(|part| sum.add(part));
-    sum.finish() == [0, 0]
+    checksum::over(parts) == [0, 0]
 }
 
 fn read_ipv4(bytes: &[u8], each: &mut impl FnMut(Change)) -> Option<()> {

@@ -41,6 +41,13 @@ impl Sum {
     }
 }
 
+/// The checksum over `parts`, one after another; zero over a message that has a right one, with its pseudo-header.
+pub fn over(parts: &[&[u8]]) -> [u8; 2] {
+    let mut sum = Sum::default();
+    parts.iter().for_each(|part| sum.add(part));
+    sum.finish()
+}
+
 /// Sums `frame` from `start` on, the partial sum at `field` included, and stores the checksum there (RFC 1071). False, and nothing is changed, if
 /// the frame has no such field.
 pub fn complete(frame: &mut [u8], start: usize, field: usize) -> bool {

@@ -2,6 +2,7 @@ use bolero::TypeGenerator;
 
 use super::*;
 use crate::frame::{MacAddress, START, UDP};
+use crate::headers::tests::ipv6;
 use crate::policy::gate::Gate;
 use crate::policy::rules::PortRules;
 use crate::table::Table;
@@ -33,16 +34,6 @@ fn ipv4(options: usize, fragment: u16, protocol: u8, payload: &[u8]) -> Vec<u8> 
     bytes.extend(fragment.to_be_bytes());
     bytes.extend([64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     bytes.extend([1].repeat(4 * options));
-    bytes.extend(payload);
-    bytes
-}
-
-/// An IPv6 packet (RFC 8200).
-fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0x60, 0, 0, 0];
-    bytes.extend((payload.len() as u16).to_be_bytes());
-    bytes.extend([next, 64]);
-    bytes.extend([0xfd; 32]);
     bytes.extend(payload);
     bytes
 }
