@@ -14,7 +14,7 @@
 #   make docs-words  the words of each hand-written page, against the aim
 #   make deny    licences, known vulnerabilities, sources and duplicates of the crates
 #   make bench   criterion benches of ring, table and worker, and memlane against the kernel's bridge
-#   make ablation  memlane without one idea at a time, for the lab's experiment what_each_idea_is_worth: target/ablation
+#   make ablation  memlane without one idea at a time, for the lab's what_each_idea_is_worth and _waiting_rule_: target/ablation
 #   make bench-gate REV=COMMIT  is this tree slower than COMMIT? Exit code 1 if a row is, 3 if the rounds do not tell
 #   make bench-observe  the cost of a capture, scrapes, top and the watchdog against their bars: 5 minutes on a quiet machine
 #   make fuzz    every fuzz target for a minute each (FUZZ_SECONDS=60)

@@ -123,8 +123,9 @@ def test_the_supplied_changes_are_words_of_a_what_if(name: str) -> None:
 def test_every_ablation_that_is_measured_is_built_and_every_one_built_is_measured() -> None:
     features = tomllib.loads((REPOSITORY / "switch/daemon/Cargo.toml").read_text())["features"]
     built = {"as-it-is", *(name.removeprefix("ablation-") for name in features)}
-    ideas = experiment.load(experiment.FOLDER / "what_each_idea_is_worth.toml")
-    programs = {each.setting.program or "" for each in plan.variants(ideas)}
+    files = ("what_each_idea_is_worth", "what_each_waiting_rule_is_worth")
+    measured = (each for name in files for each in plan.variants(experiment.load(experiment.FOLDER / f"{name}.toml")))
+    programs = {each.setting.program or "" for each in measured}
     assert {re.fullmatch(r"target/ablation/([a-z-]+)/memlane", each)[1] for each in programs} == built  # type: ignore[index]
 
 

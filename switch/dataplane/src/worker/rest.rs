@@ -20,6 +20,7 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::timerfd::TimerFd;
 
 use super::{Event, Mailbox, Worker};
+use crate::ablation;
 use crate::id::{Direction, RingKey, Slot};
 use crate::ingress::{BlockReason, Blocked, Feed, PollState};
 use crate::probes;
@@ -204,7 +205,7 @@ impl Worker {
     fn defers_to_timer(&mut self, slot: Slot) -> bool {
         let Some(source) = self.sources.get(slot) else { return false };
         let is_blocked = source.blocked().is_some_and(|blocked| blocked.reason != BlockReason::TimerPoll);
-        if self.rest.poll != Poll::Adaptive || is_blocked || source.feed.ring().is_none() {
+        if !ablation::TIMER_POLL || self.rest.poll != Poll::Adaptive || is_blocked || source.feed.ring().is_none() {
             source.stream.until = None;
             return false;
         }
@@ -227,10 +228,14 @@ impl Worker {
         mailbox.sleep.cancel();
         let now = cycles_after(from);
         self.cpu_time.slept(now - from);
-        self.rest.affinity.woke(now);
+        if ablation::AFFINITY {
+            self.rest.affinity.woke(now);
+        }
         if self.rest.poll == Poll::Adaptive && woken {
             self.rest.adaptive_poll.slept_through(now.wrapping_sub(self.rest.busy_at), now);
-            if let Some(memory) = self.rest.adaptive_poll.memory() {
+            if ablation::WAKE_RECENT
+                && let Some(memory) = self.rest.adaptive_poll.memory()
+            {
                 self.sources.wake_recent(now.wrapping_sub(memory));
             }
         }

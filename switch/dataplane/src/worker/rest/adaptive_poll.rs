@@ -7,6 +7,7 @@
 
 use memlane_model::load::running_tasks;
 
+use crate::ablation;
 use crate::time::{Cycles, cycles, in_cycles};
 use crate::tuning::{LEAST_POLL, LONGEST_POLL, SELDOM, YIELD_INTERVAL};
 
@@ -39,7 +40,7 @@ impl AdaptivePoll {
         if now.wrapping_sub(busy_at) >= self.span {
             return false;
         }
-        if self.contended || now.wrapping_sub(self.yielded_at) > self.yield_every {
+        if ablation::YIELDS && (self.contended || now.wrapping_sub(self.yielded_at) > self.yield_every) {
             std::thread::yield_now();
             self.yielded_at = cycles();
             self.contended = self.yielded_at.wrapping_sub(now) > self.yield_every;
