@@ -16,7 +16,7 @@ TIMEOUT = 60.0
 
 
 class Browser:
-    """One page in a browser of its own; `faults` are its uncaught errors and what its policy refuses."""
+    """One page in a browser of its own; `faults` are its uncaught errors and requests that its policy refuses."""
 
     def __init__(self, folder: Path) -> None:
         browser = shutil.which("chromium")

@@ -1,4 +1,4 @@
-"""The hook of libvirt and Proxmox VE: ports come before the guest and go after it, whatever happens in between."""
+"""The hook of libvirt and Proxmox VE: ports come before the guest and go after it, with any failure in between."""
 
 import json
 import os
@@ -20,7 +20,7 @@ _TIMEOUT = 60.0
 
 @dataclass
 class Network:
-    """A network called lan, whose file has the port `router`."""
+    """A network called lan with the port `router` in its file."""
 
     folder: Path
     environment: dict[str, str]

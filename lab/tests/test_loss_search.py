@@ -1,4 +1,4 @@
-"""NDR and PDR by search: bounds, conditional throughput, searches of networks whose rates are known."""
+"""NDR and PDR by search: bounds, conditional throughput, searches of networks with known rates."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""What others need for their papers: figures, one table of all samples, JSON, plugins, a budget."""
+"""Outputs for papers: figures, one table of all samples, JSON, plugins, a budget."""
 
 import json
 import re

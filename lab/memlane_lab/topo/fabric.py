@@ -67,7 +67,7 @@ class Fabric(ABC):
     def capture(self, end: Interface, write: str, what: str, count: int | None) -> list[str]:
         """The command that captures frames at an end into the file `write` ("-": standard output), on this machine.
 
-        Only those that the filter `what` selects, and no more than `count`.
+        Only packets that match the filter, and no more than `count`.
         """
 
     def host_device(self, end: Interface) -> str:

@@ -129,7 +129,7 @@ def _install(machine: Machine) -> None:
 
 
 def _guest(machine: Machine, port: str, *arguments: str) -> subprocess.Popen[str]:
-    """A guest whose front end is in the group of the sockets, and is no other user of the machine."""
+    """A guest with a front end in the group of the sockets, run by no other user of the machine."""
     group = ("setpriv", "--reuid=nobody", "--regid=memlane", "--clear-groups")
     command = machine.command(*group, "/opt/memlane-rig", "guest", f"/run/memlane/{port}.sock", *arguments, "--json")
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
@@ -155,7 +155,7 @@ def _pings(machine: Machine) -> None:
 
 
 def _files(machine: Machine) -> set[str]:
-    """All files but those in which the system itself keeps a record of what was done."""
+    """All files but the records that the system itself keeps of its actions."""
     listed = machine.succeeds("find", "/", "-xdev", "-path", "/proc", "-prune", "-o", "-print").splitlines()
     kept = re.compile(
         r"^/(tmp|var/(log|cache|tmp|lib/(dpkg|systemd|apt))|root|etc/(passwd|group|g?shadow|subu?g?id)-|run)(/|$)"

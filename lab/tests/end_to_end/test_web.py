@@ -1,4 +1,4 @@
-"""The web page in a real browser: what it shows, its use by keyboard and on a phone, and that names are text alone."""
+"""The web page in a real browser: its content, its use by keyboard and on a phone, and that names are text alone."""
 
 import json
 import os

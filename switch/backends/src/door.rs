@@ -74,7 +74,7 @@ pub enum Arrival {
 }
 
 impl<'p> Door<'p> {
-    /// The listening socket `listener` of `port`, whose front end a second one meets as `second` says.
+    /// The listening socket `listener` of `port`; `second` decides between its front end and a second one.
     pub fn new(port: &'p Port, listener: Option<&'p UnixListener>, second: Second) -> Self {
         Self { port, listener, bell: None, second, replaced: Cell::new(false) }
     }

@@ -4,7 +4,7 @@
 //! 2. The worker [opens](Store::open) the oldest frame as a packet and disposes of it.
 //! 3. When no more frames arrive, free buffers [return](Store::give_back_spare) to the shared [`Pool`].
 //!
-//! [`Buffered`] is the transmit end of a port whose [`Reader`] fills such buffers.
+//! [`Buffered`] is the transmit end of a port with a [`Reader`] that fills such buffers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -24,7 +24,7 @@
 //! The switch is six crates, each of which depends on those above it and no other:
 //!
 //! 1. `memlane-virtq`: guest memory and virtqueues, the parsed headers of frames, the one copy.
-//! 2. `memlane-model`: values that are configured and reported, with their JSON; what the host grants this process.
+//! 2. `memlane-model`: values that are configured and reported, with their JSON; the memory and descriptors that the host grants this process.
 //! 3. `memlane-dataplane`: forwarding and scheduling: workers, policy, forwarding table, link emulation, and the network of
 //!    ports.
 //! 4. `memlane-names`: the responder of a segment, for addresses and names: DHCP, router advertisements, DHCPv6, DNS.

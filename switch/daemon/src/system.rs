@@ -110,7 +110,7 @@ pub(crate) fn fork_starter(program: &CStr, arguments: &[CString]) -> io::Result<
 /// # Safety
 /// `program` is a C string, `arguments` a list of them with a null pointer at its end. Called in a new process.
 unsafe fn run_starter(socket: libc::c_int, program: *const libc::c_char, arguments: *const *const libc::c_char) -> ! {
-    // SAFETY: numbers, static strings, local variables, and what the caller answers for.
+    // SAFETY: numbers, static strings, local variables, and arguments that the caller answers for.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, c"starter".as_ptr());
         NOT_MEANT.iter().for_each(|signal| drop_signal(*signal, libc::SIG_IGN));

@@ -143,7 +143,7 @@ impl Ipv6 {
         (header[0] >> 4 == 6).then_some(packet)
     }
 
-    /// The bytes of the packet that begins with `bytes`, and whether they are all: what follows its length is padding.
+    /// The bytes of the packet that begins with `bytes`, and whether they are all: bytes after its length are padding.
     pub fn packet<'b>(&self, bytes: &'b [u8]) -> (&'b [u8], bool) {
         let length = IPV6_HEADER + usize::from(self.payload);
         bytes.get(..length).map_or((bytes, false), |packet| (packet, true))

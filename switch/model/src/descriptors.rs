@@ -40,7 +40,7 @@ const PAUSE: Duration = Duration::from_secs(60);
 pub const REMEDY: &str =
     "Raise the hard limit: LimitNOFILE= of the service (systemd), --ulimit nofile= (containers), ulimit -Hn (shells)";
 
-/// Advice for the operator at a port whose front end was disconnected by a shortage.
+/// Advice for the operator at a port that lost its front end to a shortage.
 pub const ADVICE: &str = "its front end was disconnected, because file descriptors ran out: raise the hard limit (LimitNOFILE= of the service, ulimit -Hn), or \
                           look which port holds many (memlane status --json)";
 

@@ -177,7 +177,7 @@ pub enum NetworkEvent {
         /// How many.
         events: u64,
     },
-    /// The network was made what a file or document says.
+    /// The network was changed to a file or document.
     Reloaded {
         /// Ports that came.
         added: Vec<String>,
@@ -233,7 +233,7 @@ impl NetworkEvent {
         self
     }
 
-    /// The port that it is about; of an address that moves or is claimed, the port that it moves to or that claims it, whose guest caused it.
+    /// The port that it is about; of an address that moves or is claimed, the port of the guest that caused it: the new or the claiming one.
     pub fn port(&self) -> Option<&str> {
         match self {
             Self::PortAttached { port, .. }

@@ -31,7 +31,7 @@ pub struct Batch<T> {
 
 /// An event that may have an owner.
 pub trait Owned {
-    /// Name of the owner, whose quota the event counts for; none for an event that only the capacity of the ring limits.
+    /// Name of the owner: the event counts against its quota; none for an event that only the capacity of the ring limits.
     fn owner(&self) -> Option<&str>;
 }
 

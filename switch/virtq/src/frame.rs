@@ -212,7 +212,7 @@ pub struct FurtherMask {
 }
 
 impl FurtherMask {
-    /// Adds the bits of `mask` of the byte at `at` of a frame whose byte there is `byte`. False if no match mask holds that byte.
+    /// Adds the bits of `mask` of the byte at `at`, where the frame has `byte`. False if no match mask holds that byte.
     #[must_use]
     pub fn add(&mut self, at: usize, byte: u8, mask: u8) -> bool {
         if !(16..SHORT_START).contains(&at) {

@@ -87,7 +87,7 @@ struct Kind {
     second: Option<String>,
 }
 
-/// Other keys of a [[port]] in the file.
+/// Other keys of a `[[port]]` in the file.
 #[derive(Debug, Args)]
 struct PortOptions {
     /// Segment of the port, created with its first port and removed with its last; by default "lan".

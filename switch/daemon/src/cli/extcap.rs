@@ -83,7 +83,7 @@ impl Extcap {
             Some(_) if self.dlts => output::print("dlt {number=1}{name=EN10MB}{display=Ethernet}\n"),
             Some(_) if self.config => output::print(&options()),
             Some(interface) if self.capture => self.capture(interface),
-            // Wireshark shows what is printed, and takes the filter if nothing is.
+            // Wireshark shows the printed text; no text means that the filter is valid.
             _ if !self.filter.is_empty() => match compiled(&self.filter, self.snaplen) {
                 Err(Failure::Configuration(text)) => output::print(&format!("{text}\n")),
                 other => other.map(drop),

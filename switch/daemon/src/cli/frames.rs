@@ -88,7 +88,7 @@ pub fn read_from<E: From<FileError>>(
     }
 }
 
-/// Takes a block of a file whose interfaces are of the types `links`; false to stop.
+/// Takes a block of a file with interfaces of the types `links`; false to stop.
 fn take_block<E: From<FileError>>(
     block: &PcapBlockOwned,
     links: &mut Vec<Linktype>,
@@ -123,7 +123,7 @@ fn take_block<E: From<FileError>>(
 /// The frame of a packet in tcpdump's words: "arp who-has 10.0.0.2", or "arp who-has 10.0.0.2 tell 10.0.0.1".
 ///
 /// # Errors
-/// What is accepted.
+/// The accepted forms.
 pub(super) fn packet(words: &str, own: MacAddress) -> Result<Vec<u8>, String> {
     let parts: Vec<&str> = words.split([' ', ',']).filter(|part| !part.is_empty()).collect();
     let address = |text: &str| text.parse::<Ipv4Addr>().ok();

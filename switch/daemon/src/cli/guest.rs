@@ -210,7 +210,7 @@ impl Meeting {
         Ok(format!("{memory}--net {}\n", words::shell(&net)))
     }
 
-    /// The command for Proxmox VE, whose own arguments have the size of the memory and the machine.
+    /// The command for Proxmox VE. Its own arguments hold the machine type and the memory's size.
     fn pve(&self, vm: u32, memory: &str, qemu: qemu::Qemu) -> String {
         let shared = format!("-object memory-backend-memfd,id=memlane,size={memory},share=on -numa node,memdev=memlane");
         let arguments = format!("{shared} {}", self.qemu(&QemuOptions::default(), qemu).trim_end());

@@ -8,7 +8,7 @@ use socket2::{Domain, Socket, Type};
 use super::doctor::Finding;
 use crate::system;
 
-/// The group of the package, whose members may connect to sockets with `access = { group = "memlane" }`.
+/// The group of the package; its members may connect to sockets with `access = { group = "memlane" }`.
 const GROUP: &str = "memlane";
 /// The hook of libvirt.
 const HOOK: &str = "/etc/libvirt/hooks/qemu.d/memlane";

@@ -175,7 +175,7 @@ enum Command {
     Extcap(extcap::Extcap),
     /// Attach a port to a running network, and print the arguments of its guest.
     ///
-    /// Options are the keys of a [[port]] in the file. The port exists until it is detached, the network ends (unless `memlane
+    /// Options are the keys of a `[[port]]` in the file. The port exists until it is detached, the network ends (unless `memlane
     /// up` has --state), or `memlane reload` finds that the file does not have it.
     #[command(
         allow_missing_positional = true,

@@ -39,7 +39,7 @@ pub(super) struct WhyCommand {
     json: bool,
 }
 
-/// Most frames of a file whose outcomes are told.
+/// Maximum number of frames of a file for which outcomes are printed.
 const MOST_FRAMES: u64 = 1000;
 
 /// A forecast for a frame of a file.

@@ -152,8 +152,8 @@ impl Default for Document {
 pub struct SegmentEntry {
     /// Name of the segment, as its ports state it.
     pub name: Option<String>,
-    /// Frames to IP multicast groups: "flood", to all ports, or "snoop", to those whose guests report the group by IGMP or MLD, to routers and
-    /// uplinks. memlane then asks the guests for reports. Never filtered are 224.0.0.0/24, ff02::1, solicited-node groups, and frames
+    /// Frames to IP multicast groups: "flood", to all ports, or "snoop", to those with guests that report the group by IGMP or MLD, to routers
+    /// and uplinks. memlane then asks the guests for reports. Never filtered are 224.0.0.0/24, ff02::1, solicited-node groups, and frames
     /// with VLAN tags.
     pub multicast: Multicast,
     /// IPv4 subnet, as "10.0.0.0/24". memlane then answers DHCP on the segment, and DNS queries for PORT.lan, at the subnet's first
@@ -334,7 +334,7 @@ pub struct PortEntry {
     pub vlan: Option<u16>,
     /// VLANs that the port carries with tags, as [10, 20, "100-199"].
     pub trunk: Vec<VlanRange>,
-    /// Groups by which the rules of [[policy]] name the port, as ["web", "front"].
+    /// Groups by which the rules of `[[policy]]` name the port, as ["web", "front"].
     pub groups: Vec<String>,
     /// Link emulation for frames to this port (receive direction), as { delay = "10ms", jitter = "2ms", loss = "1%", rate =
     /// "100Mbit" }.

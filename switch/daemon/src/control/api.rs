@@ -107,7 +107,7 @@ impl Default for Api {
 }
 
 impl Api {
-    /// An API without routes, whose requests have so many bytes at most.
+    /// An API without routes that refuses requests of more bytes.
     pub fn taking(most_bytes: usize) -> Self {
         Self { bounds: Arc::new(Bounds::taking(most_bytes)), ..Self::default() }
     }

@@ -76,7 +76,7 @@ impl BlockedQueue {
         all
     }
 
-    /// What to do if it stays so.
+    /// Remedy if the queue stays blocked.
     pub fn remedy(&self) -> &'static str {
         match self.reason {
             BlockReason::RateLimit => "Raise or remove the limit",

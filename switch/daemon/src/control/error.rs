@@ -57,7 +57,7 @@ pub enum ControlError {
     Token {
         /// The file.
         path: PathBuf,
-        /// The error of the kernel, or what is wrong with the file.
+        /// The error of the kernel, or the fault of the file.
         cause: io::Error,
     },
     /// No process listens there, or access is denied.

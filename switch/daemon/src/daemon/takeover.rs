@@ -50,8 +50,8 @@ impl Daemon {
             .or_else(|| self.config.xen_vifs.then(|| format!("xen-vifs is set, and Xen guests cannot be handed over: {RESTART}")))
     }
 
-    /// Has all session threads stand still, and describes the ports, with their descriptors. A port whose thread does not stand until
-    /// the deadline is handed over without its connection.
+    /// Has all session threads stand still, and describes the ports, with their descriptors. If a port's thread still runs at
+    /// the deadline, the port is handed over without its connection.
     ///
     /// # Errors
     /// The kernel refuses a descriptor.
@@ -134,7 +134,7 @@ impl Daemon {
         learned.filter_map(saved).take(MOST_ADDRESSES).collect()
     }
 
-    /// Makes the network of `config`, whose ports are those that another process has `saved`, in their order, with its descriptors. The
+    /// Makes the network of `config`: its ports are those that another process has `saved`, in their order, with its descriptors. The
     /// other process still serves them; the result starts them.
     ///
     /// # Errors

@@ -35,8 +35,8 @@ pub const PROTOCOL: &str = "memlane-takeover";
 pub const REPLY: Duration = Duration::from_secs(5);
 /// Timeout of the other process to prepare, while guests are served.
 const PREPARE: Duration = Duration::from_secs(10);
-/// Timeout of session threads to finish the message at hand. A port whose front end holds its thread up for longer is handed over
-/// without its connection.
+/// Timeout of session threads to finish the message at hand. A port with a front end that holds its thread up for longer is handed
+/// over without its connection.
 const SESSIONS: Duration = Duration::from_secs(1);
 /// Timeout of frames in flight to be delivered; the rest, which receivers do not take, is dropped.
 const DRAIN: Duration = Duration::from_millis(100);

@@ -206,7 +206,7 @@ fn a_filter_and_ports_select_frames_and_the_snaplen_cuts_them() {
     assert_eq!(seen, [["db", "90", "40"]]);
 }
 
-/// Frames of each kind whose checksum is left to the device, from guest 0 to guest 1.
+/// Frames of each kind with a checksum that is left to the device, from guest 0 to guest 1.
 fn partial_frames() -> Vec<(memlane_rig::frames::NetHeader, Vec<u8>)> {
     let mut frames = Vec::new();
     for version in [4, 6] {

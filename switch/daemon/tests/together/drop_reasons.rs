@@ -59,7 +59,7 @@ impl Scene {
         Self { bed, reader }
     }
 
-    /// A network whose receivers have a short stall timeout.
+    /// A network of receivers with a short stall timeout.
     fn impatient() -> Self {
         Self::of(Bed::known(3, Settings { stall_timeout: Duration::from_millis(5), ..Settings::default() }))
     }

@@ -20,7 +20,7 @@ struct Family {
     samples: Vec<Sample>,
 }
 
-/// What is left of a text that is read by the grammar.
+/// The rest of a text that is read by the grammar.
 struct Text<'t>(&'t str);
 
 impl<'t> Text<'t> {

@@ -43,7 +43,7 @@ fn started(folder: &Path, config: Config) -> Managed {
     Managed::start(config, Origin { file: None, folder: folder.into(), state: Some(folder.join("state.toml")) }).unwrap()
 }
 
-/// What entry and report of the port say of `key`; of `link`, the entry states keys at their defaults too.
+/// The values of `key` in the port's entry and report; of `link`, the entry states keys at their defaults too.
 fn shown(managed: &Managed, key: &str, place: Option<&str>) -> (Value, Option<Value>) {
     let view = managed.view("a").unwrap();
     let entry = PortConfig::from_json(&serde_json::to_value(&view.entry).unwrap(), Path::new("")).unwrap();

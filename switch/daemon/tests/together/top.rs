@@ -45,7 +45,7 @@ impl Screen {
         let pty = openpty(Some(&size), None).unwrap();
         let end = || Stdio::from(pty.slave.try_clone().unwrap());
         let before = tcgetattr(&pty.slave).unwrap();
-        // In a session of its own, whose terminal it is (setsid(1)). Tests may run under nohup, which has signals ignored.
+        // In a session of its own, with the pseudoterminal as its controlling terminal (setsid(1)). Tests may run under nohup, which has signals ignored.
         let mut command = Command::new("setsid");
         command.args([
             "--ctty",

@@ -1,5 +1,5 @@
-//! The web page's server: which requests it admits, and what clients cannot do to it. The page itself is tested in a browser,
-//! by `lab/tests/end_to_end/test_web.py`.
+//! The web page's server: admitted requests, and bounds on clients. The page itself is tested in a browser, by
+//! `lab/tests/end_to_end/test_web.py`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -75,7 +75,7 @@ fn the_page_is_served_with_headers_that_confine_it() {
         assert!(!head.contains("access-control"), "{path}: {head}");
         assert!(path != "/" || (!body.contains("<script>") && !body.contains("style=")), "nothing is inline");
     }
-    // What a browser asks before a page of another site may change anything.
+    // The request of a browser before a page of another site may change anything (CORS preflight).
     let preflight = "origin: http://evil.example\r\naccess-control-request-method: PATCH\r\n";
     let answer = send(address, "OPTIONS /v1/ports/web", &format!("host: {address}\r\n{preflight}"), "");
     assert!(status(&answer) == "403" && !answer.0.contains("access-control"), "{}", answer.0);

@@ -395,7 +395,7 @@ impl EgressQueue {
         self.accounts.remove_if(places, is_hopeless, |packet| report(packet, port, Outcome::Dropped(port, reason), work, met));
     }
 
-    /// Delivers the frames whose emulated delay is over, behind those that are enqueued, and removes a link emulation that has ended.
+    /// Delivers the frames with an expired emulated delay, behind those that are enqueued, and removes a link emulation that has ended.
     /// After the stall timeout, drops frames without room. True if there is anything to publish. `packet` is scratch.
     pub(super) fn drain_line<M: FnMut(&Packet, PortId, Outcome)>(&mut self, packet: &mut Packet, drain: &mut Drain<'_, M>) -> bool {
         let Some(mut line) = self.line.take_if(|_| self.accounts.waiting() == 0) else { return false };

@@ -23,7 +23,7 @@ pub(crate) enum BlockReason {
     RateLimit,
     /// Backpressure: the receive queue of the next frame has no room, or the inter-worker queue on the way there.
     NoRoom(RouteEntry),
-    /// Timer polling: it sends a one-way stream, whose next batch is taken by the timer.
+    /// Timer polling: it sends a one-way stream, and the timer takes the next batch.
     TimerPoll,
 }
 

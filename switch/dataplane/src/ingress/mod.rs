@@ -216,7 +216,7 @@ impl Sources {
         self.timers.next()
     }
 
-    /// Takes the slots whose timers are due. Delayed interrupts are considered again by [`Self::call`]; the other slots are for the
+    /// Takes the slots with expired timers. Delayed interrupts are considered again by [`Self::call`]; the other slots are for the
     /// caller's lost-notification check.
     pub(crate) fn take_due(&mut self, now: Cycles) -> Vec<Slot> {
         let mut due = Vec::new();

@@ -24,8 +24,8 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// The worker rests in moment `now`: whether this sender, whose port received `delivered` frames so far, gets timer polling, at
-    /// [`Self::until`], instead of being armed. Its ring has `room` for so many frames.
+    /// The worker rests in moment `now`: whether this sender gets timer polling, at [`Self::until`], instead of being armed. Its port
+    /// received `delivered` frames so far; its ring has `room` for so many frames.
     pub(crate) fn update_timer_poll(&mut self, room: u16, delivered: u64, now: Cycles) -> bool {
         if self.until.is_some_and(|until| now < until) {
             return true;

@@ -4,7 +4,7 @@
 //! the descriptor chains, so that only the owner of a virtqueue ever writes its used ring.
 //!
 //! Quota: a sender has no more packets in a queue than there is room left, a [`DynamicThreshold`] with a factor of 1. So no sender
-//! keeps the way to a slow worker from others, whose frames wait for room in their rings (backpressure).
+//! keeps the way to a slow worker from others; frames without room wait in their rings (backpressure).
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -48,7 +48,7 @@ impl Worker {
         self.sources.iter().any(|(_, source)| source.feed.in_flight() > 0) || self.egress.has_any_under_way()
     }
 
-    /// Recalls all chains in flight of all transmit queues, whose frames are dropped; replies for each of these queues once its
+    /// Recalls all chains in flight of all transmit queues and drops their frames; replies for each of these queues once its
     /// chains are completed.
     pub fn recall_all(&mut self, reply: &mpsc::Sender<()>) {
         let busy = self.sources.iter().filter(|(_, source)| source.feed.in_flight() > 0);

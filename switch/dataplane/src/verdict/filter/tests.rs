@@ -337,7 +337,7 @@ fn compiled_rules_agree_with_a_naive_reading_and_so_do_cached_verdicts() {
     assert!(kept.into_inner() > 100, "the flow cache keeps verdicts");
 }
 
-/// The mask holds what the rules read, and no more: a stream keeps one verdict, and so do the answers to its port.
+/// The mask holds the bytes that the rules read, and no more: a stream keeps one verdict, and so do the answers to its port.
 #[test]
 fn verdicts_on_streams_are_kept() {
     let rules = [
