@@ -63,8 +63,8 @@ class Bound(StrEnum):
 def classified(goal: Goal, trials: Sequence[Trial]) -> Bound:
     """A load by its trials (appendix A of the draft).
 
-    Short trials that kept the goal outweigh short ones that missed it; the remaining time counts against the load. A load
-    is a lower bound even if all time still to be spent there were bad, and an upper bound even if it were good.
+    Short trials that kept the goal outweigh short ones that missed it; the remaining time counts against the load. A
+    load is a lower bound even if all time still to be spent there were bad, and an upper bound even if it were good.
     """
     good, bad = (
         {full: sum(each.seconds for each in trials if _is_full(goal, each) is full and _misses(goal, each) is missed)
