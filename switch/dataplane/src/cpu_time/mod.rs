@@ -1,7 +1,7 @@
 //! CPU-time fairness: a worker's time, and the ports to which it is charged.
 //!
 //! - **Work units** are the cost of frames, known beforehand ([`work_units`]). They bound a service quantum, and so does time itself
-//!   ([`slice`]).
+//!   ([`mod@slice`]).
 //! - **Accounting** records the work done for each port, until the time that it took is charged ([`accounting`]).
 //! - **Stolen time** is CPU time that the scheduler gave to other tasks meanwhile: it is charged to no port ([`stolen`]).
 //! - **Virtual time** is the time of a port divided by its weight: a port that is ahead of others is throttled ([`virtual_time`]).
