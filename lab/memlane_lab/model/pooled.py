@@ -61,9 +61,13 @@ WORDS = ("copy", "wakeups", "calls")
 HOST = ("cores", "ring")
 """What-ifs that change the host."""
 _ACCURATE = 1.645
-_ALONE = (math.log(0.7), 0.2)
-"""Logarithm of the share of a demand that is left where all parties share one CPU, and its spread. No calibration tells
-it: two threads of a core do 1.2 to 1.4 times the work of one, and nothing passes from cache to cache."""
+_ALONE = (math.log(0.7), 0.35)
+"""Logarithm of the share of an instruction's time that is left where all parties share one CPU, and its spread. No
+calibration tells it: two threads of a core do 1.2 to 1.4 times the work of one, and nothing passes from cache to cache.
+The spread is that of measured changes (docs/benchmarks/notes/prediction.md)."""
+_CROSSING = {Party.SENDER_KERNEL: Party.SENDER, Party.RECEIVER_KERNEL: Party.RECEIVER}
+"""Instructions are counted on one CPU. On two the host's kernel also interrupts the other CPU and waits for it to
+answer, which the fit puts into the time of its instructions; on one they take no longer than the guest's own."""
 _RING = 256 * 1536 / network.BATCH
 """Batches that a receive ring of 256 buffers holds, each of a frame of the usual MTU."""
 
@@ -240,22 +244,27 @@ def _wake(knobs: Mapping[str, float], asked: Sequence[Configuration]) -> Column:
 def _rates(
     knobs: Mapping[str, float], asked: Sequence[Configuration], cpus: Sequence[float], change: Mapping[str, Any]
 ) -> Column:
-    sender, receiver, switch = _demands(knobs, asked, change)
+    demands = _demands(knobs, asked, change)
     size, pairs = _size(asked), _column([each.pairs for each in asked])
     sizes = _column([each.message for each in asked])
     turns = network.BATCH * (sizes / network.BATCH) ** knobs["turn by size"]
     left = _column(cpus) * change.get("cores", 1.0)
-    # One CPU for all: no other one has to wake, and no cache hands anything over.
+    # One CPU for all: no other one is interrupted or has to wake, and no cache hands anything over.
     one = np.full(len(asked), change.get("cores", 1.0) < 1) & (left <= 1)
-    quicker = np.where(one, math.exp(knobs.get("alone", _ALONE[0])), 1.0)
+    if one.any():
+        quick = math.exp(knobs.get("alone", _ALONE[0]))
+        alone = _demands({**knobs, **{kernel: knobs[own] for kernel, own in _CROSSING.items()}}, asked, change)
+        both = zip(alone, demands, strict=True)
+        demands = tuple(np.where(one, quick * own, usual) for own, usual in both)  # type: ignore[assignment]
+    sender, receiver, switch = demands
     return network.rates(
         Configurations(
             pairs=pairs,
             load=_column([each.load / 100 for each in asked]),
             cpus=left * _odds(knobs["usable"]),
-            sender=sender * quicker,
-            receiver=receiver * quicker,
-            switch=np.maximum(switch * quicker, 1e-15),
+            sender=sender,
+            receiver=receiver,
+            switch=np.maximum(switch, 1e-15),
             batches=_batches(knobs, size, change.get("ring", 1.0)),
             wake=np.where(one, 0.0, _wake(knobs, asked) * change.get("wakeups", 1.0)),
             turn=math.exp(knobs["turn"]) * pairs ** knobs["turn by pairs"] / turns,
