@@ -20,7 +20,7 @@
 #   make fuzz    every fuzz target for a minute each (FUZZ_SECONDS=60)
 #   make fuzz-corpus  only the committed seeds, without a fuzzer; make test does that too
 #   make xenvmnic  XenVMNIC, the guests' module for Xen, for Debian's kernel: target/xenvmnic/xenvmnic.ko
-#   make package  memlane as .deb and .rpm, the lab as wheel: target/package
+#   make package  memlane as .deb and .rpm, the lab as .deb and wheel: target/package
 #   make static   memlane as one program without libraries: target/package/build
 #   make test-xen  guests of Xen on memlane and beside it, on the real hypervisor in an emulated PC (a quarter of an hour after make build)
 
@@ -130,6 +130,7 @@ package: deps
 	rm -rf $(PACKAGE)/tree
 	contrib/package/stage $(PACKAGE)/tree $(PACKAGE)/build/release/memlane
 	contrib/package/make $(PACKAGE)/tree $(PACKAGE)
+	contrib/package/lab $(PACKAGE)
 	lintian --fail-on warning $(PACKAGE)/*.deb
 	.venv/bin/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(PACKAGE) ./lab
 	ls -l $(PACKAGE)/*.deb $(PACKAGE)/*.rpm $(PACKAGE)/*.whl
@@ -139,11 +140,13 @@ package: deps
 static: deps
 	rustup target add $(shell uname -m)-unknown-linux-musl
 	cargo build --release --locked --package memlane --bins --target $(shell uname -m)-unknown-linux-musl --target-dir $(PACKAGE)/build
+	contrib/package/check-static $(PACKAGE)/build/$(shell uname -m)-unknown-linux-musl/release/memlane
 
 PROVE_SECONDS ?= 20
 .PHONY: prove
 prove: build lint deny portable loom guests
 	switch/prove $(PROVE_SECONDS)
+	$(MAKE) --no-print-directory static
 	cd lab && $(AS_ROOT) ../.venv/bin/pytest -m prove
 
 SECONDS ?= 1200

@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ _TOP = Path(__file__).resolve().parents[2]
 _UNITS = "usr/lib/systemd/system"
 # Exposure levels, in tenths, of `systemd-analyze security`; 100 is the worst.
 _EXPOSURE = {"memlane@.service": 10, "memlane-net@.service": 22}
+_NETWORKS = ("memlane@.service", "memlane-net@.service")
 
 
 def _stage(folder: Path) -> Path:
@@ -55,7 +58,10 @@ def root(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("unit", ["memlane@lan.service", "memlane-net@lan.service", "memlane-metrics@lan.socket"])
+@pytest.mark.parametrize(
+    "unit",
+    [f"memlane{kind}" for kind in ("@lan.service", "-net@lan.service", "-metrics@lan.socket")],
+)
 def test_units_are_valid(root: Path, unit: str) -> None:
     assert _succeeds("systemd-analyze", "verify", "--man=no", f"--root={root}", root / _UNITS / unit) == ""
 
@@ -75,7 +81,7 @@ def test_services_are_confined(tree: Path, unit: str) -> None:
 
 
 def test_units_for_taps_differ_only_in_what_taps_need(tree: Path) -> None:
-    plain, net = ((tree / _UNITS / unit).read_text().splitlines() for unit in _EXPOSURE)
+    plain, net = ((tree / _UNITS / unit).read_text().splitlines() for unit in _NETWORKS)
     more = {re.split(r"=", line)[0] for line in net if line not in plain and not line.startswith("#")}
     allowed = {
         "AmbientCapabilities",
@@ -140,6 +146,57 @@ def test_the_same_files_give_the_same_packages_and_lintian_has_nothing_to_say(tr
     assert first == second
     [deb] = packages[0].glob("*.deb")
     assert not re.search("^[EW]:", _succeeds("lintian", "--fail-on", "warning", deb), re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package of the lab."""
+    folder = tmp_path_factory.mktemp("lab")
+    _succeeds(_TOP / "contrib/package/lab", folder, PYTHON=sys.executable)
+    [deb] = folder.iterdir()
+    return deb
+
+
+def test_the_lab_of_the_package_finds_its_data(lab: Path, tmp_path: Path) -> None:
+    """Started as users do, with the Python packages of this test, as if they had been fetched."""
+    _succeeds("dpkg-deb", "--extract", lab, tmp_path)
+    share = tmp_path / "usr/share/memlane-lab/lab"
+    for data in (
+        "experiments/promises.toml",
+        "demo.toml",
+        "agent/Cargo.lock",
+        "shop/application/Cargo.lock",
+        "plugin/counted.c",
+    ):
+        assert (share / data).read_bytes() == (_TOP / "lab" / data).read_bytes()
+    [version] = re.findall("_([^_]*)-1_all.deb$", lab.name)
+    python = tmp_path / f"cache/memlane-lab/python-{version}"
+    (python / "bin").mkdir(parents=True)
+    (python / "installed").touch()
+    (python / "bin/python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (python / "bin/python").chmod(0o755)
+    told = _succeeds(tmp_path / "usr/bin/memlane-lab", "list", XDG_CACHE_HOME=str(tmp_path / "cache"))
+    for experiment in (_TOP / "lab/experiments").glob("*.toml"):
+        assert f" {experiment.stem} " in f" {told} ".replace("\n", " ")
+    assert not list(share.rglob("__pycache__"))
+
+
+def test_the_lab_of_the_package_fetches_all_that_it_imports_and_no_more(lab: Path, tmp_path: Path) -> None:
+    _succeeds("dpkg-deb", "--extract", lab, tmp_path)
+    text = (tmp_path / "usr/share/memlane-lab/lab/requirements.txt").read_text()
+    names = set(re.findall("^([a-z0-9-]+)==", text, re.MULTILINE))
+    project = tomllib.loads((_TOP / "lab/pyproject.toml").read_text())["project"]
+    assert {*project["dependencies"], "markupsafe", "pydantic-core", "pygments"} <= names
+    assert not names & {"pytest", "mypy", "ruff", "matplotlib", "pandas"}
+    assert text.count("--hash=sha256:") >= len(names)
+
+
+@pytest.mark.prove
+def test_the_lab_gives_the_same_package_twice_and_lintian_has_nothing_to_say(lab: Path, tmp_path: Path) -> None:
+    _succeeds(_TOP / "contrib/package/lab", tmp_path, PYTHON=sys.executable)
+    [again] = tmp_path.iterdir()
+    assert again.read_bytes() == lab.read_bytes()
+    assert not re.search("^[EW]:", _succeeds("lintian", "--fail-on", "warning", lab), re.MULTILINE)
 
 
 @pytest.mark.prove
