@@ -17,6 +17,7 @@
 #   make ablation  memlane without one idea at a time, for the lab's what_each_idea_is_worth and _waiting_rule_: target/ablation
 #   make bench-gate REV=COMMIT  is this tree slower than COMMIT? Exit code 1 if a row is, 3 if the rounds do not tell
 #   make bench-observe  the cost of a capture, scrapes, top and the watchdog against their bars: 5 minutes on a quiet machine
+#   make bench-addresses  the cost of anti-spoofing, policy rules and a large segment against their bars: 2 minutes on a quiet machine
 #   make fuzz    every fuzz target for a minute each (FUZZ_SECONDS=60)
 #   make fuzz-corpus  only the committed seeds, without a fuzzer; make test does that too
 #   make xenvmnic  XenVMNIC, the guests' module for Xen, for Debian's kernel: target/xenvmnic/xenvmnic.ko
@@ -102,7 +103,7 @@ xenvmnic-test: deps
 	xen/xenvmnic/tests/run target/xenvmnic/tests
 
 # REV=COMMIT: the one to compare with. ROUNDS=100 ONLY='a row' tells more where 40 leave it undecided. Root, for the TAP row's namespace.
-.PHONY: bench bench-gate bench-observe
+.PHONY: bench bench-addresses bench-gate bench-observe
 bench-gate: deps
 	.venv/bin/python -m memlane_lab.bench_gate --build $(or $(REV),$(error make bench-gate REV=COMMIT: which commit?))
 	$(AS_ROOT) .venv/bin/python -m memlane_lab.bench_gate --built $(REV) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only '$(ONLY)')
@@ -114,6 +115,9 @@ ablation: deps
 
 bench-observe: build
 	.venv/bin/python -m memlane_lab.bench_gate.observe $(if $(ROUNDS),--rounds $(ROUNDS))
+
+bench-addresses: build
+	.venv/bin/python -m memlane_lab.bench_gate.addresses $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench: build
 	cargo bench --quiet --locked --package memlane --bench '*'

@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     found: list[Figure] = []
     try:
-        side = _built()
+        side = built()
         for name, measure in measurements.items():
             if chosen.only is None or chosen.only in name:
                 say(f"bench-observe: {name}")
@@ -95,12 +95,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return verdict.worst(figure.verdict for figure in found)
 
 
-def _built() -> Side:
+def built() -> Side:
+    """The programs that `make build` made."""
     named = {"memlane": "MEMLANE", "memlane-rig": "MEMLANE_RIG"}
     programs = {name: rust.program(name, named_by=named[name]) for name in PROGRAMS}
     found = {name: path for name, path in programs.items() if path}
     if len(found) < len(PROGRAMS):
-        raise LabError("memlane and memlane-rig are not built: run `make bench-observe`, which builds them")
+        raise LabError("memlane and memlane-rig are not built: run `make build`")
     return Side("here", found)
 
 
@@ -130,7 +131,7 @@ def _rounds(
 
 
 def _beside_a_capture(side: Side, work: Path, rounds: int, seconds: float) -> Figure:
-    with rows.network(side, work, _pair(work)):
+    with rows.network(side, work, pair(work)):
         return _rounds(
             "64 B beside a capture that selects nothing",
             rounds,
@@ -163,7 +164,7 @@ def _capturing(side: Side, work: Path) -> Iterator[None]:
 
 
 def _beside_scrapes(side: Side, work: Path, rounds: int, seconds: float) -> Figure:
-    with rows.network(side, work, [*_pair(work), *["null = true"] * (PORTS - 2)]):
+    with rows.network(side, work, [*pair(work), *["null = true"] * (PORTS - 2)]):
         return _rounds(
             f"64 B beside a scrape of {PORTS} ports a second",
             rounds,
@@ -190,7 +191,8 @@ def _scraping(control: Path) -> Iterator[None]:
         thread.join()
 
 
-def _pair(work: Path) -> list[str]:
+def pair(work: Path) -> list[str]:
+    """The two ports of a blast."""
     return [f"vhost-user = '{work}/{name}.sock'" for name in ("a", "b")]
 
 

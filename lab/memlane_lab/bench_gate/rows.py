@@ -133,11 +133,15 @@ def namespace() -> Iterator[str]:
 
 
 @contextmanager
-def network(side: Side, work: Path, ports: Sequence[str], environment: dict[str, str] | None = None) -> Iterator[int]:
-    """A network of the side's, of one worker; gives its process."""
-    tables = [f"[[port]]\nname = 'p{number}'\n{keys}\n" for number, keys in enumerate(ports)]
+def network(
+    side: Side, work: Path, ports: Sequence[str], environment: dict[str, str] | None = None, *, tables: str = ""
+) -> Iterator[int]:
+    """A network of the side's, of one worker, with further `tables` in its file; gives its process."""
+    stated = [f"[[port]]\nname = 'p{number}'\n{keys}\n" for number, keys in enumerate(ports)]
     file = work / "net.toml"
-    file.write_text(f"workers = 1\ncpus = [{_cpu(SWITCH_CPU)}]\ncontrol = '{work}/control.sock'\n{''.join(tables)}")
+    file.write_text(
+        f"workers = 1\ncpus = [{_cpu(SWITCH_CPU)}]\ncontrol = '{work}/control.sock'\n{''.join(stated)}{tables}"
+    )
     switch = subprocess.Popen(
         [side.programs["memlane"], "up", file],
         env=os.environ | (environment or {}),

@@ -1,0 +1,117 @@
+"""The cost of rules about addresses, and of a large segment, against the bars of its promises: `make bench-addresses`.
+
+Each row is a blast of 64-byte frames between two machines, in turn through a plain network and through one with the
+rules, one right beside the other.
+"""
+
+import argparse
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from memlane_lab.bench_gate import rows, verdict
+from memlane_lab.bench_gate.observe import Figure, built, pair
+from memlane_lab.bench_gate.sides import Side
+from memlane_lab.common.errors import LabError
+from memlane_lab.common.progress import say, tell
+from memlane_lab.statistics import stats
+
+ROUNDS = 20
+RULES = 100
+MACHINES = 10_000
+PORTS = 10
+"""Ports behind which the other machines are: a port may have 1024 MAC addresses."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures all; returns 0 if every figure is within, 1 if one is not, 3 if some are undecided, 2 on a fault."""
+    parser = argparse.ArgumentParser(prog="bench-addresses", description="What do rules about addresses cost?")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds of each row (default: {ROUNDS})")
+    parser.add_argument("--seconds", type=float, default=0.25, help="length of a blast (default: 0.25)")
+    parser.add_argument("--only", metavar="WORD", help="only rows that have WORD in their names")
+    chosen = parser.parse_args(arguments)
+    if chosen.rounds < stats.FEWEST:
+        parser.error(f"fewer than {stats.FEWEST} rounds have no interval")
+    measured: list[tuple[str, Callable[[Path], list[str]], str, float]] = [
+        ("64 B with anti-spoof", _guarded, "", 1 / 0.95),
+        (f"64 B with a policy of {RULES} rules", pair, _policy(), 1 / 0.95),
+        (f"64 B between two of {MACHINES} machines", _with_others, "", 1.3),
+    ]
+    found: list[Figure] = []
+    try:
+        side = built()
+        for name, ports, tables, bar in measured:
+            if chosen.only is None or chosen.only in name:
+                figure = _row(name, side, (ports, tables), (chosen.rounds, chosen.seconds), bar)
+                tell(figure.told())
+                found.append(figure)
+    except (LabError, OSError) as error:
+        say(f"bench-addresses: {error}")
+        return 2
+    return verdict.worst(figure.verdict for figure in found)
+
+
+def _row(
+    name: str,
+    side: Side,
+    network: tuple[Callable[[Path], list[str]], str],
+    rounds: tuple[int, float],
+    bar: float,
+) -> Figure:
+    """How many times the cost in the plain network a frame costs in the other one."""
+    (ports, tables), (count, seconds) = network, rounds
+    blast = rows.Blast("64 B", "--sizes", "64")
+    row = verdict.Row(name)
+    with ExitStack() as stack:
+        plain, other = (Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2))
+        stack.enter_context(rows.network(side, plain, pair(plain)))
+        stack.enter_context(rows.network(side, other, ports(other), tables=tables))
+        if ports is _with_others:
+            stack.enter_context(_others(other))
+        for turn in range(count):
+            costs = {work: blast.through(side, work, seconds) for work in ((plain, other), (other, plain))[turn % 2]}
+            row.add(costs[plain], costs[other])
+    return Figure(name, "x", verdict.judge(row, bar - 1).ratio, bar)
+
+
+def _guarded(work: Path) -> list[str]:
+    """Ports that allow the addresses of the blast's machines only."""
+    identity = [f"mac = '02:00:00:00:00:0{n}'\naddresses = ['10.0.0.{n}']\nanti-spoof = 'all'" for n in (1, 2)]
+    return [f"{port}\n{keys}" for port, keys in zip(pair(work), identity, strict=True)]
+
+
+def _policy() -> str:
+    """Rules of which the last one allows the blast's frames, and those before are about other ports of UDP."""
+    others = [f"[[policy]]\nprotocol = 'udp'\nports = [{n}]\naction = 'deny'\n" for n in range(1, RULES)]
+    return "".join([*others, "[[policy]]\nprotocol = 'udp'\naction = 'allow'\n"])
+
+
+def _with_others(work: Path) -> list[str]:
+    return [*pair(work), *(f"stream = '{work}/other{n}.sock'" for n in range(PORTS))]
+
+
+@contextmanager
+def _others(work: Path) -> Iterator[None]:
+    """Further machines, each of which announces its address once."""
+    with ExitStack() as stack:
+        for port in range(PORTS):
+            connection = stack.enter_context(socket.socket(socket.AF_UNIX))
+            connection.connect(str(work / f"other{port}.sock"))
+            for number in range(MACHINES // PORTS):
+                frame = _announcement(port, number)
+                connection.sendall(len(frame).to_bytes(4, "big") + frame)
+        yield
+
+
+def _announcement(port: int, number: int) -> bytes:
+    """An ARP announcement (RFC 5227)."""
+    mac, address = bytes([2, 1, 0, port, *number.to_bytes(2, "big")]), bytes([10, 1 + port, *number.to_bytes(2, "big")])
+    head = b"\xff" * 6 + mac + bytes([8, 6, 0, 1, 8, 0, 6, 4, 0, 1])
+    return head + mac + address + bytes(6) + address + bytes(18)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
