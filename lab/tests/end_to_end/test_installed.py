@@ -3,7 +3,9 @@
 import json
 import re
 import shutil
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -193,6 +195,54 @@ def test_after_a_crash_the_same_sockets_listen_again(machine: Machine) -> None:
     _install(machine)
     machine.succeeds("systemctl", "kill", "--signal=KILL", "memlane@lan")
     until(lambda: machine.shows("NRestarts") == "1" and machine.shows("ActiveState") == "active", "it is started again")
+    _pings(machine)
+
+
+def test_front_ends_that_connect_during_a_restart_wait_and_miss_nothing(machine: Machine) -> None:
+    """The unit's descriptor store: no connection is refused and no path is missing while the process is away."""
+    _install(machine)
+    path = f"/proc/{machine._init}/root/run/memlane/web.sock"
+    ends = threading.Event()
+    refused: list[str] = []
+    connected = 0
+
+    def connect() -> None:
+        nonlocal connected
+        while not ends.is_set():
+            with socket.socket(socket.AF_UNIX) as front_end:
+                front_end.settimeout(_TIMEOUT)
+                try:
+                    front_end.connect(path)
+                    connected += 1
+                except OSError as error:
+                    refused.append(str(error))
+            time.sleep(0.002)
+
+    front_ends = threading.Thread(target=connect)
+    front_ends.start()
+    try:
+        for restarts in ("1", "2", "3"):
+            machine.succeeds("systemctl", "kill", "--signal=KILL", "memlane@lan")
+            until(
+                lambda restarts=restarts: (
+                    machine.shows("NRestarts") == restarts and machine.shows("ActiveState") == "active"
+                ),
+                "it is started again",
+            )
+        for _ in range(3):
+            machine.succeeds("systemctl", "restart", "memlane@lan")
+    finally:
+        ends.set()
+        front_ends.join()
+    assert refused == []
+    assert connected > 0
+    assert machine.shows("NFileDescriptorStore") == "2"
+    _pings(machine)
+    # Systemd's store ends with the unit: a front end is refused then, and does not wait for nothing.
+    machine.succeeds("systemctl", "stop", "memlane@lan")
+    with socket.socket(socket.AF_UNIX) as front_end, pytest.raises(ConnectionRefusedError):
+        front_end.connect(path)
+    machine.succeeds("systemctl", "start", "memlane@lan")
     _pings(machine)
 
 

@@ -46,7 +46,7 @@ impl Other {
     /// # Errors
     /// Another process listens there, or the path is another kind of file, or the access rights cannot be set.
     pub fn listen(path: &Path, access: &Access) -> io::Result<Self> {
-        let listener = socket::bind(path, Access::PRIVATE)?;
+        let listener = socket::bind_kept(path, Access::PRIVATE)?;
         listener.socket().set_nonblocking(true)?;
         access.apply(path)?;
         Ok(Self::Listen(Arc::new(listener)))

@@ -8,7 +8,7 @@
 //!    [`device_state`]: the device state, which is empty.
 //! 5. [`control`]: the control virtqueue, where the front end leaves it to the back end.
 //! 6. [`vring`]: the setup of a virtqueue, until it is complete and a worker takes the queue over.
-//! 7. [`saved`], [`pause`]: a session in the next process of the network (takeover).
+//! 7. [`saved`], [`pause`]: a session in the next process of the network (takeover). [`kept`]: its socket in that process.
 //!
 //! The front end is trusted as little as its guest: a violation of the protocol ends the connection and quarantines the port, and
 //! no message can block another port, because each has a session thread of its own.
@@ -19,6 +19,7 @@ mod device;
 mod device_state;
 mod extra;
 pub mod features;
+pub mod kept;
 mod pause;
 pub mod saved;
 mod session;

@@ -55,7 +55,7 @@ impl Endpoint {
     /// # Errors
     /// Another process listens there, or the path is another kind of file, or the access rights cannot be set.
     pub fn listen(path: &Path, access: &Access) -> io::Result<Self> {
-        let listener = socket::bind(path, Access::PRIVATE)?;
+        let listener = socket::bind_kept(path, Access::PRIVATE)?;
         access.apply(path)?;
         Ok(Self::Listen(Arc::new(listener)))
     }

@@ -13,6 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
+use super::kept::{self, identity};
 use crate::descriptors::is_shortage;
 
 /// Connections that may wait to be accepted.
@@ -26,6 +27,8 @@ pub struct Listener {
     path: PathBuf,
     /// Device and inode, which no other file gets while the socket is open.
     file: Option<(u64, u64)>,
+    /// The service manager keeps it over a restart.
+    is_kept: bool,
 }
 
 impl Listener {
@@ -36,7 +39,14 @@ impl Listener {
 
     /// The listening socket `socket` of another process of the network; its file at `path` has this device and inode.
     pub fn taken_over(socket: UnixListener, path: &Path, file: Option<(u64, u64)>) -> Self {
-        Self { socket, path: path.into(), file }
+        Self { socket, path: path.into(), file, is_kept: false }
+    }
+
+    /// A port's socket, as [`Self::taken_over`]; the service manager that keeps the other process's sockets, if one does, has it already.
+    #[must_use]
+    pub fn kept_before(mut self) -> Self {
+        self.is_kept = kept::has_another();
+        self
     }
 
     /// Makes this process the one that connecting processes see as the listener (SO_PEERCRED): the one that called listen(2) last.
@@ -60,15 +70,36 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        if self.is_kept && kept::is_ending() {
+            // The next process goes on with both.
+            return;
+        }
         let present = std::fs::symlink_metadata(&self.path).ok().map(|file| identity(&file));
         if present.is_some() && present == self.file {
             let _ = std::fs::remove_file(&self.path);
         }
+        if let Some(file) = self.file.filter(|_| self.is_kept) {
+            kept::forget(&self.path, file);
+        }
     }
 }
 
-fn identity(file: &Metadata) -> (u64, u64) {
-    (file.dev(), file.ino())
+/// The listening socket of a port at `path`: the one that the service manager has kept from the process before, or a new one, as
+/// [`bind`] makes it, to be kept from now on.
+///
+/// # Errors
+/// Those of [`bind`].
+pub fn bind_kept(path: &Path, mode: u32) -> io::Result<Listener> {
+    if let Some((socket, file)) = kept::take(path) {
+        // The process before may have had a port of another kind here.
+        socket.set_nonblocking(false)?;
+        let listener = Listener { socket, path: path.into(), file: Some(file), is_kept: true };
+        listener.claim()?;
+        return Ok(listener);
+    }
+    let mut listener = bind(path, mode)?;
+    listener.is_kept = listener.file.is_some_and(|file| kept::keep(path, &listener.socket, file));
+    Ok(listener)
 }
 
 /// Binds a listening socket to `path`, replacing a stale one that has no listener any more. Its permissions are `mode`, less the
@@ -93,7 +124,7 @@ fn bind_new(path: &Path, mode: u32) -> io::Result<Listener> {
     let socket = Socket::from(OwnedFd::from(socket));
     socket.bind(&SockAddr::unix(path)?)?;
     let file = std::fs::symlink_metadata(path).ok().map(|file| identity(&file));
-    let listener = Listener { socket: OwnedFd::from(socket.try_clone()?).into(), path: path.into(), file };
+    let listener = Listener { socket: OwnedFd::from(socket.try_clone()?).into(), path: path.into(), file, is_kept: false };
     socket.listen(BACKLOG)?;
     Ok(listener)
 }
@@ -123,7 +154,7 @@ fn replace_left(path: &Path, left: &Metadata, mode: u32) -> io::Result<Listener>
     let (socket, file) = (new.socket.try_clone()?, new.file);
     // Its file has another path now.
     drop(new);
-    Ok(Listener { socket, path: path.into(), file })
+    Ok(Listener { socket, path: path.into(), file, is_kept: false })
 }
 
 fn in_use() -> io::Error {

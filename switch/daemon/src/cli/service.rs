@@ -1,17 +1,20 @@
 //! Notifications to the service manager (sd_notify(3)): readiness, reloads and the end, for units with `Type=notify` or `Type=notify-reload`;
-//! keep-alive messages, for units with `WatchdogSec=`.
+//! keep-alive messages, for units with `WatchdogSec=`; sockets to be kept over a restart, for units with `FileDescriptorStoreMax=`.
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
 use std::sync::{Weak, mpsc};
 use std::time::{Duration, Instant};
 
+use memlane_backends::vhost_user::kept;
+use nix::sys::socket::{getsockopt, sockopt};
 use nix::time::{ClockId, clock_gettime};
 use tokio::runtime::Handle;
+use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
 use crate::control::Managed;
 use crate::control::health::stuck;
@@ -101,18 +104,44 @@ impl ServiceManager {
         }
     }
 
-    fn tell(&self, text: &str) {
-        let Some(address) = &self.address else { return };
-        let send = || {
-            let socket = UnixDatagram::unbound()?;
-            socket.set_nonblocking(true)?;
-            socket.send_to_addr(text.as_bytes(), address)
-        };
-        if let Err(cause) = send() {
-            tracing::warn!(%cause, "cannot notify the service manager of {}", text.lines().next().unwrap_or_default());
+    /// Has it keep the sockets of ports over a restart, if its descriptor store has room (`FDSTORE`), and takes those that it has kept.
+    pub(super) fn keep_sockets(&self) {
+        let room = std::env::var("FDSTORE").ok().and_then(|room| room.parse().ok()).unwrap_or(0);
+        if self.address.is_some() && room > 0 {
+            let manager = self.clone();
+            kept::begin(kept_sockets(), room, Box::new(move |text, socket| manager.tell_with(text, socket)));
         }
     }
+
+    fn tell(&self, text: &str) {
+        self.tell_with(text, None);
+    }
+
+    /// Sends `text`, with a descriptor; false if it cannot be sent.
+    fn tell_with(&self, text: &str, file: Option<BorrowedFd>) -> bool {
+        let Some(address) = &self.address else { return false };
+        let send = || {
+            let socket = UnixDatagram::unbound()?;
+            match file {
+                // Many at the start: the manager reads them one by one.
+                Some(_) => socket.set_write_timeout(Some(STORED))?,
+                None => socket.set_nonblocking(true)?,
+            }
+            socket.connect_addr(address)?;
+            let files: Vec<_> = file.iter().map(AsRawFd::as_raw_fd).collect();
+            let sent = socket.send_with_fds(&[text.as_bytes()], &files);
+            sent.map_err(|error| io::Error::from_raw_os_error(error.errno()))
+        };
+        let sent = send();
+        if let Err(cause) = &sent {
+            tracing::warn!(%cause, "cannot notify the service manager of {}", text.lines().next().unwrap_or_default());
+        }
+        sent.is_ok()
+    }
 }
+
+/// Timeout of the service manager to take a socket into its store.
+const STORED: Duration = Duration::from_secs(1);
 
 /// Number of the first descriptor that the service manager passes (sd_listen_fds(3)).
 const FIRST: i32 = 3;
@@ -124,10 +153,24 @@ pub(super) fn passed_socket(name: &str) -> Option<OwnedFd> {
 }
 
 fn number(name: &str, of: impl Fn(&str) -> Option<String>) -> Option<i32> {
+    Some(passed(of)?.into_iter().find(|(known, _)| known == name)?.1)
+}
+
+/// Names and numbers of the descriptors that the service manager has passed to this process.
+fn passed(of: impl Fn(&str) -> Option<String>) -> Option<Vec<(String, i32)>> {
     let own = of("LISTEN_PID")? == std::process::id().to_string();
     let count: usize = of("LISTEN_FDS")?.parse().ok()?;
-    let index = of("LISTEN_FDNAMES")?.split(':').take(count).position(|known| known == name)?;
-    own.then_some(FIRST + i32::try_from(index).ok()?)
+    let names = of("LISTEN_FDNAMES").filter(|_| own)?;
+    Some(names.split(':').take(count).map(str::to_owned).zip(FIRST..).collect())
+}
+
+/// Listening sockets of ports, with their names, from the descriptor store of the service manager.
+fn kept_sockets() -> Vec<(String, UnixListener)> {
+    let passed = passed(|name| std::env::var(name).ok()).unwrap_or_default();
+    let kept = passed.into_iter().filter(|(name, _)| name.starts_with(kept::PREFIX));
+    let sockets = kept.filter_map(|(name, number)| Some((name, system::passed(number)?)));
+    let listening = sockets.filter(|(_, socket)| getsockopt(socket, sockopt::AcceptConn).is_ok_and(|listens| listens));
+    listening.map(|(name, socket)| (name, socket.into())).collect()
 }
 
 /// The address in `NOTIFY_SOCKET`: a path, or a name in the abstract namespace after an @.

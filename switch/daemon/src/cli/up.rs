@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use memlane_backends::takeover::ReceivedFiles;
+use memlane_backends::vhost_user::kept;
 use memlane_backends::vhost_user::socket::Listener;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle;
@@ -99,6 +100,7 @@ impl Up {
         }
         start_log(&config.name);
         let passed = passed_socket(METRICS).map(std::net::TcpListener::from);
+        ServiceManager::of_this_process().keep_sockets();
         // Both before the first thread: the process keeps its rights then, and threads inherit the sandbox.
         let starter = Starter::fork().inspect_err(|cause| tracing::warn!(%cause, "SIGUSR2 will not start the installed program"));
         let sandbox = match self.sandbox {
@@ -222,7 +224,11 @@ impl Begun {
         if let Err(cause) = control.1.claim() {
             tracing::warn!(%cause, "commands see the process that served the network before");
         }
-        Ok(Self { managed: Arc::new(managed), control, scrapes, web, manager })
+        let managed = Arc::new(managed);
+        if config.xen_vifs {
+            control::vifs::take(&managed).map_err(Failure::running)?;
+        }
+        Ok(Self { managed, control, scrapes, web, manager })
     }
 
     /// Lets another process take the network over.
@@ -311,6 +317,7 @@ async fn serve(
             Err(failure) => std::process::exit(super::tell(failure).into()),
         },
     };
+    kept::remove_rest();
     begun.allow_takeover((metrics.as_ref(), web.as_ref())).map_err(Failure::running)?;
     let Begun { managed, control: (listener, socket_file), scrapes, web, manager } = begun;
     control::leases::keep(&managed).map_err(Failure::running)?;
@@ -355,6 +362,7 @@ async fn serve(
         }
     };
     manager.stopping();
+    kept::end();
     managed.stop();
     drop(socket_file);
     result

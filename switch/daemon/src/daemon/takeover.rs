@@ -228,12 +228,12 @@ fn restored_meeting(
         PortKind::VhostUser { path, connect: false } => {
             let listener = saved.listener.as_ref().ok_or_else(missing)?;
             let listener = restored_listener(path, listener, files).ok_or_else(missing)?;
-            Meeting::FrontEnd(Endpoint::Listen(Arc::new(listener)))
+            Meeting::FrontEnd(Endpoint::Listen(Arc::new(listener.kept_before())))
         }
         PortKind::Stream { path, connect: false, .. } => {
             let listener = saved.listener.as_ref().ok_or_else(missing)?;
             let listener = restored_listener(path, listener, files).ok_or_else(missing)?;
-            Meeting::Stream(stream::Other::Listen(Arc::new(listener)))
+            Meeting::Stream(stream::Other::Listen(Arc::new(listener.kept_before())))
         }
         PortKind::Tap { name, netns } => match saved.tap {
             Some(tap) => {

@@ -2,16 +2,19 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram, UnixStream};
 use std::process::Command;
 
-use crate::command::{Running, memlane, network, told, wait_until, write};
+use crate::command::{Running, memlane, network, printed, told, wait_until, write};
 use crate::common::TIMEOUT;
 use crate::metrics::asked;
+use memlane_rig::guest::ToyGuest;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
 fn next(manager: &UnixDatagram) -> String {
     let mut text = [0; 4096];
@@ -39,6 +42,86 @@ fn the_service_manager_is_notified_in_order() {
     assert_eq!(next(&manager), "READY=1\nSTATUS=2 ports, 1 running, 0 quarantined");
     signal(Signal::SIGTERM);
     assert_eq!(next(&manager), "STOPPING=1");
+}
+
+/// A message, and the descriptor that came with it.
+fn next_with_file(manager: &UnixDatagram) -> (String, Option<OwnedFd>) {
+    let mut text = [0; 4096];
+    let mut files = [-1];
+    // SAFETY: the buffer is valid for its length.
+    let (length, count) = unsafe {
+        let iovec = libc::iovec { iov_base: text.as_mut_ptr().cast(), iov_len: text.len() };
+        manager.recv_with_fds(&mut [iovec], &mut files).expect("a notification")
+    };
+    // SAFETY: the kernel has just opened it for this process.
+    let file = (count > 0).then(|| unsafe { OwnedFd::from_raw_fd(files[0]) });
+    (String::from_utf8(text[..length].to_vec()).unwrap(), file)
+}
+
+/// The name under which memlane has its socket kept, and the socket.
+fn next_kept(manager: &UnixDatagram) -> (String, OwnedFd) {
+    let (told, kept) = next_with_file(manager);
+    let name = told.strip_prefix("FDSTORE=1\nFDPOLL=0\nFDNAME=").unwrap_or_else(|| panic!("{told}"));
+    (name.to_owned(), kept.expect("the socket"))
+}
+
+/// As systemd starts a unit again that has the socket `kept` in its store.
+fn started_again(folder: &std::path::Path, name: &str, kept: &OwnedFd) -> Running {
+    let mut command = Command::new("sh");
+    let script = "exec 3<&0 < /dev/null; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=$1 exec \"$0\" up net.toml";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_memlane"), name]).current_dir(folder).stdin(kept.try_clone().unwrap());
+    command.env("XDG_RUNTIME_DIR", folder).env("NOTIFY_SOCKET", folder.join("notify")).env("FDSTORE", "16");
+    Running::start(command)
+}
+
+/// systemd's descriptor store (sd_pid_notify_with_fds(3), `FileDescriptorStoreMax=` of systemd.service(5)).
+#[test]
+fn a_front_end_that_connects_during_a_restart_waits_for_the_next_process() {
+    let folder = network("web.sock");
+    let folder = folder.path();
+    let manager = UnixDatagram::bind(folder.join("notify")).unwrap();
+    manager.set_read_timeout(Some(6 * TIMEOUT)).unwrap();
+    let mut command = memlane(folder, &["up", "net.toml"]);
+    command.env("NOTIFY_SOCKET", folder.join("notify")).env("FDSTORE", "16");
+    let mut running = Running::start(command);
+    let (name, kept) = next_kept(&manager);
+    assert!(next(&manager).starts_with("READY=1\n"));
+    // An orderly restart, and a crash.
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        kill(Pid::from_raw(running.0.id() as i32), signal).unwrap();
+        if signal == Signal::SIGTERM {
+            assert_eq!(next(&manager), "STOPPING=1");
+        }
+        running.0.wait().unwrap();
+        let guest = std::thread::scope(|scope| {
+            let waits = scope.spawn(|| ToyGuest::builder().timeout(6 * TIMEOUT).connect(folder.join("web.sock")));
+            let mut queue = [PollFd::new(kept.as_fd(), PollFlags::POLLIN)];
+            assert_eq!(poll(&mut queue, PollTimeout::try_from(TIMEOUT).unwrap()), Ok(1), "it is in the queue");
+            running = started_again(folder, &name, &kept);
+            waits.join().unwrap().expect("it is served")
+        });
+        assert!(next(&manager).starts_with("READY=1\n"), "the store has the socket already");
+        assert!(guest.connected());
+    }
+    // After a takeover, too: the store has the socket, and the process is told of no other.
+    kill(Pid::from_raw(running.0.id() as i32), Signal::SIGUSR2).unwrap();
+    let main = next(&manager);
+    let successor = Pid::from_raw(main.strip_prefix("MAINPID=").unwrap_or_else(|| panic!("{main}")).parse().unwrap());
+    assert!(next(&manager).starts_with("READY=1\n"));
+    kill(successor, Signal::SIGTERM).unwrap();
+    assert_eq!(next(&manager), "STOPPING=1");
+    wait_until(|| !folder.join("control").exists(), "the successor has ended");
+    assert!(folder.join("web.sock").exists(), "its socket stays");
+    // A socket whose file was replaced is kept no longer, and its successor is.
+    std::fs::remove_file(folder.join("web.sock")).unwrap();
+    let _running = started_again(folder, &name, &kept);
+    let (other, _) = next_kept(&manager);
+    assert_eq!(next(&manager), format!("FDSTOREREMOVE=1\nFDNAME={name}"));
+    assert!(name != other && next(&manager).starts_with("READY=1\n"));
+    // Nor is that of a port that is detached.
+    printed(folder, &["detach", "net.toml", "web"]);
+    assert_eq!(next(&manager), format!("FDSTOREREMOVE=1\nFDNAME={other}"));
+    assert!(!folder.join("web.sock").exists());
 }
 
 #[test]
