@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -198,6 +199,10 @@ def test_after_a_crash_the_same_sockets_listen_again(machine: Machine) -> None:
     _pings(machine)
 
 
+def _has_restarted(machine: Machine, times: str) -> bool:
+    return machine.shows("NRestarts") == times and machine.shows("ActiveState") == "active"
+
+
 def test_front_ends_that_connect_during_a_restart_wait_and_miss_nothing(machine: Machine) -> None:
     """The unit's descriptor store: no connection is refused and no path is missing while the process is away."""
     _install(machine)
@@ -223,12 +228,7 @@ def test_front_ends_that_connect_during_a_restart_wait_and_miss_nothing(machine:
     try:
         for restarts in ("1", "2", "3"):
             machine.succeeds("systemctl", "kill", "--signal=KILL", "memlane@lan")
-            until(
-                lambda restarts=restarts: (
-                    machine.shows("NRestarts") == restarts and machine.shows("ActiveState") == "active"
-                ),
-                "it is started again",
-            )
+            until(partial(_has_restarted, machine, restarts), "it is started again")
         for _ in range(3):
             machine.succeeds("systemctl", "restart", "memlane@lan")
     finally:

@@ -4,18 +4,22 @@
 //! than its own.
 
 use std::path::PathBuf;
+use std::time::{Duration, UNIX_EPOCH};
 
 use memlane_backends::vhost_user::saved::SavedConnection;
+use memlane_observe::events::Record;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
+use crate::config::UplinkConfig;
+use crate::journal::NetworkEvent;
 use crate::names::SavedLease;
 use crate::port::short_hash;
 use crate::stats::PortTotals;
 
 /// Number of the format of all messages.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 /// Bytes of a header: magic, format, length, number of descriptors, checksum.
 pub const HEADER: usize = 28;
 /// Most bytes of a message.
@@ -54,7 +58,7 @@ pub enum Message {
     /// All ports are prepared.
     Prepared {},
     /// The data path stands still: the other process may start it.
-    Go(Vec<PortRecord>),
+    Go(Box<Standing>),
     /// All virtqueues run again.
     Running {},
     /// The sender gives up, for this reason.
@@ -75,14 +79,72 @@ pub struct Hello {
 pub struct Description {
     /// The ports as the network's file described them when it was read last.
     pub file_ports: Vec<Map<String, Value>>,
+    /// And its uplinks.
+    pub file_uplinks: Vec<UplinkConfig>,
+    /// The uplinks at present. The first descriptors are those of their TAP devices.
+    pub uplinks: Vec<SavedUplink>,
     /// The ports at present.
     pub ports: Vec<SavedPort>,
     /// Learned MAC addresses.
     pub addresses: Vec<SavedAddress>,
+    /// Events that are kept.
+    pub events: Vec<SavedEvent>,
     /// Sockets of the network; their descriptors follow those of the ports.
     pub sockets: SavedSockets,
     /// The environment by which a service manager is notified.
     pub service: SavedService,
+}
+
+/// See [`Message::Go`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Standing {
+    /// Counters and states of the ports, then of the uplinks.
+    pub records: Vec<PortRecord>,
+    /// Events since the description.
+    pub events: Vec<SavedEvent>,
+    /// Number of the next event.
+    pub next_event: u64,
+}
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SavedEvent {
+    /// Its number.
+    pub sequence: u64,
+    /// Nanoseconds since 1970.
+    pub time: u64,
+    /// The event itself.
+    pub event: NetworkEvent,
+}
+
+impl From<&Record<NetworkEvent>> for SavedEvent {
+    fn from(record: &Record<NetworkEvent>) -> Self {
+        let time = record.time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+        Self { sequence: record.sequence, time, event: record.event.clone() }
+    }
+}
+
+impl From<SavedEvent> for Record<NetworkEvent> {
+    fn from(saved: SavedEvent) -> Self {
+        let time = UNIX_EPOCH + Duration::from_nanos(saved.time);
+        Self { sequence: saved.sequence, time, event: saved.event.bounded() }
+    }
+}
+
+/// A segment's uplink to other hosts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SavedUplink {
+    /// Its configuration.
+    pub config: UplinkConfig,
+    /// MTU of its segment.
+    pub mtu: u16,
+    /// Devices that were created for it, by their names and numbers: they are removed with it.
+    pub made: Vec<(String, u32)>,
+    /// Whether the kernel lets the network change the bridge's FDB.
+    pub may_tell: bool,
 }
 
 /// A port.
@@ -139,7 +201,7 @@ pub struct SavedService {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SavedAddress {
-    /// Index of its port.
+    /// Index of its port; uplinks follow the ports.
     pub port: u32,
     /// The address.
     pub address: [u8; 6],
@@ -265,15 +327,37 @@ mod tests {
         let listener = Some(SavedListener { socket: 4, file: Some((7, 9)) });
         let port = SavedPort { entry, files: 5, listener, connection: Some(connection), tap: None };
         let addresses = vec![SavedAddress { port: 0, address: [2, 0, 0, 0, 0, 1], vlan: 7 }];
-        Message::Description(Box::new(Description { ports: vec![port], addresses, ..Description::default() }))
+        let config = UplinkConfig {
+            segment: "lan".into(),
+            vni: 100,
+            local: Some([10, 0, 0, 1].into()),
+            udp_port: 4789,
+            netns: None,
+            mtu: Some(1400),
+            tap: "t".into(),
+            bridge: "b".into(),
+            vxlan: "v".into(),
+        };
+        let uplinks = vec![SavedUplink { config: config.clone(), mtu: 1400, made: vec![("t".into(), 7)], may_tell: true }];
+        let ports = vec![port];
+        Message::Description(Box::new(Description {
+            file_uplinks: vec![config],
+            uplinks,
+            ports,
+            addresses,
+            ..Description::default()
+        }))
     }
 
     #[test]
     fn messages_are_read_as_they_were_written() {
         let record = PortRecord { quarantines: 3, quarantined: Some("a fault".into()), ..PortRecord::default() };
+        let event = SavedEvent { sequence: 7, time: 1 << 60, event: NetworkEvent::PortDetached { port: "a".into() } };
+        assert_eq!(SavedEvent::from(&Record::from(event.clone())), event);
+        let standing = Standing { records: vec![record], events: vec![event], next_event: 8 };
         let hello = Message::Hello(Hello { state: Some("/var/lib/a.state".into()) });
         let failed = Message::Failed("no".into());
-        for message in [hello, description(), Message::Prepared {}, Message::Go(vec![record]), Message::Running {}, failed] {
+        for message in [hello, description(), Message::Prepared {}, Message::Go(Box::new(standing)), Message::Running {}, failed] {
             assert_eq!(Message::decode(&message.encode(9).unwrap()), Ok((message, 9)));
         }
     }
@@ -295,11 +379,15 @@ mod tests {
     #[test]
     fn another_format_and_unknown_keys_are_refused() {
         let mut bytes = Message::Prepared {}.encode(0).unwrap();
-        bytes[8] = 3;
+        bytes[8] = 2;
         let told = Message::decode(&bytes).unwrap_err();
-        assert!(told == FormatError::Version(3) && told.to_string().contains("restart the network instead"), "{told}");
-        let wrong =
-            [r#"{"prepared":{"more":1}}"#, r#"{"hello":{"state":null,"more":1}}"#, r#"{"later":{}}"#, r#"{"go":[{"totals":{}}]}"#];
+        assert!(told == FormatError::Version(2) && told.to_string().contains("restart the network instead"), "{told}");
+        let wrong = [
+            r#"{"prepared":{"more":1}}"#,
+            r#"{"hello":{"state":null,"more":1}}"#,
+            r#"{"later":{}}"#,
+            r#"{"go":{"records":[{"totals":{}}],"events":[],"next-event":0}}"#,
+        ];
         for text in wrong {
             assert!(serde_json::from_str::<Message>(text).is_err(), "{text}");
         }

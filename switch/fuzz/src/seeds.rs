@@ -18,13 +18,13 @@ const TAKEOVER: [(&str, &str); 6] = [
     ("prepared", r#"{"prepared":{}}"#),
     (
         "go",
-        r#"{"go":[{"totals":{"transmit-frames":7,"drops":{"runt":1}},"quarantines":1,"quarantined":"a fault","leases":[{"segment":"lan","port":"a","address":"10.0.0.7","mac":"02:00:00:00:00:01","source":"dhcp"}]}]}"#,
+        r#"{"go":{"records":[{"totals":{"transmit-frames":7,"drops":{"runt":1}},"quarantines":1,"quarantined":"a fault","leases":[{"segment":"lan","port":"a","address":"10.0.0.7","mac":"02:00:00:00:00:01","source":"dhcp"}]}],"events":[{"sequence":8,"time":1000000001,"event":{"event":"port-enabled","port":"a"}}],"next-event":9}}"#,
     ),
     ("failed", r#"{"failed":"no descriptors are left"}"#),
     ("an-unknown-key", r#"{"hello":{"state":null,"later":1}}"#),
     (
         "a-description",
-        r#"{"description":{"file-ports":[],"ports":[{"entry":{"name":"a","vhost-user":"/run/a"},"files":4,"listener":{"socket":3,"file":[1,2]},"connection":{"socket":0,"mac":[2,0,0,0,0,1],"mtu":null,"owned":true,"protocol-offer":1,"protocol":1,"features":4294967296,"status":15,"regions":[{"guest-start":0,"length":4096,"user-start":0,"file-offset":0,"file":1}],"rings":[{"index":1,"size":256,"addresses":[0,4096,8192],"base":0,"kick":{"file":2},"call":null,"error":null,"log-address":null,"enabled":true,"running":true}],"active-pairs":1,"channel":null,"log":{"file":2,"offset":0,"size":4096},"state":null,"part":[1,2],"part-files":[]},"tap":null}],"addresses":[{"port":0,"address":[2,0,0,0,0,1],"vlan":0}],"sockets":{"control":{"socket":0,"file":null},"metrics":null,"web":["127.0.0.1:1",1],"state":null},"service":{"socket":null,"watchdog":null}}}"#,
+        r#"{"description":{"file-ports":[],"file-uplinks":[],"uplinks":[{"config":{"segment":"lan","vni":100,"local":"10.0.0.1","udp-port":4789,"netns":null,"mtu":1400,"tap":"t","bridge":"b","vxlan":"v"},"mtu":1400,"made":[["t",7]],"may-tell":true}],"ports":[{"entry":{"name":"a","vhost-user":"/run/a"},"files":4,"listener":{"socket":3,"file":[1,2]},"connection":{"socket":0,"mac":[2,0,0,0,0,1],"mtu":null,"owned":true,"protocol-offer":1,"protocol":1,"features":4294967296,"status":15,"regions":[{"guest-start":0,"length":4096,"user-start":0,"file-offset":0,"file":1}],"rings":[{"index":1,"size":256,"addresses":[0,4096,8192],"base":0,"kick":{"file":2},"call":null,"error":null,"log-address":null,"enabled":true,"running":true}],"active-pairs":1,"channel":null,"log":{"file":2,"offset":0,"size":4096},"state":null,"part":[1,2],"part-files":[]},"tap":null}],"addresses":[{"port":0,"address":[2,0,0,0,0,1],"vlan":0}],"events":[{"sequence":7,"time":1000000000,"event":{"event":"port-detached","port":"a"}}],"sockets":{"control":{"socket":0,"file":null},"metrics":null,"web":["127.0.0.1:1",1],"state":null},"service":{"socket":null,"watchdog":null}}}"#,
     ),
 ];
 

@@ -23,8 +23,8 @@ const RESERVE: u64 = 64;
 const PART: u64 = 6;
 /// Descriptors of a worker.
 const OF_WORKER: u64 = 6;
-/// Descriptors of a segment's uplink: a TAP, and sockets for its devices.
-pub const OF_UPLINK: u64 = 12;
+/// Descriptors of a segment's uplink: a TAP, its copy for a takeover, and sockets for its devices.
+pub const OF_UPLINK: u64 = 13;
 /// Descriptors that a front end of one queue pair may hold, and any port as long as the process has them.
 pub const USUAL: u64 = 16;
 /// Descriptors of a connection and of the thread that serves it.

@@ -9,6 +9,9 @@ use std::time::SystemTime;
 
 use tokio::sync::watch;
 
+/// Largest number of an event of another ring: no ring reaches it by counting.
+const FURTHEST: u64 = u64::MAX / 2;
+
 /// An event and its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record<T> {
@@ -104,16 +107,43 @@ impl<T: Owned> Ring<T> {
     /// Adds an event; returns it with its number.
     pub fn add(&self, event: T) -> Arc<Record<T>> {
         let mut kept = self.kept();
-        let is_room_made = event.owner().is_some_and(|owner| kept.evict_beyond(self.quota, owner));
-        if !is_room_made && kept.records.len() == self.capacity {
-            kept.evict_oldest();
-        }
         let record = Arc::new(Record { sequence: kept.next, time: SystemTime::now(), event });
-        kept.insert(Arc::clone(&record));
+        self.keep(&mut kept, Arc::clone(&record));
         kept.next += 1;
         // Under the lock, so that the number never decreases.
         self.next.send_replace(kept.next);
         record
+    }
+
+    /// The events that are kept, from number `from` on, and the number of the next event.
+    pub fn kept_from(&self, from: u64) -> (Vec<Arc<Record<T>>>, u64) {
+        let kept = self.kept();
+        (kept.records.range(from..).map(|(_, record)| Arc::clone(record)).collect(), kept.next)
+    }
+
+    /// Has the events of another ring, in ascending order, in place of its own; the next event gets the number `next`, or one that is
+    /// larger than all of theirs.
+    pub fn load(&self, records: impl IntoIterator<Item = Record<T>>, next: u64) {
+        let mut kept = self.kept();
+        *kept = Kept { records: BTreeMap::new(), owned: HashMap::new(), next: 0 };
+        for record in records {
+            if record.sequence < kept.next || record.sequence >= FURTHEST {
+                continue;
+            }
+            kept.next = record.sequence + 1;
+            self.keep(&mut kept, Arc::new(record));
+        }
+        kept.next = kept.next.max(next.min(FURTHEST));
+        self.next.send_replace(kept.next);
+    }
+
+    /// Adds a record to those that are kept, within the limits.
+    fn keep(&self, kept: &mut Kept<T>, record: Arc<Record<T>>) {
+        let is_room_made = record.event.owner().is_some_and(|owner| kept.evict_beyond(self.quota, owner));
+        if !is_room_made && kept.records.len() == self.capacity {
+            kept.evict_oldest();
+        }
+        kept.insert(record);
     }
 
     /// A reader that begins with event `from`, or with the oldest that is kept.
@@ -185,6 +215,26 @@ mod tests {
 
     fn events(batch: &Batch<u32>) -> Vec<u32> {
         batch.records.iter().map(|record| record.event).collect()
+    }
+
+    #[test]
+    fn another_ring_goes_on_with_the_events_and_their_numbers() {
+        let ring = Arc::new(Ring::new(4, 2));
+        (0..6).for_each(|n| drop(ring.add(n)));
+        let (records, next) = ring.kept_from(3);
+        let saved = || records.iter().map(|record| Record::clone(record));
+        let other = Arc::new(Ring::new(4, 2));
+        (90..93).for_each(|n| drop(other.add(n)));
+        let mut reader = other.reader(From::Sequence(3));
+        other.load(saved(), next);
+        assert_eq!((events(&reader.take(9)), other.add(7).sequence), (vec![3, 4, 5], 6));
+        // Within the limits of that ring, and in order.
+        let owned = (0..9).map(|n| Record { sequence: n / 2, time: SystemTime::now(), event: 1000 + n as u32 });
+        other.load(owned, 2);
+        let (records, next) = other.kept_from(0);
+        assert_eq!((records.iter().map(|record| record.sequence).collect::<Vec<_>>(), next), (vec![3, 4], 5));
+        other.load([], u64::MAX);
+        assert_eq!(other.kept_from(0), (vec![], FURTHEST));
     }
 
     #[test]

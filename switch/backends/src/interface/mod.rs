@@ -69,6 +69,16 @@ enum Kind {
     Packet { header: usize },
 }
 
+impl Interface {
+    /// A copy of its descriptor, for a takeover.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub fn copy(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+}
+
 impl Backend for Interface {
     fn into_ends(self, pool: &Arc<Pool>) -> io::Result<Ends> {
         let readable = Some(self.file.try_clone()?);

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::Args;
 use memlane_observe::bpf::compile::compile;
@@ -13,8 +14,12 @@ use super::Failure;
 use super::net::{Net, Socket};
 use super::output::{self, count};
 use crate::control::capture::{CONTENT_TYPE, CaptureRequest};
+use crate::control::client::StreamEnd;
 use crate::id::MAX_PORTS;
 use crate::tap::MOST_SNAPLEN;
+
+/// Pause before the process is asked that has taken the network over.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Arguments of `memlane capture`.
 #[derive(Debug, Args)]
@@ -84,7 +89,7 @@ impl Capture {
 
     pub(super) fn run(&self) -> Result<(), Failure> {
         let program = if self.filter.is_empty() { Vec::new() } else { compiled(&self.filter, self.snaplen)? };
-        let request = CaptureRequest {
+        let mut request = CaptureRequest {
             ports: self.ports.clone(),
             drops: self.drops,
             snaplen: self.snaplen,
@@ -92,16 +97,34 @@ impl Capture {
             filter: self.filter.clone(),
             program,
         };
-        let body = serde_json::to_value(&request).map_err(Failure::running)?;
         let mut blocks = Blocks::default();
         let mut file = self.file()?;
         let client = Net { net: Some(self.net.clone()), socket: self.socket.clone() }.client()?;
-        client.follow("/v1/capture", CONTENT_TYPE, Some(&body), |part| {
-            if blocks.rest.is_empty() && blocks.frames == 0 && !std::mem::replace(&mut blocks.begun, true) {
-                self.note("the capture has begun; Ctrl-C ends it");
+        loop {
+            let body = serde_json::to_value(&request).map_err(Failure::running)?;
+            let (is_first, mut is_silent) = (!blocks.begun, true);
+            let ended = client.follow("/v1/capture", CONTENT_TYPE, Some(&body), |part| {
+                is_silent = false;
+                if blocks.rest.is_empty() && blocks.frames == 0 && !std::mem::replace(&mut blocks.begun, true) {
+                    self.note("the capture has begun; Ctrl-C ends it");
+                }
+                blocks.take(part, |block| file.write(block))
+            });
+            match ended {
+                // Another process may have taken the network over.
+                Ok(StreamEnd::Cut) if blocks.begun => {}
+                Ok(_) => break,
+                // The network has ended.
+                Err(_) if !is_first && is_silent => break,
+                Err(failure) => return Err(failure),
             }
-            blocks.take(part, |block| file.write(block))
-        })?;
+            blocks.rest.clear();
+            request.frames = self.count.map(|count| count.saturating_sub(blocks.frames));
+            if request.frames == Some(0) {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
         let missed = if blocks.missed > 0 { format!(", {} missed", count(blocks.missed)) } else { String::new() };
         self.note(&format!("{} frames captured{missed}", count(blocks.frames)));
         Ok(())
@@ -185,6 +208,11 @@ impl Files {
 
     fn write(&mut self, block: &[u8]) -> Result<(), Failure> {
         match kind(block) {
+            // Another one, of the process that has taken the network over: its interfaces have numbers of their own.
+            SECTION if !self.section.is_empty() => {
+                (self.section, self.interfaces) = (block.to_vec(), Interfaces::default());
+                return self.turn();
+            }
             SECTION => self.section = block.to_vec(),
             INTERFACE => {
                 self.interfaces.add(block);
@@ -302,8 +330,9 @@ struct Blocks {
     rest: Vec<u8>,
     begun: bool,
     frames: u64,
-    /// Of each interface, as its last statistics say.
+    /// Of each interface, as its last statistics say; those of the present section begin at `section`.
     dropped: Vec<u64>,
+    section: usize,
     missed: u64,
 }
 
@@ -323,10 +352,10 @@ impl Blocks {
                 break;
             }
             let block = &self.rest[at..at + length];
-            count_block(block, &mut self.frames, &mut self.dropped);
             if !write(block)? {
                 return Ok(false);
             }
+            count_block(block, &mut self.frames, &mut self.dropped, &mut self.section);
             at += length;
         }
         self.rest.drain(..at);
@@ -335,13 +364,14 @@ impl Blocks {
     }
 }
 
-fn count_block(block: &[u8], frames: &mut u64, dropped: &mut Vec<u64>) {
+fn count_block(block: &[u8], frames: &mut u64, dropped: &mut Vec<u64>, section: &mut usize) {
     match kind(block) {
+        SECTION => *section = dropped.len(),
         INTERFACE => dropped.push(0),
         PACKET => *frames += 1,
         // Options of eight bytes each: received, then dropped.
         STATISTICS => {
-            if let Some(place) = dropped.get_mut(four(block, HEAD) as usize) {
+            if let Some(place) = dropped.get_mut(*section + four(block, HEAD) as usize) {
                 *place = u64::from(four(block, 36)) | u64::from(four(block, 40)) << 32;
             }
         }

@@ -1,11 +1,17 @@
 //! `memlane events`: past and future events of a running network.
 
+use std::time::Duration;
+
 use clap::Args;
 
 use super::net::Net;
 use super::{Failure, output};
+use crate::control::client::StreamEnd;
 use crate::control::stream::{EventReport, Form, Missed};
 use crate::journal::NetworkEvent;
+
+/// Pause before the process is asked that has taken the network over.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Arguments of `memlane events`.
 #[derive(Debug, Args)]
@@ -22,16 +28,31 @@ pub(super) struct Events {
 
 impl Events {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let uri = if self.follow { "/v1/events" } else { "/v1/events?end=true" };
-        let mut rest = Vec::new();
-        self.net.client()?.follow(uri, Form::TYPES[1], None, |part| {
-            rest.extend_from_slice(part);
-            let Some(end) = rest.iter().rposition(|&byte| byte == b'\n') else { return Ok(true) };
-            let lines: Vec<u8> = rest.drain(..=end).collect();
-            let lines = String::from_utf8_lossy(&lines);
-            let text: String = lines.lines().filter(|line| !line.is_empty()).map(|line| self.line(line)).collect();
-            output::print_on(&text)
-        })
+        let mut uri = if self.follow { "/v1/events".to_owned() } else { "/v1/events?end=true".into() };
+        let client = self.net.client()?;
+        let (mut last, mut is_first) = (None, true);
+        loop {
+            let (mut rest, mut is_silent) = (Vec::new(), true);
+            let ended = client.follow(&uri, Form::TYPES[1], None, |part| {
+                is_silent = false;
+                rest.extend_from_slice(part);
+                let Some(end) = rest.iter().rposition(|&byte| byte == b'\n') else { return Ok(true) };
+                let lines: Vec<u8> = rest.drain(..=end).collect();
+                let lines = String::from_utf8_lossy(&lines);
+                last = lines.lines().rev().find_map(sequence).or(last);
+                let text: String = lines.lines().filter(|line| !line.is_empty()).map(|line| self.line(line)).collect();
+                output::print_on(&text)
+            });
+            match (ended, last) {
+                // Another process may have taken the network over, with its events.
+                (Ok(StreamEnd::Cut), Some(last)) if self.follow => uri = format!("/v1/events?from={}", last + 1),
+                // It has ended.
+                (Err(_), _) if !is_first && is_silent => return Ok(()),
+                (ended, _) => return ended.map(drop),
+            }
+            is_first = false;
+            std::thread::sleep(PAUSE);
+        }
     }
 
     fn line(&self, json: &str) -> String {
@@ -45,6 +66,11 @@ impl Events {
             (Err(_), Err(_)) => format!("{:12} {json}\n", ""),
         }
     }
+}
+
+/// Number of the event in a line.
+fn sequence(json: &str) -> Option<u64> {
+    serde_json::from_str::<EventReport>(json).ok().map(|report| report.sequence)
 }
 
 /// The time of day in UTC.

@@ -2,6 +2,8 @@
 
 use std::net::Ipv4Addr;
 
+use serde::{Deserialize, Serialize};
+
 use super::SegmentEntry;
 
 /// Bytes that VXLAN over IPv4 adds to a frame's payload, by which the underlay's MTU has to be larger (RFC 7348: the inner
@@ -11,7 +13,8 @@ pub const OVERHEAD: u32 = 14 + 8 + 8 + 20;
 pub const UDP_PORT: u16 = 4789;
 
 /// A checked uplink.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct UplinkConfig {
     /// Name of its segment.
     pub segment: String,

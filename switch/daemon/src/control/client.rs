@@ -152,7 +152,7 @@ impl Client {
     }
 
     /// Calls `part` with each part of a streaming response, until it returns false, the response ends, or the user interrupts
-    /// (Ctrl-C). Sends `body`, if there is one.
+    /// (Ctrl-C). Sends `body`, if there is one. Another process may serve the network after [`StreamEnd::Cut`] (takeover).
     ///
     /// # Errors
     /// As [`Self::get`], and the error of `part`.
@@ -162,7 +162,7 @@ impl Client {
         accept: &str,
         body: Option<&serde_json::Value>,
         mut part: impl FnMut(&[u8]) -> Result<bool, E>,
-    ) -> Result<(), E> {
+    ) -> Result<StreamEnd, E> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ControlError::from)?;
         let (method, body) = body.map_or((Method::GET, Vec::new()), |body| (Method::POST, body.to_string().into_bytes()));
         let silent = |_| ControlError::Silent { path: self.path.clone(), seconds: CHANGE.as_secs() };
@@ -170,26 +170,25 @@ impl Client {
         let (response, _) = runtime.block_on(open).map_err(|error| self.hinted(error))?;
         runtime.block_on(async {
             if !response.status().is_success() {
-                return self.read(response).await.map(drop).map_err(E::from);
+                return self.read(response).await.map(|_| StreamEnd::Complete).map_err(E::from);
             }
             let mut body = response.into_body();
             let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
             loop {
                 let frame = tokio::select! {
                     frame = body.frame() => frame,
-                    _ = &mut interrupt => return Ok(()),
+                    _ = &mut interrupt => return Ok(StreamEnd::Complete),
                 };
                 match frame {
-                    None => return Ok(()),
+                    None => return Ok(StreamEnd::Complete),
                     Some(Ok(frame)) => {
                         if let Ok(data) = frame.into_data()
                             && !part(&data)?
                         {
-                            return Ok(());
+                            return Ok(StreamEnd::Complete);
                         }
                     }
-                    // The network has ended.
-                    Some(Err(error)) if is_end(&error) => return Ok(()),
+                    Some(Err(error)) if is_end(&error) => return Ok(StreamEnd::Cut),
                     Some(Err(error)) => return Err(self.unanswered(&error).into()),
                 }
             }
@@ -288,6 +287,15 @@ impl Client {
 }
 
 /// Whether `error` means that the connection was closed in the middle of the response.
+/// How a streaming response has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamEnd {
+    /// With its last part, or as the user wanted.
+    Complete,
+    /// The process that sent it has ended: the network has, or another process has taken it over.
+    Cut,
+}
+
 fn is_end(error: &(dyn Error + 'static)) -> bool {
     let is_cut = error.downcast_ref().is_some_and(|error: &hyper::Error| error.is_incomplete_message() || error.is_canceled());
     let closed = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe, io::ErrorKind::UnexpectedEof];

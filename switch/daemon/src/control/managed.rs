@@ -142,8 +142,8 @@ impl Managed {
         let unfit = |error: TakeError| Refusal::new(StatusCode::CONFLICT, error);
         let (base, config) = takeover.configs(own).map_err(unfit)?;
         let health = Health::new(config.workers);
-        let (ports, files) = takeover.ports();
-        let (daemon, restoring) = Daemon::take_over(&config, ports, files)?;
+        let (uplinks, ports, files) = takeover.ports();
+        let (daemon, restoring) = Daemon::take_over(&config, &uplinks, ports, files)?;
         let mut sockets = takeover.sockets();
         let locked = take::state_file(&mut sockets);
         let state = origin.state.as_ref().map(|path| StateFile::taken_over(path, locked));

@@ -18,7 +18,7 @@ use memlane_backends::vhost_user::{self, Endpoint};
 
 use super::{Attached, Daemon, Meeting, Server, StartError, device_settings, members, own_descriptors, random};
 use crate::config::{Config, PortConfig, PortKind};
-use crate::description::{PortRecord, SavedAddress, SavedListener, SavedPort};
+use crate::description::{PortRecord, SavedAddress, SavedListener, SavedPort, SavedUplink};
 use crate::frame::MacAddress;
 use crate::id::PortId;
 use crate::names::SavedLease;
@@ -26,28 +26,19 @@ use crate::network::{AttachSettings, Network, Standstill};
 use crate::port::{Port, PortState};
 use crate::shared::Shared;
 use crate::table::{Kind, LearnedAddress, Record};
+use crate::uplink::Uplink;
 
 /// Most learned addresses that are handed over; others are learned again.
 const MOST_ADDRESSES: usize = 1 << 16;
 
 impl Daemon {
-    /// Why the network cannot be handed over, if it has parts that cannot.
-    pub fn obstacle(&self) -> Option<String> {
-        if let Some(uplink) = self.led_on().first() {
-            return Some(format!("segment {} has an uplink, which cannot be handed over: {RESTART}", uplink.segment()));
-        }
-        let kind = |port: &PortConfig| match port.kind {
-            PortKind::Xen { .. } => Some("Xen guest"),
-            PortKind::Passt(_) => Some("passt process"),
-            _ => None,
-        };
-        let of_port = |attached: &Attached| {
-            let name = &attached.config.name;
-            kind(&attached.config).map(|kind| format!("port {name} has a {kind}, which cannot be handed over: {RESTART}"))
-        };
-        let attached = self.attached().iter().find_map(of_port);
-        attached
-            .or_else(|| self.config.xen_vifs.then(|| format!("xen-vifs is set, and Xen guests cannot be handed over: {RESTART}")))
+    /// Describes the uplinks, with the descriptors of their TAP devices.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub fn save_uplinks(&self) -> std::io::Result<(Vec<SavedUplink>, Vec<OwnedFd>)> {
+        let saved = self.led_on().iter().map(Uplink::save).collect::<Result<Vec<_>, _>>()?;
+        Ok(saved.into_iter().unzip())
     }
 
     /// Has all session threads stand still, and describes the ports, with their descriptors. If a port's thread still runs at
@@ -103,8 +94,11 @@ impl Daemon {
         self.network.hold_transmit(false);
     }
 
+    /// The ports, then those of the uplinks.
     fn ports_in_order(&self) -> Vec<Arc<Port>> {
-        self.attached().iter().map(|attached| Arc::clone(&attached.port)).collect()
+        let mut ports: Vec<_> = self.attached().iter().map(|attached| Arc::clone(&attached.port)).collect();
+        ports.extend(self.led_on().iter().map(|uplink| Arc::clone(uplink.port())));
+        ports
     }
 
     /// Counters, states and leases of the ports.
@@ -134,12 +128,17 @@ impl Daemon {
         learned.filter_map(saved).take(MOST_ADDRESSES).collect()
     }
 
-    /// Makes the network of `config`: its ports are those that another process has `saved`, in their order, with its descriptors. The
-    /// other process still serves them; the result starts them.
+    /// Makes the network of `config`, whose uplinks and ports are those that another process has saved, in their order, with its
+    /// descriptors. The other process still serves them; the result starts them.
     ///
     /// # Errors
     /// A [`StartError`]. The process is to end then without further ado: connections and sockets are still the other's.
-    pub fn take_over(config: &Config, saved: Vec<SavedPort>, files: &mut ReceivedFiles) -> Result<(Self, Restoring), StartError> {
+    pub fn take_over(
+        config: &Config,
+        uplinks: &[SavedUplink],
+        saved: Vec<SavedPort>,
+        files: &mut ReceivedFiles,
+    ) -> Result<(Self, Restoring), StartError> {
         let shared = Shared::new(config.workers, random()?, config.settings.clone());
         let owned = config.ports.iter().map(|port| own_descriptors(&shared, port)).collect::<Result<Vec<_>, _>>()?;
         let network = Network::start(shared, &config.cpus)?;
@@ -147,7 +146,15 @@ impl Daemon {
         daemon.network.set_snooping(&config.snooping)?;
         let (reports, received) = channel();
         let progress = Progress { reports, gate: Arc::new(Gate::default()) };
-        let members = members(config);
+        let mut members = members(config);
+        for saved in uplinks {
+            let tap = files.split_off_first(1).and_then(|mut files| files.take(0));
+            let tap = tap.ok_or_else(|| StartError::Description(saved.config.segment.clone()))?;
+            let members = members.entry(&saved.config.segment).or_default();
+            *members += 1;
+            let uplink = Uplink::take_over(&daemon.network, &config.name, saved, tap, *members)?;
+            daemon.led_on().push(uplink);
+        }
         let mut restoring =
             Restoring { reports: received, sessions: Vec::new(), gate: Arc::clone(&progress.gate), later: Vec::new() };
         for ((config, saved), own) in config.ports.iter().zip(saved).zip(owned) {
@@ -190,6 +197,15 @@ impl Daemon {
         }
     }
 
+    fn serve_later(&self, (config, port, meeting): Later) -> Result<(), StartError> {
+        let server = self.serve(&config, &port, meeting)?;
+        let mut attached = self.attached();
+        if let Some(attached) = attached.iter_mut().find(|attached| Arc::ptr_eq(&attached.port, &port)) {
+            attached.server = server;
+        }
+        Ok(())
+    }
+
     /// Learns the MAC addresses that another process has learned; their age begins anew.
     pub fn learn(&self, addresses: &[SavedAddress]) {
         let ports = self.ports_in_order();
@@ -201,9 +217,6 @@ impl Daemon {
         }
     }
 }
-
-/// The remedy for a network that cannot be handed over.
-const RESTART: &str = "restart the network instead, as `memlane down` and `memlane up`";
 
 /// Describes `listener`, and adds its descriptor to `files`.
 pub fn saved_listener(listener: &Listener, files: &mut FilesToSend) -> std::io::Result<SavedListener> {
@@ -252,8 +265,9 @@ fn restored_meeting(
             let socket = socket.map_err(|cause| StartError::Interface { port: config.name.clone(), cause })?;
             Meeting::Interface(Origin::Packet(socket), None)
         }
-        PortKind::Xen { .. } | PortKind::Passt(_) => return Err(missing()),
         PortKind::VhostUser { connect: true, .. }
+        | PortKind::Xen { .. }
+        | PortKind::Passt(_)
         | PortKind::Stream { connect: true, .. }
         | PortKind::Null
         | PortKind::Loopback => super::meeting(config)?,
@@ -267,8 +281,32 @@ pub struct Restoring {
     /// Names of the ports with session threads that report.
     sessions: Vec<String>,
     gate: Arc<Gate>,
-    /// Ports that are served once the other process stands still.
-    later: Vec<(PortConfig, Arc<Port>, Meeting)>,
+    later: Vec<Later>,
+}
+
+/// A port that is served once the other process stands still.
+type Later = (PortConfig, Arc<Port>, Meeting);
+
+/// Ports that are served once the other process has ended: Xen binds an event channel to one process only, and two passt processes could
+/// not listen at the same ports of the host.
+#[derive(Debug)]
+pub struct Rest(Vec<Later>);
+
+impl Rest {
+    /// Serves them, and has the uplinks keep MAC addresses in step with other hosts.
+    pub fn start(self, daemon: &Daemon) {
+        for later in self.0 {
+            let port = Arc::clone(&later.1);
+            if let Err(error) = daemon.serve_later(later) {
+                daemon.network.quarantine(&port, &error.to_string());
+            }
+        }
+        for uplink in daemon.led_on().iter_mut() {
+            if let Err(cause) = uplink.go_on(&daemon.network) {
+                tracing::error!(segment = %uplink.segment(), %cause, "MAC addresses are not exchanged with other hosts: restart the network");
+            }
+        }
+    }
 }
 
 impl Restoring {
@@ -284,21 +322,22 @@ impl Restoring {
     ///
     /// # Errors
     /// One does not start, within `timeout`.
-    pub fn start(self, daemon: &Daemon, timeout: Duration) -> Result<(), String> {
+    pub fn start(mut self, daemon: &Daemon, timeout: Duration) -> Result<Rest, String> {
         // A frame to a port that is not served yet would be lost.
         daemon.network.hold_transmit(true);
         self.gate.open();
         self.await_reports(timeout)?;
-        for (config, port, meeting) in self.later {
-            let server = daemon.serve(&config, &port, meeting).map_err(|error| error.to_string())?;
-            let mut attached = daemon.attached();
-            if let Some(attached) = attached.iter_mut().find(|attached| Arc::ptr_eq(&attached.port, &port)) {
-                attached.server = server;
-            }
+        for uplink in daemon.led_on().iter_mut() {
+            uplink.serve(&daemon.network).map_err(|error| error.to_string())?;
+        }
+        let has_one_holder = |(config, _, _): &Later| matches!(config.kind, PortKind::Xen { .. } | PortKind::Passt(_));
+        let (rest, now) = std::mem::take(&mut self.later).into_iter().partition::<Vec<_>, _>(has_one_holder);
+        for later in now {
+            daemon.serve_later(later).map_err(|error| error.to_string())?;
         }
         daemon.network.hold_transmit(false);
         daemon.network.interrupt_drivers();
-        Ok(())
+        Ok(Rest(rest))
     }
 
     fn await_reports(&self, timeout: Duration) -> Result<(), String> {

@@ -10,7 +10,7 @@ use nix::unistd::{Pid, geteuid};
 use thiserror::Error;
 
 use super::channel::{Channel, ChannelError};
-use super::description::{Description, Hello, Message, SavedService, SavedSockets};
+use super::description::{Description, Hello, Message, SavedService, SavedSockets, Standing};
 use super::{DRAIN, PREPARE, REPLY, SESSIONS, STANDSTILL};
 use crate::config::Config;
 use crate::daemon::Daemon;
@@ -35,7 +35,7 @@ pub enum GiveError {
     /// It was started with another state file.
     #[error("the network runs {}: start the other process in the same way", named(.0))]
     State(Option<PathBuf>),
-    /// The network cannot be handed over.
+    /// The data path does not stop.
     #[error("{0}")]
     Obstacle(String),
     /// The kernel refuses a descriptor.
@@ -95,9 +95,6 @@ pub fn hear(channel: &mut Channel, own_state: Option<&Path>) -> Result<i32, Give
 /// # Errors
 /// A [`GiveError`]; the network goes on then, and the other process is to be told.
 pub fn give(daemon: &Daemon, assets: Assets<'_>, channel: &mut Channel, process: i32) -> Result<Given, GiveError> {
-    if let Some(obstacle) = daemon.obstacle() {
-        return Err(GiveError::Obstacle(obstacle));
-    }
     let result = hand_over(daemon, assets, channel);
     if let Err(error) = &result {
         daemon.resume_data_path();
@@ -108,13 +105,20 @@ pub fn give(daemon: &Daemon, assets: Assets<'_>, channel: &mut Channel, process:
 
 /// Returns how long the data path stood still.
 fn hand_over(daemon: &Daemon, assets: Assets<'_>, channel: &mut Channel) -> Result<Duration, GiveError> {
-    let (ports, mut files) = daemon.save(Instant::now() + SESSIONS)?;
+    let journal = &daemon.network().shared().journal;
+    let (events, next) = journal.kept_from(0);
+    let (uplinks, mut files) = daemon.save_uplinks()?;
+    let (ports, of_ports) = daemon.save(Instant::now() + SESSIONS)?;
+    files.extend(of_ports);
     let mut sockets = FilesToSend::new(assets.files);
     let state = assets.state_lock.map(|lock| sockets.add(lock));
     let description = Description {
         file_ports: assets.file.ports.iter().map(|port| port.stated()).collect(),
+        file_uplinks: assets.file.uplinks.clone(),
+        uplinks,
         ports,
         addresses: daemon.addresses(),
+        events: events.iter().map(|event| (&**event).into()).collect(),
         sockets: SavedSockets { state, ..assets.sockets },
         service: assets.service,
     };
@@ -125,7 +129,10 @@ fn hand_over(daemon: &Daemon, assets: Assets<'_>, channel: &mut Channel) -> Resu
     let begun = Instant::now();
     let standstill = daemon.stop_data_path(DRAIN, STANDSTILL).map_err(GiveError::Obstacle)?;
     // Nothing has happened to the rings before the other process has all of this message.
-    channel.send(&Message::Go(daemon.records()), &[], REPLY)?;
+    let (events, next_event) = journal.kept_from(next);
+    let events = events.iter().map(|event| (&**event).into()).collect();
+    let standing = Standing { records: daemon.records(), events, next_event };
+    channel.send(&Message::Go(Box::new(standing)), &[], REPLY)?;
     match await_running(channel) {
         Ok(()) => {
             // The workers stand until the process ends.

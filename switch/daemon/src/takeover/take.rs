@@ -12,9 +12,9 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use super::channel::{Channel, ChannelError};
-use super::description::{Description, Hello, Message, SavedPort, SavedService, SavedSockets};
+use super::description::{Description, Hello, Message, SavedPort, SavedService, SavedSockets, SavedUplink};
 use super::{PREPARE, REPLY};
-use crate::config::{Config, Mistakes};
+use crate::config::{Config, Mistakes, UplinkConfig};
 use crate::daemon::Daemon;
 use crate::daemon::takeover::Restoring;
 use crate::system;
@@ -80,17 +80,20 @@ impl Takeover {
     /// # Errors
     /// [`TakeError::Ports`].
     pub fn configs(&self, own: &Config) -> Result<(Config, Config), TakeError> {
-        let with = |ports: &[Map<String, Value>]| {
+        let with = |ports: &[Map<String, Value>], uplinks: Vec<UplinkConfig>| {
             let read = Config::from_json(&json!({ "port": ports }), &own.name, std::path::Path::new(""));
-            Ok::<_, TakeError>(Config { ports: read.map_err(TakeError::Ports)?.ports, ..own.clone() })
+            Ok::<_, TakeError>(Config { ports: read.map_err(TakeError::Ports)?.ports, uplinks, ..own.clone() })
         };
-        let now: Vec<_> = self.description.ports.iter().map(|port| port.entry.clone()).collect();
-        Ok((with(&self.description.file_ports)?, with(&now)?))
+        let Description { file_ports, file_uplinks, ports, uplinks, .. } = &self.description;
+        let now: Vec<_> = ports.iter().map(|port| port.entry.clone()).collect();
+        let led_on = uplinks.iter().map(|uplink| uplink.config.clone()).collect();
+        Ok((with(file_ports, file_uplinks.clone())?, with(&now, led_on)?))
     }
 
-    /// The ports of the running network, and the descriptors to which they and [`Self::sockets`] refer.
-    pub fn ports(&mut self) -> (Vec<SavedPort>, &mut ReceivedFiles) {
-        (std::mem::take(&mut self.description.ports), &mut self.files)
+    /// Uplinks and ports of the running network, and the descriptors to which they and [`Self::sockets`] refer.
+    pub fn ports(&mut self) -> (Vec<SavedUplink>, Vec<SavedPort>, &mut ReceivedFiles) {
+        let Description { uplinks, ports, .. } = &mut self.description;
+        (std::mem::take(uplinks), std::mem::take(ports), &mut self.files)
     }
 
     /// The sockets of the running network, once the descriptors of the ports are taken.
@@ -111,17 +114,21 @@ impl Takeover {
         restoring.await_restored(REPLY).map_err(TakeError::Session)?;
         daemon.learn(&self.description.addresses);
         self.channel.send(&Message::Prepared {}, &[], REPLY)?;
-        let (Message::Go(records), _) = self.channel.receive(PREPARE)? else { return Err(TakeError::Unexpected) };
+        let (Message::Go(standing), _) = self.channel.receive(PREPARE)? else { return Err(TakeError::Unexpected) };
         // From here on the other process waits for the end of this one if it fails, and may not be allowed to end it.
         system::end_after(PREPARE.as_secs() as u32);
-        daemon.inherit(&records);
-        restoring.start(daemon, REPLY).map_err(TakeError::Session)?;
+        daemon.inherit(&standing.records);
+        let rest = restoring.start(daemon, REPLY).map_err(TakeError::Session)?;
+        // In place of its own: that its ports were attached and run is no news.
+        let events = self.description.events.into_iter().chain(standing.events).map(Into::into);
+        daemon.network().shared().journal.load(events, standing.next_event);
         self.channel.send(&Message::Running {}, &[], REPLY)?;
         system::end_after(0);
         // It ends now; if it does not, its workers stand still all the same.
         if !self.channel.await_end(REPLY) {
             tracing::warn!("the process that served the network before has not ended");
         }
+        rest.start(daemon);
         Ok(())
     }
 }

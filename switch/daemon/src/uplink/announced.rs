@@ -100,8 +100,31 @@ impl Announced {
         changes
     }
 
+    /// Goes on with FDB entries that another process of the network has added; returns the changes that remove those of addresses that
+    /// are not here any more.
+    pub fn adopt(&mut self, learned_addresses: &[AnnouncedAddress], entries: &[MacAddress], now: f64) -> Vec<FdbChange> {
+        let here: HashMap<MacAddress, AnnouncedAddress> =
+            learned_addresses.iter().map(|learned_address| (learned_address.address, *learned_address)).collect();
+        let mut gone = Vec::new();
+        for address in entries {
+            let Some(learned_address) = here.get(address) else {
+                gone.push(FdbChange::Gone(*address));
+                continue;
+            };
+            let is_new = self.told.insert(*address, *learned_address).is_none();
+            if is_new && !learned_address.pinned {
+                self.settings(learned_address.port, now).told += 1;
+            }
+        }
+        gone
+    }
+
+    fn settings(&mut self, port: PortId, now: f64) -> &mut AnnounceSettings {
+        self.settings.entry(port).or_insert(AnnounceSettings { told: 0, credit: BURST, at: now })
+    }
+
     fn may_tell(&mut self, port: PortId, now: f64) -> bool {
-        let settings = self.settings.entry(port).or_insert(AnnounceSettings { told: 0, credit: BURST, at: now });
+        let settings = self.settings(port, now);
         if settings.told >= MOST {
             return false;
         }

@@ -32,6 +32,8 @@ pub struct Devices {
     pub mtu: u16,
     /// Names and numbers of the devices to remove: another device may have the name by then.
     made: Vec<(String, u32)>,
+    /// Such devices of another process of the network, which still has them.
+    taken: Vec<(String, u32)>,
 }
 
 impl Devices {
@@ -40,22 +42,37 @@ impl Devices {
     /// # Errors
     /// A sentence with the obstacle, or, without the rights, the commands to run. Nothing is left behind then.
     pub fn make(config: &UplinkConfig, network: &str) -> Result<Self, String> {
-        let mut netlink = Netlink::open(config.netns.as_deref()).map_err(|cause| match &config.netns {
-            Some(netns) => {
-                format!("network namespace {netns}: {cause}. Make it with `ip netns add`, and run memlane as root to enter it")
-            }
-            None => format!("cannot open a netlink socket: {cause}"),
-        })?;
+        let mut netlink = opened(config)?;
         let present = present(&mut netlink, config).map_err(unread)?;
         let mtu = plan::mtu(config, &present)?;
-        let alias = format!("{MARK} {network} {}", config.segment);
+        let alias = alias(network, config);
         let is_ours = |link: &&NetworkDevice| link.alias.as_ref() == Some(&alias);
         let made = present.links.iter().filter(is_ours).map(|link| (link.name.clone(), link.index)).collect();
-        let mut devices = Self { netlink, config: config.clone(), alias, mtu: mtu as u16, made };
+        let mut devices = Self { netlink, config: config.clone(), alias, mtu: mtu as u16, made, taken: Vec::new() };
         for step in plan::steps(config, &present, mtu)? {
             devices.take(&step).map_err(|cause| refused(config, &present, mtu, &step, &cause))?;
         }
         Ok(devices)
+    }
+
+    /// The devices of an uplink of another process of the network, which created `taken` of them. They are that one's until
+    /// [`Self::own`].
+    ///
+    /// # Errors
+    /// As [`Self::make`].
+    pub fn taken_over(config: &UplinkConfig, network: &str, mtu: u16, taken: &[(String, u32)]) -> Result<Self, String> {
+        let (netlink, alias) = (opened(config)?, alias(network, config));
+        Ok(Self { netlink, config: config.clone(), alias, mtu, made: Vec::new(), taken: taken.to_vec() })
+    }
+
+    /// The devices are this process's from now on.
+    pub fn own(&mut self) {
+        self.made.append(&mut self.taken);
+    }
+
+    /// Names and numbers of the created devices.
+    pub fn made(&self) -> &[(String, u32)] {
+        &self.made
     }
 
     /// Attaches the TAP device, which exists by now, to the bridge. False if memlane lacks the rights and the operator has
@@ -167,6 +184,20 @@ impl Drop for Devices {
             }
         }
     }
+}
+
+fn opened(config: &UplinkConfig) -> Result<Netlink, String> {
+    Netlink::open(config.netns.as_deref()).map_err(|cause| match &config.netns {
+        Some(netns) => {
+            format!("network namespace {netns}: {cause}. Make it with `ip netns add`, and run memlane as root to enter it")
+        }
+        None => format!("cannot open a netlink socket: {cause}"),
+    })
+}
+
+/// The alias of created devices.
+fn alias(network: &str, config: &UplinkConfig) -> String {
+    format!("{MARK} {network} {}", config.segment)
 }
 
 fn links(netlink: &mut Netlink) -> io::Result<Vec<NetworkDevice>> {

@@ -58,6 +58,8 @@ pub struct FdbSync {
     /// False once the kernel has refused a change of the bridge's FDB.
     may_tell: bool,
     trouble: Option<String>,
+    /// The bridge's FDB has entries of another process of the network, with which this one is to go on.
+    adopts: bool,
     /// Notifications were lost, and no dump has succeeded since.
     is_stale: bool,
     /// The report is out of date.
@@ -109,6 +111,7 @@ impl FdbSync {
             seen,
             may_tell,
             trouble: None,
+            adopts: false,
             is_stale: true,
             has_changed: true,
             started: now,
@@ -125,6 +128,16 @@ impl FdbSync {
         fdb_sync.read_all()?;
         fdb_sync.show();
         Ok(fdb_sync)
+    }
+
+    /// Goes on with the bridge's FDB entries of another process of the network.
+    pub(super) fn adopting(self) -> Self {
+        Self { adopts: true, ..self }
+    }
+
+    /// Whether the kernel lets it change the bridge's FDB.
+    pub(super) fn may_tell(&self) -> bool {
+        self.may_tell
     }
 
     /// Runs until told to end.
@@ -329,6 +342,9 @@ impl FdbSync {
                 pinned: kind == Kind::Pinned,
             })
             .collect();
+        if std::mem::take(&mut self.adopts) {
+            self.adopt(&learned_addresses);
+        }
         let remote = &self.remote;
         let changes = self
             .announced
@@ -339,6 +355,39 @@ impl FdbSync {
             }
         }
         self.looks_again = Instant::now() + start.elapsed() * PAUSE;
+    }
+
+    /// Goes on with the entries of the bridge's FDB behind the TAP device, and removes those of addresses that are not here any more.
+    fn adopt(&mut self, learned_addresses: &[AnnouncedAddress]) {
+        let entries = match self.own_entries() {
+            Ok(entries) => entries,
+            Err(cause) => return self.lament(format!("cannot read the FDB of the bridge: {cause}")),
+        };
+        for change in self.announced.adopt(learned_addresses, &entries, self.started.elapsed().as_secs_f64()) {
+            if let Err(cause) = self.tell(change) {
+                self.refused(change, &cause);
+            }
+        }
+    }
+
+    /// Addresses of the entries that this network has added to the bridge's FDB.
+    fn own_entries(&mut self) -> io::Result<Vec<MacAddress>> {
+        let mut question = NeighbourMessage::default();
+        question.header.family = AddressFamily::Bridge;
+        let all = self.requests.dump(&RouteNetlinkMessage::GetNeighbour(question))?;
+        let address = |attribute: &NeighbourAttribute| match attribute {
+            NeighbourAttribute::LinkLayerAddress(bytes) => <[u8; 6]>::try_from(&bytes[..]).ok().map(MacAddress::new),
+            _ => None,
+        };
+        let of = |message: &RouteNetlinkMessage| match message {
+            RouteNetlinkMessage::NewNeighbour(message)
+                if message.header.ifindex == self.tap && message.header.state == NeighbourState::Noarp =>
+            {
+                message.attributes.iter().find_map(address)
+            }
+            _ => None,
+        };
+        Ok(all.iter().filter_map(of).collect())
     }
 
     /// Adds or removes an entry of the bridge's FDB.

@@ -23,7 +23,10 @@ pub mod plan;
 pub mod remote;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -34,6 +37,7 @@ use thiserror::Error;
 
 use crate::budget::{Account, Permit};
 use crate::config::UplinkConfig;
+use crate::description::SavedUplink;
 use crate::descriptors::{self, OF_UPLINK};
 use crate::frame::MacAddress;
 use crate::network::{AddError, AttachSettings, Network};
@@ -61,7 +65,11 @@ pub struct Uplink {
     port: Arc<Port>,
     seen: Arc<Mutex<Seen>>,
     ends: Arc<AtomicBool>,
+    may_tell: bool,
+    /// Its FDB sync and TAP device until they are started, and the thread and a copy of the descriptor from then on.
+    begins: (Option<FdbSync>, Option<Interface>),
     fdb_sync: Option<JoinHandle<()>>,
+    tap: File,
     devices: Devices,
     _own: Permit,
 }
@@ -131,43 +139,120 @@ impl Uplink {
     /// A device cannot be set up, or rights are missing; nothing is left behind then.
     pub fn start(network: &Arc<Network>, name: &str, config: &UplinkConfig, members: usize) -> Result<Self, UplinkError> {
         let failed = |what: String| UplinkError { segment: config.segment.clone(), what };
-        let own = Account::with_floor(&network.shared().descriptors.budget, OF_UPLINK).take(OF_UPLINK);
-        let own = own.ok_or_else(|| failed(format!("no file descriptors are left for its uplink. {}", descriptors::REMEDY)))?;
+        let own = permit(network).map_err(failed)?;
         let mut devices = Devices::make(config, name).map_err(failed)?;
         let tap = tap::attach(&config.tap, config.netns.as_deref()).map_err(|error| failed(error.to_string()))?;
         let may_tell = devices.take_tap().map_err(failed)?;
-        let port = add_port(network, config, devices.mtu, members).map_err(|error| failed(error.to_string()))?;
-        port.segment.set_uplink(Some(port.id));
-        port.segment.set_uplink_mtu(devices.mtu);
-        let started = Self::begin(network, config, (devices, own), tap, &port, may_tell);
-        started.map_err(|what| {
-            port.segment.set_uplink(None);
-            network.remove_port(&port);
-            failed(what)
-        })
+        let mut uplink = Self::prepare(network, config, (devices, own), tap, members, may_tell).map_err(failed)?;
+        if let Some(advice) = netfilter::advice(&config.bridge, config.netns.as_deref()) {
+            tracing::warn!(segment = %config.segment, "{advice}");
+        }
+        let begun = uplink.serve(network).and_then(|()| uplink.sync(network));
+        begun.map_err(|cause| {
+            uplink.port.segment.set_uplink(None);
+            network.remove_port(&uplink.port);
+            failed(unstarted(&cause))
+        })?;
+        Ok(uplink)
     }
 
-    fn begin(
+    /// Makes the uplink that another process of the network has `saved`, with its TAP device. That process still serves it: this one begins
+    /// with [`Self::serve`] and [`Self::go_on`].
+    ///
+    /// # Errors
+    /// Rights are missing, or a device was deleted; nothing has changed then.
+    pub fn take_over(
+        network: &Arc<Network>,
+        name: &str,
+        saved: &SavedUplink,
+        tap: File,
+        members: usize,
+    ) -> Result<Self, UplinkError> {
+        let SavedUplink { config, mtu, made, may_tell } = saved;
+        let failed = |what: String| UplinkError { segment: config.segment.clone(), what };
+        let own = permit(network).map_err(failed)?;
+        let devices = Devices::taken_over(config, name, *mtu, made).map_err(failed)?;
+        let tap = tap::taken_over(&config.tap, tap).map_err(|error| failed(error.to_string()))?;
+        let mut uplink = Self::prepare(network, config, (devices, own), tap, members, *may_tell).map_err(failed)?;
+        uplink.begins.0 = uplink.begins.0.take().map(FdbSync::adopting);
+        Ok(uplink)
+    }
+
+    /// Adds its port, which no worker serves yet.
+    fn prepare(
         network: &Arc<Network>,
         config: &UplinkConfig,
         (mut devices, own): (Devices, Permit),
         tap: Interface,
-        port: &Arc<Port>,
+        members: usize,
         may_tell: bool,
     ) -> Result<Self, String> {
-        let system = |cause: std::io::Error| format!("its uplink cannot be started: {cause}");
-        let (seen, stop) = (Arc::new(Mutex::default()), Arc::new(AtomicBool::new(false)));
-        let fdb_sync = FdbSync::new(network, port, config, devices.indices()?, may_tell, Arc::clone(&seen)).map_err(system)?;
-        network.serve(port, tap).map_err(system)?;
-        if let Some(advice) = netfilter::advice(&config.bridge, config.netns.as_deref()) {
-            tracing::warn!(segment = %config.segment, "{advice}");
-        }
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::Builder::new().name(format!("uplink-{}", config.vni)).stack_size(256 * 1024);
-        let (network, name) = (Arc::clone(network), format!("the uplink of segment {}", config.segment));
+        let indices = devices.indices()?;
+        let copy = tap.copy().map_err(|cause| unstarted(&cause))?;
+        let port = add_port(network, config, devices.mtu, members).map_err(|error| error.to_string())?;
+        port.segment.set_uplink(Some(port.id));
+        port.segment.set_uplink_mtu(devices.mtu);
+        let seen = Arc::default();
+        let fdb_sync = FdbSync::new(network, &port, config, indices, may_tell, Arc::clone(&seen)).map_err(|cause| {
+            port.segment.set_uplink(None);
+            network.remove_port(&port);
+            unstarted(&cause)
+        })?;
+        Ok(Self {
+            config: config.clone(),
+            port,
+            seen,
+            ends: Arc::default(),
+            may_tell: fdb_sync.may_tell(),
+            begins: (Some(fdb_sync), Some(tap)),
+            fdb_sync: None,
+            tap: copy,
+            devices,
+            _own: own,
+        })
+    }
+
+    /// Has a worker serve its TAP device.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub fn serve(&mut self, network: &Network) -> io::Result<()> {
+        self.begins.1.take().map_or(Ok(()), |tap| network.serve(&self.port, tap))
+    }
+
+    /// Starts its FDB sync.
+    fn sync(&mut self, network: &Arc<Network>) -> io::Result<()> {
+        let Some(fdb_sync) = self.begins.0.take() else { return Ok(()) };
+        let stopped = Arc::clone(&self.ends);
+        let thread = std::thread::Builder::new().name(format!("uplink-{}", self.config.vni)).stack_size(256 * 1024);
+        let (network, name) = (Arc::clone(network), format!("the uplink of segment {}", self.config.segment));
         let run = move || network.fatal().guard(&name, || fdb_sync.run(&stopped)).unwrap_or_default();
-        let fdb_sync = thread.spawn(run).map_err(system)?;
-        Ok(Self { config: config.clone(), port: Arc::clone(port), seen, ends: stop, fdb_sync: Some(fdb_sync), devices, _own: own })
+        self.fdb_sync = Some(thread.spawn(run)?);
+        Ok(())
+    }
+
+    /// The process that had it has ended: its devices are this one's, and its MAC addresses are kept in step.
+    ///
+    /// # Errors
+    /// The kernel refuses a thread.
+    pub fn go_on(&mut self, network: &Arc<Network>) -> io::Result<()> {
+        self.devices.own();
+        self.sync(network)
+    }
+
+    /// Describes it for a process that takes the network over, with a copy of the descriptor of its TAP device.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub fn save(&self) -> io::Result<(SavedUplink, OwnedFd)> {
+        let made = self.devices.made().to_vec();
+        let saved = SavedUplink { config: self.config.clone(), mtu: self.devices.mtu, made, may_tell: self.may_tell };
+        Ok((saved, self.tap.try_clone()?.into()))
+    }
+
+    /// Its port.
+    pub fn port(&self) -> &Arc<Port> {
+        &self.port
     }
 
     /// Its configuration.
@@ -228,6 +313,16 @@ impl Drop for Uplink {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Permits for its descriptors.
+fn permit(network: &Network) -> Result<Permit, String> {
+    let own = Account::with_floor(&network.shared().descriptors.budget, OF_UPLINK).take(OF_UPLINK);
+    own.ok_or_else(|| format!("no file descriptors are left for its uplink. {}", descriptors::REMEDY))
+}
+
+fn unstarted(cause: &io::Error) -> String {
+    format!("its uplink cannot be started: {cause}")
 }
 
 /// Its name contains a character that is invalid in names of the operator's ports, so the two cannot clash.

@@ -242,7 +242,7 @@ fn a_process_that_fails_to_take_over_leaves_the_network_as_it_is() {
     };
     assert!(description.ports.len() == 2 && files.len() > 10);
     late.send(&Message::Prepared {}, &[], TIMEOUT).unwrap();
-    assert!(matches!(late.receive(LATE).unwrap(), (Message::Go(records), _) if records.len() == 2));
+    assert!(matches!(late.receive(LATE).unwrap(), (Message::Go(standing), _) if standing.records.len() == 2));
     let before = traffic.arrived.load(Ordering::Relaxed);
     std::thread::sleep(Duration::from_millis(20));
     assert!(traffic.arrived.load(Ordering::Relaxed) <= before + 512, "the data path stands still");
@@ -365,6 +365,64 @@ fn the_service_manager_learns_of_the_process_that_took_over() {
     write(folder, "second.toml", "control = \"second\"\n");
     let output = memlane(folder, &["up", "second.toml", "--state", "state"]).output().unwrap();
     assert!(told(&output).contains("is in use by"), "{}", told(&output));
+}
+
+/// Lines that `child` prints, as they come.
+fn lines(child: &mut Child) -> std::sync::mpsc::Receiver<String> {
+    let (tell, told) = std::sync::mpsc::channel();
+    let output = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::thread::spawn(move || std::io::BufRead::lines(output).map_while(Result::ok).try_for_each(|line| tell.send(line)));
+    told
+}
+
+#[test]
+fn events_and_captures_go_on_over_a_takeover() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    net(folder, 2);
+    let mut running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let [mut a, mut b] = [0, 1].map(|index| guest(folder, index));
+    announce(&mut [&mut a, &mut b]);
+    let spawn = |arguments: &[&str]| memlane(folder, arguments).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut reader = spawn(&["events", "net.toml", "--follow", "--json"]);
+    let events = lines(&mut reader);
+    let mut capture = spawn(&["capture", "net.toml", "-w", "frames.pcapng", "-c", "200"]);
+    let event = |wanted: &str| loop {
+        let line = events.recv_timeout(LATE).unwrap();
+        let report: serde_json::Value = serde_json::from_str(&line).unwrap();
+        if report["event"] == wanted {
+            return report["sequence"].as_u64().unwrap();
+        }
+        // Ports that stay are no news.
+        assert!(wanted != "port-disabled" || report["event"] != "port-running", "{line}");
+    };
+    let mut sequence = event("capture-started");
+    for _ in 0..2 {
+        for number in 0..10 {
+            a.send(&frame(a.mac(), b.mac(), 64, number)).unwrap();
+            b.receive(TIMEOUT).unwrap();
+        }
+        take_over(folder, &mut running);
+        // The capture begins again at the process that has taken over.
+        let begun = event("capture-started");
+        assert!(begun > sequence, "numbers ascend: {begun} after {sequence}");
+        printed(folder, &["set", "net.toml", "p1", "--enabled", "false"]);
+        sequence = event("port-disabled");
+        assert!(sequence > begun);
+        printed(folder, &["set", "net.toml", "p1", "--enabled", "true"]);
+    }
+    let mut number = 0;
+    while capture.try_wait().unwrap().is_none() {
+        a.send(&frame(a.mac(), b.mac(), 64, number)).unwrap();
+        b.receive(TIMEOUT).unwrap();
+        number += 1;
+    }
+    assert!(capture.wait().unwrap().success());
+    let file = std::fs::read(folder.join("frames.pcapng")).unwrap();
+    let sections = file.windows(4).filter(|four| four == &[0x0a, 0x0d, 0x0d, 0x0a]).count();
+    assert_eq!(sections, 3, "one of each process");
+    printed(folder, &["down", "net.toml"]);
+    assert!(ends(&mut reader).success(), "the reader ends with the network");
 }
 
 /// Half of the ports have guests. `make prove` takes a thousand, and judges the time.

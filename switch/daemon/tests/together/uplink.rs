@@ -322,6 +322,59 @@ fn what_a_killed_memlane_left_is_found_and_taken_away() {
 }
 
 #[test]
+fn an_uplink_is_handed_over_with_its_devices_and_addresses() {
+    in_a_namespace("uplink::an_uplink_is_handed_over_with_its_devices_and_addresses", || {
+        host();
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let ports = "[[port]]\nname = \"a\"\nvhost-user = \"a.sock\"\n[[port]]\nname = \"b\"\nvhost-user = \"b.sock\"\n";
+        write(folder, "net.toml", &format!("control = \"control\"\n{SEGMENT}{ports}"));
+        let mut running = Running::start(memlane(folder, &["up", "net.toml"]));
+        let connect = |name: &str, index| ToyGuest::builder().mac(mac(index)).timeout(TIMEOUT).connect(folder.join(name)).unwrap();
+        let (mut guest, mut hears) = (connect("a.sock", 0), connect("b.sock", 1));
+        run("ip link add beside type veth peer name ear && ip link set beside master ml-br100 up && ip link set ear up");
+        guest.send(&frame(mac(0), [0xff; 6])).unwrap();
+        assert_eq!(hears.receive(TIMEOUT).unwrap().bytes[6..12], mac(0));
+        wait_until(|| known_here() == [text(mac(0))], "the bridge knows the guest");
+        let far = [2, 0, 0, 0, 9, 9];
+        run(&format!("bridge fdb add {} dev ml-vx100 dst 10.9.0.2 self", text(far)));
+        let status = || -> serde_json::Value { serde_json::from_str(&printed(folder, &["status", "net.toml", "--json"])).unwrap() };
+        let uplink = |key: &str| status()["uplinks"][0][key].clone();
+        wait_until(|| uplink("learned-addresses")[0]["address"] == text(far), "the table knows who is elsewhere");
+        let devices = || run("ip -o link | grep -o '^[0-9]*: ml-[a-z0-9]*'");
+        let (before, frames) = (devices(), uplink("receive-frames").as_u64().unwrap());
+        for round in 0..2 {
+            // As of an address that leaves between the last look of the one process and the first of the other.
+            run("bridge fdb add 02:00:00:00:00:77 dev ml-tap100 master static");
+            let mut changes = Command::new("bridge").args(["monitor", "fdb"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+            let other = Running::start(memlane(folder, &["up", "net.toml", "--takeover"]));
+            assert!(std::mem::replace(&mut running, other).0.wait().unwrap().success());
+            wait_until(|| known_here() == [text(mac(0))], "the address that has left is forgotten");
+            changes.kill().unwrap();
+            let changes = String::from_utf8(changes.wait_with_output().unwrap().stdout).unwrap();
+            assert!(!changes.contains(&text(mac(0))), "other hosts hear nothing of the guest that stayed: {changes}");
+            assert_eq!(devices(), before, "no device was made anew");
+            assert!(guest.connected() && hears.connected());
+            wait_until(|| uplink("announced") == 1 && uplink("learned-addresses")[0]["address"] == text(far), "addresses stay");
+            // Frames leave by the uplink, without a flood, and come by it.
+            guest.send(&frame(mac(0), far)).unwrap();
+            wait_until(|| uplink("receive-frames") == frames + 1 + round, "a frame leaves by the uplink");
+            assert!(is_silent(&mut hears));
+            run("ip link set ear address 02:00:00:00:00:55 && ip addr replace 10.7.7.1/24 dev ear");
+            run("ip neigh replace 10.7.7.2 lladdr 02:00:00:00:00:01 dev ear && ping -c 1 -W 1 -I ear 10.7.7.2 || true");
+            wait_until(
+                || hears.receive(TIMEOUT).is_ok_and(|frame| frame.bytes[6..12] == [2, 0, 0, 0, 0, 0x55]),
+                "a frame comes by the uplink",
+            );
+            while hears.receive(POLL_INTERVAL).is_ok() {}
+        }
+        printed(folder, &["down", "net.toml"]);
+        assert!(running.0.wait().unwrap().success());
+        assert!(!run("ip link").contains("ml-"), "the process that has them removes them");
+    });
+}
+
+#[test]
 fn a_device_of_anothers_that_has_the_name_of_one_that_was_made_stays() {
     in_a_namespace("uplink::a_device_of_anothers_that_has_the_name_of_one_that_was_made_stays", || {
         let mut bed = bed(&[""]);
