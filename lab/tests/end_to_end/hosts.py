@@ -16,7 +16,8 @@ from memlane_lab.host.session import Session
 from memlane_lab.paths import frr
 from memlane_lab.paths.memlane import program
 
-_MTU = 1500
+MTU = 1500
+"""Of the segment, the same at all hosts."""
 
 
 class Host:
@@ -69,6 +70,10 @@ class Host:
         (told,) = json.loads(self.memlane_does("status", "--json"))["uplinks"]
         return dict(told)
 
+    def uplink_drops(self) -> dict[str, int]:
+        """Dropped frames of its uplink, by their reasons."""
+        return dict(self.uplink()["drops"])
+
     def knows(self, mac: str) -> bool:
         """Whether it knows of another host's machine."""
         return any(station["address"] == mac for station in self.uplink()["learned-addresses"])
@@ -77,11 +82,11 @@ class Host:
         """The vhost-user socket of its port `name`."""
         return self._folder / f"{name}.sock"
 
-    def guest(self, name: str, mac: str, address: str) -> NetnsGuest:
-        """Attaches a namespace as a guest, with this address."""
+    def guest(self, name: str, mac: str, address: str, *keys: str) -> NetnsGuest:
+        """Attaches a namespace as a guest, with this address; `keys` are further options of its port."""
         device = self.session.link_name(name)
-        self.memlane_does("attach", name, "--tap", device, "--mac", mac)
-        guest = NetnsGuest(self.session, name, [Nic(Port(name, GuestKind.NETNS, mac, _MTU), Device(device, None))])
+        self.memlane_does("attach", name, "--tap", device, "--mac", mac, *keys)
+        guest = NetnsGuest(self.session, name, [Nic(Port(name, GuestKind.NETNS, mac, MTU), Device(device, None))])
         guest.boot()
         guest.address(0, address)
         return guest
@@ -90,7 +95,7 @@ class Host:
 def start(session: Session, count: int, ports: list[list[dict[str, Any]]] | None = None) -> list[Host]:
     """Starts `count` hosts; `ports` are each host's from the start. Returns once each knows all others."""
     places = [session.namespace(f"host{number}") for number in range(count)]
-    underlay.lay(session, places, _MTU + underlay.HEADERS)
+    underlay.lay(session, places, MTU + underlay.HEADERS)
     hosts = [Host(session, number, place, ports[number] if ports else []) for number, place in enumerate(places)]
     for host in hosts:
         host.start_frr(count)

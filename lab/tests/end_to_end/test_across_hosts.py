@@ -1,6 +1,8 @@
 """Segments that go on at other hosts, with FRR: announced MAC addresses, moves, failures."""
 
 import json
+import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
@@ -49,6 +51,37 @@ def test_a_machine_is_reached_from_another_host_though_it_has_said_nothing(
     far.memlane_does("detach", "quiet")
     until(lambda: not near.knows(mac(2)), timeout=30, what="the other host to forget the machine")
     quiet.kill()
+
+
+def _with_large_mtu(host: Host, name: str, mac: str, address: str) -> str:
+    """Attaches a namespace that ignores the MTU of the segment; returns the namespace."""
+    device, namespace = host.session.link_name(name), host.session.namespace(name)
+    host.memlane_does("attach", name, "--tap", device, "--mac", mac)
+    network.move(device, source=None, target=namespace)
+    network.change(namespace, f"link set dev {device} mtu 65000 up", f"address add {address}/16 dev {device}")
+    return namespace
+
+
+@pytest.mark.skipif(shutil.which("tracepath") is None, reason="needs tracepath")
+def test_tracepath_finds_the_mtu_outside_while_large_datagrams_pass_inside(session: Session) -> None:
+    near, far = hosts.start(session, 2)
+    asks = _with_large_mtu(near, "asks", mac(1), "10.77.0.1")
+    _with_large_mtu(near, "inside", mac(2), "10.77.0.2")
+    far.guest("outside", mac(3), "10.77.0.3/16")
+
+    def does(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*network.enter(asks), *command], capture_output=True, text=True, check=False)
+
+    # 60 KB in one packet, which must not be fragmented.
+    inside = ["ping", "-n", "-c", "1", "-W", "5", "-M", "do", "-s", "60000", "10.77.0.2"]
+    until(lambda: does(*inside).returncode == 0, timeout=30, what="a large datagram to pass inside")
+    until(
+        lambda: does("ping", "-n", "-c", "1", "-W", "5", "10.77.0.3").returncode == 0, timeout=30, what="the other host"
+    )
+    told = does("tracepath", "-n", "-l", "60000", "-m", "3", "10.77.0.3").stdout
+    assert f"pmtu {hosts.MTU}" in told, told
+    assert near.uplink_drops()["too-long"] > 0
+    assert does(*inside).returncode == 0
 
 
 def test_a_connection_survives_a_move_to_another_host(
