@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import subprocess
+from pathlib import Path
 from typing import ClassVar
 
 from memlane_lab.common.errors import LabError
@@ -17,6 +18,7 @@ from memlane_lab.host.process import HostProcess
 from memlane_lab.host.procfs import CpuTime
 from memlane_lab.images import machine_kernel
 from memlane_lab.images.machine_kernel import Flavour, MachineKernel
+from memlane_lab.images.system import DiskImage
 
 PROGRAM = "qemu-system-x86_64"
 _VHOST = "vhost-"
@@ -72,18 +74,35 @@ class QemuGuest(Guest):
 
     def _command(self, channel: str) -> list[str]:
         """QEMU with its arguments; `channel` is the character device of the control channel."""
-        kernel = self._kernel()
+        kernel, boot = self._booted()
         return [
             *(self.program, "-nodefaults", "-no-user-config", "-display", "none"),
             *("-machine", "q35,memory-backend=memory"),
             *("-accel", self.accelerator, *self._processor(), "-name", f"{self.name},debug-threads=on"),
             *("-m", f"{self.memory}M", "-object", f"{self._memory_backend()},id=memory,size={self.memory}M,share=on"),
-            *("-kernel", str(kernel.kernel), "-initrd", self._initramfs(kernel)),
-            *("-append", f"{_CONSOLE} lab_name={self.name}", "-serial", "stdio"),
+            *("-kernel", str(kernel), "-initrd", str(boot), *self._disk()),
+            *("-append", f"{_CONSOLE} lab_name={self.name}{self._told()}", "-serial", "stdio"),
             *("-chardev", channel),
             *("-device", "virtio-serial-pci", "-device", "virtserialport,chardev=control,name=control"),
             *(word for index in range(len(self.nics)) for word in self._nic(index)),
         ]
+
+    def _booted(self) -> tuple[Path, Path]:
+        """The kernel, and the initramfs with the root tree, or that which hands over to a disk."""
+        if isinstance(self._image, DiskImage):
+            return self._image.kernel, self._image.boot
+        kernel = self._kernel()
+        return kernel.kernel, self._initramfs(kernel)
+
+    def _disk(self) -> list[str]:
+        """The disk of a guest with a system of its own; each start begins with the disk as it was made."""
+        if not isinstance(self._image, DiskImage):
+            return []
+        return ["-drive", f"file={self._image.disk},format={self._image.format},if=virtio,snapshot=on"]
+
+    def _told(self) -> str:
+        """Words for the init of a system on a disk, which without udev would wait 90 s for the console's device."""
+        return f" systemd.getty_auto=no systemd.hostname={self.name}" if isinstance(self._image, DiskImage) else ""
 
     def _memory_backend(self) -> str:
         """QEMU's object that the guest's memory lies in."""
@@ -93,14 +112,14 @@ class QemuGuest(Guest):
         emulated = any(isinstance(nic.endpoint, Tap) and bool(nic.endpoint.emulated) for nic in self.nics)
         return machine_kernel.kernel(Flavour.GENERAL if emulated else Flavour.CLOUD)
 
-    def _initramfs(self, kernel: MachineKernel) -> str:
+    def _initramfs(self, kernel: MachineKernel) -> Path:
         """One file: the kernel reads archives that follow each other."""
         joined = self.session.folder / f"initramfs-{self.image.tree.parent.name}-{kernel.kernel.parent.name}"
         if not joined.exists():
             with joined.open("wb") as out:
                 for part in (self.image.initramfs, kernel.modules):
                     out.write(part.read_bytes())
-        return str(joined)
+        return joined
 
     def _processor(self) -> list[str]:
         return ["-smp", str(self.processors)]

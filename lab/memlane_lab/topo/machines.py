@@ -13,6 +13,7 @@ from memlane_lab.guests.control import CommandFailed, Result, Running
 from memlane_lab.guests.netns import NetnsGuest
 from memlane_lab.host.ports import Nic, Port, Tap
 from memlane_lab.host.session import Session
+from memlane_lab.images import system
 from memlane_lab.topo import image, setup
 from memlane_lab.topo.addresses import Interface, Plan
 from memlane_lab.topo.fabric import Fabric
@@ -163,7 +164,9 @@ def make(
         return Machine(node, _Netns(session, node.name, namespace, **options), topology, plan)
     kind = GuestKind.UML if node.kind == "uml" else _qemu()
     if kind != GuestKind.UML:
-        options["memory"] = max(node.memory, 192)  # its root tree lies in its memory
+        options["memory"] = max(node.memory, 192)  # its root tree lies in its memory, or a whole system runs in it
+    if node.image:
+        options["image"] = system.image(node.image, Path(topology.folder))
     nics = [Nic(Port(end.port, kind, end.mac, end.mtu), fabric.endpoint(end)) for end in plan.interfaces[node.name]]
     return Machine(node, guests.make(session, kind, node.name, nics, **options), topology, plan)
 

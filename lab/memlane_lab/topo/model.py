@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.strict import Place, Strict, hint, keyed, shown
 from memlane_lab.common.strict import mistakes as found_in
+from memlane_lab.images.system import NAMED
 from memlane_lab.topo.image import NAMES
 
 OVER = ("memlane", "bridge", "veth")
@@ -181,6 +182,9 @@ class Node(Strict):
     kind: Literal["uml", "netns", "qemu"] = "uml"
     role: Literal["router", "host"] = "router"
     """A router forwards and runs FRR; a host has a default route to its first neighbour."""
+    image: str | None = None
+    """A system of its own, by a disk: "debian", "debian:SUITE", or the path of a disk with an ext4, beside the
+    topology's file. None: the tree of programs that all nodes share."""
     memory: int = Field(default=64, ge=24, le=1 << 20)
     """MiB."""
     routing: tuple[Protocol, ...] | None = None
@@ -241,6 +245,15 @@ class Node(Strict):
             if not re.fullmatch(r"[A-Za-z0-9_*-]+([./][A-Za-z0-9_*@:-]+)+", key) or ".." in key:
                 raise ValueError(f"{key!r} is not a sysctl of the kernel, as net.ipv4.ip_forward")
         return settings
+
+    @model_validator(mode="after")
+    def _its_own_system(self) -> Self:
+        if self.image is not None and (self.kind, self.role) != ("qemu", "host"):
+            raise ValueError(
+                f'image: {self.image!r} needs kind = "qemu" and role = "host": kernels of uml nodes have no disks, and '
+                "FRR's daemons lie in the tree that all other nodes share"
+            )
+        return self
 
     @model_validator(mode="after")
     def _its_own_settings(self) -> Self:
@@ -486,8 +499,11 @@ def _of_ends(index: int, link: Link, names: set[str], used: dict[tuple[str, str]
 
 
 def _files(nodes: list[tuple[int, Node]], folder: Path) -> Iterator[Mistake]:
-    """Files of nodes that cannot be read."""
+    """Files and disks of nodes that cannot be read."""
     for index, node in nodes:
+        if node.image and not NAMED.fullmatch(node.image) and (reason := _unreadable(folder / node.image)):
+            told = f"the disk {node.image} of {node.name} cannot be read: {reason}"
+            yield Mistake(("node", index, "image"), told)
         for path, source in node.files.items():
             if reason := _unreadable(folder / source):
                 told = f"the file {source} for {path} of {node.name} cannot be read: {reason}"

@@ -22,7 +22,7 @@ from memlane_lab.guests.control import CommandFailed, GuestGone, Result
 from memlane_lab.host import network, procfs
 from memlane_lab.host.process import kill_together
 from memlane_lab.host.session import Session, runs_folder
-from memlane_lab.images import uml_kernel
+from memlane_lab.images import system, uml_kernel
 from memlane_lab.topo import addresses, files, image, machines, setup, shapes, spread
 from memlane_lab.topo.addresses import Plan, is_host
 from memlane_lab.topo.fabric import Fabric, LinkState
@@ -324,6 +324,8 @@ def prepare(topology: Topology) -> None:
     image.image()
     if any(node.kind == "uml" for node in topology.nodes):
         uml_kernel.kernel()
+    for stated in dict.fromkeys(node.image for node in topology.nodes if node.image):
+        system.image(stated, Path(topology.folder))
 
 
 class Upcoming:

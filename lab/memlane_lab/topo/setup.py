@@ -16,6 +16,18 @@ from memlane_lab.topo.model import Node, Topology
 _HOPS = 255
 """The hop limit of nodes' packets: Linux's usual 64 ends within a line of a hundred."""
 _END = "END_OF_THIS_FILE"
+_SHARED_TREE = (
+    # Read-only files become the node's own.
+    "mkdir -p /run/etc /run/frr /dev/pts; cp -a /etc/. /run/etc; mount --bind /run/etc /etc",
+    "mount -t devpts devpts /dev/pts",
+)
+_OWN_SYSTEM = (
+    # The agent answers before the system's init has started: systemd would undo what it finds.
+    "case $(readlink -f /sbin/init) in */systemd)",
+    "until [ -S /run/systemd/private ]; do sleep 0.2; done",
+    "systemctl is-system-running --wait >/dev/null || true ;;",  # 1: a service has failed, which is its own affair
+    "esac",
+)
 
 
 def script(topology: Topology, plan: Plan, node: Node, devices: Mapping[str, str]) -> str:
@@ -25,9 +37,7 @@ def script(topology: Topology, plan: Plan, node: Node, devices: Mapping[str, str
     names = frr.daemons(topology, node, brought)
     lines = [
         "set -e",
-        # Read-only files become the node's own.
-        "mkdir -p /run/etc /run/frr /dev/pts; cp -a /etc/. /run/etc; mount --bind /run/etc /etc",
-        "mount -t devpts devpts /dev/pts",
+        *(_OWN_SYSTEM if node.image else _SHARED_TREE),
         *_settings(node),
         *_interfaces(plan, node, devices),
         *_stated(node),

@@ -130,6 +130,15 @@ _LISTED = [
         f"{_A}kind = 'netns'\nsysctls = {{ 'vm.swappiness' = 1 }}",
         "1: sysctls: 'vm.swappiness' would change this machine: a netns node has only the sysctls net.* of its own",
     ),
+    (
+        f"{_A}image = 'debian'",
+        '1: image: \'debian\' needs kind = "qemu" and role = "host": kernels of uml nodes have no disks, and FRR\'s '
+        "daemons lie in the tree that all other nodes share",
+    ),
+    (
+        f"{_A}kind = 'qemu'\nrole = 'host'\nimage = 'x'",
+        "5: the disk x of a cannot be read: No such file or directory",
+    ),
     ("[node]\nname = 'a'", "1: node: must be a list of tables: [[node]]"),
     (f"defaults = 3\n{_A}", "1: defaults: must be a table, [defaults], not 3"),
     (f"[defaults]\nname = 'x'\n{_A}", "2: name: each node has its own"),
