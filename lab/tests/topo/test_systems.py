@@ -26,7 +26,7 @@ def test_each_node_boots_the_system_of_its_own_disk() -> None:
         assert [found and found[1] for found in releases] == [_machine_release(), "trixie"]
         for each in (stable, newer):
             assert each.get("/proc/1/comm").strip() == b"systemd"
-            assert each.run("dpkg --get-selections | grep -c install").check().stdout.strip() > "50"
+            assert int(each.run("dpkg --get-selections | grep -c install").check().stdout) > 50
             assert each.run("hostname").stdout.strip() == each.name
         # One machine's disk is no other's, and a start begins with the disk as it was made.
         stable.run("echo mine >/var/lib/mine && sync").check()
