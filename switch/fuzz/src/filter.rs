@@ -1,6 +1,6 @@
 //! Target `filter`: programs of classic BPF from strangers. Each is refused, or ends and reads within the frame only, wherever the frame's bytes lie.
 
-use memlane_observe::bpf::{Frame, Instruction, Program};
+use memlane_observe::bpf::{Frame, Instruction, Program, RECORDED};
 
 /// Bytes of an instruction.
 const INSTRUCTION: usize = 8;
@@ -12,10 +12,21 @@ pub fn run(data: &[u8]) {
     let instructions: Vec<Instruction> = instructions.chunks_exact(INSTRUCTION).map(instruction).collect();
     let Ok(program) = Program::new(&instructions) else { return };
     assert_eq!(program.instructions(), &instructions[..]);
-    let result = program.run(frame);
+    let (result, reads) = program.trace(frame);
     assert_eq!(program.run(&Watched(frame)), result, "what a run reads lies within the frame");
     let (first, second) = frame.split_at(usize::from(cut).min(frame.len()));
     assert_eq!(program.run(&[first, second][..]), result, "wherever its bytes lie");
+    if frame.len() >= RECORDED as usize && !reads.beyond && !reads.length {
+        assert_eq!(program.run(&others(frame, reads.bytes)[..]), result, "it depends on the recorded bytes only");
+    }
+}
+
+/// A longer frame that differs in every byte but these of the first [`RECORDED`].
+fn others(frame: &[u8], kept: u64) -> Vec<u8> {
+    let is_kept = |at: usize| at < RECORDED as usize && kept & 1 << at != 0;
+    let mut other: Vec<u8> = frame.iter().enumerate().map(|(at, &byte)| if is_kept(at) { byte } else { !byte }).collect();
+    other.push(0);
+    other
 }
 
 fn instruction(bytes: &[u8]) -> Instruction {

@@ -167,6 +167,37 @@ fn libpcap_selects_the_same_frames() {
 }
 
 #[test]
+fn the_result_depends_on_what_was_recorded() {
+    let frame = || prop::collection::vec(any::<u8>(), 64..100);
+    let mut runner = proptest::test_runner::TestRunner::new(config(20_000));
+    runner
+        .run(&(program(), frame(), frame()), |(program, frame, mut other)| {
+            let Ok(checked) = Program::new(&tamed(program)) else { return Ok(()) };
+            let (result, reads) = checked.trace(&frame[..]);
+            prop_assert_eq!(checked.run(&frame[..]), result);
+            if !reads.beyond && !reads.length {
+                (0..64).filter(|at| reads.bytes & 1 << at != 0).for_each(|at| other[at] = frame[at]);
+                prop_assert_eq!(checked.run(&other[..]), result, "{:?}", reads);
+            }
+            Ok(())
+        })
+        .unwrap();
+    // Most programs of capture filters read headers only.
+    for filter in
+        ["udp port 53 and host 10.0.0.2", "icmp or tcp[tcpflags] & tcp-syn != 0", "vlan 7 and ip6", "ether host 2:0:0:0:0:1"]
+    {
+        let program = Program::new(&compile(filter, 65_535).unwrap()).unwrap();
+        let (_, reads) = program.trace(&[&datagram()[..], &[0; 64]].concat()[..]);
+        assert!(!reads.beyond && !reads.length && reads.bytes != 0, "{filter}: {reads:?}");
+    }
+    for (filter, length, beyond) in [("less 100", true, false), ("ether[100] = 1", false, true), ("ether[200] = 1", true, false)] {
+        let program = Program::new(&compile(filter, 65_535).unwrap()).unwrap();
+        let (_, reads) = program.trace(&[&datagram()[..], &[0; 100]].concat()[..]);
+        assert_eq!((reads.length, reads.beyond), (length, beyond), "{filter}");
+    }
+}
+
+#[test]
 fn the_kernel_selects_the_same_frames() {
     let frame = prop::collection::vec(any::<u8>(), 1..100);
     let mut runner = proptest::test_runner::TestRunner::new(config(2000));

@@ -11,7 +11,7 @@ mod run;
 use serde::{Deserialize, Serialize};
 
 pub use check::{Fault, MOST_INSTRUCTIONS};
-pub use run::Frame;
+pub use run::{Frame, RECORDED, Reads};
 
 /// Words of scratch memory that a program has.
 pub const MEMORY_WORDS: usize = 16;
@@ -66,6 +66,12 @@ impl Program {
 
     /// How many bytes of `frame` to capture; 0 if the frame is not selected.
     pub fn run(&self, frame: &(impl Frame + ?Sized)) -> u32 {
+        self.trace(frame).0
+    }
+
+    /// The result of [`Self::run`], and what it depends on: if that is neither the length nor bytes beyond the recorded ones, every frame of at
+    /// least [`RECORDED`] bytes that agrees in the recorded ones has the same result.
+    pub fn trace(&self, frame: &(impl Frame + ?Sized)) -> (u32, Reads) {
         run::run(&self.instructions, frame)
     }
 }

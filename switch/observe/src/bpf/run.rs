@@ -50,23 +50,56 @@ impl Frame for [&[u8]] {
     }
 }
 
+/// Bytes of a frame's start whose reads a run records.
+pub const RECORDED: u32 = 64;
+
+/// What the result of a run depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reads {
+    /// The bytes that were read, of the first [`RECORDED`]: bit n stands for byte n.
+    pub bytes: u64,
+    /// Bytes behind these were read.
+    pub beyond: bool,
+    /// The frame's length was read, or a load lay outside the frame.
+    pub length: bool,
+}
+
+impl Reads {
+    /// Notes a load of `size` bytes from byte `from` on, and whether they lie inside the frame.
+    fn note(&mut self, from: u64, size: u64, inside: bool) {
+        if !inside {
+            self.length = true;
+        } else if from + size > RECORDED.into() {
+            self.beyond = true;
+        } else {
+            self.bytes |= ((1 << size) - 1) << from;
+        }
+    }
+}
+
 /// The registers of a run.
 #[derive(Default)]
 struct Registers {
     a: u32,
     x: u32,
     memory: [u32; MEMORY_WORDS],
+    reads: Reads,
 }
 
-/// Runs a checked `program`; returns its result. A load outside the frame and a division by X = 0 end the run with 0.
-pub(super) fn run(program: &[Instruction], frame: &(impl Frame + ?Sized)) -> u32 {
+/// Runs a checked `program`; returns its result, and what that depends on. A load outside the frame and a division by X = 0 end the run with 0.
+pub(super) fn run(program: &[Instruction], frame: &(impl Frame + ?Sized)) -> (u32, Reads) {
     let mut state = Registers::default();
+    let result = run_in(&mut state, program, frame);
+    (result, state.reads)
+}
+
+fn run_in(state: &mut Registers, program: &[Instruction], frame: &(impl Frame + ?Sized)) -> u32 {
     let mut at = 0;
     // Jumps are forward and the last instruction returns.
     while let Some(&Instruction { code, jt, jf, k }) = program.get(at) {
         at += 1;
         match code & 7 {
-            LD | LDX => match load(code, k, &state, frame) {
+            LD | LDX => match load(code, k, state, frame) {
                 Some(value) if code & 7 == LD => state.a = value,
                 Some(value) => state.x = value,
                 None => return 0,
@@ -92,20 +125,23 @@ pub(super) fn run(program: &[Instruction], frame: &(impl Frame + ?Sized)) -> u32
 }
 
 /// The value of a load; `None` outside the frame.
-fn load(code: u16, k: u32, state: &Registers, frame: &(impl Frame + ?Sized)) -> Option<u32> {
+fn load(code: u16, k: u32, state: &mut Registers, frame: &(impl Frame + ?Sized)) -> Option<u32> {
     match code & 0xe0 {
         IMM => Some(k),
-        LEN => Some(frame.length()),
+        LEN => {
+            state.reads.length = true;
+            Some(frame.length())
+        }
         MEM => Some(state.memory[k as usize & (MEMORY_WORDS - 1)]),
-        ABS => read(frame, k.into(), code),
-        IND => read(frame, u64::from(state.x) + u64::from(k), code),
-        MSH => read(frame, k.into(), code).map(|byte| (byte & 0xf) << 2),
+        ABS => read(frame, k.into(), code, &mut state.reads),
+        IND => read(frame, u64::from(state.x) + u64::from(k), code, &mut state.reads),
+        MSH => read(frame, k.into(), code, &mut state.reads).map(|byte| (byte & 0xf) << 2),
         _ => None,
     }
 }
 
 /// Reads a word, half-word or byte, big-endian.
-fn read(frame: &(impl Frame + ?Sized), from: u64, code: u16) -> Option<u32> {
+fn read(frame: &(impl Frame + ?Sized), from: u64, code: u16, reads: &mut Reads) -> Option<u32> {
     let size = match code & 0x18 {
         W => 4,
         H => 2,
@@ -114,6 +150,7 @@ fn read(frame: &(impl Frame + ?Sized), from: u64, code: u16) -> Option<u32> {
     };
     let mut bytes = [0; 4];
     let inside = from + size as u64 <= u64::from(frame.length());
+    reads.note(from, size as u64, inside);
     (inside && frame.read(from as u32, &mut bytes[4 - size..])).then(|| u32::from_be_bytes(bytes))
 }
 
