@@ -22,7 +22,7 @@
 
 pub(crate) use memlane_model::{descriptors, host_memory, journal};
 pub(crate) use memlane_virtq::{
-    ablation, budget, frame, in_flight, memory, notification, offload, packet, ring, threshold, time, watchdog,
+    ablation, budget, copy, frame, in_flight, memory, notification, offload, packet, ring, threshold, time, watchdog,
 };
 
 pub mod address_map;

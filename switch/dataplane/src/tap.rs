@@ -1,7 +1,9 @@
 //! Taps: copies of frames for a capture, made where a worker takes a frame from a guest, gives one to a guest, or drops one.
 //!
 //! A worker never waits for the reader of a capture: each has a bounded ring of its own to it, and frames that do not fit are
-//! counted as missed. Without a capture a tap is one branch.
+//! counted as missed. Without a capture a tap is one branch. Frames of the fast path are seen only where a capture may select them ([`watch`]).
+
+mod watch;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -10,6 +12,7 @@ use memlane_observe::bpf;
 use rtrb::chunks::ChunkError;
 use rtrb::{Consumer, Producer, RingBuffer};
 
+use crate::copy::Block;
 use crate::frame::NetHeader;
 use crate::id::{MAX_PORTS, PortId};
 use crate::offload::checksum;
@@ -17,6 +20,8 @@ use crate::packet::Packet;
 use crate::probes;
 use crate::stats::DropReason;
 use crate::time::{Cycles, cycles};
+use watch::Rejected;
+pub(crate) use watch::Watch;
 
 /// Bytes of the rings of one capture, of all workers together, and of one.
 const RINGS: usize = 32 << 20;
@@ -155,6 +160,8 @@ pub struct Tap {
     pub number: u64,
     shared: Arc<Shared>,
     to: Producer<u8>,
+    /// Frames that its filter rejects.
+    rejected: Rejected,
 }
 
 /// The reader's end of a capture.
@@ -174,7 +181,7 @@ pub fn capture(number: u64, order: CaptureOrder, workers: usize) -> (Vec<Tap>, T
     let bytes = (RINGS / workers.max(1)).clamp(LEAST_RING, MOST_RING);
     let (taps, from) = std::iter::repeat_with(|| RingBuffer::new(bytes))
         .take(workers)
-        .map(|(to, from)| (Tap { number, shared: Arc::clone(&shared), to }, from))
+        .map(|(to, from)| (Tap { number, shared: Arc::clone(&shared), to, rejected: Rejected::default() }, from))
         .unzip();
     (taps, TapReader { shared, from, held: Vec::new() })
 }
@@ -226,10 +233,27 @@ impl Tap {
         if !self.takes(seen.port, seen.sight) {
             return;
         }
-        let selected = self.shared.order.filter.as_ref().map_or(u32::MAX, |filter| filter.run(&Filtered(packet)));
+        let selected = self.select(packet);
         if selected > 0 {
-            self.write(Seen { captured: packet.length.min(selected).min(self.shared.order.snaplen), ..seen }, Some(packet));
+            let captured = packet.length.min(selected).min(self.shared.order.snaplen);
+            self.write(Seen { at: cycles(), captured, ..seen }, Some(packet));
         }
+    }
+
+    /// How many bytes the filter selects of a frame.
+    fn select(&mut self, packet: &Packet) -> u32 {
+        let Some(filter) = &self.shared.order.filter else { return u32::MAX };
+        let start = packet.start().first_chunk();
+        if start.is_some_and(|start| self.rejected.has(packet.source, &Block::of(start))) {
+            return 0;
+        }
+        let (selected, reads) = filter.trace(&Filtered(packet));
+        if selected == 0
+            && let Some(start) = start
+        {
+            self.rejected.add(packet.source, start, reads);
+        }
+        selected
     }
 
     /// A frame that was dropped before it was read.
@@ -413,7 +437,7 @@ impl Taps {
     fn see(&mut self, packet: &Packet, port: PortId, sight: Sight) {
         let (id, source, length) = (packet.capture_id, packet.source, packet.length);
         let checksum = PartialChecksum::of(packet.header);
-        let seen = Seen { at: cycles(), id, port, source, sight, length, captured: 0, checksum };
+        let seen = Seen { at: 0, id, port, source, sight, length, captured: 0, checksum };
         self.taps.iter_mut().for_each(|tap| tap.see(packet, seen));
     }
 }

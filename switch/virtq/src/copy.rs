@@ -111,6 +111,14 @@ impl Block {
         unsafe { to.cast::<Self>().write_unaligned(*self) }
     }
 
+    /// Its bytes.
+    #[inline]
+    pub fn bytes(&self) -> [u8; 64] {
+        let mut bytes = [0; 64];
+        self.store_in(&mut bytes);
+        bytes
+    }
+
     /// Stores the block in `to`.
     #[inline(always)]
     pub fn store_in(&self, to: &mut [u8; 64]) {

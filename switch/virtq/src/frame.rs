@@ -193,6 +193,12 @@ impl MatchMask {
         start.begins_with(self.mask, self.bits)
     }
 
+    /// The mask of the heads that fit both; `None` if there are none.
+    pub fn and(self, other: Self) -> Option<Self> {
+        let apart = (self.bits ^ other.bits) & self.mask & other.mask;
+        (apart == 0).then_some(Self { mask: self.mask | other.mask, bits: self.bits | other.bits })
+    }
+
     /// The known bits of every head that fits; the other bits are zero.
     pub fn head(self) -> Head {
         Head(self.bits)
@@ -228,6 +234,19 @@ impl FurtherMask {
     /// Frames of fewer than `length` bytes do not fit.
     pub fn reach_to(&mut self, length: usize) {
         self.reach = self.reach.max(length.min(SHORT_START) as u32);
+    }
+
+    /// The mask of the frames that fit both; `None` if there are none.
+    pub fn and(&self, other: &Self) -> Option<Self> {
+        let lanes = |of: &Self| std::iter::zip(of.mask, of.bits);
+        let differ =
+            |((mask, bits), (other_mask, other_bits)): ((u128, u128), (u128, u128))| (bits ^ other_bits) & mask & other_mask != 0;
+        let apart = std::iter::zip(lanes(self), lanes(other)).any(differ);
+        let mut both = *self;
+        std::iter::zip(&mut both.mask, other.mask).for_each(|(mask, other)| *mask |= other);
+        std::iter::zip(&mut both.bits, other.bits).for_each(|(bits, other)| *bits |= other);
+        both.reach = both.reach.max(other.reach);
+        (!apart).then_some(both)
     }
 
     /// Whether every frame fits.
@@ -656,6 +675,32 @@ mod tests {
             let fits = !(6..12).contains(&changed);
             assert_eq!((match_mask.fits(Head::of(&other)), match_mask.fits_block(&block)), (fits, fits), "byte {changed}");
         }
+    }
+
+    #[test]
+    fn both_masks_fit_where_their_union_does() {
+        let bytes: [u8; START] = std::array::from_fn(|n| n as u8 + 2);
+        let mask = |byte: u8| {
+            (MatchMask::new(0xff << (8 * byte), Head::of(&bytes)), {
+                let mut further = FurtherMask::default();
+                assert!(further.add(16 + usize::from(byte), bytes[16 + usize::from(byte)], 0xff));
+                further
+            })
+        };
+        let ((head, further), (other_head, other_further)) = (mask(3), mask(7));
+        let (both_heads, both) = (head.and(other_head).unwrap(), further.and(&other_further).unwrap());
+        for changed in 0..SHORT_START {
+            let mut other = bytes;
+            other[changed] ^= 0x80;
+            let block = Block::of(other.first_chunk().unwrap());
+            assert_eq!(both_heads.fits_block(&block), head.fits_block(&block) && other_head.fits_block(&block));
+            assert_eq!(both.fits_block(&block), further.fits_block(&block) && other_further.fits_block(&block));
+        }
+        let mut apart = bytes;
+        (apart[3], apart[19]) = (!apart[3], !apart[19]);
+        let mut far = FurtherMask::default();
+        assert!(far.add(19, apart[19], 0xff));
+        assert_eq!((head.and(MatchMask::new(0xff << 24, Head::of(&apart))), further.and(&far)), (None, None), "no frame fits both");
     }
 
     #[test]

@@ -36,6 +36,7 @@ use crate::ring::{ReceiveQueue, Ring, RingFault, TransmitQueue, fast_path};
 use crate::settings::Settings;
 use crate::slots::Slots;
 use crate::stats::{DropReason, FrameSizes, PortCounters};
+use crate::tap::Watch;
 use crate::time::{Cycles, in_cycles};
 use crate::timers::Timers;
 use crate::tuning::FLOODS;
@@ -492,7 +493,10 @@ impl Egress {
         if entry.worker != self.worker || !is_free || !fast_path::may_carry(transmit, receive) {
             return (0, 0);
         }
-        let carried = carry((transmit, receive), masks, most, &mut self.work.work_units, slice, sizes);
+        let Work { taps, work_units, .. } = &mut self.work;
+        let watch = if taps.are_on() { taps.watch(sender, port, masks) } else { Some(Watch::Off) };
+        let Some(watch) = watch else { return (0, 0) };
+        let carried = carry((transmit, receive), (masks, watch), most, work_units, slice, sizes);
         let Carried { frames, bytes, fault } = carried;
         if let Some(fault) = fault {
             queue.fail(fault, &mut self.work);
@@ -785,11 +789,11 @@ struct Carried {
     fault: Option<RingFault>,
 }
 
-/// Carries up to `most` frames that fit the `masks` from one ring to the other, until the slice is over.
+/// Carries up to `most` frames that fit the `masks` from one ring to the other, as far as no capture selects them, until the slice is over.
 #[inline]
 fn carry(
     (transmit, receive): (&mut TransmitQueue, &mut ReceiveQueue),
-    masks: Masks<'_>,
+    (masks, mut watch): (Masks<'_>, Watch<'_>),
     most: u16,
     work_units: &mut u64,
     slice: &mut Slice,
@@ -806,10 +810,13 @@ fn carry(
             }
         }
         let count = |length, frames: u16| sizes.add_frames(length, frames.into());
-        let carried = if masks.further.is_empty() {
-            fast_path::carry(transmit, receive, masks.head, most - all.frames, count)
-        } else {
-            fast_path::carry_narrowly(transmit, receive, (masks.head, masks.further), most - all.frames, count)
+        let left = most - all.frames;
+        let carried = match &mut watch {
+            Watch::Off if masks.further.is_empty() => fast_path::carry(transmit, receive, masks.head, left, count),
+            Watch::Off => fast_path::carry_narrowly(transmit, receive, (masks.head, masks.further), left, count),
+            Watch::Filtered(filters) => {
+                fast_path::carry_if(transmit, receive, |start, length| filters.pass(masks, start, length), left, count)
+            }
         };
         all.frames += carried.0;
         all.bytes += carried.1;

@@ -126,7 +126,7 @@ impl Turn<'_> {
                 if !limiter.is_open(self.now) {
                     break;
                 }
-            } else if !self.egress.work.taps.are_on() {
+            } else {
                 let carried = self.fast_path(table, waiting - batch.taken, &mut slice);
                 if carried.0 > 0 {
                     // The frame that backpressure had left in the ring went first.

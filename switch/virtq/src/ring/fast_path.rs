@@ -33,7 +33,7 @@ pub fn carry(
     most: u16,
     sized: impl FnMut(u32, u16),
 ) -> (u16, u64) {
-    carry_if(from, to, |start| match_mask.fits_block(start), most, sized)
+    carry_if(from, to, |start, _| match_mask.fits_block(start), most, sized)
 }
 
 /// As [`carry`], for a verdict that depends on bytes behind the Ethernet header too.
@@ -44,14 +44,15 @@ pub fn carry_narrowly(
     most: u16,
     sized: impl FnMut(u32, u16),
 ) -> (u16, u64) {
-    carry_if(from, to, |start| match_mask.fits_block(start) && further.fits_block(start), most, sized)
+    carry_if(from, to, |start, _| match_mask.fits_block(start) && further.fits_block(start), most, sized)
 }
 
+/// As [`carry`], as far as `fits` takes them: it is called with the first bytes of a frame and its length.
 #[inline(always)]
-fn carry_if(
+pub fn carry_if(
     from: &mut TransmitQueue,
     to: &mut ReceiveQueue,
-    fits: impl Fn(&Block) -> bool,
+    mut fits: impl FnMut(&Block, u32) -> bool,
     most: u16,
     mut sized: impl FnMut(u32, u16),
 ) -> (u16, u64) {
@@ -65,7 +66,7 @@ fn carry_if(
         if from.is_in_flight(frame.head) {
             break;
         }
-        let Some(length) = carry_one(&frame, &room, &fits) else { break };
+        let Some(length) = carry_one(&frame, &room, &mut fits) else { break };
         to.ring.complete(room.head, length);
         from.ring.complete_unwritten(frame.head);
         bytes += u64::from(length - HEADER);
@@ -84,7 +85,7 @@ fn carry_if(
 
 /// Copies one frame; returns its bytes, header included, or `None` if it is of another kind.
 #[inline(always)]
-fn carry_one(frame: &Opened, room: &Opened, fits: impl Fn(&Block) -> bool) -> Option<u32> {
+fn carry_one(frame: &Opened, room: &Opened, fits: &mut impl FnMut(&Block, u32) -> bool) -> Option<u32> {
     let source = frame.single()?;
     let length = source.length();
     if length < HEADER + SHORT_START as u32 || length > HEADER + MAX_FRAME {
@@ -94,7 +95,7 @@ fn carry_one(frame: &Opened, room: &Opened, fits: impl Fn(&Block) -> bool) -> Op
     let plain = NetHeader::from_words((source.first_word()?, 0)).is_plain();
     let (from, to) = (source.skip(HEADER), target.skip(HEADER));
     let start = from.block()?;
-    if !plain || !fits(&start) {
+    if !plain || !fits(&start, from.length()) {
         return None;
     }
     target.write_header(NetHeader::default().in_buffers(1).words());
