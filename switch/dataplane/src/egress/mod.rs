@@ -545,13 +545,7 @@ impl Egress {
                 continue;
             }
             let Some(packet) = copies.of(packet, passage) else { continue };
-            packet.segments_done = 0;
-            let offered = if waits {
-                self.wait(entry.slot, packet, &mut Flooded)
-            } else {
-                self.offer(entry.slot, packet, weight, &mut Flooded)
-            };
-            match offered {
+            match self.offer_flooded(entry.slot, packet, weight, waits) {
                 Offered::Delivered => {}
                 Offered::Queued => held += 1,
                 Offered::Blocked => missed(port, DropReason::FloodNoRoom),
@@ -568,6 +562,12 @@ impl Egress {
     /// True if several senders may have accounts at the same receiver.
     #[inline]
     pub(crate) fn has_contention(&self) -> bool {
+    /// Offers a flooded packet, or only enqueues it if it `waits`.
+    fn offer_flooded(&mut self, slot: Slot, packet: &mut Packet, weight: Weight, waits: bool) -> Offered {
+        packet.segments_done = 0;
+        if waits { self.wait(slot, packet, &mut Flooded) } else { self.offer(slot, packet, weight, &mut Flooded) }
+    }
+
         self.now < self.contended_until
     }
 

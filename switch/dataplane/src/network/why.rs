@@ -33,6 +33,12 @@ fn vlan_of(port: &Port, head: Head) -> u16 {
     port.policy.gate().vlans.of_sent(tag).unwrap_or(tag)
 }
 
+/// The MTU of the uplink `to`, if a frame of `length` bytes from `port` is longer.
+fn exceeded_mtu(port: &Port, to: PortId, start: Start<'_>, length: usize) -> Option<u16> {
+    let mtu = port.segment.uplink_mtu(to)?;
+    too_long::check_frame(start.bytes(), length as u32, NetHeader::default(), mtu).is_err().then_some(mtu)
+}
+
 /// The gate that the frame does not pass.
 fn tell_gates(forecast: &mut Forecast, port: &Port, reason: DropReason, receiver: Option<&Port>, head: Head) {
     let (name, destination) = (&port.name, head.destination());
@@ -84,7 +90,30 @@ impl Network {
         let length = frame.len().min(START);
         start[..length].copy_from_slice(&frame[..length]);
         let start = Start::new(&start, length);
-        let (head, table, rules) = (start.head(), port.segment.table(), port.policy.rules.get());
+        let table = port.segment.table();
+        let foreseen = self.foresee(&mut forecast, port, &table, start, now);
+        let destination = LearnedAddress { address: start.head().destination(), vlan: foreseen.vlan };
+        match foreseen.verdict {
+            Verdict::Drop(reason) => forecast.drop_at(&port.name, reason),
+            Verdict::To(to) | Verdict::Retagged(to, _) => {
+                let age = table.age_of(destination, now);
+                let age = age.map_or_else(String::new, |age| format!(", last heard {age} s ago"));
+                forecast.step(format!("destination {} is behind {}{age}", destination.address, self.name(to)));
+                self.tell_delivery(&mut forecast, port, (to, &foreseen), (start, frame.len()));
+            }
+            Verdict::Flood => {
+                if !self.tell_answer(&mut forecast, port, start, now) {
+                    self.tell_other_vlans(&mut forecast, &table, destination);
+                    self.flood(&mut forecast, port, start, frame.len(), now);
+                }
+            }
+        }
+        forecast
+    }
+
+    /// The verdict on a frame from `port`; its grounds are steps.
+    fn foresee(&self, forecast: &mut Forecast, port: &Port, table: &Table, start: Start<'_>, now: u32) -> Foreseen {
+        let (head, rules) = (start.head(), port.policy.rules.get());
         let filter = self.shared.filter.get();
         let filtered = (!filter.is_empty()).then_some(Filtered { filter: &filter, from: port.id });
         let gate = Gate { filtered, ..port.policy.gate() };
@@ -92,49 +121,43 @@ impl Network {
         let ports: Vec<_> = port.segment.members().into_iter().filter_map(|id| self.port(id)).collect();
         let member = |id: PortId| ports.iter().find(|port| port.id == id);
         let gate_of = |id| member(id).map(|port| port.policy.gate());
-        let receiver = table.find(LearnedAddress { address: head.destination(), vlan: vlan_of(port, head) }).and_then(member);
-        let foreseen = foresee(start, sender, gate_of, &table, now);
-        self.tell_source(&mut forecast, port, &foreseen);
+        let foreseen = foresee(start, sender, gate_of, table, now);
+        self.tell_source(forecast, port, &foreseen);
         if let Verdict::Drop(reason) = foreseen.verdict {
-            tell_refused(&mut forecast, port, reason, &Refused::of(start.bytes()));
-            tell_gates(&mut forecast, port, reason, receiver.map(|port| &**port), head);
+            let destination = LearnedAddress { address: head.destination(), vlan: vlan_of(port, head) };
+            let receiver = table.find(destination).and_then(member);
+            tell_refused(forecast, port, reason, &Refused::of(start.bytes()));
+            tell_gates(forecast, port, reason, receiver.map(|port| &**port), head);
             if let (DropReason::PolicyDenied, Some(to)) = (reason, receiver) {
-                self.tell_denial(&mut forecast, port, to, start);
+                self.tell_denial(forecast, port, to, start);
             }
+        }
+        foreseen
+    }
+
+    /// A unicast frame on its way to the port `to`: the MTU of an uplink, a change of its VLAN tag, and the port itself.
+    fn tell_delivery(
+        &self,
+        forecast: &mut Forecast,
+        port: &Port,
+        (to, foreseen): (PortId, &Foreseen),
+        (start, length): (Start<'_>, usize),
+    ) {
+        if let Some(mtu) = exceeded_mtu(port, to, start, length) {
+            forecast.step(format!("the packet is longer than the MTU of the uplink ({mtu}): its sender is told by ICMP"));
+            self.port(to).into_iter().for_each(|to| forecast.drop_at(&to.name, DropReason::TooLong));
+            return;
         }
         match foreseen.verdict {
-            Verdict::Drop(reason) => forecast.drop_at(&port.name, reason),
-            Verdict::To(to) | Verdict::Retagged(to, _) => {
-                let age = table.age_of(LearnedAddress { address: head.destination(), vlan: foreseen.vlan }, now);
-                let age = age.map_or_else(String::new, |age| format!(", last heard {age} s ago"));
-                forecast.step(format!("destination {} is behind {}{age}", head.destination(), self.name(to)));
-                if let Some(mtu) = port.segment.uplink_mtu(to)
-                    && too_long::check_frame(start.bytes(), frame.len() as u32, NetHeader::default(), mtu).is_err()
-                {
-                    forecast.step(format!("the packet is longer than the MTU of the uplink ({mtu}): its sender is told by ICMP"));
-                    self.port(to).into_iter().for_each(|to| forecast.drop_at(&to.name, DropReason::TooLong));
-                    return forecast;
-                }
-                match foreseen.verdict {
-                    Verdict::Retagged(_, TagChange::Push(vlan)) => {
-                        forecast.step(format!("{} carries VLAN {vlan} with a tag: it is added", self.name(to)))
-                    }
-                    Verdict::Retagged(_, TagChange::Pop) => {
-                        forecast.step(format!("{} carries VLAN {} without a tag: it is removed", self.name(to), foreseen.vlan))
-                    }
-                    _ => {}
-                }
-                self.receive(&mut forecast, to, frame.len(), true);
+            Verdict::Retagged(_, TagChange::Push(vlan)) => {
+                forecast.step(format!("{} carries VLAN {vlan} with a tag: it is added", self.name(to)))
             }
-            Verdict::Flood => {
-                if self.tell_answer(&mut forecast, port, start, now) {
-                    return forecast;
-                }
-                self.tell_other_vlans(&mut forecast, &table, LearnedAddress { address: head.destination(), vlan: foreseen.vlan });
-                self.flood(&mut forecast, port, start, frame.len(), now);
+            Verdict::Retagged(_, TagChange::Pop) => {
+                forecast.step(format!("{} carries VLAN {} without a tag: it is removed", self.name(to), foreseen.vlan))
             }
+            _ => {}
         }
-        forecast
+        self.receive(forecast, to, length, true);
     }
 
     /// The answer of the switch to a question for an IP address, if it gives one.
@@ -244,30 +267,27 @@ impl Network {
         for member in members.into_iter().filter(|&member| member != port.id) {
             let Some(to) = self.port(member) else { continue };
             if Passage::between(port, &to, head, Some(&filtered)) == Passage::None {
-                let name = self.name(member);
                 if !filtered.passes(member) {
                     self.tell_denial(forecast, port, &to, start);
                 }
-                forecast.step(format!(
-                    "{name} does not receive it: by isolated, vlan, trunk, reserved or policy of {name} or {}",
-                    port.name
-                ));
+                let (to, from) = (&to.name, &port.name);
+                let keys = "isolated, vlan, trunk, reserved or policy";
+                forecast.step(format!("{to} does not receive it: by {keys} of {to} or {from}"));
                 continue;
             }
-            if Audience::of(&port.segment.snooping, start.bytes()).is_some_and(|audience| !to.hears(audience)) {
-                forecast
-                    .step(format!("{} does not receive it: its guest has not reported the group (multicast = \"snoop\")", to.name));
-                continue;
-            }
-            if let Some(mtu) = port.segment.uplink_mtu(member)
-                && too_long::check_frame(start.bytes(), length as u32, NetHeader::default(), mtu).is_err()
-            {
-                forecast
-                    .step(format!("the packet is longer than the MTU of the uplink ({mtu}), and a flooded frame is not answered"));
-                forecast.drop_at(&to.name, DropReason::TooLong);
-                continue;
-            }
-            self.receive(forecast, member, length, false);
+            self.receive_flooded(forecast, port, &to, start, length);
+        }
+    }
+
+    /// How a flooded frame fares at `to`, which the gates let it reach.
+    fn receive_flooded(&self, forecast: &mut Forecast, port: &Port, to: &Port, start: Start<'_>, length: usize) {
+        if Audience::of(&port.segment.snooping, start.bytes()).is_some_and(|audience| !to.hears(audience)) {
+            forecast.step(format!("{} does not receive it: its guest has not reported the group (multicast = \"snoop\")", to.name));
+        } else if let Some(mtu) = exceeded_mtu(port, to.id, start, length) {
+            forecast.step(format!("the packet is longer than the MTU of the uplink ({mtu}), and a flooded frame is not answered"));
+            forecast.drop_at(&to.name, DropReason::TooLong);
+        } else {
+            self.receive(forecast, to.id, length, false);
         }
     }
 

@@ -253,17 +253,7 @@ impl Turn<'_> {
         if let Err(reason) = check(packet, &self.source.offloads) {
             return self.drop_at(packet.source, packet, reason);
         }
-        let epoch = self.epoch(table);
-        let (rules, port_table) = (self.source.rules.get(), self.outcomes.port_table);
-        let gate = Gate { filtered: port_table.filtered(packet.source), ..self.port.policy.gate() };
-        let sender = Sender { port: packet.source, rules, gate, is_gated: self.port.segment.is_gated() };
-        let gate_of = |port| port_table.port(port).map(|port| port.policy.gate());
-        if (sender.rules.identity.is_some() || gate.filtered.is_some())
-            && !self.source.flow_cache.fits(Start::from(&*packet), epoch)
-        {
-            packet.copy_more();
-        }
-        let verdict = self.source.flow_cache.decide(&*packet, sender, gate_of, table, epoch);
+        let verdict = self.decide(packet, table);
         if !self.port.segment.is_short(packet.length)
             && let Verdict::To(port) | Verdict::Retagged(port, _) = verdict
             && let Some(mtu) = self.port.segment.uplink_mtu(port)
@@ -292,6 +282,22 @@ impl Turn<'_> {
                 self.drop_at(packet.source, packet, reason)
             }
         }
+    }
+
+    /// The verdict on a packet, by the flow cache or anew.
+    #[inline]
+    fn decide(&mut self, packet: &mut Packet, table: &Table) -> Verdict {
+        let epoch = self.epoch(table);
+        let (rules, port_table) = (self.source.rules.get(), self.outcomes.port_table);
+        let gate = Gate { filtered: port_table.filtered(packet.source), ..self.port.policy.gate() };
+        let sender = Sender { port: packet.source, rules, gate, is_gated: self.port.segment.is_gated() };
+        let gate_of = |port| port_table.port(port).map(|port| port.policy.gate());
+        if (sender.rules.identity.is_some() || gate.filtered.is_some())
+            && !self.source.flow_cache.fits(Start::from(&*packet), epoch)
+        {
+            packet.copy_more();
+        }
+        self.source.flow_cache.decide(&*packet, sender, gate_of, table, epoch)
     }
 
     /// Learns the lease that a frame of a DHCP server acknowledges, if it does.
