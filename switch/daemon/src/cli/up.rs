@@ -635,7 +635,7 @@ mod tests {
         };
         until(&is_refused);
         assert!(client.get::<Alive>("/livez").is_ok_and(|Alive { alive }| alive), "the process answers all the same");
-        // Messages that were sent before; then, for the two seconds of a refusal, ten would be due.
+        // Messages that were sent before; then, for the two seconds of a refusal, sixteen would be due.
         manager.set_nonblocking(true).unwrap();
         while manager.recv(&mut [0; 256]).is_ok() {}
         assert!(ready().unwrap_err().to_string().contains("worker-1 gave no answer"));

@@ -98,12 +98,16 @@ impl Pulse {
 
     /// Sends worker `index` a command, unless one is in its mailbox; returns the number of answers before.
     fn ask(self: &Arc<Self>, network: &Network, index: u8) -> u64 {
-        let mut state = self.lock();
-        if !std::mem::replace(&mut state.asked, true) {
+        let (was_asked, answers) = {
+            let mut state = self.lock();
+            (std::mem::replace(&mut state.asked, true), state.answers)
+        };
+        // Without the lock: a worker that wakes does not have to sleep again for it.
+        if !was_asked {
             let pulse = Arc::clone(self);
             drop(network.order(index, move |_| pulse.answer()));
         }
-        state.answers
+        answers
     }
 
     fn answer(&self) {
