@@ -17,7 +17,8 @@ pub(crate) const FLOW_BUCKETS: usize = 64;
 pub(crate) const FLOODS: u32 = 8;
 /// Lead of a blocked sender of weight 1 at a receiver, in bytes: two of the longest frames, so that it is not held up at each.
 pub(crate) const LEAD_BYTES: u64 = 128 * 1024;
-/// How long the account of a sender is kept that does not come: several rounds of a busy receiver.
+/// How long the account of a sender is kept that does not come: several rounds of a busy receiver. In CPU time, a port is ahead of others by no
+/// more: an error of measurement must not throttle it for long.
 pub(crate) const ACCOUNT_MEMORY: Duration = Duration::from_millis(100);
 /// Spare flow tables that a receiver keeps, of 1 KiB each: senders come and go with each burst.
 pub(crate) const SPARE_FLOWS: usize = 4;
@@ -35,24 +36,16 @@ pub(crate) const STALLED_PART: u32 = 16;
 /// Completions of at most so many bytes and frames need no interrupt at once: they complete a request or an acknowledgement, not a
 /// stream. Request and answer take 1.06 interrupts a frame instead of 2.00 (decision 0015).
 pub(crate) const LITTLE_BYTES: u64 = 8192;
-/// See [`LITTLE_BYTES`].
-pub(crate) const LITTLE_FRAMES: u16 = 8;
 /// Time in which a busy-polling receiver takes a batch: to leave a frame in its ring for that long costs less than to enqueue it.
 pub(crate) const POLLED_ROOM: Duration = Duration::from_micros(4);
 
 // Workers: notifications, polling and sleep.
 
-/// Frames after which a long poll iteration sends notifications before it goes on: four batches.
-pub(crate) const FLUSH_AFTER: u32 = 128;
 /// Frames of a service quantum that are so few that the receiver is probably waiting for them (an answer, not a stream). Where
 /// drivers poll, publishing them at once costs no interrupt.
 pub(crate) const FEW_FRAMES: u32 = 4;
 /// Packets in flight between two workers, one way: the backlog that a slow worker takes out of senders' rings.
 pub(crate) const PACKETS: usize = 512;
-/// Returns in flight between two workers, one way: more packets may be enqueued there than are on their way.
-pub(crate) const RETURNS: usize = 2 * PACKETS;
-/// Kicks that one system call reports.
-pub(crate) const KICKS_AT_ONCE: usize = 64;
 /// Interval in which a busy worker asks the kernel for kicks of idle rings: the system call takes a fiftieth of it.
 pub(crate) const KICK_INTERVAL: Duration = Duration::from_micros(20);
 /// A system call that is made no more often than this costs nothing that can be measured: setting the timer anew for a deadline
@@ -76,14 +69,10 @@ pub(crate) const AFFINITY_TIME: Duration = Duration::from_secs(1);
 
 /// How far a port may be ahead of others in CPU time: a usual batch costs less, so that only expensive frames throttle a port.
 pub(crate) const LEAD_TIME: Duration = Duration::from_micros(20);
-/// How far a port can get ahead at most: much more than the longest service quantum takes. An error of measurement must not
-/// throttle a port for long.
-pub(crate) const FARTHEST_AHEAD: Duration = Duration::from_millis(100);
-/// A worker that had frames without a break for so long has no time to spare.
+/// A worker that had frames without a break for so long has no time to spare. As old are the readings of the thread's CPU clock at most: a
+/// system call each.
 pub(crate) const SCARCE_AFTER: Duration = Duration::from_millis(1);
 /// Bytes after which the older half of a port's cost average is halved: some batches of it.
 pub(crate) const COST_MEMORY: f64 = 1024.0 * 1024.0;
 /// Minimum cost of a byte, in cycles: no copy is faster.
 pub(crate) const CHEAPEST_BYTE: f64 = 1.0 / 8.0;
-/// Maximum age of the readings of the thread's CPU clock: a system call each.
-pub(crate) const CLOCK_AGE: Duration = Duration::from_millis(1);

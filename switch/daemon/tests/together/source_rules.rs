@@ -12,7 +12,7 @@ const MOST_UNSAFE: usize = 16;
 const MOST_IN_A_CIRCLE: usize = 8;
 
 /// Tuned constants of the data path's rooms.
-const MOST_TUNED: usize = 40;
+const MOST_TUNED: usize = 33;
 
 /// The crates of the switch, each of which knows those before it.
 const CRATES: [&str; 6] = ["virtq", "model", "dataplane", "names", "backends", "daemon"];

@@ -2,7 +2,7 @@
 //! thread's own CPU time: page faults and long copies are caused by the guest, preemption is not.
 
 use crate::time::{Cycles, cycles, in_cycles, thread_time};
-use crate::tuning::CLOCK_AGE;
+use crate::tuning::SCARCE_AFTER;
 
 /// Last readings of the cycle counter and of the thread's CPU clock.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(super) struct Stolen {
 impl Stolen {
     /// For the calling thread, or another one that begins later.
     pub(super) fn new() -> Self {
-        Self { at: 0, own: 0, memory: in_cycles(CLOCK_AGE) }
+        Self { at: 0, own: 0, memory: in_cycles(SCARCE_AFTER) }
     }
 
     /// A poll iteration begins in moment `now`: reads the clocks if the last time is long ago.

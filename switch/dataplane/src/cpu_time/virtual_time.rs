@@ -13,7 +13,7 @@
 use crate::ablation;
 use crate::id::PortId;
 use crate::time::{Cycles, in_cycles};
-use crate::tuning::{CHEAPEST_BYTE, COST_MEMORY, FARTHEST_AHEAD, LEAD_TIME, SCARCE_AFTER};
+use crate::tuning::{ACCOUNT_MEMORY, CHEAPEST_BYTE, COST_MEMORY, LEAD_TIME, SCARCE_AFTER};
 use crate::weight::Weight;
 
 /// Parts of a cycle that virtual time counts in, so that weights divide small costs too.
@@ -58,7 +58,7 @@ impl VirtualTimes {
             least: None,
             refused: false,
             lead: parts(LEAD_TIME),
-            farthest: parts(FARTHEST_AHEAD),
+            farthest: parts(ACCOUNT_MEMORY),
         }
     }
 
@@ -264,7 +264,7 @@ mod tests {
             times.mark_backlogged(PortId(1));
             waited += lead();
         }
-        assert!(waited <= in_cycles(2 * FARTHEST_AHEAD), "{waited}");
+        assert!(waited <= in_cycles(2 * ACCOUNT_MEMORY), "{waited}");
     }
 
     #[test]

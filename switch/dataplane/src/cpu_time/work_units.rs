@@ -16,5 +16,3 @@ pub(crate) const TOUCH: u64 = 512;
 pub(crate) const TURN: u64 = 1 << 20;
 /// The clock is read after this many: one of the largest frames, or a dozen small ones.
 pub const STEP: u64 = 1 << 15;
-/// After this many for enqueued frames, or for frames of link emulation, the rest is left to the next poll iteration.
-pub(crate) const WAITING: u64 = 2 * TURN;

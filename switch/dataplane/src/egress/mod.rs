@@ -54,6 +54,9 @@ use receiver::Times;
 pub(crate) use sink::Sink;
 pub use wait_queue::WaitQueue;
 
+/// Work units for enqueued frames, or for frames of link emulation, after which the rest is left to the next poll iteration.
+const WAITING: u64 = 2 * work_units::TURN;
+
 /// How a flooded frame reaches one of the receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passage {
@@ -559,15 +562,15 @@ impl Egress {
         held
     }
 
-    /// True if several senders may have accounts at the same receiver.
-    #[inline]
-    pub(crate) fn has_contention(&self) -> bool {
     /// Offers a flooded packet, or only enqueues it if it `waits`.
     fn offer_flooded(&mut self, slot: Slot, packet: &mut Packet, weight: Weight, waits: bool) -> Offered {
         packet.segments_done = 0;
         if waits { self.wait(slot, packet, &mut Flooded) } else { self.offer(slot, packet, weight, &mut Flooded) }
     }
 
+    /// True if several senders may have accounts at the same receiver.
+    #[inline]
+    pub(crate) fn has_contention(&self) -> bool {
         self.now < self.contended_until
     }
 
@@ -593,7 +596,7 @@ impl Egress {
         mut met: impl FnMut(&Packet, PortId, Outcome),
     ) {
         self.take_arrivals();
-        let mut slice = Slice::new(self.work.work_units, work_units::WAITING);
+        let mut slice = Slice::new(self.work.work_units, WAITING);
         for _ in 0..self.active.len() {
             if slice.is_over(self.work.work_units) {
                 return;

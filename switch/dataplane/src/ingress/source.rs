@@ -21,8 +21,11 @@ use crate::settings::{Poll, Settings};
 use crate::stats::{DropReason, PortCounters};
 use crate::threshold::DynamicThreshold;
 use crate::time::{Cycles, in_cycles};
-use crate::tuning::{LITTLE_BYTES, LITTLE_FRAMES, POLLED_ROOM};
+use crate::tuning::{LITTLE_BYTES, POLLED_ROOM};
 use crate::verdict::FlowCache;
+
+/// [`LITTLE_BYTES`] in frames of 1 KiB.
+const LITTLE_FRAMES: u16 = (LITTLE_BYTES >> 10) as u16;
 
 /// A feed, with the worker's state of it.
 #[derive(Debug)]

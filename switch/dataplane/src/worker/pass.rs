@@ -16,7 +16,10 @@ use crate::probes;
 use crate::ring::{RingFault, full_fence};
 use crate::settings::Poll;
 use crate::stats::PortCounters;
-use crate::tuning::{FEW_FRAMES, FLUSH_AFTER};
+use crate::tuning::FEW_FRAMES;
+
+/// Frames after which a long poll iteration sends notifications before it goes on.
+const FLUSH_AFTER: u32 = 4 * BATCH as u32;
 
 /// A descriptor chain that was in flight and can be completed.
 #[derive(Debug)]

@@ -14,7 +14,10 @@ use crate::handover::{Consumer, Producer, queue};
 use crate::id::{PortId, Slot};
 use crate::packet::Packet;
 use crate::threshold::DynamicThreshold;
-use crate::tuning::{PACKETS, RETURNS};
+use crate::tuning::PACKETS;
+
+/// Returns in flight between two workers, one way: more packets may be enqueued there than are on their way.
+const RETURNS: usize = 2 * PACKETS;
 
 /// Messages between workers.
 #[derive(Debug)]

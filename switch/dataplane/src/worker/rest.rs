@@ -21,18 +21,21 @@ use vmm_sys_util::timerfd::TimerFd;
 
 use super::{Event, Mailbox, Worker};
 use crate::ablation;
+use crate::cpu_time::work_units::BATCH;
 use crate::id::{Direction, RingKey, Slot};
 use crate::ingress::{BlockReason, Blocked, Feed, PollState};
 use crate::probes;
 use crate::settings::{Poll, Settings};
 use crate::time::{Cycles, cycles, cycles_after, duration, frequency, in_cycles};
-use crate::tuning::{KICK_INTERVAL, KICKS_AT_ONCE, SELDOM, UNKICKED_INTERVAL};
+use crate::tuning::{KICK_INTERVAL, SELDOM, UNKICKED_INTERVAL};
 use adaptive_poll::AdaptivePoll;
 use affinity::CpuAffinity;
 
 /// The token of the worker's own eventfd (the bell); tokens of kicks hold slot and direction.
 const BELL: u64 = u64::MAX;
 const TIMER: u64 = BELL - 1;
+/// Kicks that one system call reports: those of two batches of single frames.
+const KICKS_AT_ONCE: usize = 2 * BATCH;
 
 /// See the module.
 #[derive(Debug)]
