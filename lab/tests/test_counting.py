@@ -100,7 +100,7 @@ def test_members_of_a_structure_are_found_in_the_kernels_own_description() -> No
 
 def test_a_kernel_that_is_packed_otherwise_is_told() -> None:
     with pytest.raises(LabError, match="packed with zstd, not with xz"):
-        kernel.uncompressed(b"MZ" + b"\x28\xb5\x2f\xfd")
+        kernel._uncompressed(b"MZ" + b"\x28\xb5\x2f\xfd")
 
 
 @pytest.mark.parametrize(

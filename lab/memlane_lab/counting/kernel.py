@@ -6,7 +6,6 @@ is unpacked here, and boots as it is (PVH). Its symbols are read once from its o
 
 import hashlib
 import json
-import lzma
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,6 @@ from memlane_lab.images import cpio, debian, machine_kernel, root
 
 _MODULES = ("tun", "veth", "bridge", "e1000")
 _HERE = Path(__file__).parent
-_XZ = b"\xfd7zXZ\0"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
@@ -57,7 +55,7 @@ def _make(folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         unpacked = Path(scratch)
         debian.unpack(package, unpacked)
-        image = uncompressed(next(unpacked.glob("boot/vmlinuz-*")).read_bytes())
+        image = _uncompressed(next(unpacked.glob("boot/vmlinuz-*")).read_bytes())
         (folder / "vmlinux").write_bytes(image)
         tree = unpacked / "initramfs"
         machine_kernel.collect_modules(unpacked, _MODULES, tree / "modules")
@@ -66,13 +64,12 @@ def _make(folder: Path) -> None:
     (folder / "known.json").write_text(json.dumps(_known((folder / "kallsyms").read_text(), image)))
 
 
-def uncompressed(image: bytes) -> bytes:
-    """The ELF file within a bzImage."""
-    at = image.find(_XZ)
-    if at < 0:
+def _uncompressed(image: bytes) -> bytes:
+    found = machine_kernel.uncompressed(image)
+    if found is None:
         packed = "zstd" if _ZSTD in image else "a way that is not known here"
         raise LabError(f"Debian's kernel is packed with {packed}, not with xz: it cannot be unpacked to be counted in")
-    return lzma.LZMADecompressor().decompress(image[at:])
+    return found
 
 
 def _ask_symbols(folder: Path, scratch: Path) -> str:

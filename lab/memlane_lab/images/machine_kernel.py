@@ -13,6 +13,7 @@ from memlane_lab.common import cache
 from memlane_lab.common.errors import LabError
 from memlane_lab.images import cpio, debian
 
+_XZ = b"\xfd7zXZ\0"
 _MODULES = ("virtio_pci", "virtio_console", "e1000", "pcnet32", "sch_netem", "8021q", "virtio_net")
 """Loaded by `/init`, with what they depend on; those that a flavour builds in or lacks are left out."""
 
@@ -48,10 +49,20 @@ def _make(folder: Path, flavour: Flavour) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         unpacked = Path(scratch)
         debian.unpack(package, unpacked)
-        next(unpacked.glob("boot/vmlinuz-*")).rename(folder / "vmlinuz")
+        image = next(unpacked.glob("boot/vmlinuz-*")).read_bytes()
+        (folder / "vmlinuz").write_bytes(uncompressed(image) or image)
         tree = unpacked / "initramfs"
         collect_modules(unpacked, _MODULES, tree / "modules")
         cpio.write(tree, folder / "modules.cpio")
+
+
+def uncompressed(image: bytes) -> bytes | None:
+    """The ELF file within a bzImage, if xz packed it.
+
+    QEMU boots either (PVH); to unpack it takes an emulated processor longer than all the rest of a boot.
+    """
+    at = image.find(_XZ)
+    return lzma.LZMADecompressor().decompress(image[at:]) if at >= 0 else None
 
 
 def collect_modules(package: Path, names: Sequence[str], target: Path) -> None:

@@ -144,7 +144,7 @@ class _Checked:
         self._peer = peer
         self._theirs = Library(peer, 8)
         self._own = Library(guest, 32)
-        fetch = f"wget -q -O - http://{bed.ipv4(0)}:{self._theirs.port}/file | sha256sum"
+        fetch = f"wget -q -O - http://{bed.ipv4(0)}:{self._theirs.port}/file | md5sum"
         guest.spawn(f"while :; do {fetch} >>/tmp/served/sums; done")
         self._fetch = self._own.fetch(peer, bed.ipv4(1))
         self._fetch.wait_under_way()

@@ -10,6 +10,7 @@ from memlane_lab.bed import bed
 from memlane_lab.common.wait import until
 from memlane_lab.guests import Guest
 from memlane_lab.guests.control import Running
+from memlane_lab.host.ports import GuestKind
 
 _FOLDER = "/tmp/served"
 _ports = itertools.count(6201)
@@ -21,13 +22,17 @@ class Library(AbstractContextManager["Library"]):
     As a context manager it ends its server; else that ends with the guest.
     """
 
-    def __init__(self, guest: Guest, megabytes: int = 8) -> None:
-        """Makes the file and serves it. Random bytes take a guest long: each MB is the same ones after its number."""
+    def __init__(self, guest: Guest, megabytes: int | None = None) -> None:
+        """Makes the file, by default 8 MB or 4 in a guest with each instruction translated, and serves it.
+
+        Random bytes take a guest long: each MB is the same ones after its number.
+        """
+        megabytes = megabytes or (4 if guest.kind is GuestKind.TCG else 8)
         self.guest = guest
         self.port = next(_ports)
         random = f"mkdir -p {_FOLDER}; head -c {1 << 20} /dev/urandom >/tmp/random"
         joined = f"for i in $(seq {megabytes}); do echo $i; cat /tmp/random; done >{_FOLDER}/file; rm /tmp/random"
-        told = f"wc -c <{_FOLDER}/file; sha256sum <{_FOLDER}/file"
+        told = f"wc -c <{_FOLDER}/file; md5sum <{_FOLDER}/file"
         made = guest.run(f"set -e; {random}; {joined}; {told}", timeout=120).check().stdout.split()
         self.size, self.hash = int(made[0]), made[1]
         self._server = guest.spawn(["httpd", "-f", "-p", f"[::]:{self.port}", "-h", _FOLDER])
@@ -42,7 +47,7 @@ class Library(AbstractContextManager["Library"]):
     def fetch(self, reader: Guest, address: str) -> "Fetch":
         """Has `reader` begin to fetch the file from `address`, one of the guest's own."""
         place = f"[{address}]" if ":" in address else address
-        return Fetch(self, reader, f"wget -q -O - http://{place}:{self.port}/file | sha256sum")
+        return Fetch(self, reader, f"wget -q -O - http://{place}:{self.port}/file | md5sum")
 
 
 class Fetch:
