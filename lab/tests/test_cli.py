@@ -84,7 +84,7 @@ def test_what_is_not_there_is_said(arguments: list[str], told: str) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.timed
+@pytest.mark.longest
 @pytest.mark.skipif(program() is None, reason="the switch is not built in this lane")
 def test_the_demo_shows_both_paths_and_their_ratio(tmp_path: Path) -> None:
     done = _lab("demo", "--guest", "uml", "--out", str(tmp_path / "out"))

@@ -116,7 +116,11 @@ def test_an_emulated_nic_works(session: Session) -> None:
     assert tcp_throughput(pair, 0, 1) > 20e6
 
 
-@pytest.mark.parametrize("kinds", [(UML, UML), (UML, TCG)], ids=lambda kinds: "-".join(kinds))
+@pytest.mark.parametrize(
+    "kinds",
+    [(UML, UML), pytest.param((UML, TCG), marks=pytest.mark.prove)],
+    ids=lambda kinds: "-".join(kinds),
+)
 def test_guests_talk_through_a_vhost_user_switch(session: Session, kinds: tuple[GuestKind, ...]) -> None:
     pair = Bed(session, Testpmd(session), BedSettings(kinds))
     for guest in pair.guests:
@@ -157,7 +161,7 @@ def test_a_namespace_survives_a_crash_with_its_nic(session: Session) -> None:
     assert_reachable(pair, 0, 1)
 
 
-@pytest.mark.parametrize("kinds", [(UML, TCG), (NETNS, UML)])
+@pytest.mark.parametrize("kinds", [pytest.param((UML, TCG), marks=pytest.mark.prove), (NETNS, UML)])
 def test_open_vswitch_carries_traffic(session: Session, kinds: tuple[GuestKind, GuestKind]) -> None:
     pair = Bed(session, paths.make(session, "ovs-dpdk"), BedSettings(kinds))
     assert_reachable(pair, 0, 1)
@@ -184,7 +188,7 @@ def test_a_kernel_answers_its_console(session: Session) -> None:
         mconsole.ask(console.with_name("none"), "version")
 
 
-@pytest.mark.parametrize("path", ["bridge", "testpmd"])
+@pytest.mark.parametrize("path", ["bridge", pytest.param("testpmd", marks=pytest.mark.prove)])
 def test_a_nic_can_have_two_queue_pairs(session: Session, path: str) -> None:
     laid = Testpmd(session) if path == "testpmd" else paths.make(session, path)
     pair = Bed(session, laid, BedSettings([TCG, TCG], queues=2, processors=2))

@@ -43,7 +43,6 @@ def _measured(tmp_path: Path, kind: GuestKind, text: str) -> ExperimentResult:
     return result
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("kind", ["netns", "uml", "tcg", "kvm"])
 def test_a_flow_is_measured_on_every_kind_of_guest(tmp_path: Path, kind: str) -> None:
     chosen = GuestKind(kind)
@@ -107,8 +106,7 @@ path = ["bridge", "e1000"]
 
 
 @pytest.mark.skipif(program() is None, reason="the switch is not built in this lane")
-@pytest.mark.timed
-@pytest.mark.parametrize("kind", [GuestKind.UML, GuestKind.TCG])
+@pytest.mark.parametrize("kind", [GuestKind.UML, pytest.param(GuestKind.TCG, marks=pytest.mark.prove)])
 def test_what_memlane_counts_is_measured(tmp_path: Path, kind: GuestKind) -> None:
     (sample,) = _measured(tmp_path, kind, TCP + 'path = "memlane"\n').samples
     assert sample.error is None

@@ -134,6 +134,7 @@ def test_two_boots_of_xen_agree_to_the_instruction(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.longest
 @pytest.mark.timeout(900)
 def test_unmodified_guests_talk_over_memlane(tmp_path: Path) -> None:
     switch = memlane.program()

@@ -51,7 +51,9 @@ def _ping(lan: Lan, source: int, family: str, target: str) -> None:
     until(lambda: guest.run(asked, timeout=80).status == 0, timeout=60, what=f"guest {guest.name}: {asked}")
 
 
-@pytest.mark.parametrize("kinds", [(UML, UML), (UML, TCG)], ids=["uml", "tcg"])
+@pytest.mark.parametrize(
+    "kinds", [pytest.param((UML, UML), id="uml"), pytest.param((UML, TCG), id="tcg", marks=pytest.mark.prove)]
+)
 def test_guests_boot_by_dhcp_and_reach_each_other_by_name(build: Builder, kinds: tuple[str, str]) -> None:
     """With no other service: each gets an address of each kind, and finds the others as `NAME` and `NAME.lan`."""
     lan = build(*kinds, segment=_SEGMENT)

@@ -64,6 +64,7 @@ def test_a_guest_dies_in_mid_transfer_and_comes_back(build: Builder, kinds: tupl
 _QEMU_LISTENS = Plan(TCG, stated={"connect": True})
 
 
+@pytest.mark.longest
 @pytest.mark.parametrize(
     "plans",
     [(UML, UML), (TCG, _QEMU_LISTENS, HOST)],

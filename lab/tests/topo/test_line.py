@@ -137,6 +137,7 @@ def test_namespaces_and_machines_talk_to_each_other_and_to_the_host(tmp_path: Pa
             assert "2 frames captured" in capture.communicate(timeout=60)[1]
 
 
+@pytest.mark.longest
 def test_commands_find_a_topology_that_stays_up(quick: Path, tmp_path: Path) -> None:
     assert "2 nodes set up" in _topo("up", str(quick), "--no-wait").stdout
     try:
