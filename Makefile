@@ -34,7 +34,7 @@ AS_ROOT := $(if $(filter-out 0,$(shell id -u)),sudo env "HOME=$$HOME" "PATH=$$PA
 deps: packages .venv/installed plugin
 
 # Tests need some more packages, which are installed with the others then.
-check test rust-test lab-test guests: TESTS = test
+check test beside rust-test rust-beside rust-alone lab-beside lab-test guests: TESTS = test
 prove package static: TESTS = test prove
 
 .PHONY: packages
@@ -62,7 +62,15 @@ demo: build
 	$(LAB) prepare --guest auto
 	$(AS_ROOT) $(LAB) demo
 
-test: rust-lint lab-lint rust-test loom lab-test xenvmnic-test
+# First all that compiles, and tests that a busy machine does not change, side by side: two processors have few idle moments so. What nothing
+# waits for has the lowest priority. Then, with nothing beside them, tests that measure times or watch a whole process, and the lab's.
+test:
+	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target 'LATER=nice -n 19' beside
+	@$(MAKE) --no-print-directory rust-alone lab-test
+
+# The longest first.
+.PHONY: beside
+beside: rust-beside guests clippy lab-lint lab-beside loom formats xenvmnic-test
 
 # Rust that is no part of the workspace, because it is built for guests.
 APART := lab/agent lab/shop/application
@@ -82,17 +90,28 @@ check-rust: formats
 check-lab: lab-lint
 	cd lab && ../.venv/bin/pytest -n 2 --dist loadgroup -m 'not real and not xen and not prove'
 
-.PHONY: rust-test rust-programs loom rust-lint clippy formats
-rust-test: deps
-	switch/test --quiet --locked --workspace
+.PHONY: rust-test rust-beside rust-alone rust-programs loom rust-lint clippy formats
+rust-test: rust-beside rust-alone
+
+# Test programs of the switch whose tests have the processors for themselves: one for each file beside `together`.
+ALONE := $(basename $(notdir $(wildcard switch/daemon/tests/*.rs))) soak
+# All are compiled in one go. With --workspace in each command, dependencies have the same features, and none is compiled twice.
+RUST_TEST := switch/test --quiet --locked --workspace
+rust-beside: deps rust-programs
+	$(RUST_TEST) --lib --bins --test together --test bpf --test metrics --test pcapng
+	$(RUST_TEST) --doc
 	$(foreach crate,$(APART),switch/test --quiet --locked --target-dir $(TARGET) --manifest-path $(crate)/Cargo.toml &&) true
 
-rust-programs: deps
-	cargo build --quiet --locked --workspace --bins
+rust-alone: deps rust-programs
+	$(RUST_TEST) $(ALONE:%=--test %)
+
+# As tests are compiled, programs among them. Where a linker is, this need not wait until packages are installed.
+rust-programs: $(if $(shell command -v cc),,deps)
+	cargo test --quiet --locked --workspace --no-run
 
 # Every interleaving of what threads share without locks.
 loom: deps
-	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --quiet --locked --release --manifest-path switch/loom/Cargo.toml
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(LATER) cargo test --quiet --locked --release --manifest-path switch/loom/Cargo.toml
 
 .PHONY: xenvmnic xenvmnic-test
 xenvmnic: deps
@@ -181,6 +200,7 @@ deny: deps
 # The toolchain that Cargo.toml names as the oldest, and code for the other architecture, as far as the compiler checks it.
 OLDEST := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 portable: deps
+	cargo check --quiet --locked --package memlane --features "$$(switch/ablation --features)"
 	rustup toolchain install --no-self-update --profile minimal $(OLDEST)
 	cargo +$(OLDEST) check --quiet --locked --workspace --all-targets --target-dir target/portable
 	rustup target add aarch64-unknown-linux-gnu
@@ -220,20 +240,26 @@ formats: deps
 
 rust-lint: formats clippy
 
-clippy:
-	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
-	cargo check --quiet --locked --package memlane --features "$$(switch/ablation --features)"
-	$(foreach crate,$(APART),cargo clippy --quiet --locked --all-targets --target-dir $(TARGET) --manifest-path $(crate)/Cargo.toml -- -D warnings &&) true
+# In `make test` after the compilation of tests, which holds the target directory's lock and is waited for.
+clippy: deps $(if $(LATER),rust-programs)
+	$(LATER) cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+	$(foreach crate,$(APART),$(LATER) cargo clippy --quiet --locked --all-targets --target-dir $(TARGET) --manifest-path $(crate)/Cargo.toml -- -D warnings &&) true
 
 # What the lab's tests boot and run.
 .PHONY: guests
 guests: deps
-	$(LAB) prepare
+	$(LATER) $(LAB) prepare
 
-# Beds side by side; then, each alone, the tests that measure times or rates.
-lab-test: rust-programs guests
-	$(AS_ROOT) env $(TESTED) lab/pytest-again -n 2 --dist loadgroup -m 'not timed and not xen and not prove'
+# Beds side by side, more than there are processors, since their tests wait half of the time; then, each alone, the tests that measure times or
+# rates.
+lab-test: deps rust-programs guests
+	$(AS_ROOT) env $(TESTED) lab/pytest-again -n 4 --dist loadgroup -m 'real and not timed and not xen and not prove'
 	$(AS_ROOT) env $(TESTED) lab/pytest-again -m 'timed and not xen and not prove'
+
+# Those that boot nothing.
+.PHONY: lab-beside
+lab-beside: deps rust-programs
+	$(AS_ROOT) env $(TESTED) lab/pytest-again -n 2 --dist loadgroup -m 'not real and not xen and not prove'
 
 # The real hypervisor, in an emulated PC: what cannot be checked without it, then the table of path lengths. XenVMNIC must reach what the table
 # asks of it. memlane's bars are missed (exit code 1): that is told, and explained in docs/benchmarks/notes/xen.md.
