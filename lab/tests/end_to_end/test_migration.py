@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from memlane_lab.bed import bed
+from memlane_lab.guests import Guest
 from memlane_lab.guests.qemu import TcgGuest
 from memlane_lab.host import ports
 from memlane_lab.host.ports import Nic, Port, VhostUser
@@ -16,6 +17,7 @@ from memlane_lab.host.process import HostProcess
 from memlane_lab.paths.memlane import program
 from tests.end_to_end.conftest import Builder
 from tests.end_to_end.lan import TCG, UML, Lan
+from tests.end_to_end.libvirtd import Domain
 from tests.end_to_end.monitor import Ask, monitor, wait
 from tests.end_to_end.transfer import Library, slow_down
 
@@ -139,8 +141,7 @@ def _has_ended(old: Ask) -> bool:
 class _Checked:
     """Data both ways, with its hashes: a file that the guest fetches again and again, and one that it serves."""
 
-    def __init__(self, hosts: _Hosts) -> None:
-        peer, guest = hosts.lan.guests[0], hosts.guest
+    def __init__(self, peer: Guest, guest: Guest) -> None:
         self._peer = peer
         self._theirs = Library(peer, 8)
         self._own = Library(guest, 32)
@@ -175,7 +176,7 @@ def test_a_guest_goes_on_at_another_memlane(
     hosts.guest.address(0, f"{bed.ipv4(1)}/16")
     hosts.lan.wait_answer(0, bed.ipv4(1))
     slow_down(hosts.guest)
-    checked = _Checked(hosts)
+    checked = _Checked(hosts.lan.guests[0], hosts.guest)
     before = len(checked.sums())
     record_property("seconds until the peer had an answer", hosts.move(1, how))
     checked.check(before)
@@ -189,7 +190,7 @@ def test_a_guest_migrates_again_and_again(build: Builder, record_property: Calla
     hosts.guest.boot()
     hosts.guest.address(0, f"{bed.ipv4(1)}/16")
     hosts.lan.wait_answer(0, bed.ipv4(1))
-    checked = _Checked(hosts)
+    checked = _Checked(hosts.lan.guests[0], hosts.guest)
     checked.finish()
     gaps = []
     for number in range(40):
@@ -198,3 +199,30 @@ def test_a_guest_migrates_again_and_again(build: Builder, record_property: Calla
         checked.check(before)
     record_property("seconds until the peer had an answer", gaps)
     hosts.check()
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(900)
+def test_a_domain_of_libvirt_is_saved_and_restored(build: Builder) -> None:
+    """By `virsh save` and `virsh managedsave`; its connections stay open, and no byte of a transfer differs."""
+    lan: Lan = build(UML, others={"web": {}})
+    switch = lan.switch
+    domain = Domain(switch.session, "web", [Nic(Port("web", TCG, ports.mac(2)), switch.socket("web"))])
+    domain.boot()
+    domain.address(0, f"{bed.ipv4(1)}/16")
+    lan.wait_answer(0, bed.ipv4(1))
+    slow_down(domain)
+    checked = _Checked(lan.guests[0], domain)
+    state = switch.session.folder / "web.saved"
+    for save, restore in (
+        (("save", "web", state), ("restore", state)),
+        (("managedsave", "web"), ("start", "web")),
+    ):
+        before = len(checked.sums())
+        domain.virsh(*save)
+        assert domain.state == "shut off"
+        domain.virsh(*restore)
+        lan.wait_answer(0, bed.ipv4(1))
+        assert domain.state == "running"
+        checked.check(before)
+    checked.finish()
