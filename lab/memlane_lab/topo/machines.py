@@ -23,6 +23,8 @@ _BOOT = 180.0
 """Seconds within which a node must answer, with a hundred others that boot beside it."""
 _SETUP = 180.0
 """Seconds within which a node must be set up, likewise."""
+_SYSTEM = 600.0
+"""The same where a whole system starts its services first, each instruction of which may be translated."""
 
 
 class _Netns(NetnsGuest):
@@ -99,7 +101,7 @@ class Machine:
     def wait_set_up(self) -> None:
         """Waits until it is set up, and runs the commands that the topology states."""
         assert self._script is not None
-        result = self._script.wait(_SETUP)
+        result = self._script.wait(_SYSTEM if self.node.image else _SETUP)
         if result.status:
             raise CommandFailed(f"{self.name} cannot be set up: {(result.stderr or result.stdout).strip()[-1000:]}")
         self.complaints = []

@@ -174,6 +174,8 @@ def test_topologies_in_examples_and_on_pages_are_good(tmp_path: Path) -> None:
     # The page's stands for more nodes than it names.
     assert len(_load(tmp_path / "page.toml", blocks[0]).nodes) == 2
     assert len(topo.state(_TOP / "examples" / "line-of-routers" / "square.toml").nodes) == 6
+    systems = topo.state(_TOP / "examples" / "line-of-routers" / "own-systems.toml")
+    assert [node.image for node in systems.nodes] == ["debian", "debian:trixie", None]
     for file in (_TOP / "lab" / "experiments" / "topologies").glob("*.toml"):
         assert measure.load(file).title
 
