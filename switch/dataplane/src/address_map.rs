@@ -281,12 +281,14 @@ impl AddressMap {
 
     /// Puts `entry` in the place of the one of `key`, within the quota of its port.
     fn put(&self, shard: &mut Shard, key: Key, entry: Entry) -> Learned {
-        if let Some(before) = shard.0.remove(&key) {
-            self.give_quota_back(&before);
-        }
-        // Without room the former owner is not known any more either: the address is no longer there.
-        if entry.is_dynamic() && !self.take_quota(entry.port) {
+        let before = shard.0.get(&key).copied();
+        let is_counted = before.is_some_and(|before| before.is_dynamic() && before.port == entry.port);
+        // First: a port without room takes no address from its owner.
+        if entry.is_dynamic() && !is_counted && !self.take_quota(entry.port) {
             return Learned::NoRoom;
+        }
+        if let Some(before) = before.filter(|_| !(entry.is_dynamic() && is_counted)) {
+            self.give_quota_back(&before);
         }
         shard.0.insert(key, entry);
         Learned::Known

@@ -132,10 +132,10 @@ fn a_guest_that_invents_addresses_fills_its_quota_only() {
     let known = |port| (0..10 * QUOTA).filter(|&n| map.learn(0, many(0x0b00_0000 + n), port, 5) == Learned::Known).count();
     assert_eq!(known(A), QUOTA as usize);
     assert_eq!(map.learn(0, claim(250, 2), B, 5), Learned::Known, "others are known all the same");
-    // An address that moves to a port without room is known nowhere: not with its former owner.
+    // A port without room takes no address from its owner.
     map.learn(0, Claim { ip: ip(251), mac: mac(3), router: None }, C, 5);
     assert_eq!(map.learn(0, Claim { ip: ip(251), mac: mac(1), router: None }, A, 6), Learned::NoRoom);
-    assert_eq!(owner(&map, 251, 6), None);
+    assert_eq!(owner(&map, 251, 6), Some((mac(3), C, Source::Arp)));
     map.expire(5 + DEFAULT_AGE);
     assert_eq!(known(A), QUOTA as usize, "its quota is free again");
 }
