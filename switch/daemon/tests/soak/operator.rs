@@ -305,9 +305,11 @@ fn up(folder: &Path, more: &[&str]) -> Command {
 }
 
 fn end_capture(mut child: Child) {
-    // One of a network that was killed has ended.
-    let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGINT);
-    let _ = child.wait();
+    // One that connects to the process that has taken over hears the next signal; one of a network that was killed has ended.
+    while child.try_wait().is_ok_and(|status| status.is_none()) {
+        let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGINT);
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn write_net(folder: &Path, flows: usize, more: bool) {

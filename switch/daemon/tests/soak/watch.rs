@@ -40,9 +40,13 @@ const DESCRIPTORS: usize = 4;
 /// Private memory beyond which more of it is a leak, in KiB: pools and tables grow to their size with the first frames.
 const PRIVATE: u64 = 48 << 10;
 
+/// Threads beyond which more of them are a leak: those that run commands end ten seconds after the last one, and a capture, which goes on
+/// over a takeover, has its own.
+const THREADS: u64 = 6;
+
 /// Compares the same network at rest, before and after.
 pub fn check_growth(first: &Sample, last: &Sample) {
     assert!(last.descriptors <= first.descriptors + DESCRIPTORS, "first {first}, last {last}");
     assert!(last.private <= first.private + PRIVATE, "first {first}, last {last}");
-    assert!(last.threads <= first.threads + 2, "first {first}, last {last}");
+    assert!(last.threads <= first.threads + THREADS, "first {first}, last {last}");
 }
