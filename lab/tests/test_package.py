@@ -19,7 +19,7 @@ pytestmark = pytest.mark.real
 _TOP = Path(__file__).resolve().parents[2]
 _UNITS = "usr/lib/systemd/system"
 # Exposure levels, in tenths, of `systemd-analyze security`; 100 is the worst.
-_EXPOSURE = {"memlane@.service": 10, "memlane-net@.service": 22}
+_EXPOSURE = {"memlane@.service": 10, "memlane-net@.service": 22, "memlane-nic@.service": 28}
 _NETWORKS = ("memlane@.service", "memlane-net@.service")
 
 
@@ -60,7 +60,10 @@ def root(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "unit",
-    [f"memlane{kind}" for kind in ("@lan.service", "-net@lan.service", "-metrics@lan.socket")],
+    [
+        f"memlane{kind}"
+        for kind in ("@lan.service", "-net@lan.service", "-nic@lan.service", "-nic@lan.socket", "-metrics@lan.socket")
+    ],
 )
 def test_units_are_valid(root: Path, unit: str) -> None:
     assert _succeeds("systemd-analyze", "verify", "--man=no", f"--root={root}", root / _UNITS / unit) == ""

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +18,7 @@ use crate::budget::{Account, Permit};
 use crate::config::{Config, PortConfig, PortKind, UplinkConfig};
 use crate::descriptors::{self, USUAL};
 use crate::folder;
+use crate::helper::{Helper, Request};
 use crate::names::{LeaseNews, Names, SavedLease};
 use crate::network::{AddError, AttachSettings, Network};
 use crate::port::settings::PortSettings;
@@ -401,7 +403,7 @@ impl Daemon {
         if self.network.find(&port.name).is_some() {
             return Err(AddError::NameTaken(port.name.clone()).into());
         }
-        if let Some(cause) = sandbox::refusal(&port.kind) {
+        if let Some(cause) = sandbox::refusal(&port.name, &port.kind) {
             return Err(StartError::Sandbox { port: port.name.clone(), cause });
         }
         let own = own_descriptors(self.network.shared(), port)?;
@@ -687,9 +689,16 @@ fn meeting(port: &PortConfig) -> Result<Meeting, StartError> {
         PortKind::Stream { path, connect: true, .. } => Meeting::Stream(stream::Other::Connect(path.clone())),
         PortKind::Stream { path, connect: false, .. } => Meeting::Stream(listen(port, path, stream::Other::listen)?),
         PortKind::Passt(arguments) => {
-            Passt::probe().map_err(|cause| StartError::Passt { port: port.name.clone(), cause })?;
-            let arguments = arguments.iter().map(Into::into).collect();
-            Meeting::Stream(stream::Other::Passt(Passt { arguments, mtu: port.settings.mtu }))
+            let failed = |cause| StartError::Passt { port: port.name.clone(), cause };
+            let mut passt = Passt::new(arguments.iter().map(Into::into).collect(), port.settings.mtu);
+            match Helper::starting_passt(&port.name) {
+                Some(helper) => {
+                    helper.ask(Request::Probe, &port.name).map_err(io::Error::other).map_err(failed)?;
+                    passt.start_by(Box::new(|name| started_passt(helper, name)));
+                }
+                None => Passt::probe().map_err(failed)?,
+            }
+            Meeting::Stream(stream::Other::Passt(passt))
         }
         PortKind::Xen { domain, vif } => Meeting::Xen(Wanted {
             domain: domain.clone(),
@@ -701,6 +710,13 @@ fn meeting(port: &PortConfig) -> Result<Meeting, StartError> {
         PortKind::AfPacket { .. } => packet_socket(port)?,
         PortKind::Tap { .. } | PortKind::Null | PortKind::Loopback => Meeting::Nowhere,
     })
+}
+
+/// Has the helper start passt for the port called `name`: its socket, and its standard error.
+fn started_passt(helper: &Helper, name: &str) -> io::Result<(UnixStream, File)> {
+    let files = helper.ask(Request::Passt, name).map_err(io::Error::other)?;
+    let [socket, log] = files.try_into().map_err(|_| io::Error::other("the helper sent no socket"))?;
+    Ok((UnixStream::from(OwnedFd::from(socket)), log))
 }
 
 /// Opens the packet socket of an AF_PACKET port; its interface may come later.

@@ -328,6 +328,7 @@ mod tests {
         let port = SavedPort { entry, files: 5, listener, connection: Some(connection), tap: None };
         let addresses = vec![SavedAddress { port: 0, address: [2, 0, 0, 0, 0, 1], vlan: 7 }];
         let config = UplinkConfig {
+            nic: None,
             segment: "lan".into(),
             vni: 100,
             local: Some([10, 0, 0, 1].into()),

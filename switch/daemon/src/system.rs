@@ -117,6 +117,8 @@ unsafe fn run_starter(socket: libc::c_int, program: *const libc::c_char, argumen
         // Fails if the socket has this number already; it is closed by exec either way.
         libc::dup3(socket, SOCKET, libc::O_CLOEXEC);
         libc::syscall(libc::SYS_close_range, SOCKET + 1, libc::c_uint::MAX, 0);
+        // Its children read nothing that is meant for the first process, as from a terminal.
+        libc::dup2(libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC), 0);
         loop {
             let mut byte = 0_u8;
             match libc::read(SOCKET, (&raw mut byte).cast(), 1) {
@@ -134,6 +136,11 @@ unsafe fn run_starter(socket: libc::c_int, program: *const libc::c_char, argumen
             libc::write(SOCKET, (&raw const status).cast(), size_of::<libc::c_int>());
         }
     }
+}
+
+/// Ignores signals that are meant for the process that serves a network.
+pub(crate) fn ignore_signals_for_networks() {
+    NOT_MEANT.iter().for_each(|signal| drop_signal(*signal, libc::SIG_IGN));
 }
 
 fn drop_signal(signal: libc::c_int, handler: libc::sighandler_t) {
@@ -205,5 +212,22 @@ impl Machine {
         // machine's descriptor (vCPUs) are dropped before the machine from which they were made.
         unsafe { machine.set_user_memory_region(region) }?;
         Ok(Self { machine, _page: page })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    #[test]
+    fn a_started_program_reads_nothing() {
+        let arguments = ["sh", "-c", "test $(readlink /proc/self/fd/0) = /dev/null"].map(|text| CString::new(text).unwrap());
+        let mut starter = fork_starter(c"/bin/sh", &arguments).unwrap();
+        starter.write_all(&[0]).unwrap();
+        let mut status = [0xff; 4];
+        starter.read_exact(&mut status).unwrap();
+        assert_eq!(i32::from_ne_bytes(status), 0);
     }
 }

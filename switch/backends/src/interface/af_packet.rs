@@ -13,8 +13,8 @@ use std::os::fd::AsRawFd;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
+use super::handle::{Interface, InterfaceError, Kind, in_namespace};
 use super::tap::{control, request};
-use super::{Interface, InterfaceError, Kind, in_namespace};
 use crate::frame::NetHeader;
 use crate::offload::Offloads;
 
@@ -94,6 +94,39 @@ impl PacketSocket {
     /// # Errors
     /// There is no such interface, or it is no Ethernet interface.
     pub(super) fn bind(&self) -> io::Result<Interface> {
+        let file = self.bind_for(libc::ETH_P_ALL as u16)?;
+        // UDP segmentation came with Linux 6.2, and headers of any length with 6.6.
+        let has_udp = self.header == NetHeader::SIZE;
+        let offloads = Offloads { udp4: has_udp, udp6: has_udp, ..Offloads::ALL };
+        Ok(Interface { file, offloads, kind: Kind::Packet { header: self.header } })
+    }
+
+    /// Binds the socket to the interface for no frames: it tells when that is deleted, and keeps it promiscuous.
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    pub(super) fn watch(&self) -> io::Result<File> {
+        self.bind_for(0)
+    }
+
+    /// The MTU of the interface.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub(super) fn mtu(&self) -> io::Result<u32> {
+        let mut by_name = request(&self.settings.name)?;
+        control(&self.file, libc::SIOCGIFMTU, &mut by_name)?;
+        // SAFETY: the kernel just wrote this member.
+        Ok(unsafe { by_name.ifr_ifru.ifru_mtu }.unsigned_abs())
+    }
+
+    /// The descriptor, for the process that is to use the socket: see [`Self::taken_over`].
+    pub fn into_file(self) -> File {
+        self.file
+    }
+
+    /// Binds the socket to the interface, for frames of this `protocol`.
+    fn bind_for(&self, protocol: u16) -> io::Result<File> {
         let file = self.file.try_clone()?;
         let mut by_name = request(&self.settings.name)?;
         control(&file, libc::SIOCGIFHWADDR, &mut by_name)?;
@@ -104,14 +137,11 @@ impl PacketSocket {
         control(&file, libc::SIOCGIFINDEX, &mut by_name)?;
         // SAFETY: likewise.
         let index = unsafe { by_name.ifr_ifru.ifru_ifindex };
-        bind(&file, index)?;
+        bind(&file, index, protocol)?;
         let promiscuous =
             libc::packet_mreq { mr_ifindex: index, mr_type: libc::PACKET_MR_PROMISC as _, mr_alen: 0, mr_address: [0; 8] };
         set_option(&file, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &promiscuous)?;
-        // UDP segmentation came with Linux 6.2, and headers of any length with 6.6.
-        let has_udp = self.header == NetHeader::SIZE;
-        let offloads = Offloads { udp4: has_udp, udp6: has_udp, ..Offloads::ALL };
-        Ok(Interface { file, offloads, kind: Kind::Packet { header: self.header } })
+        Ok(file)
     }
 }
 
@@ -139,11 +169,11 @@ fn open_socket() -> io::Result<File> {
     Ok(file)
 }
 
-fn bind(file: &File, index: libc::c_int) -> io::Result<()> {
+fn bind(file: &File, index: libc::c_int, protocol: u16) -> io::Result<()> {
     // SAFETY: plain data, for which all zeroes is a value.
     let mut address: libc::sockaddr_ll = unsafe { zeroed() };
     address.sll_family = libc::AF_PACKET as libc::c_ushort;
-    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_protocol = protocol.to_be();
     address.sll_ifindex = index;
     let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     // SAFETY: the address has the length that is told.

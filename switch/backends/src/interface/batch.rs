@@ -10,7 +10,7 @@ use std::ptr;
 
 use io_uring::{IoUring, opcode, types};
 
-use super::Kind;
+use super::handle::Kind;
 use super::messages::Messages;
 use crate::frame::{LONGEST_HEADERS, NetHeader, START};
 use crate::memory::Iovec;

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use super::Interface;
 use super::batch::{Batch, Gathered};
+use super::handle::Interface;
 use crate::frame::NetHeader;
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Plan, plan};

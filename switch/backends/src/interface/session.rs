@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use vmm_sys_util::epoll::EventSet;
 
 use super::af_packet::{self, PacketSocket};
+use super::handle::{Interface, InterfaceError};
+use super::nic::{Nic, Opened};
 use super::tap::{self, TapSettings};
-use super::{Interface, InterfaceError};
 use crate::netlink::{LINKS, Netlink};
 use crate::network::Network;
 use crate::port::{Port, PortState};
@@ -33,20 +34,32 @@ pub enum Origin {
     Tap(TapSettings),
     /// An interface of another program, by a packet socket.
     Packet(PacketSocket),
+    /// A NIC, by AF_XDP if that is possible.
+    Nic(Nic),
 }
 
 impl Origin {
-    fn open(&self) -> Result<Interface, String> {
+    fn open(&self) -> Result<Opened, String> {
         match self {
-            Self::Tap(settings) => tap::open(settings).map_err(|error: InterfaceError| error.to_string()),
-            Self::Packet(socket) => socket.bind().map_err(|error| error.to_string()),
+            Self::Tap(settings) => tap::open(settings).map(Opened::Interface).map_err(|error: InterfaceError| error.to_string()),
+            Self::Packet(socket) => socket.bind().map(Opened::Interface).map_err(|error| error.to_string()),
+            Self::Nic(nic) => nic.open().map_err(|error| error.to_string()),
         }
     }
 
     fn is_gone(&self, file: &File) -> bool {
         match self {
             Self::Tap(_) => tap::is_gone(file),
-            Self::Packet(_) => af_packet::is_gone(file),
+            Self::Packet(_) | Self::Nic(_) => af_packet::is_gone(file),
+        }
+    }
+
+    /// Its packet socket, which stays while its interface comes and goes.
+    fn packet(&self) -> Option<&PacketSocket> {
+        match self {
+            Self::Tap(_) => None,
+            Self::Packet(socket) => Some(socket),
+            Self::Nic(nic) => Some(&nic.packet),
         }
     }
 
@@ -54,6 +67,7 @@ impl Origin {
         match self {
             Self::Tap(settings) => settings.netns.as_deref(),
             Self::Packet(socket) => socket.settings.netns.as_deref(),
+            Self::Nic(nic) => nic.packet.settings.netns.as_deref(),
         }
     }
 
@@ -68,6 +82,11 @@ impl Origin {
             Self::Tap(TapSettings { name, .. }) => {
                 format!("its TAP device {name} was deleted, and cannot be created again ({count} tries): {cause}")
             }
+            Self::Nic(nic) => {
+                let told = format!("its NIC {} cannot be used: {cause}", nic.packet.settings.name);
+                nic.lost(&told);
+                told
+            }
             Self::Packet(PacketSocket { settings, .. }) => {
                 let (name, netns) = (&settings.name, settings.netns.as_deref());
                 let place = netns.map_or(String::new(), |netns| format!(" in namespace {netns}"));
@@ -80,7 +99,11 @@ impl Origin {
 
     /// Advice once the interface has been opened again for the `times`th time.
     fn opened_again(&self, times: u32) -> Option<String> {
-        let Self::Tap(TapSettings { name, .. }) = self else { return None };
+        let name = match self {
+            Self::Tap(TapSettings { name, .. }) => name,
+            Self::Packet(_) => return None,
+            Self::Nic(nic) => return nic.note(),
+        };
         let times = if times == 1 { "once".to_owned() } else { format!("{times} times") };
         Some(format!(
             "its TAP device {name} was deleted by another program and created again, {times}: set addresses, routes and bridge of {name} again, and find the \
@@ -101,9 +124,17 @@ pub fn run(
     opened: Option<Interface>,
 ) -> io::Result<(Session, PresentInterface)> {
     let present = PresentInterface::of(&origin)?;
-    let opened = opened.map_or_else(|| origin.open(), Ok);
+    let opened = opened.map_or_else(|| origin.open(), |interface| Ok(Opened::Interface(interface)));
     let mut interface = match opened {
-        Ok(opened) => Some(begin(&network, &port, opened)?),
+        Ok(opened) => {
+            let file = begin(&network, &port, opened)?;
+            if let Origin::Nic(nic) = &origin
+                && let Some(note) = nic.note()
+            {
+                port.set_trouble(1, note);
+            }
+            Some(file)
+        }
         Err(cause) => {
             port.set_trouble(1, origin.absent(1, &cause));
             None
@@ -144,12 +175,8 @@ pub fn run(
 pub struct PresentInterface(Arc<Mutex<Option<Arc<File>>>>, Option<Arc<File>>);
 
 impl PresentInterface {
-    /// A packet socket stays while its interface comes and goes.
     fn of(origin: &Origin) -> io::Result<Self> {
-        let socket = match origin {
-            Origin::Tap(_) => None,
-            Origin::Packet(socket) => Some(Arc::new(socket.file.try_clone()?)),
-        };
+        let socket = origin.packet().map(|socket| socket.file.try_clone().map(Arc::new)).transpose()?;
         Ok(Self(Arc::default(), socket))
     }
 
@@ -169,16 +196,26 @@ impl PresentInterface {
 }
 
 /// Has a worker serve the port by `interface`; returns another descriptor of it.
-fn begin(network: &Arc<Network>, port: &Arc<Port>, interface: Interface) -> io::Result<Arc<File>> {
-    let file = Arc::new(interface.file.try_clone()?);
+fn begin(network: &Arc<Network>, port: &Arc<Port>, opened: Opened) -> io::Result<Arc<File>> {
+    let file = match &opened {
+        Opened::Interface(interface) => &interface.file,
+        Opened::Xdp(xdp) => &xdp.watched,
+    };
+    let file = Arc::new(file.try_clone()?);
     port.begin_session();
-    network.serve(port, interface)?;
+    match opened {
+        Opened::Interface(interface) => network.serve(port, interface)?,
+        Opened::Xdp(xdp) => network.serve(port, xdp)?,
+    }
     Ok(file)
 }
 
 fn wait_until_gone(interface: &File, origin: &Origin, watch: &Watch) -> Woken {
-    // Subscribe before the check: a deletion after the check is then reported.
-    let mut news = Netlink::listen(origin.netns(), &[LINKS]).ok();
+    // Subscribe before the check: a deletion after the check is then reported. A NIC may be in a namespace that this process cannot enter.
+    let mut news = match origin {
+        Origin::Nic(_) => None,
+        _ => Netlink::listen(origin.netns(), &[LINKS]).ok(),
+    };
     while !origin.is_gone(interface) {
         let woken = match &news {
             Some(news) => watch.wait_for(news.as_fd().as_raw_fd(), EventSet::IN),

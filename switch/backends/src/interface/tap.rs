@@ -12,7 +12,7 @@ use std::mem::zeroed;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 
-use super::{Interface, InterfaceError, Kind, in_namespace};
+use super::handle::{Interface, InterfaceError, Kind, in_namespace};
 use crate::frame::{MacAddress, NetHeader};
 use crate::offload::Offloads;
 
@@ -98,6 +98,40 @@ fn attach_here(name: &str) -> Result<Interface, InterfaceError> {
 
 fn failed(name: &str, cause: io::Error, remedy: &'static str) -> InterfaceError {
     InterfaceError::new(format!("tap {name}"), cause, remedy)
+}
+
+/// Properties of an interface that an AF_XDP socket depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Properties {
+    pub(super) index: u32,
+    pub(super) mtu: u32,
+    pub(super) receive_queues: u32,
+}
+
+/// The properties of the interface `name` of this thread's namespace.
+///
+/// # Errors
+/// There is none.
+pub(super) fn properties(name: &str) -> io::Result<Properties> {
+    /// `SIOCETHTOOL`, `ETHTOOL_GCHANNELS` and fields of `struct ethtool_channels` (`include/uapi/linux/ethtool.h`).
+    const ETHTOOL: libc::Ioctl = 0x8946;
+    const GET_CHANNELS: u32 = 0x3c;
+    const RECEIVE: usize = 5;
+    const COMBINED: usize = 8;
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::DGRAM, None)?;
+    let mut asked = request(name)?;
+    control(&socket, libc::SIOCGIFINDEX, &mut asked)?;
+    // SAFETY: the kernel just wrote this member.
+    let index = unsafe { asked.ifr_ifru.ifru_ifindex }.unsigned_abs();
+    control(&socket, libc::SIOCGIFMTU, &mut asked)?;
+    // SAFETY: likewise.
+    let mtu = unsafe { asked.ifr_ifru.ifru_mtu }.unsigned_abs();
+    let mut channels = [GET_CHANNELS, 0, 0, 0, 0, 0, 0, 0, 0];
+    asked.ifr_ifru.ifru_data = channels.as_mut_ptr().cast();
+    // A driver that does not know the question has one queue.
+    let known = control(&socket, ETHTOOL, &mut asked).is_ok();
+    let receive_queues = if known { channels[RECEIVE] + channels[COMBINED] } else { 1 };
+    Ok(Properties { index, mtu, receive_queues })
 }
 
 /// A request about the interface `name`.

@@ -4,8 +4,8 @@ use std::array;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
-use super::Interface;
 use super::batch::{Batch, MOST};
+use super::handle::Interface;
 use crate::pool::Room;
 use crate::stats::DropReason;
 use crate::store::{Reader, Store};
@@ -75,7 +75,7 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixDatagram;
 
-    use super::super::Kind;
+    use super::super::handle::Kind;
     use super::*;
     use crate::budget::Budget;
     use crate::frame::NetHeader;

@@ -63,6 +63,12 @@ impl ChecksumTracker {
     }
 }
 
+/// Start of the checksummed bytes of `frame`, and offset of the checksum from there, if its sender left it to the device.
+pub(crate) fn undone(frame: &[u8]) -> Option<(u16, u16)> {
+    let transport = Transport::find(frame).filter(|transport| transport.is_undone(frame))?;
+    Some((transport.start as u16, (transport.field - transport.start) as u16))
+}
+
 /// The TCP or UDP part of an IP frame.
 #[derive(Clone, Copy, Debug)]
 struct Transport {

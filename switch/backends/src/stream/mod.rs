@@ -17,7 +17,7 @@ pub mod wire;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 
-pub use passt::Passt;
+pub use passt::{Passt, StartPasst};
 pub use session::{Other, run};
 
 use crate::pool::Pool;

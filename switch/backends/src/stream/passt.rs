@@ -2,12 +2,16 @@
 //! network without root.
 
 use std::ffi::OsString;
+use std::fmt;
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
+
+use nix::fcntl::OFlag;
 
 /// Timeout of `passt --version`, and the interval at which its exit is polled.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -19,16 +23,36 @@ const LINE: u64 = 200;
 /// How long to wait for the last line of its log once it has exited; a child process may hold the pipe open for longer.
 const LAST_LINE: Duration = Duration::from_millis(200);
 
+/// Starts passt for the port of this name; returns our end of the stream, and passt's standard error.
+pub type StartPasst = dyn Fn(&str) -> io::Result<(UnixStream, File)> + Send;
+
 /// Configuration of a port behind which passt runs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Passt {
     /// Arguments beside memlane's own.
-    pub arguments: Vec<OsString>,
+    arguments: Vec<OsString>,
     /// MTU that passt announces to guests; passt's default if there is none.
-    pub mtu: Option<u16>,
+    mtu: Option<u16>,
+    /// Starts it in place of this process.
+    starter: Option<Box<StartPasst>>,
+}
+
+impl fmt::Debug for Passt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Passt").field("arguments", &self.arguments).field("mtu", &self.mtu).finish_non_exhaustive()
+    }
 }
 
 impl Passt {
+    /// With these arguments beside memlane's own, and this MTU for guests, or else passt's default.
+    pub fn new(arguments: Vec<OsString>, mtu: Option<u16>) -> Self {
+        Self { arguments, mtu, starter: None }
+    }
+
+    /// Has `starter` start it, which knows arguments and MTU. It ends with its stream.
+    pub fn start_by(&mut self, starter: Box<StartPasst>) {
+        self.starter = Some(starter);
+    }
+
     /// Checks that passt can be started.
     ///
     /// # Errors
@@ -54,29 +78,41 @@ impl Passt {
     /// # Errors
     /// The kernel refuses a process, a thread or a socket.
     pub(super) fn start(&self, port: &str) -> io::Result<(UnixStream, Started)> {
+        let (ours, log, child) = match &self.starter {
+            Some(starter) => starter(port).map(|(ours, log)| (ours, log, None))?,
+            None => self.spawn().map(|(ours, log, child)| (ours, log, Some(child)))?,
+        };
+        let (sender, last) = channel();
+        let started = Started { child, last };
+        let port = port.to_owned();
+        std::thread::Builder::new().name("passt-says".into()).stack_size(128 * 1024).spawn(move || {
+            // The receiving half is gone if the port was removed.
+            let _ = sender.send(last_line(log, &port));
+        })?;
+        Ok((ours, started))
+    }
+
+    /// Starts passt for another process; returns that one's end of the stream, passt's standard error, and passt, which is to be awaited.
+    ///
+    /// # Errors
+    /// The kernel refuses a process or a socket.
+    pub fn spawn(&self) -> io::Result<(UnixStream, File, Child)> {
         let (ours, theirs) = UnixStream::pair()?;
+        let (log, theirs_log) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
         let mut command = Command::new(PROGRAM);
         // The socket is its standard input, so that no descriptor needs to be passed by number.
         command.args(["--foreground", "--quiet", "--fd", "0"]).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         if let Some(mtu) = self.mtu {
             command.args(["--mtu", &mtu.to_string()]);
         }
-        let mut child = command.args(&self.arguments).stderr(Stdio::piped()).spawn()?;
-        let stderr = child.stderr.take();
-        let (sender, last) = channel();
-        let started = Started { child, last };
-        let port = port.to_owned();
-        std::thread::Builder::new().name("passt-says".into()).stack_size(128 * 1024).spawn(move || {
-            // The receiving half is gone if the port was removed.
-            let _ = sender.send(stderr.map(|stderr| last_line(stderr, &port)).unwrap_or_default());
-        })?;
-        Ok((ours, started))
+        let child = command.args(&self.arguments).stderr(theirs_log).spawn()?;
+        Ok((ours, log.into(), child))
     }
 }
 
 /// Logs the lines of passt's standard error, under the port's name and at level debug, until it exits; returns the last line.
-fn last_line(stderr: ChildStderr, port: &str) -> String {
-    let mut reader = BufReader::new(stderr);
+fn last_line(log: File, port: &str) -> String {
+    let mut reader = BufReader::new(log);
     let (mut last, mut line) = (String::new(), Vec::new());
     while let Ok(1..) = reader.by_ref().take(LINE).read_until(b'\n', &mut line) {
         let text = printable(&line);
@@ -103,10 +139,11 @@ pub(super) fn trouble(times: u32, last: &str, pause: Duration) -> String {
     format!("passt {times}: {last} (it is started again in {:.1} s; MEMLANE_LOG=debug shows its output)", pause.as_secs_f64())
 }
 
-/// A running passt process, which is killed when this is dropped.
+/// A running passt process. It is killed when this is dropped, or ends with its stream.
 #[derive(Debug)]
 pub(super) struct Started {
-    child: Child,
+    /// `None` if another process has started it.
+    child: Option<Child>,
     /// The last line of its log, once it has exited.
     last: Receiver<String>,
 }
@@ -119,8 +156,10 @@ impl Started {
     }
 
     fn reap(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 

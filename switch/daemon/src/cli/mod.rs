@@ -13,6 +13,7 @@ mod evpn;
 mod extcap;
 pub mod frames;
 mod guest;
+mod helper;
 mod installed;
 mod journald;
 mod keys;
@@ -255,6 +256,9 @@ enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
+    /// Open NICs and start passt for the process of a network, outside of its sandbox.
+    #[command(hide = true)]
+    Helper(helper::HelperCommand),
     /// Write the manual pages, one for each command, into a folder.
     #[command(hide = true)]
     Man {
@@ -383,6 +387,7 @@ fn run(command: Command) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut self::command(), "memlane", &mut script);
             output::print(&String::from_utf8_lossy(&script))
         }
+        Command::Helper(helper) => helper.run(),
         Command::Man { folder } => clap_mangen::generate_to(self::command(), folder).map_err(Failure::running),
     }
 }

@@ -12,6 +12,7 @@ use crate::control::{PortReport, Report};
 use crate::descriptors;
 use crate::stats::DropReason;
 use crate::uplink::UplinkReport;
+use crate::uplink::nic::NicReport;
 
 /// Arguments of `memlane status`.
 #[derive(Debug, Args)]
@@ -122,7 +123,7 @@ fn uplinks(all: &[UplinkReport]) -> String {
         let dropped: u64 = uplink.totals.drops.values().sum();
         let totals = [uplink.totals.transmit_frames, uplink.totals.receive_frames, dropped].map(count);
         let counts = [uplink.announced, uplink.hosts.len(), uplink.learned_addresses.len()].map(|number| count(number as u64));
-        let words = [uplink.segment.clone(), uplink.vni.to_string(), uplink.mtu.to_string()];
+        let words = [uplink.segment.clone(), uplink.vni.map_or_else(String::new, |vni| vni.to_string()), uplink.mtu.to_string()];
         words.into_iter().chain(totals).chain(counts).collect()
     };
     let explained: String = all.iter().map(explain_uplink).collect();
@@ -130,7 +131,10 @@ fn uplinks(all: &[UplinkReport]) -> String {
 }
 
 fn explain_uplink(uplink: &UplinkReport) -> String {
-    let mut lines = vec![format!("devices {}", uplink.devices.join(" "))];
+    let mut lines = match &uplink.nic {
+        Some(NicReport { name, socket }) => vec![format!("NIC {name}, by {}", socket.as_deref().unwrap_or("no socket"))],
+        None => vec![format!("devices {}", uplink.devices.join(" "))],
+    };
     for host in &uplink.hosts {
         let all: Vec<&str> =
             uplink.learned_addresses.iter().filter(|remote| remote.host == *host).map(|remote| &*remote.address).collect();

@@ -33,6 +33,7 @@ use crate::control::web::{self, Web};
 use crate::control::{self, Client, Managed, Origin, TakeoverResources};
 use crate::daemon::takeover::restored_listener;
 use crate::descriptors;
+use crate::helper::Helper;
 use crate::sandbox::{Files, Sandbox};
 use crate::takeover;
 use crate::takeover::description::SavedListener;
@@ -73,7 +74,7 @@ pub(super) struct Up {
 /// Whether there is a sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Confined {
-    /// Landlock, seccomp, no new privileges, capabilities dropped. Not with passt ports.
+    /// Landlock, seccomp, no new privileges, capabilities dropped. Not with passt ports that the file does not have.
     #[default]
     On,
     /// The process keeps all its rights.
@@ -101,7 +102,10 @@ impl Up {
         start_log(&config.name);
         let passed = passed_socket(METRICS).map(std::net::TcpListener::from);
         ServiceManager::of_this_process().keep_sockets();
-        // Both before the first thread: the process keeps its rights then, and threads inherit the sandbox.
+        // All before the first thread: processes keep the rights of this one, and threads inherit the sandbox.
+        if let Some(Err(cause)) = origin.file.as_deref().map(|file| Helper::provide(&config, file)) {
+            tracing::warn!(%cause, "no helper outside of the sandbox can be started");
+        }
         let starter = Starter::fork().inspect_err(|cause| tracing::warn!(%cause, "SIGUSR2 will not start the installed program"));
         let sandbox = match self.sandbox {
             Confined::On => {

@@ -341,6 +341,21 @@ impl<'t> Checker<'t> {
         self.check_policy(document, &top);
     }
 
+    fn check_nic(&mut self, entry: &SegmentEntry, place: &Place) {
+        for key in ["uplink", "vni", "local", "udp-port", "tap", "bridge", "vxlan"] {
+            if place.has(key) {
+                self.note(
+                    place,
+                    key,
+                    format_args!("{key} is for VXLAN, and the uplink of this segment is a NIC: remove {key}, or nic"),
+                );
+            }
+        }
+        if let Some(name) = &entry.nic {
+            self.check_interface(place, "nic", name);
+        }
+    }
+
     fn check_policy(&mut self, document: &Document, top: &Place) {
         if document.policy.len() > MOST_RULES {
             let count = document.policy.len();
@@ -393,15 +408,17 @@ impl<'t> Checker<'t> {
         }
         const OF_UPLINK: [&str; 8] = ["vni", "local", "udp-port", "netns", "mtu", "tap", "bridge", "vxlan"];
         let has_settings = ["neighbour-suppression", "multicast", "subnet", "subnet6"].iter().any(|key| place.has(key));
-        if !place.has("uplink") && (!has_settings || OF_UPLINK.iter().any(|key| place.has(key))) {
-            let text = "this [[segment]] has no uplink, and its other keys configure one: add uplink = true, or remove the table";
+        if place.has("nic") {
+            self.check_nic(entry, place);
+        } else if !place.has("uplink") && (!has_settings || OF_UPLINK.iter().any(|key| place.has(key))) {
+            let text = "this [[segment]] has no uplink, and its other keys configure one: add uplink = true or nic = \"eth1\", or remove the table";
             self.note(place, "", text);
         }
         self.check_subnets(entry, place);
-        if entry.uplink && !place.has("vni") {
+        if entry.uplink && !place.has("nic") && !place.has("vni") {
             self.note(place, "uplink", "an uplink needs a VXLAN network identifier, the same on all hosts: add one, as vni = 100");
         }
-        if entry.uplink && !place.has("local") && !place.has("vxlan") {
+        if entry.uplink && !place.has("nic") && !place.has("local") && !place.has("vxlan") {
             self.note(
                 place,
                 "uplink",
@@ -488,12 +505,16 @@ impl<'t> Checker<'t> {
             let mut claims = vec![("name", ("segment", String::new(), name.clone()))];
             if let Some(uplink) = UplinkConfig::of(entry) {
                 let netns = || uplink.namespace().to_owned();
-                claims.push(("vni", ("vni", format!("{} {}", netns(), uplink.udp_port), uplink.vni.to_string())));
-                claims.extend(
-                    [("tap", &uplink.tap), ("bridge", &uplink.bridge), ("vxlan", &uplink.vxlan)]
-                        .map(|(key, device)| (key, ("interface", netns(), device.clone()))),
-                );
                 self.check_port_mtus(&uplink, ports);
+                if let Some(nic) = &uplink.nic {
+                    claims.push(("nic", ("interface", netns(), nic.clone())));
+                } else {
+                    claims.push(("vni", ("vni", format!("{} {}", netns(), uplink.udp_port), uplink.vni.to_string())));
+                    claims.extend(
+                        [("tap", &uplink.tap), ("bridge", &uplink.bridge), ("vxlan", &uplink.vxlan)]
+                            .map(|(key, device)| (key, ("interface", netns(), device.clone()))),
+                    );
+                }
             }
             for (key, claim) in claims {
                 let what = format!("{} {}", claim.0, claim.2);
@@ -918,6 +939,40 @@ null = true
         let found = mistakes(bad);
         let lines: Vec<usize> = found.iter().map(|mistake| mistake.0).collect();
         assert_eq!(lines, [1, 3, 6, 6, 8, 10, 11, 12, 13, 14], "{found:?}");
+    }
+
+    #[test]
+    fn mistakes_of_nics_are_told() {
+        let good = "[[segment]]\nname = \"lan\"\nnic = \"eth1\"\nnetns = \"left\"\nmtu = 9000\nmulticast = \"snoop\"\n\
+                    [[segment]]\nname = \"back\"\nnic = \"eth1\"\n";
+        assert!(check(good).is_ok(), "{:?}", mistakes(good));
+        let bad = r#"[[segment]]
+name = "lan"
+nic = "eth1"
+uplink = true
+vni = 7
+[[segment]]
+name = "back"
+nic = "eth1"
+mtu = 1400
+[[segment]]
+name = "side"
+nic = "a/b"
+[[port]]
+name = "a"
+null = true
+segment = "back"
+mtu = 1500
+[[port]]
+name = "t"
+tap = "eth2"
+[[segment]]
+name = "other"
+nic = "eth2"
+"#;
+        let found = mistakes(bad);
+        let lines: Vec<usize> = found.iter().map(|mistake| mistake.0).collect();
+        assert_eq!(lines, [4, 5, 8, 12, 17, 23], "{found:?}");
     }
 
     #[test]

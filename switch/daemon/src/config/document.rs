@@ -167,6 +167,9 @@ pub struct SegmentEntry {
     pub router: Option<Ipv4Addr>,
     /// Whether the segment extends to other hosts by VXLAN. Needs CAP_NET_ADMIN.
     pub uplink: bool,
+    /// Name of a NIC by which the segment extends to the network there, instead of VXLAN: by AF_XDP, or by AF_PACKET where driver or kernel lack
+    /// that. All of its frames are memlane's, so the host has no address there. The uplink waits while the NIC is missing.
+    pub nic: Option<String>,
     /// VXLAN network identifier (VNI), the same at all hosts.
     #[schemars(range(min = 1, max = 16777215))]
     pub vni: Option<u32>,
@@ -175,9 +178,9 @@ pub struct SegmentEntry {
     /// UDP port of VXLAN at all hosts.
     #[schemars(range(min = 1))]
     pub udp_port: u16,
-    /// Network namespace of the devices, by its name under /run/netns.
+    /// Network namespace of the devices or the NIC, by its name under /run/netns.
     pub netns: Option<String>,
-    /// MTU of the segment, offered to guests of ports without `mtu`; by default the underlay's less 50.
+    /// MTU of the segment, offered to guests of ports without `mtu`; by default the underlay's less 50, and 1500 with `nic`.
     #[schemars(range(min = 68, max = 65485))]
     pub mtu: Option<u16>,
     /// Whether the switch answers ARP requests and neighbour solicitations for machines that it knows, instead of flooding them (ARP
@@ -228,6 +231,7 @@ impl Default for SegmentEntry {
             domain: None,
             router: None,
             uplink: false,
+            nic: None,
             vni: None,
             local: None,
             udp_port: UDP_PORT,

@@ -31,7 +31,9 @@ pub enum LaterKind {
     Tap,
     /// Ports at interfaces by AF_PACKET, as those of containers.
     AfPacket,
-    /// passt ports, with which there is no sandbox at all: passt makes its own.
+    /// NICs as uplinks of segments.
+    Nic,
+    /// passt ports that the file does not have, with which there is no sandbox at all: passt makes its own.
     Passt,
     /// Xen ports.
     Xen,

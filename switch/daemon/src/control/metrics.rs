@@ -371,9 +371,11 @@ impl Text<'_> {
                 uplink.held_back as u64
             }),
             ("memlane_uplink_remote_stations", "Remote MAC addresses.", |uplink| uplink.learned_addresses.len() as u64),
-            ("memlane_uplink_healthy", "1 if all local MAC addresses are announced as configured, else 0.", |uplink| {
-                uplink.trouble.is_none().into()
-            }),
+            (
+                "memlane_uplink_healthy",
+                "1 if all local MAC addresses are announced as configured, or the NIC is used, else 0.",
+                |uplink| uplink.trouble.is_none().into(),
+            ),
         ];
         for (name, help, value) in gauges {
             let mut family = text.family(name, Kind::Gauge, help);

@@ -7,8 +7,8 @@
 //! 3. [`Sandbox::seal`], when all sockets listen: system calls by seccomp ([`calls`]).
 //! 4. [`refusal`]: why a port cannot be attached later; told before the kernel refuses something.
 //!
-//! A network with passt ports has no sandbox: passt makes its own namespaces and mounts, which Landlock forbids to its child
-//! processes. A successor, on SIGUSR2, is started by a process outside of the sandbox, and confines itself before it reads the
+//! passt makes its own namespaces and mounts, which Landlock forbids to child processes: the [`Helper`] starts it. A network has no sandbox with
+//! passt ports that its file does not have, for the helper starts none of these. A successor, on SIGUSR2, is started by a process outside of the sandbox, and confines itself before it reads the
 //! description by this one.
 
 mod calls;
@@ -27,6 +27,7 @@ use crate::config::metrics::MetricsListener;
 use crate::config::web::WebListener;
 use crate::config::{Config, PortKind, UplinkConfig};
 use crate::folder;
+use crate::helper::Helper;
 
 /// Kinds of ports that need more than sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +36,8 @@ struct Kinds {
     tap: bool,
     /// `af-packet` ports.
     packet: bool,
+    /// NICs as uplinks, which another process opens.
+    nic: bool,
     /// Those of a named network namespace.
     netns: bool,
     passt: bool,
@@ -83,17 +86,21 @@ impl Needs {
         let parent = |path: &Path| path.parent().map(PathBuf::from);
         let mut needs = Self::default();
         for port in &config.ports {
-            needs.kinds.add(&port.kind);
+            if Helper::starting_passt(&port.name).is_none() {
+                needs.kinds.add(&port.kind);
+            }
             if let PortKind::VhostUser { path, connect: false } | PortKind::Stream { path, connect: false, .. } = &port.kind {
                 needs.sockets.extend(parent(path));
             }
         }
         // Without a file, the ports of a network come later.
         let later = files.network.is_none() || config.later.kinds.contains(&LaterKind::Tap);
-        needs.kinds.tap |= later || !config.uplinks.is_empty();
+        let vxlan = || config.uplinks.iter().filter(|uplink| uplink.nic.is_none());
+        needs.kinds.tap |= later || vxlan().next().is_some();
+        needs.kinds.nic |= Helper::is_needed_for_nics(config);
         let packet = files.network.is_none() || config.later.kinds.contains(&LaterKind::AfPacket);
         needs.kinds.packet |= packet;
-        needs.kinds.netns |= later || packet || config.uplinks.iter().any(|uplink| uplink.netns.is_some());
+        needs.kinds.netns |= later || packet || vxlan().any(|uplink| uplink.netns.is_some());
         needs.kinds.passt |= config.later.kinds.contains(&LaterKind::Passt);
         needs.kinds.xen |= config.xen_vifs || config.later.kinds.contains(&LaterKind::Xen);
         needs.sockets.extend(config.later.folders.iter().cloned());
@@ -149,7 +156,9 @@ impl Sandbox {
     pub fn enter(config: &Config, files: Files<'_>, web: Option<&WebListener>) -> Option<Self> {
         let needs = Needs::of(config, files, web);
         if needs.kinds.passt {
-            tracing::warn!("no sandbox, because of passt ports: passt makes a sandbox of its own, and could not in this one");
+            tracing::warn!(
+                "no sandbox, because of passt ports that the network's file does not have: passt makes a sandbox of its own, and could not in this one"
+            );
             return None;
         }
         // It has to exist for a rule on it; a folder that cannot be made is reported by its first use.
@@ -192,6 +201,9 @@ pub fn hidden(file: &Path) -> Option<String> {
 /// Why the sandbox refuses `uplink`, if it does, with the remedy.
 pub fn uplink_refusal(uplink: &UplinkConfig) -> Option<String> {
     let Allowed { kinds, .. } = ALLOWED.get()?;
+    if uplink.nic.is_some() {
+        return (!kinds.nic).then(|| no_rights("NICs as uplinks", "nic"));
+    }
     (!kinds.tap || uplink.netns.is_some() && !kinds.netns).then(|| no_rights("uplinks", "tap"))
 }
 
@@ -203,8 +215,11 @@ fn no_rights(what: &str, kind: &str) -> String {
 }
 
 /// Why the sandbox refuses a port of this kind, if it does, with the remedy.
-pub fn refusal(kind: &PortKind) -> Option<String> {
+pub fn refusal(name: &str, kind: &PortKind) -> Option<String> {
     let allowed = ALLOWED.get()?;
+    if matches!(kind, PortKind::Passt(_)) && Helper::starting_passt(name).is_some() {
+        return None;
+    }
     let mut kinds = allowed.kinds;
     kinds.add(kind);
     if kinds != allowed.kinds {
@@ -225,6 +240,13 @@ pub fn refusal(kind: &PortKind) -> Option<String> {
              its file or with --sandbox none"
         )
     })
+}
+
+/// Drops all capabilities but those that opening NICs needs.
+pub(crate) fn keep_rights_for_nics() {
+    if let Err(cause) = rights::keep_for_nics() {
+        tracing::warn!(%cause, "cannot drop capabilities");
+    }
 }
 
 /// Has the kernel answer as one without Landlock.

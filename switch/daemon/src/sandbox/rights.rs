@@ -21,7 +21,17 @@ pub(super) fn drop_others(kinds: Kinds) -> Result<(), CapsError> {
     kept.extend(kinds.packet.then_some(Capability::CAP_NET_RAW));
     // For setns(2) into a network namespace.
     kept.extend(kinds.netns.then_some(Capability::CAP_SYS_ADMIN));
-    let kept: CapsHashSet = kept.into_iter().collect();
+    keep(kept.into_iter().collect())
+}
+
+/// Drops all capabilities but those for sockets of NICs: CAP_BPF with Linux 5.8 or newer, in network namespaces CAP_SYS_ADMIN.
+pub(super) fn keep_for_nics() -> Result<(), CapsError> {
+    let kept = [Capability::CAP_NET_RAW, Capability::CAP_NET_ADMIN, Capability::CAP_BPF, Capability::CAP_SYS_ADMIN];
+    // Frames of sockets are locked in memory; the network's file may be another user's.
+    keep(kept.into_iter().chain([Capability::CAP_IPC_LOCK, Capability::CAP_DAC_READ_SEARCH]).collect())
+}
+
+fn keep(kept: CapsHashSet) -> Result<(), CapsError> {
     let permitted = caps::read(None, CapSet::Permitted)?;
     if permitted.is_empty() {
         return Ok(());

@@ -11,7 +11,8 @@
 //! 3. [`remote`], inbound: MAC addresses that FRR has received from other hosts, for the segment's forwarding table; [`neighbours`]: their IP
 //!    addresses, for its address map.
 //! 4. [`netfilter`]: whether the host's netfilter drops bridged frames.
-//! 5. [`fdb_sync`]: the FDB sync, a thread that does both for as long as the network runs. Workers are not involved.
+//! 5. [`nic`]: a NIC as the uplink, in place of all these devices.
+//! 6. [`fdb_sync`]: the FDB sync, a thread that does both for as long as the network runs. Workers are not involved.
 
 pub mod announced;
 pub mod devices;
@@ -19,6 +20,7 @@ pub mod fdb_sync;
 pub mod link;
 pub mod neighbours;
 pub mod netfilter;
+pub mod nic;
 pub mod plan;
 pub mod remote;
 
@@ -37,6 +39,7 @@ use thiserror::Error;
 
 use crate::budget::{Account, Permit};
 use crate::config::UplinkConfig;
+use crate::config::uplink::ETHERNET_MTU;
 use crate::description::SavedUplink;
 use crate::descriptors::{self, OF_UPLINK};
 use crate::frame::MacAddress;
@@ -46,7 +49,9 @@ use crate::port::{Offer, Port};
 use crate::stats::PortTotals;
 use devices::Devices;
 use fdb_sync::FdbSync;
+use memlane_backends::interface::nic::NicState;
 use memlane_backends::interface::{Interface, tap};
+use nic::{NicReport, NicUplink};
 
 /// Why a segment's uplink cannot be set up.
 #[derive(Debug, Error)]
@@ -69,9 +74,22 @@ pub struct Uplink {
     /// Its FDB sync and TAP device until they are started, and the thread and a copy of the descriptor from then on.
     begins: (Option<FdbSync>, Option<Interface>),
     fdb_sync: Option<JoinHandle<()>>,
-    tap: File,
-    devices: Devices,
+    way: Way,
+    mtu: u16,
     _own: Permit,
+}
+
+/// The way to other hosts.
+#[derive(Debug)]
+enum Way {
+    Vxlan {
+        /// A copy of the descriptor of the TAP device.
+        tap: File,
+        /// Removed at the end.
+        devices: Box<Devices>,
+    },
+    /// `None` until it is opened, and once it is stopped.
+    Nic(Option<NicUplink>),
 }
 
 /// State of the FDB sync, for reports.
@@ -94,10 +112,14 @@ struct Seen {
 pub struct UplinkReport {
     /// Its segment.
     pub segment: String,
-    /// VXLAN network identifier.
-    pub vni: u32,
-    /// Names of TAP device, bridge and VXLAN device.
-    pub devices: [String; 3],
+    /// VXLAN network identifier; none with a NIC.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub vni: Option<u32>,
+    /// Names of TAP device, bridge and VXLAN device, or of the NIC.
+    pub devices: Vec<String>,
+    /// The NIC, if it is the uplink.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub nic: Option<NicReport>,
     /// MTU of the segment.
     pub mtu: u16,
     /// Number of MAC addresses of this host that are announced to others.
@@ -112,7 +134,7 @@ pub struct UplinkReport {
     pub more: bool,
     /// MAC addresses that are tied to a port here, and that other hosts announce.
     pub disputed: Vec<RemoteAddress>,
-    /// Why announcements are incomplete.
+    /// Why announcements are incomplete, or the NIC is not used.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub trouble: Option<String>,
     /// An obstacle at this host, such as netfilter rules, and the remedy.
@@ -140,6 +162,11 @@ impl Uplink {
     pub fn start(network: &Arc<Network>, name: &str, config: &UplinkConfig, members: usize) -> Result<Self, UplinkError> {
         let failed = |what: String| UplinkError { segment: config.segment.clone(), what };
         let own = permit(network).map_err(failed)?;
+        if config.nic.is_some() {
+            let mut uplink = Self::prepare_nic(network, config, members, own).map_err(failed)?;
+            let begun = uplink.run_nic(network);
+            return begun.map(|()| uplink).map_err(failed);
+        }
         let mut devices = Devices::make(config, name).map_err(failed)?;
         let tap = tap::attach(&config.tap, config.netns.as_deref()).map_err(|error| failed(error.to_string()))?;
         let may_tell = devices.take_tap().map_err(failed)?;
@@ -171,11 +198,51 @@ impl Uplink {
         let SavedUplink { config, mtu, made, may_tell } = saved;
         let failed = |what: String| UplinkError { segment: config.segment.clone(), what };
         let own = permit(network).map_err(failed)?;
+        if config.nic.is_some() {
+            return Self::prepare_nic(network, config, members, own).map_err(failed);
+        }
         let devices = Devices::taken_over(config, name, *mtu, made).map_err(failed)?;
         let tap = tap::taken_over(&config.tap, tap).map_err(|error| failed(error.to_string()))?;
         let mut uplink = Self::prepare(network, config, (devices, own), tap, members, *may_tell).map_err(failed)?;
         uplink.begins.0 = uplink.begins.0.take().map(FdbSync::adopting);
         Ok(uplink)
+    }
+
+    /// Adds the port of an uplink by the NIC of `config`, which may be missing.
+    fn prepare_nic(network: &Arc<Network>, config: &UplinkConfig, members: usize, own: Permit) -> Result<Self, String> {
+        let mtu = config.mtu.unwrap_or(ETHERNET_MTU);
+        let port = add_port(network, config, mtu, members).map_err(|error| error.to_string())?;
+        // A guest's spanning tree shuts no port of a switch there.
+        port.policy.usually_drop_reserved();
+        port.segment.set_uplink(Some(port.id));
+        port.segment.set_uplink_mtu(mtu);
+        Ok(Self {
+            config: config.clone(),
+            port,
+            seen: Arc::default(),
+            ends: Arc::default(),
+            may_tell: false,
+            begins: (None, None),
+            fdb_sync: None,
+            way: Way::Nic(None),
+            mtu,
+            _own: own,
+        })
+    }
+
+    /// Opens the NIC, if it is one that is not open; the port is removed if that fails.
+    fn run_nic(&mut self, network: &Arc<Network>) -> Result<(), String> {
+        let Way::Nic(nic @ None) = &mut self.way else { return Ok(()) };
+        let run = |opened| NicUplink::run(network, &self.port, opened).map_err(|cause| unstarted(&cause));
+        match NicUplink::open(&self.config, self.mtu).and_then(run) {
+            Ok(running) => *nic = Some(running),
+            Err(cause) => {
+                self.port.segment.set_uplink(None);
+                network.remove_port(&self.port);
+                return Err(cause);
+            }
+        }
+        Ok(())
     }
 
     /// Adds its port, which no worker serves yet.
@@ -206,8 +273,8 @@ impl Uplink {
             may_tell: fdb_sync.may_tell(),
             begins: (Some(fdb_sync), Some(tap)),
             fdb_sync: None,
-            tap: copy,
-            devices,
+            mtu: devices.mtu,
+            way: Way::Vxlan { tap: copy, devices: Box::new(devices) },
             _own: own,
         })
     }
@@ -236,7 +303,11 @@ impl Uplink {
     /// # Errors
     /// The kernel refuses a thread.
     pub fn go_on(&mut self, network: &Arc<Network>) -> io::Result<()> {
-        self.devices.own();
+        match &mut self.way {
+            Way::Vxlan { devices, .. } => devices.own(),
+            // The NIC has one user: the process that had it has closed it.
+            Way::Nic(_) => self.run_nic(network).map_err(io::Error::other)?,
+        }
         self.sync(network)
     }
 
@@ -245,9 +316,13 @@ impl Uplink {
     /// # Errors
     /// The kernel refuses a descriptor.
     pub fn save(&self) -> io::Result<(SavedUplink, OwnedFd)> {
-        let made = self.devices.made().to_vec();
-        let saved = SavedUplink { config: self.config.clone(), mtu: self.devices.mtu, made, may_tell: self.may_tell };
-        Ok((saved, self.tap.try_clone()?.into()))
+        let (made, file) = match &self.way {
+            Way::Vxlan { tap, devices } => (devices.made().to_vec(), tap.try_clone()?),
+            // The next process opens the NIC itself; each uplink has one descriptor.
+            Way::Nic(_) => (Vec::new(), File::open("/dev/null")?),
+        };
+        let saved = SavedUplink { config: self.config.clone(), mtu: self.mtu, made, may_tell: self.may_tell };
+        Ok((saved, file.into()))
     }
 
     /// Its port.
@@ -267,7 +342,7 @@ impl Uplink {
 
     /// MTU of its segment, in bytes.
     pub fn mtu(&self) -> u16 {
-        self.devices.mtu
+        self.mtu
     }
 
     /// The report of the uplink.
@@ -275,20 +350,27 @@ impl Uplink {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let learned_address =
             |(address, host): (MacAddress, IpAddr)| RemoteAddress { address: address.to_string(), host: host.to_string() };
-        let UplinkConfig { tap, bridge, vxlan, .. } = &self.config;
+        let UplinkConfig { nic, tap, bridge, vxlan, .. } = &self.config;
+        let NicState { socket, note } = self.nic_state();
+        let (trouble, advice) = match (nic, socket) {
+            (None, _) => (seen.trouble, netfilter::advice(bridge, self.config.netns.as_deref())),
+            (Some(_), None) => (note, None),
+            (Some(_), Some(_)) => (None, note),
+        };
         UplinkReport {
             segment: self.config.segment.clone(),
-            vni: self.config.vni,
-            devices: [tap, bridge, vxlan].map(String::clone),
-            mtu: self.devices.mtu,
+            vni: nic.is_none().then_some(self.config.vni),
+            devices: nic.clone().map_or_else(|| [tap, bridge, vxlan].map(String::clone).into(), |nic| vec![nic]),
+            nic: nic.clone().map(|name| NicReport { name, socket: socket.map(str::to_owned) }),
+            mtu: self.mtu,
             announced: seen.announced,
             held_back: seen.held_back,
             hosts: seen.remote.hosts().iter().map(IpAddr::to_string).collect(),
             learned_addresses: seen.remote.learned_addresses().map(learned_address).collect(),
             more: seen.remote.is_full(),
             disputed: seen.disputed.into_iter().map(learned_address).collect(),
-            trouble: seen.trouble,
-            advice: netfilter::advice(bridge, self.config.netns.as_deref()),
+            trouble,
+            advice,
             totals: self.port.totals(),
         }
     }
@@ -300,7 +382,19 @@ impl Uplink {
         network.remove_port(&self.port);
     }
 
+    fn nic_state(&self) -> NicState {
+        match &self.way {
+            Way::Nic(Some(nic)) => nic.state(),
+            Way::Nic(None) | Way::Vxlan { .. } => NicState::default(),
+        }
+    }
+
     fn end(&mut self) {
+        if let Way::Nic(nic) = &mut self.way
+            && let Some(nic) = nic.take()
+        {
+            nic.stop();
+        }
         self.ends.store(true, Ordering::Relaxed);
         if let Some(fdb_sync) = self.fdb_sync.take() {
             // A thread that panicked has logged it on standard error.

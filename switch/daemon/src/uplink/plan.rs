@@ -330,6 +330,7 @@ mod tests {
 
     fn config() -> UplinkConfig {
         UplinkConfig {
+            nic: None,
             segment: "lan".into(),
             vni: 100,
             local: Some([10, 0, 0, 1].into()),

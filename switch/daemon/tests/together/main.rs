@@ -51,6 +51,7 @@ mod messages;
 mod metrics;
 mod multicast;
 mod names;
+mod nic;
 mod offloads;
 mod openmetrics;
 mod operator;

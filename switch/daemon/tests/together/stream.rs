@@ -289,10 +289,13 @@ fn a_passt_that_fails_for_ever_is_told_of_and_does_not_fill_the_log() {
     command::write(folder.path(), "net.toml", "[[port]]\nname = \"out\"\npasst = true\n");
     let mut up = memlane(folder.path(), &["up", "net.toml"]);
     up.env("PATH", format!("{}:{}", bin.display(), std::env::var("PATH").unwrap())).env("NO_COLOR", "1");
-    let _running = Running::start({
+    let running = Running::start({
         up.stderr(std::fs::File::create(&log).unwrap());
         up
     });
+    // The network has a sandbox all the same, in which no program can be started.
+    let filters = std::fs::read_to_string(format!("/proc/{}/status", running.0.id())).unwrap();
+    assert!(filters.contains("\nSeccomp:\t2\n"), "{filters}");
     let count = || std::fs::read_to_string(&tries).unwrap_or_default().lines().count();
     let status = || command::printed(folder.path(), &["status", "net.toml"]);
     wait_until(|| count() == 4 && status().contains("passt ended at once 4 times in a row: no way out"), "status tells of it");

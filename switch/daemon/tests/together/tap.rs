@@ -19,6 +19,9 @@ use memlane_rig::guest::{Layout, ToyGuest};
 pub const GUEST: u16 = 2;
 pub const KERNEL: u16 = 1;
 
+/// The guest's port, before the kernel's.
+pub const GUESTS: &str = "[[port]]\nname = \"guest\"\nvhost-user = \"SOCKET\"\n";
+
 /// A network of a guest and the kernel; the kernel is host 1, the guest host 2.
 pub struct Bed {
     pub daemon: Daemon,
@@ -39,14 +42,16 @@ impl Bed {
 
     /// The kernel's interface `memlane` is behind a port of this kind.
     pub fn start(wanted: features::Features, settings: &str, kind: &str) -> Self {
+        Self::of(wanted, &format!("{settings}\n{GUESTS}[[port]]\nname = \"kernel\"\n{kind}\nmac = \"02:00:00:00:00:01\"\n"))
+    }
+
+    /// A network of this file, in which SOCKET stands for the guest's.
+    pub fn of(wanted: features::Features, text: &str) -> Self {
         // The kernel announces itself over IPv6 whenever it likes; here it shall be silent.
         std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").expect("a kernel with IPv6, and /proc to write to");
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("guest.sock");
-        let text = format!(
-            "{settings}\n[[port]]\nname = \"guest\"\nvhost-user = \"{}\"\n[[port]]\nname = \"kernel\"\n{kind}\nmac = \"02:00:00:00:00:01\"\n",
-            socket.display()
-        );
+        let text = text.replace("SOCKET", &socket.display().to_string());
         let daemon = Daemon::start(&Config::parse(&text, "test").unwrap()).unwrap();
         ip("addr add 10.0.0.1/24 dev memlane");
         ip("neigh add 10.0.0.2 lladdr 02:00:00:00:00:02 dev memlane");
