@@ -22,7 +22,7 @@ _SHARED_TREE = (
     "mount -t devpts devpts /dev/pts",
 )
 _OWN_SYSTEM = (
-    # The agent answers before the system's init has started: systemd would undo what it finds.
+    # The agent answers before the system's init has started: systemd would undo settings that it finds.
     "case $(readlink -f /sbin/init) in */systemd)",
     "until [ -S /run/systemd/private ]; do sleep 0.2; done",
     "systemctl is-system-running --wait >/dev/null || true ;;",  # 1: a service has failed, which is its own affair

@@ -134,7 +134,7 @@ def test_a_guest_that_forges_reaches_nobody_and_why_names_the_rule(session: Sess
     frames = {name: bytes(_FRAMES[name][0]) + mark for mark, name in marks.items()}
     honest = bytes(_own / _ip / UDP(sport=4000, dport=4000))
     evil.send(honest + b"first-honest")
-    # The path works: what does not arrive below was dropped.
+    # The path works: frames that do not arrive below were dropped.
     assert not _arrived(victim, marks, b"first-honest")
     for name, frame in frames.items():
         for _ in range(_TIMES):

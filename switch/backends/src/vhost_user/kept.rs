@@ -2,7 +2,7 @@
 //! end that connects meanwhile waits in the queue of the socket, and neither misses the path nor is refused.
 //!
 //! A socket's name in the store has a hash of its path, and of device and inode of its file: no other file has these while the socket
-//! is open, so a socket whose file was replaced is not mistaken for that at the path.
+//! is open, so a socket with a replaced file is not mistaken for that at the path.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -54,7 +54,7 @@ impl Store {
     }
 }
 
-/// The name in the store of the socket at `path`, whose file has this device and inode.
+/// The name in the store of the socket at `path`: its file has this device and inode.
 fn name(path: &Path, (device, inode): (u64, u64)) -> String {
     let numbers = [device, inode].into_iter().flat_map(u64::to_le_bytes);
     let hash = short_hash(path.as_os_str().as_encoded_bytes().iter().copied().chain([0]).chain(numbers));
@@ -134,7 +134,7 @@ pub(super) fn keep(path: &Path, socket: &UnixListener, file: (u64, u64)) -> bool
     kept
 }
 
-/// Has the socket at `path`, whose file has this device and inode, kept no longer.
+/// Has the socket at `path`, with a file of this device and inode, kept no longer.
 pub(super) fn forget(path: &Path, file: (u64, u64)) {
     if let Some(store) = STORE.get() {
         store.remove(&name(path, file));

@@ -128,7 +128,7 @@ impl Daemon {
         learned.filter_map(saved).take(MOST_ADDRESSES).collect()
     }
 
-    /// Makes the network of `config`, whose uplinks and ports are those that another process has saved, in their order, with its
+    /// Makes the network of `config`: its uplinks and ports are those that another process has saved, in their order, with its
     /// descriptors. The other process still serves them; the result starts them.
     ///
     /// # Errors

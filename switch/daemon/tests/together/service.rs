@@ -112,7 +112,7 @@ fn a_front_end_that_connects_during_a_restart_waits_for_the_next_process() {
     assert_eq!(next(&manager), "STOPPING=1");
     wait_until(|| !folder.join("control").exists(), "the successor has ended");
     assert!(folder.join("web.sock").exists(), "its socket stays");
-    // A socket whose file was replaced is kept no longer, and its successor is.
+    // A socket is kept no longer once its file was replaced, and its successor is.
     std::fs::remove_file(folder.join("web.sock")).unwrap();
     let _running = started_again(folder, &name, &kept);
     let (other, _) = next_kept(&manager);

@@ -69,7 +69,7 @@ impl Program {
         self.trace(frame).0
     }
 
-    /// The result of [`Self::run`], and what it depends on: if that is neither the length nor bytes beyond the recorded ones, every frame of at
+    /// The result of [`Self::run`], and the bits that it depends on: if that is neither the length nor bytes beyond the recorded ones, every frame of at
     /// least [`RECORDED`] bytes that agrees in the recorded ones has the same result.
     pub fn trace(&self, frame: &(impl Frame + ?Sized)) -> (u32, Reads) {
         run::run(&self.instructions, frame)

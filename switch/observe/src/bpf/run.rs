@@ -50,10 +50,10 @@ impl Frame for [&[u8]] {
     }
 }
 
-/// Bytes of a frame's start whose reads a run records.
+/// Bytes of a frame's start at which a run records reads.
 pub const RECORDED: u32 = 64;
 
-/// What the result of a run depends on.
+/// The bits on which the result of a run depends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
     /// The bytes that were read, of the first [`RECORDED`]: bit n stands for byte n.
@@ -86,7 +86,7 @@ struct Registers {
     reads: Reads,
 }
 
-/// Runs a checked `program`; returns its result, and what that depends on. A load outside the frame and a division by X = 0 end the run with 0.
+/// Runs a checked `program`; returns its result, and the bits on which that depends. A load outside the frame and a division by X = 0 end the run with 0.
 pub(super) fn run(program: &[Instruction], frame: &(impl Frame + ?Sized)) -> (u32, Reads) {
     let mut state = Registers::default();
     let result = run_in(&mut state, program, frame);
