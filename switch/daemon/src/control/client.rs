@@ -286,7 +286,6 @@ impl Client {
     }
 }
 
-/// Whether `error` means that the connection was closed in the middle of the response.
 /// How a streaming response has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEnd {
@@ -296,6 +295,7 @@ pub enum StreamEnd {
     Cut,
 }
 
+/// Whether `error` means that the connection was closed in the middle of the response.
 fn is_end(error: &(dyn Error + 'static)) -> bool {
     let is_cut = error.downcast_ref().is_some_and(|error: &hyper::Error| error.is_incomplete_message() || error.is_canceled());
     let closed = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe, io::ErrorKind::UnexpectedEof];
