@@ -264,7 +264,7 @@ mod tests {
             let order = order(&program(&parts[..parts.len().min(8)]));
             let filter = order.filter.clone().unwrap();
             let (mut taps, mut readers) = taps(vec![order]);
-            let mut frame = vec![0; 70];
+            let mut frame = [0; 70];
             for &(at, value, length) in changes {
                 frame[usize::from(at) % 70] = value % 3;
                 let frame = &frame[..64 + usize::from(length) % 7];
