@@ -1,7 +1,7 @@
-//! The helper: a process outside of the sandbox that does for the network what its own process has no rights for.
+//! The helper: a process outside of the sandbox that does the work for which the network's own process has no rights.
 //!
 //! - It opens the sockets of NICs ([`crate::uplink::nic`]), which needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF; using them needs none.
-//! - It starts passt, whose own sandbox cannot be made in this one.
+//! - It starts passt, because passt cannot make its own sandbox inside this one.
 //!
 //! It is told the name of a segment or port, and reads the rest in the network's file: a process that a guest has taken over gets no other
 //! interface and no other arguments of passt from it. Answers are descriptors (SCM_RIGHTS), or a sentence.

@@ -1,4 +1,4 @@
-//! `memlane helper`: does for the process of a network what that has no rights for, see [`crate::helper`].
+//! `memlane helper`: does the work for which the process of a network has no rights, see [`crate::helper`].
 //!
 //! It is started by that process, with a socket as its standard input, or by a service manager, with a listening one.
 

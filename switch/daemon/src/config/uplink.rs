@@ -12,7 +12,7 @@ pub const OVERHEAD: u32 = 14 + 8 + 8 + 20;
 /// UDP port of VXLAN (IANA).
 pub const UDP_PORT: u16 = 4789;
 
-/// MTU of a segment whose uplink is a NIC, unless it is configured: that of Ethernet.
+/// MTU of a segment with a NIC as its uplink, unless it is configured: that of Ethernet.
 pub const ETHERNET_MTU: u16 = 1500;
 
 /// A checked uplink.

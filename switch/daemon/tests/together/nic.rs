@@ -1,4 +1,4 @@
-//! A segment whose uplink is a NIC: one end of a veth pair, with the kernel as the other host at the other end.
+//! A segment with a NIC as its uplink: one end of a veth pair, with the kernel as the other host at the other end.
 
 use std::net::UdpSocket;
 use std::path::Path;
@@ -180,7 +180,7 @@ fn a_nic_of_several_receive_queues_is_used_by_af_packet_and_the_remedy_told() {
     });
 }
 
-/// The report of a network whose segment has these lines.
+/// The report of a network that has a segment with these lines.
 fn reported(lines: &str) -> UplinkReport {
     let text = format!("{SEGMENT}{lines}[[port]]\nname = \"a\"\nnull = true\n");
     let daemon = Daemon::start(&Config::parse(&text, "second").unwrap()).unwrap();

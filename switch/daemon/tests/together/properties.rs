@@ -79,9 +79,10 @@ fn flows(packet: &Packet) -> [u32; 2] {
 }
 
 proptest! {
-    /// A TCP connection, and two hosts' UDP, is one flow: behind any headers, in both directions, merged or not, fragmented or not.
+    /// A TCP connection, and two hosts' UDP, is one flow: behind any headers, in both directions, merged or not, fragmented or not. All
+    /// headers together are at most `LONGEST_HEADERS`: ports behind more are not read.
     #[test]
-    fn a_flow_has_one_number_in_every_layout(layouts in prop::collection::vec(layout(256), 1..4), v6: bool, a: u16, b: u16, offset in 0_u16..8192) {
+    fn a_flow_has_one_number_in_every_layout(layouts in prop::collection::vec(layout(240), 1..4), v6: bool, a: u16, b: u16, offset in 0_u16..8192) {
         let host = if v6 { Host::v6 as fn(u16) -> Host } else { Host::v4 };
         let (one, other) = (host(a).port(b), host(b).port(a));
         let [tcp, _] = flows(&Packet::tcp(one, other, 1, [7; 300]));

@@ -125,7 +125,7 @@ impl XdpReceive {
         })
     }
 
-    /// Has the kernel send what the transmit ring holds; sets the timer if it does not send all.
+    /// Has the kernel send the frames in the transmit ring; sets the timer if it does not send all.
     fn kick(&mut self) {
         self.transmit.publish();
         self.placed = 0;

@@ -103,7 +103,7 @@ const LINK_CREATE: libc::c_int = 28;
 const XSK_MAP: u32 = 17;
 const XDP_PROGRAM: u32 = 6;
 const AT_XDP: u32 = 37;
-/// The driver runs the program. The kernel could too (generic mode): behind GRO, whose long frames fit no frame of the socket.
+/// The driver runs the program. The kernel could too (generic mode): behind GRO, and its long frames fit no frame of the socket.
 const BY_DRIVER: u32 = 1 << 2;
 
 /// An instruction: operation, destination register, source register, offset, immediate value.
@@ -346,7 +346,7 @@ impl<T: Copy> Ring<T> {
 
     /// Appends a descriptor, for which there is room: there are no more frames than descriptors in a ring.
     pub(super) fn push(&mut self, entry: T) {
-        // SAFETY: inside the mapping; the kernel reads there only what it has been told of.
+        // SAFETY: inside the mapping; the kernel reads only published descriptors.
         unsafe { self.entry().write(entry) };
         self.at = self.at.wrapping_add(1);
     }
@@ -368,7 +368,7 @@ impl<T: Copy> Ring<T> {
     }
 }
 
-/// Has the kernel send what the transmit ring holds, and complete what was sent.
+/// Has the kernel send the frames in the transmit ring, and complete sent ones.
 ///
 /// # Errors
 /// EAGAIN if some of it is left, ENETDOWN or ENXIO while the interface is down.
