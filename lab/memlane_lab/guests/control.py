@@ -211,7 +211,9 @@ class Control:
         with self._changed:
             while self._hellos < count:
                 alive()
-                if self._closed or waited > timeout:
+                if self._closed:
+                    raise GuestGone(f"guest {self._name}, or its control agent, has ended before the agent greeted")
+                if waited > timeout:
                     raise Timeout(f"timeout: waited {waited:.0f} s for the control agent of guest {self._name}")
                 if not self._changed.wait(0.1):
                     waited += 0.1

@@ -11,7 +11,7 @@ from typing import ClassVar
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.wait import Timeout, until
 from memlane_lab.guests import inside
-from memlane_lab.guests.control import Control, Result, Running
+from memlane_lab.guests.control import Control, GuestGone, Result, Running
 from memlane_lab.guests.inside import Inside, InsideCpu, Received
 from memlane_lab.host.ports import GuestKind, Nic
 from memlane_lab.host.process import HostProcess
@@ -297,6 +297,11 @@ class Guest(ABC):
     def _await_agent(self, count: int, timeout: float | None) -> None:
         try:
             self.control.wait_hello(count, timeout or self.boot_timeout, self.process.check)
+        except GuestGone:
+            # The channel closes some moments before the process can be waited for.
+            self.process.wait(5)
+            self.process.check()
+            raise
         except Timeout as error:
             raise Timeout(f"{error}; the end of its console:\n{self.process.tail()}") from None
 

@@ -304,6 +304,8 @@ fn a_network_is_ended_by_a_command_that_waits() {
         assert!(printed(folder, &["status", "net.toml"]).contains("network net"));
         assert_eq!(names(folder, &["net"]), ["web"]);
         assert_eq!(printed(folder, &["down", "net.toml"]), "net: ended\n");
+        // The network has ended some moments before its process can be waited for.
+        wait_until(|| running.0.try_wait().unwrap().is_some(), "the end of the process");
         assert!(running.0.try_wait().unwrap().is_some_and(|status| status.success()));
         assert!(!folder.join("web.sock").exists() && !folder.join("here.control").exists());
         assert_eq!(std::fs::read_dir(folder.join("memlane")).unwrap().count(), 0, "nothing is left in the run-time folder");
