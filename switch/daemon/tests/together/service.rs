@@ -110,7 +110,9 @@ fn a_front_end_that_connects_during_a_restart_waits_for_the_next_process() {
     assert!(next(&manager).starts_with("READY=1\n"));
     kill(successor, Signal::SIGTERM).unwrap();
     assert_eq!(next(&manager), "STOPPING=1");
-    wait_until(|| !folder.join("control").exists(), "the successor has ended");
+    // Its command line is empty, or gone, once its files are closed.
+    let command_line = || std::fs::read(format!("/proc/{successor}/cmdline")).unwrap_or_default();
+    wait_until(|| command_line().is_empty(), "the successor has ended");
     assert!(folder.join("web.sock").exists(), "its socket stays");
     // A socket is kept no longer once its file was replaced, and its successor is.
     std::fs::remove_file(folder.join("web.sock")).unwrap();
