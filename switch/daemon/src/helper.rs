@@ -6,7 +6,7 @@
 //! It is told the name of a segment or port, and reads the rest in the network's file: a process that a guest has taken over gets no other
 //! interface and no other arguments of passt from it. Answers are descriptors (SCM_RIGHTS), or a sentence.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -45,7 +45,7 @@ pub struct Helper {
 #[derive(Debug)]
 enum Way {
     /// A child process, started before the sandbox was entered.
-    Child(Mutex<UnixStream>),
+    Child(Mutex<Conversation>),
     /// A service that opens NICs, which listens at this socket.
     Service(PathBuf),
 }
@@ -117,7 +117,7 @@ impl Helper {
         // It ends when this process does, with the other end of its socket.
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("helper").arg(file).stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).spawn()?;
-        Ok(Way::Child(Mutex::new(ours)))
+        Ok(Way::Child(Mutex::new(Conversation::new(ours))))
     }
 
     /// Makes a `request` about the segment or port called `name`; returns the descriptors.
@@ -126,23 +126,47 @@ impl Helper {
     /// The sentence of the helper.
     pub fn ask(&self, request: Request, name: &str) -> Result<Vec<File>, String> {
         let asked = match &self.way {
-            Way::Child(stream) => ask(&stream.lock().unwrap_or_else(PoisonError::into_inner), request, name),
-            Way::Service(path) => UnixStream::connect(path).and_then(|stream| ask(&stream, request, name)),
+            Way::Child(conversation) => conversation.lock().unwrap_or_else(PoisonError::into_inner).ask(request, name),
+            Way::Service(path) => UnixStream::connect(path).and_then(|stream| Conversation::new(stream).ask(request, name)),
         };
         asked.map_err(|cause| format!("the helper does not answer: {cause}"))?
     }
 }
 
-fn ask(mut stream: &UnixStream, request: Request, name: &str) -> io::Result<Result<Vec<File>, String>> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(format!("{} {name}\n", request.word()).as_bytes())?;
-    let answer = read_line(stream)?;
-    if answer != GRANTED {
-        return Ok(Err(answer));
+/// Requests and their answers, which come in the same order.
+#[derive(Debug)]
+struct Conversation {
+    stream: UnixStream,
+    /// Requests without an answer so far. A late answer is not one to the next request.
+    unanswered: u32,
+}
+
+impl Conversation {
+    fn new(stream: UnixStream) -> Self {
+        Self { stream, unanswered: 0 }
     }
-    let mut files = Vec::new();
-    takeover::receive(stream, &mut files)?;
-    Ok(Ok(files))
+
+    /// Makes a request; returns the descriptors, or the sentence of the helper.
+    fn ask(&mut self, request: Request, name: &str) -> io::Result<Result<Vec<File>, String>> {
+        self.stream.set_read_timeout(Some(PATIENCE))?;
+        while self.unanswered > 0 {
+            drop(self.answer()?);
+        }
+        (&self.stream).write_all(format!("{} {name}\n", request.word()).as_bytes())?;
+        self.unanswered += 1;
+        self.answer()
+    }
+
+    /// Reads the next answer.
+    fn answer(&mut self) -> io::Result<Result<Vec<File>, String>> {
+        let answer = read_line(&self.stream)?;
+        let mut files = Vec::new();
+        if answer == GRANTED {
+            takeover::receive(&self.stream, &mut files)?;
+        }
+        self.unanswered -= 1;
+        Ok(if answer == GRANTED { Ok(files) } else { Err(answer) })
+    }
 }
 
 /// Reads up to the next newline, byte by byte, for descriptors come with the next one.
@@ -165,8 +189,7 @@ fn read_line(mut stream: &UnixStream) -> io::Result<String> {
 /// # Errors
 /// The other side violates the protocol, or is gone while it is answered.
 pub fn answer_all(mut stream: &UnixStream, file: &Path, is_service: bool) -> io::Result<()> {
-    // Processes of passt. Each ends with its stream; the number that run is that of ports.
-    let mut started: Vec<Child> = Vec::new();
+    let mut started = HashMap::new();
     loop {
         let line = match read_line(stream) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
@@ -178,7 +201,7 @@ pub fn answer_all(mut stream: &UnixStream, file: &Path, is_service: bool) -> io:
             Some(request) => granted(request, name, file, &mut started),
             None => Err(format!("unknown request {line:?}")),
         };
-        started.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        started.retain(|_, child| matches!(child.try_wait(), Ok(None)));
         match answer {
             Ok(files) => {
                 stream.write_all(format!("{GRANTED}\n").as_bytes())?;
@@ -193,8 +216,11 @@ pub fn answer_all(mut stream: &UnixStream, file: &Path, is_service: bool) -> io:
     }
 }
 
+/// Processes of passt, by the names of their ports: one for each.
+type Started = HashMap<String, Child>;
+
 /// The descriptors for a request. A process of passt is added to `started`.
-fn granted(request: Request, name: &str, file: &Path, started: &mut Vec<Child>) -> Result<Vec<OwnedFd>, String> {
+fn granted(request: Request, name: &str, file: &Path, started: &mut Started) -> Result<Vec<OwnedFd>, String> {
     let config = Config::load(file).map_err(|mistakes| mistakes.to_string())?;
     match request {
         Request::Packet => Here.packet(&nic(&config, name, file)?).map(|socket| vec![socket.into_file().into()]),
@@ -206,8 +232,13 @@ fn granted(request: Request, name: &str, file: &Path, started: &mut Vec<Child>) 
             passt(&config, name, file).and_then(|_| Passt::probe().map_err(|cause| cause.to_string())).map(|()| Vec::new())
         }
         Request::Passt => {
-            let (stream, log, child) = passt(&config, name, file)?.spawn().map_err(|cause| cause.to_string())?;
-            started.push(child);
+            let passt = passt(&config, name, file)?;
+            // A port asks for the next one when it has no use for the last, which ends with its stream.
+            if let Some(mut last) = started.remove(name) {
+                last.kill().and_then(|()| last.wait()).map_err(|cause| cause.to_string())?;
+            }
+            let (stream, log, child) = passt.spawn().map_err(|cause| cause.to_string())?;
+            started.insert(name.to_owned(), child);
             Ok(vec![stream.into(), log.into()])
         }
     }
@@ -250,7 +281,7 @@ mod tests {
                 let theirs = theirs;
                 answer_all(&theirs, &file, is_service).unwrap();
             });
-            let helper = Helper { way: Way::Child(Mutex::new(ours)), passt: HashSet::new() };
+            let helper = Helper { way: Way::Child(Mutex::new(Conversation::new(ours))), passt: HashSet::new() };
             requests.iter().map(|&(request, name)| helper.ask(request, name)).collect()
         })
     }
@@ -276,6 +307,17 @@ mod tests {
         for told in answers(&[(Request::Passt, "out"), (Request::Probe, "out")], true) {
             assert_eq!(told.unwrap_err(), "the service starts no passt");
         }
+    }
+
+    #[test]
+    fn a_late_answer_is_not_one_to_the_next_request() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut conversation = Conversation { stream: ours, unanswered: 2 };
+        (&theirs).write_all(format!("{GRANTED}\n").as_bytes()).unwrap();
+        takeover::send(&theirs, &[File::open("/dev/null").unwrap().into()]).unwrap();
+        (&theirs).write_all(b"too late\nthe third\n").unwrap();
+        assert_eq!(conversation.ask(Request::Probe, "a").unwrap().unwrap_err(), "the third");
+        assert_eq!(conversation.unanswered, 0);
     }
 
     #[test]
