@@ -293,7 +293,7 @@ type Later = (PortConfig, Arc<Port>, Meeting);
 pub struct Rest(Vec<Later>);
 
 impl Rest {
-    /// Serves them, and has the uplinks keep MAC addresses in step with other hosts.
+    /// Serves them, opens NICs, and has the uplinks keep MAC addresses in step with other hosts.
     pub fn start(self, daemon: &Daemon) {
         for later in self.0 {
             let port = Arc::clone(&later.1);
@@ -303,7 +303,7 @@ impl Rest {
         }
         for uplink in daemon.led_on().iter_mut() {
             if let Err(cause) = uplink.go_on(&daemon.network) {
-                tracing::error!(segment = %uplink.segment(), %cause, "MAC addresses are not exchanged with other hosts: restart the network");
+                tracing::error!(segment = %uplink.segment(), %cause, "the uplink does not work since the takeover: restart the network");
             }
         }
     }

@@ -71,8 +71,9 @@ pub struct Uplink {
     seen: Arc<Mutex<Seen>>,
     ends: Arc<AtomicBool>,
     may_tell: bool,
-    /// Its FDB sync and TAP device until they are started, and the thread and a copy of the descriptor from then on.
+    /// FDB sync and TAP device until [`Self::sync`] and [`Self::serve`] start them.
     begins: (Option<FdbSync>, Option<Interface>),
+    /// The thread of the FDB sync.
     fdb_sync: Option<JoinHandle<()>>,
     way: Way,
     mtu: u16,
@@ -164,8 +165,11 @@ impl Uplink {
         let own = permit(network).map_err(failed)?;
         if config.nic.is_some() {
             let mut uplink = Self::prepare_nic(network, config, members, own).map_err(failed)?;
-            let begun = uplink.run_nic(network);
-            return begun.map(|()| uplink).map_err(failed);
+            uplink.run_nic(network).map_err(|what| {
+                withdraw(network, &uplink.port);
+                failed(what)
+            })?;
+            return Ok(uplink);
         }
         let mut devices = Devices::make(config, name).map_err(failed)?;
         let tap = tap::attach(&config.tap, config.netns.as_deref()).map_err(|error| failed(error.to_string()))?;
@@ -176,8 +180,7 @@ impl Uplink {
         }
         let begun = uplink.serve(network).and_then(|()| uplink.sync(network));
         begun.map_err(|cause| {
-            uplink.port.segment.set_uplink(None);
-            network.remove_port(&uplink.port);
+            withdraw(network, &uplink.port);
             failed(unstarted(&cause))
         })?;
         Ok(uplink)
@@ -214,8 +217,6 @@ impl Uplink {
         let port = add_port(network, config, mtu, members).map_err(|error| error.to_string())?;
         // A guest's spanning tree shuts no port of a switch there.
         port.policy.usually_drop_reserved();
-        port.segment.set_uplink(Some(port.id));
-        port.segment.set_uplink_mtu(mtu);
         Ok(Self {
             config: config.clone(),
             port,
@@ -230,17 +231,11 @@ impl Uplink {
         })
     }
 
-    /// Opens the NIC, if it is one that is not open; the port is removed if that fails.
+    /// Opens the NIC, if it is one that is not open.
     fn run_nic(&mut self, network: &Arc<Network>) -> Result<(), String> {
-        let Way::Nic(nic @ None) = &mut self.way else { return Ok(()) };
-        let run = |opened| NicUplink::run(network, &self.port, opened).map_err(|cause| unstarted(&cause));
-        match NicUplink::open(&self.config, self.mtu).and_then(run) {
-            Ok(running) => *nic = Some(running),
-            Err(cause) => {
-                self.port.segment.set_uplink(None);
-                network.remove_port(&self.port);
-                return Err(cause);
-            }
+        if let Way::Nic(nic @ None) = &mut self.way {
+            let opened = NicUplink::open(&self.config, self.mtu)?;
+            *nic = Some(NicUplink::run(network, &self.port, opened).map_err(|cause| unstarted(&cause))?);
         }
         Ok(())
     }
@@ -257,12 +252,9 @@ impl Uplink {
         let indices = devices.indices()?;
         let copy = tap.copy().map_err(|cause| unstarted(&cause))?;
         let port = add_port(network, config, devices.mtu, members).map_err(|error| error.to_string())?;
-        port.segment.set_uplink(Some(port.id));
-        port.segment.set_uplink_mtu(devices.mtu);
         let seen = Arc::default();
         let fdb_sync = FdbSync::new(network, &port, config, indices, may_tell, Arc::clone(&seen)).map_err(|cause| {
-            port.segment.set_uplink(None);
-            network.remove_port(&port);
+            withdraw(network, &port);
             unstarted(&cause)
         })?;
         Ok(Self {
@@ -298,10 +290,10 @@ impl Uplink {
         Ok(())
     }
 
-    /// The process that had it has ended: its devices are this one's, and its MAC addresses are kept in step.
+    /// The process that had it has ended: its devices or its NIC are this one's, and its MAC addresses are kept in step.
     ///
     /// # Errors
-    /// The kernel refuses a thread.
+    /// The kernel refuses a thread, or the NIC cannot be opened.
     pub fn go_on(&mut self, network: &Arc<Network>) -> io::Result<()> {
         match &mut self.way {
             Way::Vxlan { devices, .. } => devices.own(),
@@ -378,8 +370,7 @@ impl Uplink {
     /// Removes the uplink, and the devices created for it.
     pub fn stop(mut self, network: &Network) {
         self.end();
-        self.port.segment.set_uplink(None);
-        network.remove_port(&self.port);
+        withdraw(network, &self.port);
     }
 
     fn nic_state(&self) -> NicState {
@@ -419,7 +410,8 @@ fn unstarted(cause: &io::Error) -> String {
     format!("its uplink cannot be started: {cause}")
 }
 
-/// Its name contains a character that is invalid in names of the operator's ports, so the two cannot clash.
+/// Adds the port of an uplink to its segment. Its name contains a character that is invalid in names of the operator's ports, so the two
+/// cannot clash.
 fn add_port(network: &Network, config: &UplinkConfig, mtu: u16, members: usize) -> Result<Arc<Port>, AddError> {
     let attach_settings = AttachSettings {
         name: &format!("uplink:{}", config.segment),
@@ -427,5 +419,14 @@ fn add_port(network: &Network, config: &UplinkConfig, mtu: u16, members: usize) 
         settings: &PortSettings::default(),
         offer: Offer { mtu: Some(mtu), ..Offer::default() },
     };
-    network.add_port(&attach_settings, members)
+    let port = network.add_port(&attach_settings, members)?;
+    port.segment.set_uplink(Some(port.id));
+    port.segment.set_uplink_mtu(mtu);
+    Ok(port)
+}
+
+/// Removes the port of an uplink from its segment.
+fn withdraw(network: &Network, port: &Arc<Port>) {
+    port.segment.set_uplink(None);
+    network.remove_port(port);
 }
