@@ -129,6 +129,8 @@ impl XdpReceive {
     fn kick(&mut self) {
         self.transmit.publish();
         self.placed = 0;
+        // Until a call says so: the driver may send without one.
+        self.down = false;
         for _ in 0..CALLS {
             let before = self.transmit.left();
             if before == 0 || !self.transmit.needs_wakeup() {
