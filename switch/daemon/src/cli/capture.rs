@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::time::Duration;
 
 use clap::Args;
 use memlane_observe::bpf::compile::compile;
@@ -17,9 +16,6 @@ use crate::control::capture::{CONTENT_TYPE, CaptureRequest};
 use crate::control::client::StreamEnd;
 use crate::id::MAX_PORTS;
 use crate::tap::MOST_SNAPLEN;
-
-/// Pause before the process is asked that has taken the network over.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// Arguments of `memlane capture`.
 #[derive(Debug, Args)]
@@ -102,7 +98,7 @@ impl Capture {
         let client = Net { net: Some(self.net.clone()), socket: self.socket.clone() }.client()?;
         loop {
             let body = serde_json::to_value(&request).map_err(Failure::running)?;
-            let (is_first, mut is_silent) = (!blocks.begun, true);
+            let (again, mut is_silent) = (blocks.begun, true);
             let ended = client.follow("/v1/capture", CONTENT_TYPE, Some(&body), |part| {
                 is_silent = false;
                 if blocks.rest.is_empty() && blocks.frames == 0 && !std::mem::replace(&mut blocks.begun, true) {
@@ -110,20 +106,14 @@ impl Capture {
                 }
                 blocks.take(part, |block| file.write(block))
             });
-            match ended {
-                // Another process may have taken the network over.
-                Ok(StreamEnd::Cut) if blocks.begun => {}
-                Ok(_) => break,
-                // The network has ended.
-                Err(_) if !is_first && is_silent => break,
-                Err(failure) => return Err(failure),
+            if !StreamEnd::goes_on(ended, again, is_silent)? || !blocks.begun {
+                break;
             }
             blocks.rest.clear();
             request.frames = self.count.map(|count| count.saturating_sub(blocks.frames));
             if request.frames == Some(0) {
                 break;
             }
-            std::thread::sleep(PAUSE);
         }
         let missed = if blocks.missed > 0 { format!(", {} missed", count(blocks.missed)) } else { String::new() };
         self.note(&format!("{} frames captured{missed}", count(blocks.frames)));

@@ -1,7 +1,5 @@
 //! `memlane events`: past and future events of a running network.
 
-use std::time::Duration;
-
 use clap::Args;
 
 use super::net::Net;
@@ -9,9 +7,6 @@ use super::{Failure, output};
 use crate::control::client::StreamEnd;
 use crate::control::stream::{EventReport, Form, Missed};
 use crate::journal::NetworkEvent;
-
-/// Pause before the process is asked that has taken the network over.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// Arguments of `memlane events`.
 #[derive(Debug, Args)]
@@ -30,7 +25,7 @@ impl Events {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let mut uri = if self.follow { "/v1/events".to_owned() } else { "/v1/events?end=true".into() };
         let client = self.net.client()?;
-        let (mut last, mut is_first) = (None, true);
+        let (mut last, mut again) = (None, false);
         loop {
             let (mut rest, mut is_silent) = (Vec::new(), true);
             let ended = client.follow(&uri, Form::TYPES[1], None, |part| {
@@ -43,15 +38,11 @@ impl Events {
                 let text: String = lines.lines().filter(|line| !line.is_empty()).map(|line| self.line(line)).collect();
                 output::print_on(&text)
             });
-            match (ended, last) {
-                // Another process may have taken the network over, with its events.
-                (Ok(StreamEnd::Cut), Some(last)) if self.follow => uri = format!("/v1/events?from={}", last + 1),
-                // It has ended.
-                (Err(_), _) if !is_first && is_silent => return Ok(()),
-                (ended, _) => return ended.map(drop),
-            }
-            is_first = false;
-            std::thread::sleep(PAUSE);
+            let goes_on = StreamEnd::goes_on(ended, again, is_silent)?;
+            // Another process may have taken the network over, with its events.
+            let Some(last) = last.filter(|_| goes_on && self.follow) else { return Ok(()) };
+            uri = format!("/v1/events?from={}", last + 1);
+            again = true;
         }
     }
 

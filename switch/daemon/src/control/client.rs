@@ -295,6 +295,28 @@ pub enum StreamEnd {
     Cut,
 }
 
+/// Pause before the process is asked that has taken the network over.
+const SUCCESSION: Duration = Duration::from_millis(20);
+
+impl StreamEnd {
+    /// Whether to ask again after a response that `ended`, and after a pause: another process may have taken the network over. If it has ended
+    /// instead, asking `again` fails, before the first part of a response (`is_silent`).
+    ///
+    /// # Errors
+    /// That of the response, if it is no end of the network.
+    pub fn goes_on<E>(ended: Result<Self, E>, again: bool, is_silent: bool) -> Result<bool, E> {
+        match ended {
+            Ok(Self::Complete) => Ok(false),
+            Ok(Self::Cut) => {
+                std::thread::sleep(SUCCESSION);
+                Ok(true)
+            }
+            Err(_) if again && is_silent => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 /// Whether `error` means that the connection was closed in the middle of the response.
 fn is_end(error: &(dyn Error + 'static)) -> bool {
     let is_cut = error.downcast_ref().is_some_and(|error: &hyper::Error| error.is_incomplete_message() || error.is_canceled());
