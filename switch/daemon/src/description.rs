@@ -302,6 +302,7 @@ fn checksum(length: u32, files: u32, body: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::SegmentEntry;
     use memlane_backends::vhost_user::saved::{SavedKick, SavedRegion, SavedRing};
 
     fn description() -> Message {
@@ -327,18 +328,15 @@ mod tests {
         let listener = Some(SavedListener { socket: 4, file: Some((7, 9)) });
         let port = SavedPort { entry, files: 5, listener, connection: Some(connection), tap: None };
         let addresses = vec![SavedAddress { port: 0, address: [2, 0, 0, 0, 0, 1], vlan: 7 }];
-        let config = UplinkConfig {
-            nic: None,
-            segment: "lan".into(),
-            vni: 100,
+        let segment = SegmentEntry {
+            name: Some("lan".into()),
+            uplink: true,
+            vni: Some(100),
             local: Some([10, 0, 0, 1].into()),
-            udp_port: 4789,
-            netns: None,
             mtu: Some(1400),
-            tap: "t".into(),
-            bridge: "b".into(),
-            vxlan: "v".into(),
+            ..SegmentEntry::default()
         };
+        let config = UplinkConfig::of(&segment).unwrap();
         let uplinks = vec![SavedUplink { config: config.clone(), mtu: 1400, made: vec![("t".into(), 7)], may_tell: true }];
         let ports = vec![port];
         Message::Description(Box::new(Description {

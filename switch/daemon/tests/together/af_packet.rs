@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 
 use crate::command::{Running, memlane, write};
 use crate::common::{POLL_INTERVAL, TIMEOUT, in_a_namespace, wait_until};
-use crate::tap::{Bed, GUEST, KERNEL, advice, ip, payload, segment};
+use crate::tap::{Bed, GUEST, KERNEL, advice, ip, payload, segment, silence};
 use memlane::id::PortId;
 use memlane::port::PortState;
 use memlane::stats::DropReason;
@@ -24,8 +24,7 @@ fn pair() {
 }
 
 fn bed(wanted: features::Features, settings: &str) -> Bed {
-    // No announcements over IPv6 of the pair.
-    std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").expect("a kernel with IPv6, and /proc to write to");
+    silence();
     pair();
     Bed::start(wanted, settings, PORT)
 }
@@ -36,9 +35,7 @@ fn frames_pass_both_ways_with_checksums_left_to_the_other_side() {
         let mut bed = bed(features::LINUX, "");
         for length in [1, 100, 1400] {
             let packet = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), payload(length));
-            bed.guest_speaks(&NetHeader::default(), &packet.frame(), &packet.payload, &[length]);
-            let (header, frame) = packet.partial();
-            bed.guest_speaks(&header, &frame, &packet.payload, &[length]);
+            bed.guest_speaks_plainly_and_without_checksum(&packet, length);
             bed.socket.send(&packet.payload).unwrap();
             let (header, heard) = bed.guest_hears();
             assert_eq!(heard, packet.payload);
@@ -52,21 +49,7 @@ fn frames_pass_both_ways_with_checksums_left_to_the_other_side() {
 fn many_frames_keep_their_order() {
     in_a_namespace("af_packet::many_frames_keep_their_order", || {
         let mut bed = bed(features::LINUX, "");
-        for round in 0..20_u8 {
-            for number in 0..100_u8 {
-                bed.socket.send(&[round, number]).unwrap();
-            }
-            for number in 0..100_u8 {
-                assert_eq!(bed.guest_hears().1, [round, number]);
-                let packet = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), [round, number]);
-                bed.guest.send(&packet.frame()).unwrap();
-            }
-            for number in 0..100_u8 {
-                let mut datagram = [0; 2];
-                bed.socket.recv(&mut datagram).unwrap();
-                assert_eq!(datagram, [round, number]);
-            }
-        }
+        bed.keeps_order(20, 100);
         bed.daemon.stop();
     });
 }

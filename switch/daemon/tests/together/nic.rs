@@ -1,11 +1,10 @@
 //! A segment with a NIC as its uplink: one end of a veth pair, with the kernel as the other host at the other end.
 
-use std::net::UdpSocket;
 use std::path::Path;
 
 use crate::command::{Running, memlane, printed, write};
 use crate::common::{POLL_INTERVAL, TIMEOUT, in_a_namespace, wait_until};
-use crate::tap::{Bed, GUEST, GUESTS, KERNEL, ip, payload, segment};
+use crate::tap::{Bed, GUEST, GUESTS, KERNEL, guest, ip, kernel_socket, payload, segment, set_addresses, silence};
 use memlane::config::Config;
 use memlane::daemon::Daemon;
 use memlane::port::PortState;
@@ -22,11 +21,6 @@ fn pair(options: &str) {
     ip(&format!("link add eth1{options} type veth peer name memlane address 02:00:00:00:00:01"));
     ip("link set eth1 up");
     ip("link set memlane up");
-}
-
-fn silence() {
-    // No announcements over IPv6 of the pair.
-    std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").expect("a kernel with IPv6, and /proc to write to");
 }
 
 fn bed(wanted: features::Features) -> Bed {
@@ -60,9 +54,7 @@ fn frames_pass_both_ways_with_whole_checksums() {
         let mut bed = bed(features::LINUX);
         for length in [1, 100, 1472] {
             let packet = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), payload(length));
-            bed.guest_speaks(&NetHeader::default(), &packet.frame(), &packet.payload, &[length]);
-            let (header, frame) = packet.partial();
-            bed.guest_speaks(&header, &frame, &packet.payload, &[length]);
+            bed.guest_speaks_plainly_and_without_checksum(&packet, length);
             bed.socket.send(&packet.payload).unwrap();
             assert_eq!(bed.guest_hears().1, packet.payload);
         }
@@ -102,21 +94,7 @@ fn many_frames_keep_their_order() {
     in_a_namespace("nic::many_frames_keep_their_order", || {
         let mut bed = bed(features::LINUX);
         // More than the frames of the socket, which are used again and again.
-        for round in 0..60_u8 {
-            for number in 0..100_u8 {
-                bed.socket.send(&[round, number]).unwrap();
-            }
-            for number in 0..100_u8 {
-                assert_eq!(bed.guest_hears().1, [round, number]);
-                let packet = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), [round, number]);
-                bed.guest.send(&packet.frame()).unwrap();
-            }
-            for number in 0..100_u8 {
-                let mut datagram = [0; 2];
-                bed.socket.recv(&mut datagram).unwrap();
-                assert_eq!(datagram, [round, number]);
-            }
-        }
+        bed.keeps_order(60, 100);
         bed.daemon.stop();
     });
 }
@@ -156,8 +134,7 @@ fn the_uplink_waits_for_its_nic_and_finds_the_next_of_its_name() {
             wait_until(is_told, "it is told");
             assert_eq!(socket(&bed), None);
             pair("");
-            ip("addr add 10.0.0.1/24 dev memlane");
-            ip("neigh add 10.0.0.2 lladdr 02:00:00:00:00:02 dev memlane");
+            set_addresses();
             wait_until(|| state(&bed) == PortState::Running && report(&bed).trouble.is_none(), "it is found again");
             assert_eq!(socket(&bed).as_deref(), Some("af-xdp"));
             exchange(&mut bed);
@@ -222,8 +199,7 @@ fn the_process_of_the_network_needs_no_rights_for_its_nic() {
     in_a_namespace("nic::the_process_of_the_network_needs_no_rights_for_its_nic", || {
         silence();
         pair("");
-        ip("addr add 10.0.0.1/24 dev memlane");
-        ip("neigh add 10.0.0.2 lladdr 02:00:00:00:00:02 dev memlane");
+        set_addresses();
         let folder = tempfile::tempdir().unwrap();
         let text = format!("control = \"control\"\n{SEGMENT}{}", GUESTS.replace("SOCKET", "guest.sock"));
         write(folder.path(), "net.toml", &text);
@@ -233,9 +209,7 @@ fn the_process_of_the_network_needs_no_rights_for_its_nic() {
         // CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN, CAP_BPF of linux/capability.h.
         assert_eq!(u64::from_str_radix(rights, 16).unwrap() & (1 << 12 | 1 << 13 | 1 << 21 | 1 << 39), 0, "{rights}");
         let mut guest = connected(folder.path());
-        let socket = UdpSocket::bind("10.0.0.1:1000").unwrap();
-        socket.connect("10.0.0.2:1000").unwrap();
-        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let socket = kernel_socket();
         let hello = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), payload(1));
         for _ in 0..2 {
             guest.send(&hello.frame()).unwrap();
@@ -243,8 +217,7 @@ fn the_process_of_the_network_needs_no_rights_for_its_nic() {
             // The next one of that name is opened by the other process, too.
             ip("link del eth1");
             pair("");
-            ip("addr add 10.0.0.1/24 dev memlane");
-            ip("neigh add 10.0.0.2 lladdr 02:00:00:00:00:02 dev memlane");
+            set_addresses();
             socket.set_read_timeout(Some(POLL_INTERVAL)).unwrap();
             let passes = || guest.send(&hello.frame()).is_ok() && socket.recv(&mut [0; 1]).is_ok();
             wait_until(passes, "frames pass again");
@@ -256,8 +229,7 @@ fn the_process_of_the_network_needs_no_rights_for_its_nic() {
 }
 
 fn connected(folder: &Path) -> ToyGuest {
-    let builder = ToyGuest::builder().mac(Host::v4(GUEST).mac).features(features::LINUX).timeout(TIMEOUT);
-    builder.connect(folder.join("guest.sock")).unwrap()
+    guest(features::LINUX, &folder.join("guest.sock"))
 }
 
 #[test]

@@ -43,6 +43,15 @@ fn guest(folder: &Path, index: usize) -> ToyGuest {
     builder.connect(folder.join(format!("p{index}.sock"))).unwrap()
 }
 
+/// A network in `folder` that serves two guests, which know each other.
+fn two_guests(folder: &Path) -> (Running, ToyGuest, ToyGuest) {
+    net(folder, 2);
+    let running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let [mut a, mut b] = [0, 1].map(|index| guest(folder, index));
+    announce(&mut [&mut a, &mut b]);
+    (running, a, b)
+}
+
 /// A process takes the network of `folder` over from `running`, which ends.
 fn take_over(folder: &Path, running: &mut Running) {
     let other = Running::start(memlane(folder, &["up", "net.toml", "--takeover"]));
@@ -198,10 +207,7 @@ fn asked(folder: &Path, state: Option<&str>) -> Channel {
 fn a_process_that_fails_to_take_over_leaves_the_network_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    net(folder, 2);
-    let mut running = Running::start(memlane(folder, &["up", "net.toml"]));
-    let [mut a, mut b] = [0, 1].map(|index| guest(folder, index));
-    announce(&mut [&mut a, &mut b]);
+    let (mut running, a, b) = two_guests(folder);
     let traffic = Traffic::start(folder, a, b);
     let goes_on = |what: &str| {
         traffic.flows();
@@ -301,10 +307,7 @@ fn a_taker_that_does_not_end_is_not_waited_for() {
     }
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    net(folder, 2);
-    let _running = Running::start(memlane(folder, &["up", "net.toml"]));
-    let [mut a, mut b] = [0, 1].map(|index| guest(folder, index));
-    announce(&mut [&mut a, &mut b]);
+    let (_running, a, b) = two_guests(folder);
     let traffic = Traffic::start(folder, a, b);
     let mut hangs = asked_by_another(folder);
     let (Message::Description(_), _files) = hangs.receive(LATE).unwrap() else { panic!("no description") };
@@ -379,10 +382,7 @@ fn lines(child: &mut Child) -> std::sync::mpsc::Receiver<String> {
 fn events_and_captures_go_on_over_a_takeover() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    net(folder, 2);
-    let mut running = Running::start(memlane(folder, &["up", "net.toml"]));
-    let [mut a, mut b] = [0, 1].map(|index| guest(folder, index));
-    announce(&mut [&mut a, &mut b]);
+    let (mut running, mut a, mut b) = two_guests(folder);
     let spawn = |arguments: &[&str]| memlane(folder, arguments).stdout(std::process::Stdio::piped()).spawn().unwrap();
     let mut reader = spawn(&["events", "net.toml", "--follow", "--json"]);
     let events = lines(&mut reader);

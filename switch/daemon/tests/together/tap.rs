@@ -4,6 +4,7 @@
 
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::process::Command;
 
 use crate::common::{ALL_LOOKS, TIMEOUT, in_a_namespace, wait_until};
@@ -47,19 +48,39 @@ impl Bed {
 
     /// A network of this file, in which SOCKET stands for the guest's.
     pub fn of(wanted: features::Features, text: &str) -> Self {
-        // The kernel announces itself over IPv6 whenever it likes; here it shall be silent.
-        std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").expect("a kernel with IPv6, and /proc to write to");
+        silence();
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("guest.sock");
         let text = text.replace("SOCKET", &socket.display().to_string());
         let daemon = Daemon::start(&Config::parse(&text, "test").unwrap()).unwrap();
-        ip("addr add 10.0.0.1/24 dev memlane");
-        ip("neigh add 10.0.0.2 lladdr 02:00:00:00:00:02 dev memlane");
-        let guest = ToyGuest::builder().mac(Host::v4(GUEST).mac).features(wanted).timeout(TIMEOUT).connect(&socket).unwrap();
-        let socket = UdpSocket::bind("10.0.0.1:1000").unwrap();
-        socket.connect("10.0.0.2:1000").unwrap();
-        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
-        Self { daemon, guest, socket, _folder: folder }
+        set_addresses();
+        Self { daemon, guest: guest(wanted, &socket), socket: kernel_socket(), _folder: folder }
+    }
+
+    /// The kernel receives the guest's datagram of `length` bytes: unsegmented, and with its checksum left to the kernel.
+    pub fn guest_speaks_plainly_and_without_checksum(&mut self, packet: &Packet, length: usize) {
+        self.guest_speaks(&NetHeader::default(), &packet.frame(), &packet.payload, &[length]);
+        let (header, frame) = packet.partial();
+        self.guest_speaks(&header, &frame, &packet.payload, &[length]);
+    }
+
+    /// Each of `rounds` bursts of `count` datagrams arrives in its order, in both directions.
+    pub fn keeps_order(&mut self, rounds: u8, count: u8) {
+        for round in 0..rounds {
+            for number in 0..count {
+                self.socket.send(&[round, number]).unwrap();
+            }
+            for number in 0..count {
+                assert_eq!(self.guest_hears().1, [round, number]);
+                let packet = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), [round, number]);
+                self.guest.send(&packet.frame()).unwrap();
+            }
+            for number in 0..count {
+                let mut datagram = [0; 2];
+                self.socket.recv(&mut datagram).unwrap();
+                assert_eq!(datagram, [round, number]);
+            }
+        }
     }
 
     /// The kernel receives the guest's frame as datagrams of these lengths.
@@ -88,6 +109,30 @@ impl Bed {
     }
 }
 
+/// Keeps interfaces from announcing themselves over IPv6 at times of the kernel's own.
+pub fn silence() {
+    std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").expect("a kernel with IPv6, and /proc to write to");
+}
+
+/// The addresses of the kernel's interface and of the guest.
+pub fn set_addresses() {
+    ip("addr add 10.0.0.1/24 dev memlane");
+    ip("neigh add 10.0.0.2 lladdr 02:00:00:00:00:02 dev memlane");
+}
+
+/// The guest, at its port's socket.
+pub fn guest(wanted: features::Features, socket: &Path) -> ToyGuest {
+    ToyGuest::builder().mac(Host::v4(GUEST).mac).features(wanted).timeout(TIMEOUT).connect(socket).unwrap()
+}
+
+/// The kernel's socket for datagrams to and from the guest.
+pub fn kernel_socket() -> UdpSocket {
+    let socket = UdpSocket::bind("10.0.0.1:1000").unwrap();
+    socket.connect("10.0.0.2:1000").unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+    socket
+}
+
 pub fn ip(arguments: &str) {
     let output = Command::new("ip").args(arguments.split(' ')).output().expect("`ip` of iproute2 can be started");
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
@@ -114,10 +159,7 @@ fn frames_pass_between_kernel_and_guest() {
         let mut bed = Bed::new(features::LINUX);
         for length in [1, 100, 1400] {
             let packet = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), payload(length));
-            // Unsegmented, and with its checksum left to the kernel.
-            bed.guest_speaks(&NetHeader::default(), &packet.frame(), &packet.payload, &[length]);
-            let (header, frame) = packet.partial();
-            bed.guest_speaks(&header, &frame, &packet.payload, &[length]);
+            bed.guest_speaks_plainly_and_without_checksum(&packet, length);
             bed.socket.send(&packet.payload).unwrap();
             assert_eq!(bed.guest_hears().1, packet.payload);
         }
@@ -144,21 +186,7 @@ fn an_idle_worker_sleeps_on_after_the_looks() {
 fn many_frames_keep_their_order() {
     in_a_namespace("tap::many_frames_keep_their_order", || {
         let mut bed = Bed::new(features::LINUX);
-        for round in 0..50_u8 {
-            for number in 0..40_u8 {
-                bed.socket.send(&[round, number]).unwrap();
-            }
-            for number in 0..40_u8 {
-                assert_eq!(bed.guest_hears().1, [round, number]);
-                let packet = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), [round, number]);
-                bed.guest.send(&packet.frame()).unwrap();
-            }
-            for number in 0..40_u8 {
-                let mut datagram = [0; 2];
-                bed.socket.recv(&mut datagram).unwrap();
-                assert_eq!(datagram, [round, number]);
-            }
-        }
+        bed.keeps_order(50, 40);
         bed.daemon.stop();
     });
 }
