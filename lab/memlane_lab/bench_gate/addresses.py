@@ -7,17 +7,13 @@ rules, one right beside the other.
 import argparse
 import socket
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from memlane_lab.bench_gate import rows, verdict
-from memlane_lab.bench_gate.observe import Figure, built, pair
+from memlane_lab.bench_gate.observe import Figure, Measurement, measured, options, pair
 from memlane_lab.bench_gate.sides import Side
-from memlane_lab.common.errors import LabError
-from memlane_lab.common.progress import say, tell
-from memlane_lab.statistics import stats
 
 ROUNDS = 20
 RULES = 100
@@ -29,34 +25,28 @@ PORTS = 10
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures all; returns 0 if every figure is within, 1 if one is not, 3 if some are undecided, 2 on a fault."""
     parser = argparse.ArgumentParser(prog="bench-addresses", description="What do rules about addresses cost?")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds of each row (default: {ROUNDS})")
-    parser.add_argument("--seconds", type=float, default=0.25, help="length of a blast (default: 0.25)")
-    parser.add_argument("--only", metavar="WORD", help="only rows that have WORD in their names")
-    chosen = parser.parse_args(arguments)
-    if chosen.rounds < stats.FEWEST:
-        parser.error(f"fewer than {stats.FEWEST} rounds have no interval")
-    measured: list[tuple[str, Callable[[Path], list[str]], str, float]] = [
-        ("64 B with anti-spoof", _guarded, "", 1 / 0.95),
-        (f"64 B with a policy of {RULES} rules", pair, _policy(), 1 / 0.95),
-        (f"64 B between two of {MACHINES} machines", _with_others, "", 1.3),
-    ]
-    found: list[Figure] = []
-    try:
-        side = built()
-        for name, ports, tables, bar in measured:
-            if chosen.only is None or chosen.only in name:
-                figure = _row(name, side, (ports, tables), (chosen.rounds, chosen.seconds), bar)
-                tell(figure.told())
-                found.append(figure)
-    except (LabError, OSError) as error:
-        say(f"bench-addresses: {error}")
-        return 2
-    return verdict.worst(figure.verdict for figure in found)
+    chosen = options(parser, arguments, rounds=ROUNDS, seconds=(0.25, "length of a blast"))
+
+    def row(name: str, ports: Callable[[Path], list[str]], tables: str, bar: float) -> tuple[str, Measurement]:
+        return name, lambda side, work: [_row(name, side, work, (ports, tables), (chosen.rounds, chosen.seconds), bar)]
+
+    return measured(
+        parser.prog,
+        dict(
+            [
+                row("64 B with anti-spoof", _guarded, "", 1 / 0.95),
+                row(f"64 B with a policy of {RULES} rules", pair, _policy(), 1 / 0.95),
+                row(f"64 B between two of {MACHINES} machines", _with_others, "", 1.3),
+            ]
+        ),
+        chosen.only,
+    )
 
 
 def _row(
     name: str,
     side: Side,
+    work: Path,
     network: tuple[Callable[[Path], list[str]], str],
     rounds: tuple[int, float],
     bar: float,
@@ -65,14 +55,16 @@ def _row(
     (ports, tables), (count, seconds) = network, rounds
     blast = rows.Blast("64 B", "--sizes", "64")
     row = verdict.Row(name)
+    plain, other = work / "plain", work / "other"
+    plain.mkdir()
+    other.mkdir()
     with ExitStack() as stack:
-        plain, other = (Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2))
         stack.enter_context(rows.network(side, plain, pair(plain)))
         stack.enter_context(rows.network(side, other, ports(other), tables=tables))
         if ports is _with_others:
             stack.enter_context(_others(other))
         for turn in range(count):
-            costs = {work: blast.through(side, work, seconds) for work in ((plain, other), (other, plain))[turn % 2]}
+            costs = {each: blast.through(side, each, seconds) for each in ((plain, other), (other, plain))[turn % 2]}
             row.add(costs[plain], costs[other])
     return Figure(name, "x", verdict.judge(row, bar - 1).ratio, bar)
 

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,34 +63,58 @@ class Figure:
         return f"{self.name:44} {figure:32} at most {self.bar:g} {self.unit}: {self.verdict.name.lower()}"
 
 
+Measurement = Callable[[Side, Path], list[Figure]]
+"""Measures figures of the programs, with a folder for files."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures all; returns 0 if every figure is within, 1 if one is not, 3 if some are undecided, 2 on a fault."""
     parser = argparse.ArgumentParser(prog="bench-observe", description="What does observing cost?")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds of each blast (default: {ROUNDS})")
-    parser.add_argument("--seconds", type=float, default=3.0, help="length of a blast beside scrapes (default: 3)")
+    chosen = options(parser, arguments, rounds=ROUNDS, seconds=(3.0, "length of a blast beside scrapes"))
+    return measured(
+        parser.prog,
+        {
+            "capture": lambda side, work: [_beside_a_capture(side, work, chosen.rounds, chosen.seconds / 3)],
+            "scrape": lambda side, work: [_beside_scrapes(side, work, chosen.rounds, chosen.seconds)],
+            "scrapes": _scrapes,
+            "top": lambda side, work: [_top(side, work)],
+            "watchdog": lambda side, work: [_watchdog(side, work)],
+        },
+        chosen.only,
+    )
+
+
+def options(
+    parser: argparse.ArgumentParser, arguments: Sequence[str] | None, *, rounds: int, seconds: tuple[float, str]
+) -> argparse.Namespace:
+    """The options of a command that measures figures against bars, `seconds` with its meaning."""
+    length, meaning = seconds
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"rounds of each blast (default: {rounds})")
+    parser.add_argument("--seconds", type=float, default=length, help=f"{meaning} (default: {length:g})")
     parser.add_argument("--only", metavar="WORD", help="only measurements that have WORD in their names")
     chosen = parser.parse_args(arguments)
     if chosen.rounds < stats.FEWEST:
         parser.error(f"fewer than {stats.FEWEST} rounds have no interval")
-    measurements: dict[str, Callable[[Side, Path], list[Figure]]] = {
-        "capture": lambda side, work: [_beside_a_capture(side, work, chosen.rounds, chosen.seconds / 3)],
-        "scrape": lambda side, work: [_beside_scrapes(side, work, chosen.rounds, chosen.seconds)],
-        "scrapes": _scrapes,
-        "top": lambda side, work: [_top(side, work)],
-        "watchdog": lambda side, work: [_watchdog(side, work)],
-    }
+    return chosen
+
+
+def measured(command: str, measurements: Mapping[str, Measurement], only: str | None) -> int:
+    """Measures those that have `only` in their names, each in a folder of its own, and prints their figures.
+
+    Returns the exit code of `main`.
+    """
     found: list[Figure] = []
     try:
         side = built()
         for name, measure in measurements.items():
-            if chosen.only is None or chosen.only in name:
-                say(f"bench-observe: {name}")
+            if only is None or only in name:
+                say(f"{command}: {name}")
                 with tempfile.TemporaryDirectory() as work:
                     figures = measure(side, Path(work))
                 tell("\n".join(figure.told() for figure in figures))
                 found += figures
     except (LabError, OSError) as error:
-        say(f"bench-observe: {error}")
+        say(f"{command}: {error}")
         return 2
     return verdict.worst(figure.verdict for figure in found)
 

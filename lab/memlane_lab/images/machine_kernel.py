@@ -49,11 +49,16 @@ def _make(folder: Path, flavour: Flavour) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         unpacked = Path(scratch)
         debian.unpack(package, unpacked)
-        image = next(unpacked.glob("boot/vmlinuz-*")).read_bytes()
-        (folder / "vmlinuz").write_bytes(uncompressed(image) or image)
+        put_image(unpacked, folder / "vmlinuz")
         tree = unpacked / "initramfs"
         collect_modules(unpacked, _MODULES, tree / "modules")
         cpio.write(tree, folder / "modules.cpio")
+
+
+def put_image(package: Path, target: Path) -> None:
+    """Puts the kernel of an unpacked package into the file `target`."""
+    image = next(package.glob("boot/vmlinuz-*")).read_bytes()
+    target.write_bytes(uncompressed(image) or image)
 
 
 def uncompressed(image: bytes) -> bytes | None:

@@ -70,7 +70,7 @@ def _make_boot(folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         unpacked, tree = Path(scratch) / "package", Path(scratch) / "tree"
         debian.unpack(package, unpacked)
-        next(unpacked.glob("boot/vmlinuz-*")).rename(folder / "vmlinuz")
+        machine_kernel.put_image(unpacked, folder / "vmlinuz")
         machine_kernel.collect_modules(unpacked, _MODULES, tree / "modules")
         for name in _FOLDERS:
             (tree / name).mkdir()

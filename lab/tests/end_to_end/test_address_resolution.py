@@ -1,19 +1,16 @@
 """Address resolution among a hundred guests that each ask for each other: the ARP frames that they receive."""
 
-import ctypes
 import selectors
 import socket
-import threading
 import time
-from pathlib import Path
 
 import pytest
 
-from memlane_lab.host import network
 from memlane_lab.host.ports import Device, GuestKind, Port
 from memlane_lab.host.session import Session
 from memlane_lab.paths.bridge import Bridge
 from memlane_lab.paths.path import NetworkPath
+from tests.end_to_end.sockets import open_at
 from tests.end_to_end.switch import Switch
 
 pytestmark = [pytest.mark.real, pytest.mark.prove]
@@ -23,10 +20,8 @@ _PATIENCE = 120.0
 """Seconds until all guests know all others."""
 _AGAIN = 1.0
 """Seconds after which a guest asks again, as Linux does."""
-_BUFFER = 16 << 20
 _ARP = 0x0806
 _REQUEST, _REPLY = 1, 2
-_SO_RCVBUFFORCE = 33
 
 
 class _Guest:
@@ -85,32 +80,10 @@ def _ports() -> list[Port]:
     return [Port(f"p{number}", GuestKind.NETNS, _mac(number).hex(":")) for number in range(_GUESTS)]
 
 
-def _open(devices: list[Device]) -> list[socket.socket]:
-    """Packet sockets at the devices: a thread of its own enters their namespaces."""
-    opened: list[socket.socket] = []
-
-    def enter_and_open() -> None:
-        for device in devices:
-            with Path(f"/run/netns/{device.namespace}").open("rb") as place:
-                assert ctypes.CDLL(None, use_errno=True).setns(place.fileno(), 0) == 0
-            connection = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ARP))
-            connection.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
-            connection.bind((device.device, _ARP))
-            connection.setblocking(False)
-            opened.append(connection)
-
-    for device in devices:
-        network.change(device.namespace, f"link set dev {device.device} arp off up")
-    thread = threading.Thread(target=enter_and_open)
-    thread.start()
-    thread.join()
-    return opened
-
-
 def _received(path: NetworkPath) -> int:
     """ARP frames that all guests receive until each knows each other."""
     devices = [nic.endpoint for nic in path.nics.values() if isinstance(nic.endpoint, Device)]
-    sockets = _open(devices)
+    sockets = open_at(devices, _ARP)
     assert len(sockets) == _GUESTS
     guests = [_Guest(number, connection) for number, connection in enumerate(sockets)]
     poll = selectors.DefaultSelector()
