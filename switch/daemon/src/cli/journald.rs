@@ -5,7 +5,7 @@
 //! `journalctl --catalog` finds its explanation in contrib/systemd/memlane.catalog.
 
 use std::fmt::{self, Write as _};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,8 @@ use nix::sys::stat::fstat;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
+
+use super::log;
 
 /// The journal's socket.
 const SOCKET: &str = "/run/systemd/journal/socket";
@@ -79,7 +81,7 @@ impl<S: Subscriber> Layer<S> for Journald {
         event.record(&mut entry);
         // Not connected: the journal may be restarted.
         if self.socket.send_to(&entry.bytes, &self.path).is_err() {
-            let _ = writeln!(io::stderr(), "{}", entry.message);
+            log::write_line(format!("{}\n", entry.message).as_bytes());
         }
     }
 }

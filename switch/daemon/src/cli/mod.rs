@@ -20,6 +20,7 @@ mod keys;
 mod leases;
 mod libvirt;
 mod list;
+mod log;
 mod net;
 mod output;
 mod ports;

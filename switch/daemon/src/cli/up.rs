@@ -1,6 +1,5 @@
 //! `memlane up`: the daemon, from its start to a signal.
 
-use std::io::{IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,11 +14,10 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
-use super::journald::Journald;
 use super::net::DEFAULT_NAME;
 use super::service::{ServiceManager, passed_socket};
 use super::successor::Starter;
-use super::{Failure, output};
+use super::{Failure, log, output};
 use crate::config::metrics::MetricsListener;
 use crate::config::web::WebListener;
 use crate::config::{Config, Mistakes, runtime_folder};
@@ -99,7 +97,7 @@ impl Up {
         if !self.takeover {
             control::check_free(&control).map_err(Failure::running)?;
         }
-        start_log(&config.name);
+        log::start(&config.name);
         let passed = passed_socket(METRICS).map(std::net::TcpListener::from);
         ServiceManager::of_this_process().keep_sockets();
         // All before the first thread: processes keep the rights of this one, and threads inherit the sandbox.
@@ -405,10 +403,10 @@ fn fatal_bell(managed: &Managed) -> Arc<Notify> {
 /// A fatal error: the process ends within the timeout, however long an orderly end takes, so that a service manager restarts it.
 fn end_soon(managed: &Managed) -> Failure {
     let cause = managed.fatal().unwrap_or_default();
-    let line = format!("memlane: {cause}");
+    let line = format!("memlane: {cause}\n");
     let late = std::thread::Builder::new().name("end".into()).spawn(move || {
         std::thread::sleep(LATEST_END);
-        let _ = writeln!(std::io::stderr(), "{line}");
+        log::write_line(line.as_bytes());
         std::process::exit(1);
     });
     if late.is_err() {
@@ -429,26 +427,6 @@ fn reload(managed: &Managed) {
         }
         Err(refusal) => tracing::error!(event = "reload-refused", "the file was not applied: {refusal}"),
     }
-}
-
-/// Log lines go to the journal if standard error does, else to standard error.
-fn start_log(network: &str) {
-    use tracing_subscriber::EnvFilter;
-    use tracing_subscriber::layer::SubscriberExt;
-    use tracing_subscriber::util::SubscriberInitExt;
-    let filter = EnvFilter::try_from_env("MEMLANE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let json = std::env::var_os("MEMLANE_LOG_FORMAT").is_some_and(|format| format == "json");
-    if let Some(journald) = Journald::behind_stderr(network).filter(|_| !json) {
-        return tracing_subscriber::registry().with(filter).with(journald).init();
-    }
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal() && !plain)
-        // Otherwise it would report a failure to write the log to standard error, which is that log, and end the thread.
-        .log_internal_errors(false);
-    if json { subscriber.json().flatten_event(true).init() } else { subscriber.init() }
 }
 
 #[cfg(test)]

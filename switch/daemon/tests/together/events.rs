@@ -1,6 +1,6 @@
 //! Events of a network reach all readers in order, at bounded cost.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Stdio};
@@ -10,6 +10,7 @@ use crate::command::{Running, memlane, network, printed, wait_until, write};
 use crate::common::{TIMEOUT, frame, mac};
 use memlane_rig::guest::ToyGuest;
 use memlane_rig::memory::MemoryPlan;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use serde_json::Value;
 
 const NETWORK: &str = "control = \"control\"\n[[port]]\nname = \"web\"\nvhost-user = \"web.sock\"\n[[port]]\nname = \"db\"\nvhost-user = \"db.sock\"\n";
@@ -132,6 +133,44 @@ fn the_log_may_be_lines_of_json() {
     let json: Value = serde_json::from_str(&line).unwrap();
     assert_eq!((json["level"].as_str(), json["port"].as_str()), (Some("INFO"), Some("web")));
     assert!(json["message"].as_str().unwrap().starts_with("front end connected: "), "{json}");
+}
+
+/// A pipe that is full: its reader stands still.
+fn full_pipe() -> (PipeReader, PipeWriter, usize) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let flags = |flags| fcntl(&writer, FcntlArg::F_SETFL(flags)).unwrap();
+    flags(OFlag::O_NONBLOCK);
+    let mut filled = 0;
+    while let Ok(written) = (&writer).write(&[b'\n'; 4096]) {
+        filled += written;
+    }
+    flags(OFlag::empty());
+    (reader, writer, filled)
+}
+
+/// As below a pager that was left open, or a collector of logs that hangs.
+#[test]
+fn a_log_that_nothing_reads_keeps_no_guest_from_the_network() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write(folder, "net.toml", NETWORK);
+    let (mut reader, writer, filled) = full_pipe();
+    let mut command = memlane(folder, &["up", "net.toml"]);
+    command.env("MEMLANE_LOG_FORMAT", "json").stderr(writer);
+    let _running = Running::start(command);
+    let (mut web, mut db) = (guest(folder, "web", 0), guest(folder, "db", 1));
+    web.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
+    assert_eq!(db.receive(TIMEOUT).unwrap().bytes, frame(mac(0), mac(1), 100, 1));
+    // Once it is read, the log goes on, and tells how many lines it lacks.
+    reader.read_exact(&mut vec![0; filled]).unwrap();
+    drop(web);
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || BufReader::new(reader).lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
+    let line = told.recv_timeout(TIMEOUT).unwrap();
+    let json: Value = serde_json::from_str(&line).unwrap();
+    assert!(json["level"] == "WARN" && json["left_out"].as_u64() >= Some(4), "two front ends came, and two ports run: {line}");
+    let line = told.recv_timeout(TIMEOUT).unwrap();
+    assert!(line.contains("front end disconnected") || line.contains("left"), "{line}");
 }
 
 /// Ends with the test.
