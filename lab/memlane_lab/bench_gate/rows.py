@@ -142,27 +142,29 @@ def network(
     file.write_text(
         f"workers = 1\ncpus = [{_cpu(SWITCH_CPU)}]\ncontrol = '{work}/control.sock'\n{''.join(stated)}{tables}"
     )
-    switch = subprocess.Popen(
-        [side.programs["memlane"], "up", file],
-        env=os.environ | (environment or {}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    log = work / "network.log"
+    with log.open("w") as out:
+        switch = subprocess.Popen(
+            [side.programs["memlane"], "up", file],
+            env=os.environ | (environment or {}),
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
     try:
-        _wait_until_up(switch, work / "control.sock")
+        _wait_until_up(switch, work / "control.sock", log)
         yield switch.pid
     finally:
         switch.terminate()
-        switch.communicate()
+        switch.wait()
 
 
-def _wait_until_up(switch: subprocess.Popen[str], control: Path) -> None:
+def _wait_until_up(switch: subprocess.Popen[bytes], control: Path, log: Path) -> None:
     until = time.monotonic() + WAIT
     while not control.exists():
         if switch.poll() is not None or time.monotonic() > until:
             switch.kill()
-            raise LabError(f"the network did not start: {switch.communicate()[0]}")
+            switch.wait()
+            raise LabError(f"the network did not start: {log.read_text()}")
         time.sleep(0.01)
 
 
