@@ -39,6 +39,8 @@ WINDOW = 2.0
 """Seconds of a window in which CPU time is counted, and before the first one."""
 WATCHDOG = 10
 """Seconds of the watchdog."""
+MOMENT = 0.1
+"""Seconds in which all threads that a keep-alive message wakes sleep again."""
 NOTHING = "udp port 9 and host 203.0.113.77"
 """A filter that selects no frame of a blast."""
 
@@ -78,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "scrape": lambda side, work: [_beside_scrapes(side, work, chosen.rounds, chosen.seconds)],
             "scrapes": _scrapes,
             "top": lambda side, work: [_top(side, work)],
-            "watchdog": lambda side, work: [_watchdog(side, work)],
+            "watchdog": _watchdog,
         },
         chosen.only,
     )
@@ -287,29 +289,45 @@ def _read_all(terminal: int) -> None:
         os.close(terminal)
 
 
-def _watchdog(side: Side, work: Path) -> Figure:
-    """Wake-ups of an idle worker in the time of the watchdog, by the kernel's count of its sleeps."""
+def _watchdog(side: Side, work: Path) -> list[Figure]:
+    """Wake-ups of an idle network in the time of the watchdog: of its worker, and of the process as a whole."""
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(str(work / "notify"))
     environment = {"NOTIFY_SOCKET": str(work / "notify"), "WATCHDOG_USEC": str(WATCHDOG * 1_000_000)}
-    wakes = []
+    of_worker, of_all = [], []
     with closing(manager), rows.network(side, work, ["null = true"] * 100, environment) as process:
         manager.setblocking(False)
         time.sleep(WINDOW)
         for _ in range(WINDOWS):
-            before = _sleeps(process)
-            time.sleep(WATCHDOG)
-            wakes.append(float(_sleeps(process) - before))
+            before = _switches(process, "worker-")
+            of_all.append(_wakes(process, WATCHDOG))
+            of_worker.append(float(_switches(process, "worker-") - before))
             if not _pings(manager):
                 raise LabError(f"no keep-alive message in {WATCHDOG} s")
-    return Figure(f"wake-ups of an idle worker in {WATCHDOG} s", "", stats.median(wakes), 2)
+    return [
+        Figure(f"wake-ups of an idle worker in {WATCHDOG} s", "", stats.median(of_worker), 2),
+        Figure(f"wake-ups of an idle network in {WATCHDOG} s", "", stats.median(of_all), 2),
+    ]
 
 
-def _sleeps(process: int) -> int:
-    """How often the worker of a process has gone to sleep."""
+def _wakes(process: int, seconds: float) -> float:
+    """How often an idle process wakes in so many seconds; threads that wake one another are one wake-up."""
+    wakes, was_awake, before = 0, False, _switches(process)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(MOMENT)
+        switches = _switches(process)
+        is_awake = switches != before
+        wakes += is_awake and not was_awake
+        was_awake, before = is_awake, switches
+    return float(wakes)
+
+
+def _switches(process: int, names: str = "") -> int:
+    """How often the threads of a process whose names begin so have gone to sleep, by the kernel's count."""
     found = 0
     for task in Path(f"/proc/{process}/task").iterdir():
-        if (task / "comm").read_text().startswith("worker-"):
+        if (task / "comm").read_text().startswith(names):
             switches = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", (task / "status").read_text(), re.MULTILINE)
             assert switches
             found += int(switches[1])
