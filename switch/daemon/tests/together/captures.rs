@@ -5,7 +5,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::command::{Running, memlane, told, wait_until, write};
-use crate::common::{POLL_INTERVAL, TIMEOUT, frame, mac};
+use crate::common::{BROADCAST, POLL_INTERVAL, TIMEOUT, frame, in_a_namespace, mac};
+use crate::tap::{self, GUEST, GUESTS, ip};
+use memlane::network::Network;
+use memlane::port::PortState;
+use memlane::tap::{CaptureOrder, MOST_SNAPLEN, Sight};
 use memlane_rig::frames::{Host, Packet};
 use memlane_rig::frontend::features;
 use memlane_rig::guest::{Layout, ReceiveBuffers, ToyGuest};
@@ -441,4 +445,58 @@ fn frames_that_wait_for_the_reader_stay_those_of_their_port() {
     wait_until(|| ended().is_some(), "the capture has ended");
     assert!(!ended().unwrap().contains("\"missed\":0"), "the queue was full");
     assert!(frames("web").len() > 100 && frames("new").iter().all(|length| length == "61"));
+}
+
+/// Waits until `capture` has a frame with these sights and no others, by the names of ports.
+fn await_sights(capture: &mut memlane::network::Capture, network: &Network, wanted: &[(&str, Sight)]) {
+    let name = |port| network.port(port).unwrap().name.clone();
+    let mut frames: BTreeMap<u32, Vec<(String, Sight)>> = BTreeMap::new();
+    let is_wanted = |sights: &Vec<(String, Sight)>| {
+        sights.len() == wanted.len() && wanted.iter().all(|&(port, sight)| sights.contains(&(port.to_owned(), sight)))
+    };
+    wait_until(
+        || {
+            capture.read(usize::MAX, u64::MAX, |seen, _| frames.entry(seen.id).or_default().push((name(seen.port), seen.sight)));
+            frames.values().any(is_wanted)
+        },
+        &format!("a frame has the sights {wanted:?}"),
+    );
+}
+
+/// Without a restart, and without a mirror port.
+#[test]
+fn every_kind_of_port_is_captured() {
+    in_a_namespace("captures::every_kind_of_port_is_captured", || {
+        tap::silence();
+        ip("link add veth-web type veth peer name far");
+        ip("link set veth-web up");
+        ip("link set far up");
+        ip("addr add 10.0.1.1/24 dev far");
+        let folder = tempfile::tempdir().unwrap();
+        let stream = folder.path().join("stream");
+        let kinds =
+            ["kernel\"\ntap = \"memlane", &format!("stream\"\nstream = \"{}", stream.display()), "far\"\naf-packet = \"veth-web"];
+        let kinds: String = kinds.iter().map(|kind| format!("[[port]]\nname = \"{kind}\"\n")).collect();
+        let mut bed = tap::Bed::of(features::LINUX, &format!("{GUESTS}{kinds}[[port]]\nname = \"sink\"\nnull = true\n"));
+        let mut stream = std::os::unix::net::UnixStream::connect(stream).unwrap();
+        let network = std::sync::Arc::clone(bed.daemon.network());
+        wait_until(|| network.ports().iter().all(|port| port.state() == PortState::Running), "all ports run");
+        let order = CaptureOrder { snaplen: MOST_SNAPLEN, ..CaptureOrder::default() };
+        let mut capture = network.capture(order).unwrap();
+        let mut sees = |wanted: &[(&str, Sight)]| await_sights(&mut capture, &network, wanted);
+
+        let guest = Host::v4(GUEST).mac;
+        bed.guest.send(&frame(guest, BROADCAST, 60, 1)).unwrap();
+        let others = ["kernel", "stream", "far", "sink"].map(|name| (name, Sight::Receive));
+        sees(&[&[("guest", Sight::Transmit)], &others[..]].concat());
+        bed.socket.send(b"hello").unwrap();
+        sees(&[("kernel", Sight::Transmit), ("guest", Sight::Receive)]);
+        let bytes = frame(mac(9), guest, 60, 2);
+        std::io::Write::write_all(&mut stream, &[&(bytes.len() as u32).to_be_bytes()[..], &bytes].concat()).unwrap();
+        sees(&[("stream", Sight::Transmit), ("guest", Sight::Receive)]);
+        ip("neigh add 10.0.1.2 lladdr 02:00:00:00:00:02 dev far");
+        std::net::UdpSocket::bind("10.0.1.1:0").unwrap().send_to(b"hello", "10.0.1.2:9").unwrap();
+        sees(&[("far", Sight::Transmit), ("guest", Sight::Receive)]);
+        bed.daemon.stop();
+    });
 }

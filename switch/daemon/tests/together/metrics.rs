@@ -218,6 +218,27 @@ fn nothing_can_be_changed_where_metrics_are() {
 }
 
 #[test]
+fn another_user_may_scrape_where_access_says_so_and_change_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let _running = up(folder, NETWORK);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let is_root = nix::unistd::geteuid().is_root();
+            if is_root {
+                // Root may connect to any socket. This is the thread's alone, and ends with it.
+                nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65534));
+                let refused = UnixStream::connect(folder.join("control")).unwrap_err();
+                assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+            }
+            assert!(scrape(&folder.join("metrics")).contains("memlane_build_info"));
+        });
+        other.join().unwrap();
+    });
+}
+
+#[test]
 fn metrics_may_be_at_a_tcp_address() {
     let folder = tempfile::tempdir().unwrap();
     // One that is free: the kernel does not give it to another process so soon.
