@@ -185,6 +185,13 @@ const MESSAGES: u64 = 100;
 /// Longest delay of one control operation.
 const MOST_PAUSE: Duration = Duration::from_millis(10);
 
+/// See [`CONTROL_OPERATIONS`].
+fn control_rate() -> Limiter {
+    let limiter = Limiter::default();
+    limiter.set(&Limit { packets: Some(CONTROL_OPERATIONS), burst_ms: Some(1000), ..Limit::default() });
+    limiter
+}
+
 impl Inner {
     /// Of a port that waits for its first front end.
     fn new() -> Self {
@@ -211,9 +218,7 @@ impl Inner {
 impl Port {
     /// A port of `segment` that waits for its front end, with these limits.
     pub fn new(id: PortId, name: &str, segment: &Arc<Segment>, limits: &PortLimits, shared: &Shared) -> Arc<Self> {
-        let control_rate = Limiter::default();
         let descriptors = Account::with_floor(&shared.descriptors.budget, USUAL);
-        control_rate.set(&Limit { packets: Some(CONTROL_OPERATIONS), burst_ms: Some(1000), ..Limit::default() });
         let policy = Policy::new(limits);
         if policy.gate().is_restricted() {
             segment.set_gated();
@@ -234,7 +239,7 @@ impl Port {
             undone_checksums: AtomicU64::new(0),
             path: Mutex::default(),
             seed: shared.key.wrapping_add(u64::from(id.0) << 16),
-            control_rate,
+            control_rate: control_rate(),
             journal: Arc::clone(&shared.journal),
             told_drops: AtomicU64::new(0),
             told_limits: Mutex::default(),
