@@ -17,7 +17,7 @@ use crate::stats::PortCounters;
 use crate::time::Cycles;
 use crate::timers::Timers;
 use crate::verdict::FlowCache;
-pub(crate) use blocked::{BlockReason, Blocked};
+pub(crate) use blocked::Blocked;
 pub(crate) use feed::Feed;
 pub(crate) use source::{Offer, PollState, Source, WhenBack};
 

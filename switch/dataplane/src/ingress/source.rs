@@ -225,6 +225,17 @@ impl Source {
         }
     }
 
+    /// The worker rests in moment `now`. If it `may` leave this source to timer polling, and the source sends a one-way stream: the moment of
+    /// the next poll.
+    pub(crate) fn poll_by_timer(&mut self, may: bool, now: Cycles) -> Option<Cycles> {
+        let Some(ring) = self.feed.ring().filter(|_| may) else {
+            self.stream.until = None;
+            return None;
+        };
+        self.stream.update_timer_poll(ring.size(), self.port.delivered(), now);
+        self.stream.until
+    }
+
     /// Interrupt coalescing: drops a delayed interrupt if the driver has seen the completions meanwhile. True if it was dropped.
     pub(super) fn drop_seen_interrupt(&mut self) -> bool {
         let Some(shown) = self.notification.put_off_at() else { return false };

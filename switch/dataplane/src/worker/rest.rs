@@ -1,15 +1,15 @@
 //! Rest: the end of a poll iteration without frames. Busy polling, arming and sleep.
 //!
-//! 1. **Adaptive busy polling**: the worker may poll on for a while.
-//! 2. It **arms** every ring that was awake, that is, it asks the driver for kicks. One-way streams are excepted: they get **timer
-//!    polling** instead of a kick per frame.
-//! 3. It checks the rings again, announces its sleep, checks its mailbox and the inter-worker queues, and **waits** in epoll for
-//!    kicks, its own eventfd (the bell) or the timer, which covers timer polling and the timer lists of sources and egress queues.
+//! 1. Its [`Moderation`] decides whether the worker looks again, yields its CPU, or sleeps.
+//! 2. Before it sleeps it **arms** every ring that was awake, that is, it asks the driver for kicks, and checks the ring again. Rings
+//!    of one-way streams, and those that are blocked, are left unkicked until a moment.
+//! 3. It announces its sleep, checks its mailbox and the inter-worker queues, and **waits** in epoll for kicks, its own eventfd
+//!    (the bell) or the timer, which covers the unkicked rings and the timer lists of sources and egress queues.
 //!
 //! While other rings keep it busy, a non-blocking epoll from time to time finds the kicks of the rings that sleep.
 
-mod adaptive_poll;
 mod affinity;
+mod moderation;
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -23,13 +23,13 @@ use super::{Event, Mailbox, Worker};
 use crate::ablation;
 use crate::cpu_time::work_units::BATCH;
 use crate::id::{Direction, RingKey, Slot};
-use crate::ingress::{BlockReason, Blocked, Feed, PollState};
+use crate::ingress::{Blocked, Feed, PollState};
 use crate::probes;
-use crate::settings::{Poll, Settings};
+use crate::settings::Settings;
 use crate::time::{Cycles, cycles, cycles_after, duration, frequency, in_cycles};
-use crate::tuning::{KICK_INTERVAL, SELDOM, UNKICKED_INTERVAL};
-use adaptive_poll::AdaptivePoll;
+use crate::tuning::{SELDOM, UNKICKED_INTERVAL};
 use affinity::CpuAffinity;
+use moderation::{Moderation, Next};
 
 /// The token of the worker's own eventfd (the bell); tokens of kicks hold slot and direction.
 const BELL: u64 = u64::MAX;
@@ -45,16 +45,10 @@ pub(super) struct Rest {
     timer: TimerFd,
     /// The deadline to which the timer is set; in the past if it is not set.
     timer_at: Cycles,
-    far: Cycles,
     events: Vec<EpollEvent>,
     kicks: Vec<(Slot, Direction, File)>,
-    poll: Poll,
-    adaptive_poll: AdaptivePoll,
+    moderation: Moderation,
     affinity: CpuAffinity,
-    /// When the last poll iteration moved a frame.
-    busy_at: Cycles,
-    events_polled_at: Cycles,
-    poll_events_every: Cycles,
     second: u32,
     next_second: Cycles,
 }
@@ -71,15 +65,10 @@ impl Rest {
             epoll,
             timer,
             timer_at: 0,
-            far: in_cycles(SELDOM),
             events: vec![EpollEvent::default(); KICKS_AT_ONCE],
             kicks: Vec::new(),
-            poll: settings.poll,
-            adaptive_poll: AdaptivePoll::new(),
+            moderation: Moderation::new(settings.poll, now),
             affinity: CpuAffinity::default(),
-            busy_at: now,
-            events_polled_at: now,
-            poll_events_every: in_cycles(KICK_INTERVAL),
             second: 0,
             next_second: now.wrapping_add(frequency()),
         })
@@ -117,12 +106,38 @@ impl Rest {
         self.kicks.iter().find(|(s, d, _)| (*s, *d) == (slot, direction)).map(|(.., kick)| kick)
     }
 
+    /// Sets the timer for `deadline`, [`Cycles::MAX`] if there is none; returns the milliseconds to wait at most, -1 for ever.
+    fn set_timer(&mut self, deadline: Cycles, now: Cycles) -> i32 {
+        if deadline == Cycles::MAX {
+            return -1;
+        }
+        let left = deadline.saturating_sub(now);
+        let is_set = (now + 1..=deadline).contains(&self.timer_at) && (self.timer_at == deadline || left > in_cycles(SELDOM));
+        // A timeout of zero would stop the timer. If the timer cannot be set, or is missed, the worker must not sleep too long.
+        let left = duration(left).max(Duration::from_micros(1));
+        if !is_set {
+            self.timer_at = if self.timer.reset(left, None).is_ok() { deadline } else { return 0 };
+        }
+        left.as_millis().min(1000) as i32 + 1
+    }
+
     pub(super) fn unwatch(&mut self, slot: Slot, direction: Direction) {
         let Some(index) = self.kicks.iter().position(|&(s, d, _)| (s, d) == (slot, direction)) else { return };
         let (_, _, kick) = self.kicks.swap_remove(index);
         // The front end may hold the same file open, so closing this descriptor does not end the watch.
         let _ = self.epoll.ctl(ControlOperation::Delete, kick.as_raw_fd(), EpollEvent::default());
     }
+}
+
+/// What arming came to, for a source that was awake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Armed {
+    /// It has frames, or its receiver has room.
+    News,
+    /// Its driver kicks from now on.
+    Kicked,
+    /// Its driver does not kick, or not for what it waits for: it is looked at in that moment.
+    Unkicked(Cycles),
 }
 
 /// Reports `token` each time that the descriptor is signalled, read or not.
@@ -138,86 +153,92 @@ impl Worker {
     /// After a poll iteration that moved frames: poll epoll now and then, for the rings that sleep.
     #[inline]
     pub(super) fn poll_events(&mut self) {
-        self.rest.busy_at = self.now;
+        self.rest.moderation.moved(self.now);
         self.poll_events_if_due();
     }
 
     /// After a poll iteration that moved nothing.
     pub(super) fn rest(&mut self) {
-        if self.rest.poll == Poll::Always {
-            self.poll_events_if_due();
-            return;
+        let Self { rest, sources, egress, now, .. } = self;
+        match rest.moderation.next(!sources.awake.is_empty(), || egress.expect_soon(*now), *now) {
+            Next::Look => {}
+            Next::Pause => std::hint::spin_loop(),
+            Next::Yield => {
+                std::thread::yield_now();
+                rest.moderation.yielded(*now, cycles());
+            }
+            Next::Sleep => return self.arm_and_sleep(),
         }
-        let polls_on = !self.sources.awake.is_empty() && self.rest.adaptive_poll.poll_on(self.rest.busy_at, self.now);
-        if polls_on || self.egress.expect_soon(self.now) {
-            std::hint::spin_loop();
-            self.poll_events_if_due();
-            return;
-        }
-        self.check_memory();
-        if self.arm() || self.peers.have_backlog() {
-            return;
-        }
-        self.sleep();
+        self.poll_events_if_due();
     }
 
     #[inline]
     fn poll_events_if_due(&mut self) {
-        if self.now.wrapping_sub(self.rest.events_polled_at) > self.rest.poll_events_every {
-            self.rest.events_polled_at = self.now;
+        if self.rest.moderation.polls_events(self.now) {
             self.await_events(0);
             self.check_memory();
         }
     }
 
-    /// Arms the rings that are awake and the receivers that frames wait for; true if there is work after all.
-    fn arm(&mut self) -> bool {
-        let mut index = 0;
-        let mut news = false;
+    /// Sleeps until a notification or a deadline, unless there is work after all.
+    fn arm_and_sleep(&mut self) {
+        self.check_memory();
+        let (has_news, until) = self.arm();
+        if !has_news && !self.peers.have_backlog() {
+            self.sleep(until);
+        }
+    }
+
+    /// Arms the rings that are awake and the receivers that frames wait for. Returns whether there is work after all, and the moment
+    /// until which the worker may sleep over the rings that it leaves unkicked.
+    fn arm(&mut self) -> (bool, Cycles) {
+        let (mut has_news, mut until, mut index) = (false, Cycles::MAX, 0);
         while let Some(&slot) = self.sources.awake.get(index) {
-            if self.defers_to_timer(slot) {
-                index += 1;
-                continue;
-            }
-            let Some(source) = self.sources.get(slot) else { return true };
-            let (blocked, port, polled) = (source.blocked(), source.port(), source.polled);
-            let has_news = match blocked.map(|blocked| blocked.reason) {
-                // A transmit queue at its rate limit has no work before the limit opens.
-                Some(BlockReason::RateLimit) => false,
-                // A frame under backpressure blocks those behind it until its receiver has buffers.
-                Some(BlockReason::NoRoom(entry)) if entry.worker == self.index => self.egress.arm(entry.slot),
-                // The other worker wakes this one when it has taken packets.
-                Some(BlockReason::NoRoom(entry)) => self.peers.has_room(entry.worker, port),
-                // Chains that were seen and not taken are work too.
-                Some(BlockReason::TimerPoll) | None => {
-                    source.feed.arm() || source.feed.ring().is_some_and(|ring| ring.has_untaken())
+            match self.arm_source(slot) {
+                Armed::News => has_news = true,
+                Armed::Unkicked(moment) => until = until.min(moment),
+                Armed::Kicked => {
+                    self.sources.set_state(slot, PollState::Asleep);
+                    self.sources.happened(slot, self.now);
+                    // The last source moved here.
+                    continue;
                 }
-            };
-            if has_news || polled || blocked.is_some() {
-                news |= has_news;
-                index += 1;
-            } else {
-                self.sources.set_state(slot, PollState::Asleep);
-                self.sources.happened(slot, self.now);
             }
+            index += 1;
         }
-        news | self.egress.arm_waiting()
+        (has_news | self.egress.arm_waiting(), until)
     }
 
-    /// Whether the source is left to timer polling, see `timer_poll`.
-    fn defers_to_timer(&mut self, slot: Slot) -> bool {
-        let Some(source) = self.sources.get(slot) else { return false };
-        let is_blocked = source.blocked().is_some_and(|blocked| blocked.reason != BlockReason::TimerPoll);
-        if !ablation::TIMER_POLL || self.rest.poll != Poll::Adaptive || is_blocked || source.feed.ring().is_none() {
-            source.stream.until = None;
-            return false;
-        }
-        let delivered = source.port.delivered();
-        let room = source.feed.size();
-        source.stream.update_timer_poll(room, delivered, self.now)
+    /// Arms the source at `slot`, or what it waits for.
+    fn arm_source(&mut self, slot: Slot) -> Armed {
+        let Some(source) = self.sources.get(slot) else { return Armed::News };
+        let unkicked = self.now.saturating_add(in_cycles(UNKICKED_INTERVAL));
+        let blocked = source.blocked().filter(|blocked| !matches!(blocked, Blocked::TimerPoll(_)));
+        let until = source.poll_by_timer(self.rest.moderation.times_streams() && blocked.is_none(), self.now);
+        let (has_news, until) = match blocked {
+            // A transmit queue at its rate limit has no work before the limit opens. A change that lifts the limit wakes the source.
+            Some(Blocked::RateLimit(opens_at)) => (false, Some(opens_at)),
+            // A frame under backpressure blocks those behind it until its receiver has buffers.
+            Some(Blocked::NoRoom(entry)) if entry.worker == self.index => {
+                (self.egress.arm(entry.slot), self.egress.opens_at(entry.slot, self.now))
+            }
+            // The other worker wakes this one when it has taken packets.
+            Some(Blocked::NoRoom(entry)) => (self.peers.has_room(entry.worker, source.port()), None),
+            _ if until.is_some() => (false, until),
+            // Chains that were seen and not taken are work too.
+            _ => {
+                let has_news = source.feed.arm() || source.feed.ring().is_some_and(|ring| ring.has_untaken());
+                if !has_news && !source.polled {
+                    return Armed::Kicked;
+                }
+                (has_news, None)
+            }
+        };
+        if has_news { Armed::News } else { Armed::Unkicked(until.unwrap_or(unkicked)) }
     }
 
-    fn sleep(&mut self) {
+    /// Sleeps until a notification, at most until the moment `until` or the next deadline.
+    fn sleep(&mut self, until: Cycles) {
         let mailbox = std::sync::Arc::clone(&self.mailbox);
         mailbox.sleep.announce();
         if mailbox.has_post() || self.peers.have_news() {
@@ -226,7 +247,8 @@ impl Worker {
         }
         let from = cycles_after(self.now);
         self.shared.workers[usize::from(self.index)].sleeps.add(1);
-        let timeout = self.set_timer(from);
+        let deadline = self.egress.deadline().into_iter().chain(self.sources.deadline()).fold(until, Cycles::min);
+        let timeout = self.rest.set_timer(deadline, from);
         let woken = self.await_events(timeout);
         mailbox.sleep.cancel();
         let now = cycles_after(from);
@@ -234,53 +256,9 @@ impl Worker {
         if ablation::AFFINITY {
             self.rest.affinity.woke(now);
         }
-        if self.rest.poll == Poll::Adaptive && woken {
-            self.rest.adaptive_poll.slept_through(now.wrapping_sub(self.rest.busy_at), now);
-            if ablation::WAKE_RECENT
-                && let Some(memory) = self.rest.adaptive_poll.memory()
-            {
-                self.sources.wake_recent(now.wrapping_sub(memory));
-            }
+        if let Some(since) = self.rest.moderation.woke(!woken, now) {
+            self.sources.wake_recent(since);
         }
-        self.rest.busy_at = now;
-    }
-
-    /// Sets the timer for the next deadline; returns the milliseconds to wait at most, -1 for ever.
-    fn set_timer(&mut self, now: Cycles) -> i32 {
-        let Some(deadline) = self.deadline() else { return -1 };
-        let left = deadline.saturating_sub(now);
-        let set = self.rest.timer_at;
-        let is_set = (now + 1..=deadline).contains(&set) && (set == deadline || left > self.rest.far);
-        // A timeout of zero would stop the timer. If the timer cannot be set, or is missed, the worker must not sleep too long.
-        let left = duration(left).max(Duration::from_micros(1));
-        if !is_set {
-            self.rest.timer_at = if self.rest.timer.reset(left, None).is_ok() { deadline } else { return 0 };
-        }
-        left.as_millis().min(1000) as i32 + 1
-    }
-
-    /// The next deadline, if there is no event before it.
-    fn deadline(&mut self) -> Option<Cycles> {
-        let polled = self.now.saturating_add(in_cycles(UNKICKED_INTERVAL));
-        let mut deadline = self.egress.deadline().into_iter().chain(self.sources.deadline()).min();
-        for index in 0..self.sources.awake.len() {
-            let slot = self.sources.awake[index];
-            let Some(source) = self.sources.get(slot) else { continue };
-            let due = match source.blocked() {
-                Some(Blocked { reason: BlockReason::NoRoom(entry), .. }) if entry.worker == self.index => {
-                    self.egress.opens_at(entry.slot, self.now)
-                }
-                Some(blocked) => blocked.until,
-                None => None,
-            };
-            let due = due.unwrap_or(polled);
-            if due == Cycles::MAX {
-                // The change that lifts the limit wakes all its sources.
-                continue;
-            }
-            deadline = Some(deadline.map_or(due, |earliest| earliest.min(due)));
-        }
-        deadline
     }
 
     /// Waits for events and handles them; true if there was one beside those of timers.

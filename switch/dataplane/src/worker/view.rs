@@ -2,7 +2,7 @@
 
 use super::Worker;
 use crate::id::{PortId, RingKey};
-use crate::ingress::{BlockReason, PollState, Source};
+use crate::ingress::{Blocked, PollState, Source};
 use crate::port::queue_view::{QueueBlock, QueueView};
 use crate::time::{Cycles, cycles, duration};
 
@@ -41,16 +41,13 @@ fn block(source: &mut Source, throttled: bool, now: Cycles) -> Option<QueueBlock
 
 /// A reason of the source itself. Timer polling is none: it takes frames later by design.
 fn own_block(source: &Source, now: Cycles) -> Option<QueueBlock> {
-    let blocked = source.blocked()?;
-    match blocked.reason {
-        BlockReason::RateLimit => {
-            let until = blocked.until.filter(|&until| until > now)?;
-            Some(QueueBlock::RateLimit((until < Cycles::MAX).then(|| duration(until - now))))
-        }
-        BlockReason::NoRoom(_) => source.backpressured.map(|backpressured| QueueBlock::NoRoom {
+    match source.blocked()? {
+        Blocked::RateLimit(until) if until <= now => None,
+        Blocked::RateLimit(until) => Some(QueueBlock::RateLimit((until < Cycles::MAX).then(|| duration(until - now)))),
+        Blocked::NoRoom(_) => source.backpressured.map(|backpressured| QueueBlock::NoRoom {
             receiver: backpressured.port,
             waited: duration(now.saturating_sub(backpressured.since)),
         }),
-        BlockReason::TimerPoll => None,
+        Blocked::TimerPoll(_) => None,
     }
 }
