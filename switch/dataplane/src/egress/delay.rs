@@ -4,9 +4,7 @@
 //! transmitter, so that they apply to each segment by itself; on a path with a constant delay only, where that makes no difference,
 //! it stays unsegmented.
 
-use std::cmp::Reverse;
-use std::collections::binary_heap::PeekMut;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use fastrand::Rng;
@@ -27,9 +25,6 @@ const OVERHEAD: u64 = 128;
 /// A frame in flight.
 #[derive(Debug)]
 struct Flight {
-    due: Cycles,
-    /// Frames that are due at the same moment arrive in the order in which they left.
-    number: u64,
     source: PortId,
     header: NetHeader,
     capture_id: u32,
@@ -37,26 +32,6 @@ struct Flight {
     /// Segments that were delivered already, if the receiver had room for some of them only.
     segments_done: u16,
     _permit: Permit,
-}
-
-impl PartialEq for Flight {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Flight {}
-
-impl PartialOrd for Flight {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Flight {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.due, self.number).cmp(&(other.due, other.number))
-    }
 }
 
 /// Result of sending one packet along the link, in frames of the wire.
@@ -93,7 +68,8 @@ pub(crate) struct DelayLine {
     leaving: VecDeque<Cycles>,
     /// When the last frame is due, for keeping order.
     last_due: Cycles,
-    flights: BinaryHeap<Reverse<Flight>>,
+    /// Frames in flight, by when they are due; those of the same moment arrive in the order in which they left.
+    flights: BTreeMap<(Cycles, u64), Flight>,
     /// Frames that were placed: until the poll iteration ends the receiver may refer to them.
     placed: Vec<Flight>,
     taken: u64,
@@ -109,7 +85,7 @@ impl DelayLine {
             bad: false,
             leaving: VecDeque::new(),
             last_due: 0,
-            flights: BinaryHeap::new(),
+            flights: BTreeMap::new(),
             placed: Vec::new(),
             taken: 0,
         }
@@ -136,18 +112,8 @@ impl DelayLine {
         match if self.path.only_delays() { None } else { Cutter::new(packet, true) } {
             Some(cutter) => self.take_segments(packet, cutter, now, &mut taken),
             None => {
-                let copy = &|| bytes(packet);
-                self.take_frame(
-                    WireFrame {
-                        source: packet.source,
-                        header: packet.header,
-                        capture_id: packet.capture_id,
-                        length: packet.length,
-                        copy,
-                    },
-                    now,
-                    &mut taken,
-                );
+                let Packet { source, header, capture_id, length, .. } = *packet;
+                self.take_frame(WireFrame { source, header, capture_id, length, copy: &|| bytes(packet) }, now, &mut taken);
             }
         }
         taken
@@ -188,16 +154,15 @@ impl DelayLine {
         let left = self.transmit(frame.length, now)?;
         let due = self.arrival(left);
         self.taken += 1;
-        self.flights.push(Reverse(Flight {
-            due,
-            number: self.taken,
+        let flight = Flight {
             source: frame.source,
             header: frame.header,
             capture_id: frame.capture_id,
             frame: (frame.copy)(),
             segments_done: 0,
             _permit: permit,
-        }));
+        };
+        self.flights.insert((due, self.taken), flight);
         Some(())
     }
 
@@ -262,14 +227,14 @@ impl DelayLine {
     /// When the next frame arrives.
     #[inline]
     pub(crate) fn due(&self) -> Option<Cycles> {
-        self.flights.peek().map(|Reverse(flight)| flight.due)
+        self.flights.first_key_value().map(|(&(due, _), _)| due)
     }
 
     /// Passes the next frame, if it has arrived at `now`, to `place` as a packet. It stays the first in flight until `place`
     /// returns that it is done with.
     pub(crate) fn serve<R>(&mut self, now: Cycles, packet: &mut Packet, place: impl FnOnce(&mut Packet) -> (R, bool)) -> Option<R> {
-        let mut first = self.flights.peek_mut().filter(|first| first.0.due <= now)?;
-        let flight = &mut first.0;
+        let mut first = self.flights.first_entry().filter(|first| first.key().0 <= now)?;
+        let flight = first.get_mut();
         packet.source = flight.source;
         packet.capture_id = flight.capture_id;
         // The latency histogram leaves link emulation out.
@@ -278,7 +243,7 @@ impl DelayLine {
         packet.segments_done = flight.segments_done;
         let (result, done) = place(packet);
         if done {
-            self.placed.push(PeekMut::pop(first).0);
+            self.placed.push(first.remove());
         } else {
             flight.segments_done = packet.segments_done;
         }

@@ -34,16 +34,11 @@ use crate::weight::Weight;
 /// runs short of its quantum.
 const TURN: usize = if ablation::BATCHING { BATCH } else { 1 };
 
-/// No frame was lost on an emulated link.
-const NOTHING_OFF_LINE: [(DropReason, u32); 2] = [(DropReason::LinkLoss, 0), (DropReason::LinkFull, 0)];
-
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct EgressQueue {
     pub key: RingKey,
     pub(super) port: Arc<Port>,
-    /// Times that its rate limit was met since the counters were last updated.
-    limited: u64,
     pub(super) sink: Sink,
     /// Enabled, started, and without a ring fault: frames may go in.
     pub(super) open: bool,
@@ -62,8 +57,6 @@ pub(crate) struct EgressQueue {
     pub(super) line: Option<Box<DelayLine>>,
     /// It is drained in every poll iteration.
     pub(super) active: bool,
-    /// Frames that the emulated link lost, and those that its queue had no room for, since the counters were last updated.
-    off_line: [(DropReason, u32); 2],
     /// Frames and bytes since the counters were last updated.
     pub(super) frames: u64,
     pub(super) bytes: u64,
@@ -131,7 +124,6 @@ impl EgressQueue {
         let mut queue = Self {
             key: RingKey { port: port.id, pair, direction: Direction::Receive },
             port: Arc::clone(port),
-            limited: 0,
             sink,
             open: false,
             enabled,
@@ -143,7 +135,6 @@ impl EgressQueue {
             touched: false,
             line: DelayLine::before(port, pair).map(Box::new),
             active: false,
-            off_line: NOTHING_OFF_LINE,
             frames: 0,
             bytes: 0,
             slot: Slot::default(),
@@ -196,7 +187,7 @@ impl EgressQueue {
             return SendOutcome::Dropped(DropReason::ReceiverAbsent);
         }
         if !self.is_unlimited(now) {
-            self.limited += 1;
+            self.counters(work).receive_limited.add(1);
             return SendOutcome::MustWait;
         }
         if self.receiver.shut_until > now {
@@ -241,8 +232,13 @@ impl EgressQueue {
     #[inline]
     fn sample(&self, packet: &Packet, now: Cycles, work: &Work) {
         if let Some(latency) = packet.stamp.until(now) {
-            self.port.counters(work.worker.into()).sample(packet.source, latency, now);
+            self.counters(work).sample(packet.source, latency, now);
         }
+    }
+
+    /// Counters of its port at the worker that does this `work`.
+    fn counters(&self, work: &Work) -> &PortCounters {
+        self.port.counters(work.worker.into())
     }
 
     fn no_room(&mut self, now: Cycles) -> SendOutcome {
@@ -289,13 +285,12 @@ impl EgressQueue {
             Some(line.take(packet, now))
         };
         let Some(taken) = taken else { return SendOutcome::Dropped(DropReason::GrantRefused) };
-        self.off_line[0].1 += taken.lost;
         for (reason, count) in [(DropReason::LinkLoss, taken.lost), (DropReason::LinkFull, taken.refused)] {
             if count > 0 {
                 work.taps.dropped(packet, self.key.port, reason);
+                self.counters(work).drop_frames(reason, count);
             }
         }
-        self.off_line[1].1 += taken.refused;
         self.sample(packet, now, work);
         // The sender pays for each segment of its GSO frame.
         packet.segments_done += taken.frames as u16;
@@ -623,16 +618,11 @@ impl EgressQueue {
         let under_way = self.line.as_ref().map_or(0, |line| line.len());
         counters.waiting.set(u64::from(self.accounts.waiting()) + under_way as u64);
         counters.turns.add(self.accounts.take_turns());
-        counters.receive_limited.add(std::mem::take(&mut self.limited));
         let calls = self.sink.ring().map_or(0, Ring::take_calls);
         let bad = self.sink.take_bad_chains();
-        let off_line = std::mem::replace(&mut self.off_line, NOTHING_OFF_LINE);
         // The frames that the kernel or a peer refused are gone: their number is known.
         for (reason, count) in self.sink.take_refused() {
             (0..count).for_each(|_| probes::drop(self.key.port, reason, 0));
-            counters.drop_frames(reason, count);
-        }
-        for (reason, count) in off_line {
             counters.drop_frames(reason, count);
         }
         if calls > 0 {
