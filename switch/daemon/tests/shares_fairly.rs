@@ -424,6 +424,33 @@ fn alternating_destinations_gain_nothing() {
 }
 
 #[test]
+fn a_receiver_that_posts_one_buffer_at_a_time_is_shared_and_costs_others_nothing() {
+    // Guests 0 and 1 send as much as they can to 2, which posts one buffer a step, and some frames to 3, which takes all.
+    let mut bed = Bed::with(4, Settings { stall_timeout: Duration::from_secs(60), ..Settings::default() });
+    bed.announce(&[2, 3]);
+    let (mut bytes, mut sent, mut received) = ([0_u64; 2], 0, 0);
+    for step in 0..3000 {
+        for (receiver, share) in [(3, 2), (2, 1)] {
+            for sender in 0..2 {
+                let guest = &mut bed.guests[usize::from(sender)];
+                guest.reclaim();
+                let count = usize::from(guest.transmit.free()).min(10 * share) / share;
+                guest.send(sender, receiver, 1000, count);
+                sent += if receiver == 3 { count } else { 0 };
+            }
+            pass_often(&mut bed);
+        }
+        bed.guests[2].take(1, |sender, length| bytes[usize::from(sender)] += u64::from(length) * u64::from(step >= 500));
+        bed.guests[3].take(256, |_, _| received += 1);
+    }
+    pass_often(&mut bed);
+    bed.guests[3].take(256, |_, _| received += 1);
+    assert_eq!(received, sent);
+    assert!(sent > 3000 * 10, "{sent} frames");
+    assert!(jain(&bytes) >= 0.99 && bytes[0] + bytes[1] >= 2400 * 1000, "{bytes:?}");
+}
+
+#[test]
 fn a_busy_receiver_hears_broadcasts_in_the_senders_turn() {
     // Guest 0 keeps guest 2 busy; guest 1 broadcasts once in a while, and guest 3 misses nothing either.
     let mut bed = Bed::with(4, Settings { stall_timeout: Duration::from_secs(60), ..Settings::default() });
