@@ -290,7 +290,7 @@ impl Egress {
         if let Sink::Other(end) = &mut queue.sink {
             end.wake();
             // Frames that were placed before and found no room are written first.
-            queue.touch(slot, &mut self.touched);
+            queue.touch(&mut self.touched);
         }
         Some((queue.key, first))
     }
@@ -402,7 +402,7 @@ impl Egress {
             self.contended_until = self.now.saturating_add(self.times.account_memory);
         }
         if sent == SendOutcome::Done || packet.segments_done > segments_before || queue.has_unshown() {
-            queue.touch(slot, &mut self.touched);
+            queue.touch(&mut self.touched);
         }
         sent
     }
@@ -411,7 +411,7 @@ impl Egress {
     fn send_along_line(&mut self, slot: Slot, packet: &mut Packet) -> SendOutcome {
         let Some(queue) = self.slots.get_mut(slot) else { return SendOutcome::Dropped(DropReason::ReceiverAbsent) };
         let sent = queue.send_along_line(packet, self.now, &mut self.work);
-        queue.touch(slot, &mut self.touched);
+        queue.touch(&mut self.touched);
         self.expect_arrival(slot);
         sent
     }
@@ -453,7 +453,7 @@ impl Egress {
         }
         queue.accounts.begin_pass(self.now);
         queue.accounts.push(packet.source, spot, &mut self.wait_queue);
-        queue.touch(slot, &mut self.touched);
+        queue.touch(&mut self.touched);
         self.note_contention(slot);
         self.expect(slot, self.now);
         Offered::Queued
@@ -512,7 +512,7 @@ impl Egress {
                 self.contended_until = self.now.saturating_add(self.times.account_memory);
             }
             queue.receiver.took();
-            queue.touch(entry.slot, &mut self.touched);
+            queue.touch(&mut self.touched);
             if self.work.sampler.takes(frames) {
                 queue.port.counters(self.worker.into()).sample(sender, 0, self.now);
             }
@@ -608,7 +608,7 @@ impl Egress {
             let mut moved = queue.drain(&weight_of, &mut drain);
             moved |= queue.drain_line(packet, &mut drain);
             if moved {
-                queue.touch(slot, &mut self.touched);
+                queue.touch(&mut self.touched);
             }
             queue.active = false;
             if queue.has_more() {
@@ -717,17 +717,9 @@ impl Egress {
     fn look_after<'c>(&mut self, slot: Slot, counters: &impl Fn(PortId) -> &'c PortCounters) {
         let Some(queue) = self.slots.get_mut(slot) else { return };
         let counters = counters(queue.key.port);
-        match queue.ring().map_or(Ok(false), Ring::call_kept) {
-            Ok(false) if queue.look() => {
-                queue.call_again(&mut self.work);
-                counters.repeated_interrupts.add(1);
-            }
-            Ok(_) => {}
+        match queue.look_after() {
+            Ok(missed) => counters.repeated_interrupts.add(missed.is_some().into()),
             Err(fault) => queue.fail(fault, &mut self.work),
-        }
-        if queue.ring().is_some_and(|ring| ring.keeps_call()) {
-            // The check is to be repeated.
-            queue.receiver.notification.happened();
         }
         queue.count(counters);
         self.expect(slot, self.now.saturating_add(1));

@@ -451,12 +451,12 @@ impl EgressQueue {
         self.sink.ring().is_some_and(|ring| ring.has_unshown())
     }
 
-    /// Adds this queue, which is at `slot`, to `touched`: there is something to publish or to count.
+    /// Adds this queue to the `touched` ones: there is something to publish or to count.
     #[inline]
-    pub(super) fn touch(&mut self, slot: Slot, touched: &mut Vec<Slot>) {
+    pub(super) fn touch(&mut self, touched: &mut Vec<Slot>) {
         if !self.touched {
             self.touched = true;
-            touched.push(slot);
+            touched.push(self.slot);
         }
     }
 
@@ -479,23 +479,19 @@ impl EgressQueue {
     /// Repeats the interrupt of a driver that may have lost one, if it is time for that.
     fn call_again_if_full(&mut self, now: Cycles, times: &Times, work: &mut Work) -> bool {
         let again = self.receiver.calls_again(now, times);
-        if again {
-            self.call_again(work);
+        if again && let Some(Err(fault)) = self.sink.ring().map(Ring::call_again) {
+            self.fail(fault, work);
         }
         again
     }
 
-    /// Interrupts the driver once more.
-    pub(super) fn call_again(&mut self, work: &mut Work) {
-        if let Some(Err(fault)) = self.sink.ring().map(Ring::call_again) {
-            self.fail(fault, work);
+    /// Lost-notification check; returns the interrupt that seemed lost in two checks.
+    pub(super) fn look_after(&mut self) -> Result<Option<Missed>, RingFault> {
+        let notification = &mut self.receiver.notification;
+        match self.sink.ring() {
+            Some(ring) => ring.look_after(notification, false),
+            None => Ok(notification.look(|| None)),
         }
-    }
-
-    /// Lost-notification check: true if an interrupt of its driver seemed lost in two checks.
-    pub(super) fn look(&mut self) -> bool {
-        let ring = self.sink.ring();
-        self.receiver.notification.look(|| ring.is_some_and(|ring| ring.awaits_call()).then_some(Missed::Call)).is_some()
     }
 
     /// Adds this queue to the `active` ones, which are drained in every poll iteration.

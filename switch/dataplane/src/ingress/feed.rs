@@ -2,7 +2,7 @@
 //! ([`crate::port::end`]).
 
 use crate::in_flight::InFlight;
-use crate::notification::Missed;
+use crate::notification::{Missed, NotificationState};
 use crate::packet::Packet;
 use crate::port::end::{NOTHING_LOST, TransmitEnd};
 use crate::ring::{OpenOutcome, Ring, RingFault, TransmitQueue};
@@ -70,14 +70,11 @@ impl Feed {
         }
     }
 
-    /// A notification that seems lost: an interrupt, or a kick while the source was `asleep`.
-    pub(crate) fn missed(&mut self, asleep: bool) -> Option<Missed> {
+    /// Lost-notification check by its notification `state`, as [`Ring::look_after`].
+    pub(super) fn look_after(&mut self, state: &mut NotificationState, asleep: bool) -> Result<Option<Missed>, RingFault> {
         match self {
-            Self::Ring(transmit) => {
-                let ring = transmit.ring();
-                if asleep && ring.has_news() { Some(Missed::Kick) } else { ring.awaits_call().then_some(Missed::Call) }
-            }
-            Self::Other(end, _) => (asleep && end.has_news()).then_some(Missed::Kick),
+            Self::Ring(transmit) => transmit.ring().look_after(state, asleep),
+            Self::Other(end, _) => Ok(state.look(|| (asleep && end.has_news()).then_some(Missed::Kick))),
         }
     }
 

@@ -29,8 +29,6 @@ pub(crate) struct Sources {
     pub awake: Vec<Slot>,
     /// Slots with completions that are not published yet.
     pub touched: Vec<Slot>,
-    /// Number of sources that are armed, so that their drivers kick.
-    pub asleep: usize,
     /// Timers of the notification states.
     timers: Timers,
     spans: Spans,
@@ -72,15 +70,10 @@ impl Sources {
         if old == state {
             return;
         }
-        match old {
-            PollState::Awake => self.awake.retain(|&other| other != slot),
-            PollState::Asleep => self.asleep -= 1,
-            PollState::Unstarted | PollState::Closed => {}
-        }
-        match state {
-            PollState::Awake => self.awake.push(slot),
-            PollState::Asleep => self.asleep += 1,
-            PollState::Unstarted | PollState::Closed => {}
+        if old == PollState::Awake {
+            self.awake.retain(|&other| other != slot);
+        } else if state == PollState::Awake {
+            self.awake.push(slot);
         }
     }
 
@@ -180,7 +173,9 @@ impl Sources {
                 } else {
                     changed |= source.notification.told();
                     source.bytes_back = 0;
-                    if let Err(fault) = source.call(Ring::call_if_wanted, &counters) {
+                    let called = source.feed.ring().map_or(Ok(()), Ring::call_if_wanted);
+                    source.count_calls(&counters);
+                    if let Err(fault) = called {
                         faulty(source.port(), fault);
                     }
                 }
@@ -200,7 +195,7 @@ impl Sources {
     }
 
     /// Sets the timer of `slot` to the deadline of its notification state.
-    fn expect(&mut self, slot: Slot, now: Cycles) {
+    pub(crate) fn expect(&mut self, slot: Slot, now: Cycles) {
         let due = self.slots.get(slot).and_then(|source| source.notification.due(now, self.spans.look));
         due.into_iter().for_each(|due| self.timers.expect(slot, due));
     }
@@ -229,13 +224,5 @@ impl Sources {
             !put_off
         });
         due
-    }
-
-    /// The timer of `slot` was handled: sets the next one, also for an interrupt that is `kept` back.
-    pub(crate) fn looked_after(&mut self, slot: Slot, kept: bool, now: Cycles) {
-        if kept && let Some(source) = self.slots.get_mut(slot) {
-            source.notification.happened();
-        }
-        self.expect(slot, now);
     }
 }

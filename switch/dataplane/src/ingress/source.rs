@@ -251,20 +251,14 @@ impl Source {
         self.feed.ring().is_some_and(|ring| ring.unconsidered() > 0)
     }
 
-    /// Has its ring run `call`, which may interrupt the driver, and counts interrupts.
-    pub(crate) fn call<'c>(
-        &mut self,
-        call: impl FnOnce(&mut Ring) -> Result<(), RingFault>,
-        counters: impl FnOnce(PortId) -> &'c PortCounters,
-    ) -> Result<(), RingFault> {
-        let Some(ring) = self.feed.ring() else { return Ok(()) };
-        let result = call(ring);
-        let calls = ring.take_calls();
+    /// Counts the interrupts that its ring sent.
+    #[inline]
+    pub(super) fn count_calls<'c>(&mut self, counters: impl FnOnce(PortId) -> &'c PortCounters) {
+        let calls = self.feed.ring().map_or(0, Ring::take_calls);
         if calls > 0 {
             probes::call(self.key);
             counters(self.port()).interrupts.add(calls.into());
         }
-        result
     }
 
     /// Interrupt coalescing: delays the interrupt for published completions; false if it was delayed long enough.
@@ -282,11 +276,11 @@ impl Source {
         self.feed.ring().is_some_and(|ring| few && ring.can_call() && ring.unconsidered() <= LITTLE_FRAMES.min(ring.size() / 8))
     }
 
-    /// Lost-notification check: whether a kick or an interrupt seems to be lost; returns the one that seemed lost in two checks.
-    pub(crate) fn look(&mut self) -> Option<Missed> {
-        let asleep = self.state == PollState::Asleep;
-        let feed = &mut self.feed;
-        self.notification.look(|| feed.missed(asleep))
+    /// Lost-notification check; returns the notification that seemed lost in two checks.
+    pub(crate) fn look_after(&mut self, counters: &PortCounters) -> Result<Option<Missed>, RingFault> {
+        let missed = self.feed.look_after(&mut self.notification, self.state == PollState::Asleep);
+        self.count_calls(|_| counters);
+        missed
     }
 
     /// A packet that was in flight is done with; `from` is its receiver, `None` if it was flooded.

@@ -3,7 +3,6 @@
 use super::Worker;
 use crate::id::{Direction, RingKey, Slot};
 use crate::notification::Missed;
-use crate::ring::Ring;
 
 impl Worker {
     /// Checks all rings with an expired timer: a lost kick wakes the source, a lost interrupt is repeated.
@@ -20,23 +19,17 @@ impl Worker {
         let Some(source) = self.sources.get(slot) else { return };
         let port = source.port();
         let counters = self.port_table.counters(port);
-        let mut result = source.call(|ring| ring.call_kept().map(drop), |_| counters);
-        match source.look() {
-            Some(Missed::Kick) => {
+        let missed = source.look_after(counters);
+        match missed {
+            Ok(Some(Missed::Kick)) => {
                 self.sources.wake(slot);
                 counters.missed_kicks.add(1);
             }
-            Some(Missed::Call) => {
-                result = result.and(source.call(Ring::call_again, |_| counters));
-                counters.repeated_interrupts.add(1);
-            }
-            None => {}
+            Ok(Some(Missed::Call)) => counters.repeated_interrupts.add(1),
+            Ok(None) => {}
+            Err(fault) => self.fault(port, fault),
         }
-        let kept = self.sources.get(slot).and_then(|source| source.feed.ring()).is_some_and(|ring| ring.keeps_call());
-        self.sources.looked_after(slot, kept, self.now);
-        if let Err(fault) = result {
-            self.fault(port, fault);
-        }
+        self.sources.expect(slot, self.now);
     }
 
     /// A ring changed apart from its frames, so its timer starts: it is checked in a while.

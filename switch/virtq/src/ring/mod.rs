@@ -44,6 +44,7 @@ pub use transmit::{OpenOutcome, TransmitQueue};
 pub use view::RingView;
 
 use crate::memory::{Hint, MemoryMap};
+use crate::notification::{Missed, NotificationState};
 use ahead::Ahead;
 use inflight::{Resubmitted, Tracker};
 
@@ -363,15 +364,30 @@ impl Ring {
         self.call.is_some() && self.wants_call(shown.wrapping_sub(self.split.size()), shown)
     }
 
-    /// True if the driver requests an interrupt for entries that were published already, and has not seen them, as far as EVENT_IDX
-    /// tells.
-    pub fn awaits_call(&self) -> bool {
-        self.options.event_index && self.wants_call_again()
+    /// Lost-notification check in notification state `state`, whose timer expired: sends the interrupt that was kept back, or repeats one
+    /// that seems lost. Returns the notification that seemed lost in two checks: a kick only if the ring is `asleep`, waiting for one.
+    ///
+    /// # Errors
+    /// [`RingFault::CallBlocks`].
+    pub fn look_after(&mut self, state: &mut NotificationState, asleep: bool) -> Result<Option<Missed>, RingFault> {
+        let missed = if self.call_kept()? { None } else { state.look(|| self.missed(asleep)) };
+        if missed == Some(Missed::Call) {
+            self.call_again()?;
+        }
+        if self.kept {
+            // The check is to be repeated.
+            state.happened();
+        }
+        Ok(missed)
     }
 
-    /// True while an interrupt is kept back.
-    pub fn keeps_call(&self) -> bool {
-        self.kept
+    /// A notification that seems lost: a kick, or an interrupt for published entries that the driver has not seen, as far as EVENT_IDX
+    /// tells.
+    fn missed(&self, asleep: bool) -> Option<Missed> {
+        if asleep && self.has_news() {
+            return Some(Missed::Kick);
+        }
+        (self.options.event_index && self.wants_call_again()).then_some(Missed::Call)
     }
 
     /// Publishes everything, and interrupts the driver if it requested that: for a ring that ends, so that a fault does not matter
