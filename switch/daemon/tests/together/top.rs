@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::num::NonZero;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,7 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::command::{Running, memlane, network, printed, told, write};
-use nix::pty::{Winsize, openpty};
+use nix::fcntl::OFlag;
+use nix::pty::{Winsize, grantpt, openpty, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{LocalFlags, Termios, tcgetattr};
 use nix::unistd::Pid;
@@ -258,6 +260,37 @@ fn the_terminal_is_restored_after_a_signal() {
         let (status, _) = screen.end();
         assert_eq!(status.signal(), Some(signal as i32));
     }
+}
+
+/// A terminal window that is closed, of a command that gets no signal for it.
+#[test]
+fn a_terminal_that_is_closed_ends_the_command() {
+    let (folder, _running) = running(1);
+    // No other process that tests start meanwhile holds it open.
+    let mut window = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).unwrap();
+    grantpt(&window).unwrap();
+    unlockpt(&window).unwrap();
+    let terminal =
+        File::options().read(true).write(true).custom_flags(nix::libc::O_NOCTTY).open(ptsname_r(&window).unwrap()).unwrap();
+    let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the request reads a size from a reference.
+    unsafe { set_size(terminal.as_raw_fd(), &size) }.unwrap();
+    let mut command = memlane(folder.path(), &["top", "net.toml", "--interval", "200ms"]);
+    command.env("TERM", "xterm-256color").stdin(terminal.try_clone().unwrap()).stdout(terminal).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    assert!(window.read(&mut [0; 4096]).unwrap() > 0, "it draws");
+    drop(window);
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > DEADLINE {
+            child.kill().unwrap();
+            panic!("it does not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.code() == Some(1) && told(&output).contains("memlane: the terminal "), "{}", told(&output));
 }
 
 #[test]

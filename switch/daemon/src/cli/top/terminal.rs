@@ -49,7 +49,8 @@ pub(super) fn run(client: Client, first: Report, interval: Duration, sort: Sort)
     })?;
     let messages = start_threads(client, interval, signals);
     let end = show(terminal, View::new(first, sort), &messages);
-    ratatui::restore();
+    // Fails if the terminal is gone, which is told below.
+    let _ = ratatui::try_restore();
     match end {
         End::Quit => Ok(()),
         End::Failed(failure) => Err(failure),
