@@ -38,8 +38,8 @@ impl fmt::Display for LoopReport {
         write!(
             f,
             "address {address}{vlan} moves between ports {held_at} and {moves_to}, {moves} times in {within} s: a loop? It is held at {held_at} for \
-             {HOLD} s at a time, and both ports may flood little. Find the guest that bridges two ports of the segment; for bonding in mode \
-             balance-rr set address-moves = 0"
+             {HOLD} s at a time, and both ports may flood little. Find the guest that bridges two ports of the segment, or the two guests with this \
+             address; for bonding in mode balance-rr set address-moves = 0"
         )
     }
 }
