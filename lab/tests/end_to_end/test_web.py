@@ -161,6 +161,7 @@ def test_names_and_texts_of_the_network_are_no_markup(tmp_path: Path, browser: B
         browser.wait("document.querySelector('h2')?.textContent === 'Events'", "the events")
         assert browser.run("document.querySelectorAll('main img, main script').length") == 0
         assert browser.run("document.title") == f"{EVIL} · memlane"
+        assert "1 port · " in browser.run("document.getElementById('summary').textContent")
         # The network has no segment of that name.
         assert [fault for fault in browser.faults if "404" not in fault] == []
 

@@ -3,7 +3,7 @@
 import { html, keyed, portLink, text } from "./dom.js";
 import { NetworkPage } from "./network.js";
 import { PortPage } from "./port.js";
-import { Rates, bits, duration } from "./rates.js";
+import { Rates, bits, counted, duration } from "./rates.js";
 import { NeedsToken, events, get, hasToken, remember } from "./server.js";
 
 const MOST_EVENTS = 300;
@@ -87,7 +87,7 @@ function update() {
   const states = (state) => report.ports.filter((port) => port.state === state).length;
   const moved = report.ports.reduce((all, port) => all + rates.of(port.name).tx, 0);
   const quarantined = states("quarantined");
-  const parts = [`${report.ports.length} ports`, `${states("running")} running`];
+  const parts = [counted(report.ports.length, "port"), `${states("running")} running`];
   if (quarantined > 0) parts.push(`${quarantined} quarantined`);
   parts.push(bits(moved) === "0" ? "no traffic" : bits(moved), `up ${duration(report.uptime)}`);
   text(element("name"), report.name);

@@ -1,7 +1,7 @@
 // The network's page: topology, drops, workers.
 
 import { html, keyed, portLink, set, svg, table, text } from "./dom.js";
-import { bits, bytes, count, perSecond } from "./rates.js";
+import { bits, bytes, count, counted, perSecond } from "./rates.js";
 
 const ROWS = 64;
 const ROW = 62;
@@ -99,9 +99,9 @@ class Segment {
       row.update(port, rates.of(port.name));
     };
     keyed(this.group, rows, (port) => port.name, make, update);
-    const facts = [ports.length === 1 ? "1 port" : `${ports.length} ports`];
+    const facts = [counted(ports.length, "port")];
     if (uplink) facts.push(`uplink VNI ${uplink.vni}, ${uplink.hosts.length} other hosts`);
-    if (loops.length > 0) facts.push(`${loops.length} addresses flap, as in a loop`);
+    if (loops.length > 0) facts.push(`${loops.length === 1 ? "1 address flaps" : `${loops.length} addresses flap`}, as in a loop`);
     text(this.facts, facts.join(" · "));
     const hidden = ports.length - rows.length;
     text(this.more, hidden > 0 ? `${hidden} more ports are not drawn: filter by name.` : "");

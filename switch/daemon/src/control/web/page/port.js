@@ -1,7 +1,7 @@
 // The page of one port: its state, its rates, its drops, a capture.
 
 import { html, keyed, set, svg, table, text } from "./dom.js";
-import { bits, bytes, count, perSecond } from "./rates.js";
+import { bits, bytes, count, counted, perSecond } from "./rates.js";
 import { capture, get, hasToken, portPath, request } from "./server.js";
 
 const LONGEST = { seconds: 600, megabytes: 256 };
@@ -42,7 +42,7 @@ function facts(port) {
     ["Kind", [port.kind, port.place].filter(Boolean).join(" at ")],
     ["MAC address", port.address],
     ["Front end", peer && `${peer.program ?? "a program"} (pid ${peer.pid}, uid ${peer.uid})`],
-    ["Turned away", port["turned-away"] > 0 ? `${port["turned-away"]} other front ends` : null],
+    ["Turned away", port["turned-away"] > 0 ? counted(port["turned-away"], "other front end") : null],
     ["Quarantines", port.quarantines > 0 ? String(port.quarantines) : null],
     ["Waiting now", port.waiting > 0 ? `${count(port.waiting)} frames` : null],
     ["Transmit limit", limit(port.limits?.transmit)],

@@ -64,6 +64,7 @@ function scaled(value, unit, base = 1000) {
 
 export const bits = (rate) => (rate > 0 ? scaled(rate, "bit/s") : "0");
 export const count = (value) => scaled(value, "");
+export const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 export const bytes = (value) => scaled(value, "B", 1024);
 export const perSecond = (rate) => `${scaled(rate, "")}/s`;
 
