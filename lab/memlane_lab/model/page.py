@@ -58,6 +58,7 @@ def made(folder: Path) -> str:
     model = fitted.read(folder / MODEL)
     held = HeldOut.model_validate_json((folder / HELD_OUT).read_text())
     checked = checking.check(model, held.observed)
+    streams = [each.rate for each in checked if each.asked.work is Work.STREAM]
     template = jinja2.Environment(
         loader=jinja2.PackageLoader("memlane_lab", "model"),
         autoescape=False,
@@ -73,5 +74,6 @@ def made(folder: Path) -> str:
         rows=[tables.checked_row(each) for each in checked],
         met=tables.goals_met(checked),
         configurations=sum(each.asked.work is Work.STREAM for each in checked),
+        perfect=checking.perfect(model, streams),
         goal=(checking.GOAL_MEDIAN, checking.GOAL_MOST),
     )

@@ -91,7 +91,7 @@ def plan(found: Plan) -> Table:
 def errors(checked: Sequence[Checked]) -> Iterator[Table]:
     """How far predictions are off, by path; beside it, the baseline."""
     for work in Work:
-        table = Table(_TITLES[work], "figure", "model: median, 95 %", "interpolation: median, 95 %", "within bounds",
+        table = Table(_TITLES[work], "figure", "model: median, 90 %, 95 %", "interpolation: the same", "within bounds",
                       "samples' own spread", box=None)  # fmt: skip
         for cells in error_rows(checked, work):
             table.add_row(*cells)
@@ -114,7 +114,7 @@ def error_rows(checked: Sequence[Checked], work: Work) -> Iterator[list[str]]:
 
 
 def _off(found: Errors) -> str:
-    return f"{_per_cent(found.median)}, {_per_cent(found.most)}"
+    return ", ".join(map(_per_cent, (found.median, found.decile, found.most)))
 
 
 def _per_cent(share: float) -> str:
