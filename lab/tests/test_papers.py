@@ -203,6 +203,28 @@ def test_plugins_come_from_a_folder_and_faults_are_told_in_a_sentence(
     assert any("nowhere cannot be loaded: FileNotFoundError" in each for each in said)
 
 
+@pytest.mark.usefixtures("_as_before")
+def test_plugins_come_from_packages_that_are_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(outside, "say", said.append)
+    monkeypatch.delenv(outside.FOLDERS, raising=False)
+    (tmp_path / "memlane_lab_plugin_theirs.py").write_text(GOOD)
+    (tmp_path / "memlane_lab_plugin_ends.py").write_text("raise SystemExit(1)")
+    stated = tmp_path / "theirs-1.0.dist-info"
+    stated.mkdir()
+    (stated / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    points = {"mine": "memlane_lab_plugin_theirs", "ends": "memlane_lab_plugin_ends", "lost": "memlane_lab_plugin_lost"}
+    listed = "".join(f"{name} = {module}\n" for name, module in points.items())
+    (stated / "entry_points.txt").write_text(f"[{outside.GROUP}]\n{listed}")
+    monkeypatch.syspath_prepend(tmp_path)
+    outside.load()
+    assert paths.PATHS["mine"].title == "a bridge of one's own"
+    assert sorted(each.partition(":")[2].split(":")[0].strip() for each in said) == [
+        "the plugin ends (memlane_lab_plugin_ends) cannot be loaded",
+        "the plugin lost (memlane_lab_plugin_lost) cannot be loaded",
+    ]
+
+
 def test_a_plugin_does_not_replace_what_is_there() -> None:
     module = ModuleType("theirs")
     module.Mine = type("Mine", (paths.PATHS["bridge"],), {"name": "memlane", "__module__": "theirs"})  # type: ignore[attr-defined]

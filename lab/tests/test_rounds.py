@@ -131,3 +131,12 @@ def test_a_run_does_not_go_on_with_other_primary_endpoints() -> None:
     with pytest.raises(LabError, match="its primary endpoints have changed since its first sample"):
         run.going_on(asked, made)
     assert run.going_on(asked, made.model_copy(update={"samples": []})).experiment.expect == named
+
+
+def test_a_folder_takes_samples_of_one_build_only(tmp_path: Path) -> None:
+    one, other = made_up.record("made_up"), made_up.record("made_up", versions={"memlane": "2"})
+    assert run._added(one, one, tmp_path, resume=True).experiments == ["made_up"]
+    with pytest.raises(LabError, match=r"holds results of a different set-up \(version: memlane.*: name another"):
+        run._added(one, other, tmp_path, resume=True)
+    with pytest.raises(LabError, match="holds results of made_up already"):
+        run._added(one, one, tmp_path, resume=False)

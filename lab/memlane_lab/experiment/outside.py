@@ -35,14 +35,14 @@ def load() -> None:
             say(f"memlane-lab: the plugin {told} cannot be loaded: {type(fault).__name__}: {fault}")
 
 
-def _from_folders() -> Iterator[tuple[ModuleType | str, Exception | None]]:
+def _from_folders() -> Iterator[tuple[ModuleType | str, BaseException | None]]:
     for folder in filter(None, os.environ.get(FOLDERS, "").split(os.pathsep)):
         if not Path(folder).is_dir():
             yield folder, FileNotFoundError(f"${FOLDERS} names no folder there")
         for file in sorted(Path(folder).glob("*.py")):
             try:
                 yield _loaded(file), None
-            except Exception as fault:
+            except (Exception, SystemExit) as fault:
                 yield str(file), fault
 
 
@@ -57,18 +57,18 @@ def _loaded(file: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception:
+    except (Exception, SystemExit):
         del sys.modules[name]
         raise
     return module
 
 
-def _from_packages() -> Iterator[tuple[ModuleType | str, Exception | None]]:
+def _from_packages() -> Iterator[tuple[ModuleType | str, BaseException | None]]:
     for point in metadata.entry_points(group=GROUP):
         try:
             found = point.load()
             yield found if isinstance(found, ModuleType) else sys.modules[found.__module__], None
-        except Exception as fault:
+        except (Exception, SystemExit) as fault:
             yield f"{point.name} ({point.value})", fault
 
 
