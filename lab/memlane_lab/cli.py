@@ -33,6 +33,7 @@ from memlane_lab.common.errors import LabError
 from memlane_lab.common.progress import results, say, show, tell
 from memlane_lab.experiment import experiment, outside, schemas
 from memlane_lab.host.session import Session, exit_on_termination
+from memlane_lab.measuring import rig
 from memlane_lab.measuring import run as runs
 from memlane_lab.paths import memlane
 from memlane_lab.profiling import profiler
@@ -500,7 +501,7 @@ def ndr(
 
     Traffic is memlane-rig's. For example: memlane-lab ndr --path ovs-dpdk --size 1518 --budget 5min
     """
-    found = rates.search(path, size, highest, rates.goals(trial, total), _seconds(budget))
+    found = rig.search(path, size, highest, rig.goals(trial, total), _seconds(budget))
     show(rates.table(found), found)
     raise typer.Exit(0 if all(each.finished for each in found.found) else 3)
 

@@ -10,9 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from memlane_lab import cli
-from memlane_lab.commands import ndr
 from memlane_lab.common.errors import LabError
-from memlane_lab.host.ports import Device, Tap, VhostUser
+from memlane_lab.host.ports import Device, GuestKind, Tap, VhostUser
+from memlane_lab.measuring import rig, run
+from memlane_lab.paths import memlane
+from memlane_lab.results import results, to_frame
 from memlane_lab.statistics.loss_search import (
     NDR,
     PDR,
@@ -115,27 +117,70 @@ REPORT = '{"seconds": 1.0, "total": {"sent": 900}, "fate": {"sent": 1000, "lost"
 
 
 def test_frames_that_a_full_ring_kept_back_count_as_lost() -> None:
-    assert ndr.lost(REPORT, 950) == pytest.approx(0.01)  # 50 behind: within a burst
-    assert ndr.lost(REPORT, 2000) == pytest.approx(0.01 + (2000 - 900 - 64) / 2000)
+    assert rig.lost(REPORT, 950) == pytest.approx(0.01)  # 50 behind: within a burst
+    assert rig.lost(REPORT, 2000) == pytest.approx(0.01 + (2000 - 900 - 64) / 2000)
 
 
 def test_endpoints_are_named_as_the_rig_names_them() -> None:
-    assert ndr.place(VhostUser(Path("/x/a.sock"))) == "vu:/x/a.sock"
-    assert ndr.place(VhostUser(Path("/x/a.sock"), guest_listens=True)) == "vu-listen:/x/a.sock"
-    assert ndr.place(Tap("port-a", "ns")) == "tap:port-a@ns"
+    assert rig.place(VhostUser(Path("/x/a.sock"))) == "vu:/x/a.sock"
+    assert rig.place(VhostUser(Path("/x/a.sock"), guest_listens=True)) == "vu-listen:/x/a.sock"
+    assert rig.place(Tap("port-a", "ns")) == "tap:port-a@ns"
     with pytest.raises(LabError, match="vhost-user sockets and TAPs only"):
-        ndr.place(Device("a", None))
+        rig.place(Device("a", None))
 
 
 def test_rates_are_told_in_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    def searched(path: str, size: int, highest: float, goals: list[Goal], seconds: float) -> ndr.Rates:
+    def searched(path: str, size: int, highest: float, goals: list[Goal], seconds: float) -> rig.Rates:
         assert (path, size, seconds) == ("memlane", 64, 600)
         search = Search(_capacity(1e6), 1e3, highest)
-        return ndr.Rates(path, size, search.run(goals), search.trials)
+        return rig.Rates(path, size, search.run(goals), search.trials)
 
-    monkeypatch.setattr(ndr, "search", searched)
+    monkeypatch.setattr(rig, "search", searched)
     told = CliRunner().invoke(cli.app, ["ndr"])
     assert told.exit_code == 0, told.output
     assert "NDR" in told.output
     assert "PDR" in told.output
-    assert replace(NDR, trial=2.0) == ndr.goals(2.0, 11.0)[0]
+    assert replace(NDR, trial=2.0) == rig.goals(2.0, 11.0)[0]
+
+
+FRAMES = """
+title = "frames"
+question = "How many?"
+bed = "rig"
+seconds = 1
+repeat = 1
+measures = ["forwarded", "ndr", "pdr"]
+baseline = "bridge"
+[setting]
+traffic = { workload = "blast", budget = 0.3, trial = 0.2, total = 0.4 }
+[vary]
+path = ["bridge", "memlane", "vde"]
+message = [64]
+"""
+
+
+def test_the_rig_stands_for_guests_of_paths_that_it_can_drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMLANE", "/bin/true")
+    file = tmp_path / "frames.toml"
+    file.write_text(FRAMES)
+    (planned,) = run.prepare([file], GuestKind.UML)
+    assert "vde, message 64" in [each.variant for each in planned.missing]
+    assert planned.seconds == pytest.approx(len(planned.variants) * (2 + 1 + 0.3))
+    file.write_text(FRAMES.replace("[vary]", "pairs = 3\nload = 50\n[vary]"))
+    (planned,) = run.prepare([file], GuestKind.UML)
+    assert {each.reason for each in planned.missing} == {
+        "the rig has two ports and nothing else: it does not know pairs, load"
+    }
+
+
+@pytest.mark.real
+@pytest.mark.skipif(memlane.program() is None, reason="the switch is not built in this lane")
+def test_the_rigs_rates_are_samples_like_any_others(tmp_path: Path) -> None:
+    file = tmp_path / "frames.toml"
+    file.write_text(FRAMES.replace(', "vde"', ""))
+    run.measure(run.prepare([file], GuestKind.UML), GuestKind.UML, tmp_path / "out", seed=1)
+    _, (result,) = results.read(tmp_path / "out")
+    assert [sample.error for sample in result.samples] == [None] * 2
+    assert all(sample.values["forwarded"] > 0 for sample in result.samples)
+    assert len(list((tmp_path / "out" / "frames" / "raw").glob("*-trials.json"))) == 2
+    assert set(to_frame(tmp_path / "out").measure) >= {"forwarded"}

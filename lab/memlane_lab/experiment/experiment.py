@@ -49,6 +49,8 @@ class Where(StrEnum):
     """This one, by its clock."""
     COUNTED = "counted"
     """One that is emulated, by its instructions (`counting/`): every one of them, the same each time."""
+    RIG = "rig"
+    """This one, with `memlane-rig blast` in place of guests."""
 
 
 class PaperFigure(Strict):
@@ -127,7 +129,7 @@ class Experiment(Strict):
     boot: Boot = Boot.EACH_SAMPLE
     """When guests are booted: for each sample, or once for all of the same bed."""
     bed: Where = Where.LIVE
-    """The host that is measured: this one by its clock, or an emulated one by its instructions."""
+    """The host that is measured: this one by its clock, with guests or the rig, or an emulated one by instructions."""
     placements_apart: bool = False
     """Whether the report also tells samples apart by how far the host's CPUs were from each other."""
     best_over: str = ""

@@ -22,8 +22,9 @@ from memlane_lab.experiment.plan import Turn, Variant
 from memlane_lab.host import cgroup
 from memlane_lab.host.ports import GuestKind
 from memlane_lab.measuring import counted as counting
-from memlane_lab.measuring import machine
+from memlane_lab.measuring import machine, rig
 from memlane_lab.measuring.counted import CountingSampler
+from memlane_lab.measuring.rig import RigSampler
 from memlane_lab.measuring.sample import Sampler
 from memlane_lab.measuring.scoreboard import Scoreboard
 from memlane_lab.profiling.profiler import Profiler
@@ -53,6 +54,9 @@ class Planned:
         """About how long they take."""
         if self.experiment.bed is Where.COUNTED:
             return self.experiment.repeat * sum(counting.seconds(each.setting) for each in self.variants)
+        if self.experiment.bed is Where.RIG:
+            unpaced = self.experiment.seconds
+            return self.experiment.repeat * sum(rig.seconds(each.setting, unpaced) for each in self.variants)
         return self.samples * (self.experiment.warm_up + self.experiment.seconds + _OVERHEAD)
 
 
@@ -227,12 +231,22 @@ def _added(before: RunRecord, now: RunRecord, out: Path, *, resume: bool) -> Run
 def _planned(stated: Experiment, file: Path, kind: GuestKind) -> Planned:
     found, missing = [], []
     for variant in plan.variants(stated):
-        counted = stated.bed is Where.COUNTED
-        if reason := counting.missing(variant.setting) if counted else plan.missing(variant, kind):
+        if reason := _lacking(variant, stated.bed, kind):
             missing.append(Missing(variant=variant.name, labels=variant.labels, reason=reason))
         else:
             found.append(variant)
     return Planned(stated, file, found, missing)
+
+
+def _lacking(variant: Variant, bed: Where, kind: GuestKind) -> str | None:
+    """Why the variant cannot be measured on this machine, or None."""
+    match bed:
+        case Where.COUNTED:
+            return counting.missing(variant.setting)
+        case Where.RIG:
+            return rig.missing(variant.setting)
+        case Where.LIVE:
+            return plan.missing(variant, kind)
 
 
 def _empty(planned: Planned, kind: GuestKind, seed: int) -> ExperimentResult:
@@ -287,14 +301,18 @@ def _measure(
 
 def _sampler(
     planned: Planned, kind: GuestKind, raw: Path, taken: Sequence[Sample], profiler: Profiler | None
-) -> Sampler | CountingSampler:
+) -> Sampler | CountingSampler | RigSampler:
     if planned.experiment.bed is Where.COUNTED:
         return CountingSampler(planned.variants, raw, rounds=planned.experiment.repeat, taken=taken)
     first = max((each.number for each in taken), default=0) + 1
+    if planned.experiment.bed is Where.RIG:
+        return RigSampler(planned.experiment.seconds, raw, first=first)
     return Sampler(planned.experiment, kind, raw, first=first, profiler=profiler)
 
 
-def _with(result: ExperimentResult, sample: Sample, sampler: Sampler | CountingSampler) -> ExperimentResult:
+def _with(
+    result: ExperimentResult, sample: Sample, sampler: Sampler | CountingSampler | RigSampler
+) -> ExperimentResult:
     variants = [
         each if each.facts else each.model_copy(update={"facts": sampler.facts.get(each.name, {})})
         for each in result.variants

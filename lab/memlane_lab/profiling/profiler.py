@@ -162,6 +162,8 @@ def check(experiment: Experiment, variants: Iterable[Variant], kind: GuestKind) 
             f"{experiment.name} is counted, not timed: `memlane-lab run {experiment.name}` tells its stages; profile "
             "an experiment of the live host"
         )
+    if experiment.bed is Where.RIG:
+        raise LabError(f"{experiment.name} has the rig in place of guests: profile an experiment of the live host")
     for variant in variants:
         if reason := owners.refuses(kinds(variant.setting, kind)):
             raise LabError(f"{experiment.name}, {variant.name}: {reason}")
