@@ -5,6 +5,7 @@ Nothing of the lab's own statistics, readers or tables is used here, so that a m
 
 import csv
 import gzip
+import hashlib
 import json
 import math
 import re
@@ -20,6 +21,9 @@ BENCHMARKS = Path(__file__).parents[2] / "docs" / "benchmarks"
 RUNS = sorted(BENCHMARKS.glob("*/*/run.json"))
 RENAMED = {"calls": "path_interrupts", "calls_per_frame": "path_interrupts_per_frame"}
 TITLES = {found.title: name for name, found in known_measures().items()}
+SIZES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "m": 1e-3, "µ": 1e-6, "n": 1e-9}
+UNITS = {name: found.unit for name, found in known_measures().items()}
+FIGURE = re.compile(r"\*\*(-?[0-9.\u202f]+)(?: ([^*]+))?\*\* \((?:(-?[0-9.\u202f]+) to (-?[0-9.\u202f]+), )?n = (\d+)")
 RATIO = re.compile(r"\*\*([0-9.\u202f]+) x\*\* \((?:([0-9.\u202f]+) to ([0-9.\u202f]+), )?n = (\d+)")
 
 Values = dict[str, dict[str, dict[int, float]]]
@@ -87,6 +91,13 @@ def _measure(heading: str) -> str | None:
     return TITLES[max(known, key=len)] if known else None
 
 
+def _size(heading: str, measure: str, own: str | None) -> float | None:
+    """How many base units a figure's unit is: the one beside it, else the one of the heading; None: unknown."""
+    title = next(title for title, name in TITLES.items() if name == measure)
+    stated, base = own or heading.removeprefix(title).removeprefix(", "), UNITS[measure]
+    return SIZES.get(stated.removesuffix(base).strip()) if stated.endswith(base) else None
+
+
 def _compared(
     stated: dict[str, Any], values: Values, header: list[str], row: list[str], measure: str
 ) -> Iterator[tuple[str, Any]]:
@@ -123,6 +134,34 @@ def _pages() -> Iterator[tuple[Path, str, str, Any]]:
                         yield run.parent, f"{title}, {heading}: {row[0]}", told, found
 
 
+def _figures() -> Iterator[tuple[str, tuple[list[float], int], tuple[list[float], int]]]:
+    """Every figure of a variant: its place; median, bounds and number of samples, as told and as the samples say."""
+    for run in RUNS:
+        stated = {each["experiment"]["title"]: each for each in json.loads(run.read_text())["experiments"]}
+        for title, heading, header, rows in _tables(run.parent.with_suffix(".md").read_text()):
+            if title not in stated or (measure := _measure(heading)) is None:
+                continue
+            asked = stated[title]["experiment"]
+            values = _values(run.parent / f"{asked['name']}.csv.gz")
+            compare = asked.get("compare", "path")
+            dimensions = [name for name in asked.get("vary", {}) if name != compare]
+            names = {json.dumps(each["labels"], sort_keys=True): each["name"] for each in stated[title]["variants"]}
+            for row in rows:
+                group = dict(zip(dimensions, row, strict=False))
+                for at, head in list(enumerate(header))[len(dimensions) :]:
+                    labels = group | ({compare: head} if compare in asked.get("vary", {}) else {})
+                    variant = names.get(json.dumps(labels, sort_keys=True))
+                    told = FIGURE.match(row[at]) if at < len(row) else None
+                    if variant is None or told is None or (size := _size(heading, measure, told[2])) is None:
+                        continue
+                    rising = sorted(value / size for value in values[variant].get(measure, {}).values())
+                    bounds = _interval(rising) if rising else None
+                    wide = list(bounds) if bounds and bounds[0] != bounds[1] else []
+                    shown = [_number(each) for each in (told[1], told[3], told[4]) if each]
+                    place = f"{run.parent.name}: {title}, {heading}, {row[0]}, {head}"
+                    yield place, (shown, int(told[5])), ([_median(rising), *wide] if rising else [], len(rising))
+
+
 def _shown(told: str) -> tuple[float, list[float], int] | None:
     """A page's ratio, its bounds and its rounds."""
     if not (shown := RATIO.match(told)):
@@ -145,6 +184,98 @@ def test_every_ratio_of_every_page_is_what_the_samples_say() -> None:
     assert sum(each[3] is not None for each in every) > 600
     changed = [(_shown(told.replace("1", "2")), found) for _, _, told, found in every]
     assert sum(shown != found for shown, found in changed) > 300  # so other figures would be found
+
+
+def _alike(told: tuple[list[float], int], found: tuple[list[float], int]) -> bool:
+    """Whether a page's figures are those of the samples, to the three digits that are told of both."""
+    pairs = zip(told[0], found[0], strict=False)
+    near = all(math.isclose(one, other, rel_tol=0.006, abs_tol=1e-9) for one, other in pairs)
+    return near and len(told[0]) == len(found[0]) and told[1] == found[1]
+
+
+def test_every_figure_of_every_page_is_the_median_of_its_samples() -> None:
+    every = list(_figures())
+    assert [each for each in every if not _alike(each[1], each[2])] == []
+    assert len(every) > 1000
+    assert {place.split(":")[0] for place, *_ in every} == {run.parent.name for run in RUNS}
+    assert not _alike(([4.09, 3.07, 7.55], 6), ([4.19, 3.07, 7.55], 6))  # so other figures would be found
+
+
+OF_SEVERAL, WITH_CHANGES = "mixes samples of several commits", "had changes that were not committed"
+OLDER = {
+    "across-hosts": WITH_CHANGES,
+    "path-length": WITH_CHANGES,
+    "guests-beside-guests": WITH_CHANGES,
+    "xen-memory": WITH_CHANGES,
+    "xen-path-length": WITH_CHANGES,
+    "guests-and-windows": OF_SEVERAL,
+    "links": OF_SEVERAL,
+}
+"""Pages of before such runs were refused (docs/benchmarks/notes/review.md)."""
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.parent.parent.name}-{run.parent.name}")
+def test_every_page_is_of_one_commit_or_says_that_it_is_not(run: Path) -> None:
+    page = run.parent.with_suffix(".md").read_text()
+    commit = json.loads(run.read_text())["record"]["machine"]["commit"]
+    assert f"on commit {commit}" in page
+    said = OLDER.get(run.parent.name)
+    assert bool(re.fullmatch("[0-9a-f]{12}", commit)) == (said is None)
+    assert [each for each in (OF_SEVERAL, WITH_CHANGES) if each in page] == ([said] if said else [])
+    for name, digest in json.loads(run.read_text())["digests"].items():
+        assert hashlib.sha256((run.parent / name).read_bytes()).hexdigest() == digest
+
+
+CHECKS = sorted(BENCHMARKS.glob("*/*/held-out.json"))
+HELD = re.compile(r"\| (\S+), (answers, )?(\d+) pairs?, ([0-9KM]+), load (\d+) %, \w+ \| ([0-9.\u202f]+) (\S+) \|")
+RATES = {"1/s": 1.0, "Mbit/s": 1e6 / 8, "Gbit/s": 1e9 / 8}
+
+
+def _held(file: Path) -> dict[tuple[str, bool, int, int, int], list[float]]:
+    """Rates of each configuration's samples of its commonest placement, the first of several alike."""
+    found: dict[tuple[str, bool, int, int, int], list[tuple[str, float]]] = {}
+    for each in json.loads(file.read_text())["observed"]:
+        asked = each["configuration"]
+        key = (asked["path"], asked["work"] != "tcp", asked["pairs"], asked["message"], asked["load"])
+        found.setdefault(key, []).append((asked["placement"], each["rate"]))
+    told = {}
+    for key, samples in found.items():
+        places = [place for place, _ in samples]
+        commonest = max(dict.fromkeys(places), key=places.count)
+        told[key] = [rate for place, rate in samples if place == commonest]
+    return told
+
+
+def _bytes(text: str) -> int:
+    number, unit = re.fullmatch(r"(\d+)([KM]?)", text).groups()  # type: ignore[union-attr]
+    return int(number) << {"": 0, "K": 10, "M": 20}[unit]
+
+
+@pytest.mark.parametrize("file", CHECKS, ids=lambda file: file.parents[1].name)
+def test_errors_of_predictions_are_those_of_the_held_out_samples(file: Path) -> None:
+    page, held, off = file.parent.with_suffix(".md").read_text(), _held(file), []
+    calibrated = [each["configuration"] for each in json.loads((file.parent / "model.json").read_text())["observed"]]
+    known = {(each["path"], each["work"] != "tcp", each["pairs"], each["message"], each["load"]) for each in calibrated}
+    assert not known & held.keys()
+    rows = list(HELD.finditer(page))
+    assert len(rows) == len(held)
+    for row in rows:
+        key = (row[1], bool(row[2]), int(row[3]), _bytes(row[4]), int(row[5]))
+        size = RATES[row[7]]
+        measured, predicted = _median(sorted(held[key])), _number(row[6]) * size
+        cells = [cell.strip() for cell in page[row.start() :].splitlines()[0].split("|")]
+        shown = re.match(r"[0-9.\u202f]+", cells[4])
+        assert shown
+        assert _number(shown[0]) * size == pytest.approx(measured, rel=0.006)
+        error = predicted / measured - 1
+        assert float(cells[5].removesuffix(" %")) == pytest.approx(100 * error, abs=1.3)
+        if not row[2]:
+            off.append(abs(error))
+    rising = sorted(off)
+    said = re.search(r"\| all \d+ \| throughput \| ([0-9.]+) %, ([0-9.]+) %, ([0-9.]+) % \|", page)
+    assert said
+    found = [_median(rising), *(rising[math.ceil(share * len(rising)) - 1] for share in (0.9, 0.95))]
+    assert [float(each) for each in said.groups()] == pytest.approx([100 * each for each in found], abs=0.6)
 
 
 EXPECTED = re.compile(
