@@ -14,7 +14,7 @@ use super::{Failure, output};
 use crate::control::causes::{Cause, PortCauses};
 use crate::control::identity::Identity;
 use crate::control::why::{Why, WhyFrame};
-use crate::control::{Client, PortView};
+use crate::control::{Client, PortView, SegmentView};
 use crate::port::default_address;
 
 /// Arguments of `memlane why`.
@@ -125,11 +125,14 @@ impl WhyCommand {
         Ok(client.ask(Method::POST, &self.port.uri("/why"), Some(question))?)
     }
 
-    /// The frame of a packet in words, from the port's own MAC address.
+    /// The frame of a packet in words, from the MAC address of the port's guest.
     fn packet(&self, client: &Client, packet: &str) -> Result<Vec<u8>, Failure> {
         let view: PortView = client.get(&self.port.uri(""))?;
-        let own = view.report.address.as_deref().and_then(|own| own.parse().ok());
-        let own = match own {
+        let segment: SegmentView = client.get(&format!("/v1/segments/{}", view.report.segment))?;
+        // As the switch chooses it for --to.
+        let guest = segment.learned_addresses.iter().filter(|known| known.port == view.report.name);
+        let guest = guest.min_by_key(|known| (!known.pinned, known.age)).map(|known| known.address.as_str());
+        let own = match guest.or(view.report.address.as_deref()).and_then(|own| own.parse().ok()) {
             Some(own) => own,
             None => default_address(&client.get::<Identity>("/v1/identity")?.name, &view.report.name),
         };

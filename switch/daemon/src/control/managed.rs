@@ -22,7 +22,7 @@ use super::reload::{self, ReloadOptions, Reloaded};
 use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView, known_addresses};
 use super::state::SavedNetwork;
 use super::state_file::StateFile;
-use super::why::WhyFrame;
+use super::why::{WhyFrame, address_of_guest};
 use crate::config::difference::Difference;
 use crate::config::{Config, Mistakes, PortConfig, PortEntry, Reread};
 use crate::daemon::takeover::Restoring;
@@ -361,18 +361,15 @@ impl Managed {
     /// # Errors
     /// There is no such port, or the request has no frame.
     pub fn why(&self, name: &str, question: &WhyFrame) -> Result<Forecast, Refusal> {
-        let port = self.port(name)?;
-        let own = port
-            .settings
-            .mac
-            .unwrap_or_else(|| default_address(&self.config().map_or_else(|_| String::new(), |config| config.name), name));
-        let frame = question
-            .bytes(own)
-            .map_err(|(key, text)| Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, vec![(key.to_owned(), text)]))?;
+        let own = default_address(&self.config()?.name, name);
         let second = u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX);
         self.ask(|daemon| {
             let network = daemon.network();
-            network.find(name).map(|port| network.why(&port, &frame, second)).ok_or_else(|| NoSuchPort(name.into()).into())
+            let port = network.find(name).ok_or_else(|| NoSuchPort(name.into()))?;
+            let frame = question
+                .bytes(address_of_guest(&port).unwrap_or(own))
+                .map_err(|(key, text)| Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, vec![(key.to_owned(), text)]))?;
+            Ok(network.why(&port, &frame, second))
         })?
     }
 

@@ -53,7 +53,7 @@ pub use managed::{Managed, Origin, TakeoverResources};
 use memlane_backends::vhost_user::access::Access;
 use memlane_backends::vhost_user::socket::{self, Listener};
 pub use problem::{Problem, Refusal};
-pub use report::{PortReport, PortView, Report};
+pub use report::{PortReport, PortView, Report, SegmentView};
 pub use routes::document;
 
 /// Refuses a control socket at which a network listens already.

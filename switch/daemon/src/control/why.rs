@@ -5,12 +5,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::frame::MacAddress;
 use crate::network::Forecast;
+use crate::port::Port;
+use crate::table::Kind;
+
+/// MAC address of the guest of `port`: the configured one, or else that of its last frame; `None` before its first frame.
+pub fn address_of_guest(port: &Port) -> Option<MacAddress> {
+    let records = port.segment.table().records().into_iter();
+    let own = records.filter(|record| record.port == port.id && record.kind != Kind::Told);
+    own.max_by_key(|record| (record.kind == Kind::Pinned, record.confirmed)).map(|record| record.learned_address.address)
+}
 
 /// A frame that a port's guest may transmit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct WhyFrame {
-    /// MAC address of the destination; the frame is a small one from the port's own address.
+    /// MAC address of the destination; the frame is a small one from the address of the port's guest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     /// Or the whole Ethernet frame, in hexadecimal.

@@ -115,6 +115,10 @@ fn a_port_tells_what_keeps_it_from_its_work() {
     wait_until(|| why().contains("its guest has transmitted nothing yet. Bring"), "it runs");
     guest.send(&frame(mac(0), BROADCAST, 60, 1)).unwrap();
     wait_until(|| why().contains("the switch sees no problem"), "it works");
+    for question in [["--to", "02:00:00:00:00:07"], ["--packet", "arp who-has 10.0.0.2"]] {
+        let told = printed(folder, &[&["why", "net.toml", "web"], &question[..]].concat());
+        assert!(told.contains("  source 02:00:00:00:00:00 is known behind web\n"), "as its guest sends: {told}");
+    }
     guest.send(&frame(mac(0), mac(0), 60, 1)).unwrap();
     wait_until(|| why().contains("1 frames of its guest were dropped as same-port: the destination is"), "drops are told");
     printed(folder, &["set", "net.toml", "web", "--enabled", "false"]);
