@@ -254,7 +254,7 @@ impl Daemon {
         daemon.network.set_snooping(&config.snooping)?;
         let mut members = members(config);
         for uplink in &config.uplinks {
-            let members = members.entry(&uplink.segment).or_default();
+            let members = members.entry(uplink.segment()).or_default();
             *members += 1;
             if let Err(error) = daemon.lead_on(uplink, *members) {
                 daemon.stop();
@@ -352,7 +352,7 @@ impl Daemon {
     /// A [`StartError`]: a device cannot be created, or a port's MTU is too large; nothing has changed then.
     pub fn add_uplink(&self, uplink: &UplinkConfig) -> Result<(), StartError> {
         if let Some(cause) = sandbox::uplink_refusal(uplink) {
-            return Err(StartError::UplinkSandbox { segment: uplink.segment.clone(), cause });
+            return Err(StartError::UplinkSandbox { segment: uplink.segment().to_owned(), cause });
         }
         self.lead_on(uplink, USUAL_MEMBERS)
     }
@@ -360,10 +360,13 @@ impl Daemon {
     fn lead_on(&self, config: &UplinkConfig, members: usize) -> Result<(), StartError> {
         let uplink = Uplink::start(&self.network, &self.config.name, config, members)?;
         let attached = self.attached();
-        let its_ports = || attached.iter().filter(|attached| attached.config.segment == config.segment);
+        let its_ports = || attached.iter().filter(|attached| attached.config.segment == config.segment());
         if let Some(port) = its_ports().find(|attached| attached.config.settings.mtu.is_some_and(|mtu| mtu > uplink.mtu())) {
-            let cause =
-                MtuError { mtu: port.config.settings.mtu.unwrap_or_default(), segment: config.segment.clone(), most: uplink.mtu() };
+            let cause = MtuError {
+                mtu: port.config.settings.mtu.unwrap_or_default(),
+                segment: config.segment().to_owned(),
+                most: uplink.mtu(),
+            };
             uplink.stop(&self.network);
             return Err(StartError::Mtu { port: port.config.name.clone(), cause });
         }

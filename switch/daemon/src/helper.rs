@@ -17,7 +17,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::config::later::LaterKind;
-use crate::config::{Config, PortKind, UplinkConfig, runtime_folder};
+use crate::config::{Config, NicConfig, PortKind, UplinkConfig, runtime_folder};
 use memlane_backends::interface::af_packet::PacketSettings;
 use memlane_backends::interface::nic::{Here, Opener, XdpFiles};
 use memlane_backends::stream::Passt;
@@ -79,7 +79,7 @@ impl Request {
 impl Helper {
     /// Whether the network has NICs, or announces them.
     pub(crate) fn is_needed_for_nics(config: &Config) -> bool {
-        config.uplinks.iter().any(|uplink| uplink.nic.is_some()) || config.later.kinds.contains(&LaterKind::Nic)
+        config.uplinks.iter().any(|uplink| matches!(uplink, UplinkConfig::Nic(_))) || config.later.kinds.contains(&LaterKind::Nic)
     }
 
     /// Provides the helper of `config`, the network of `file`, if it needs one: the service, if it runs, else a new process with the rights
@@ -246,11 +246,11 @@ fn granted(request: Request, name: &str, file: &Path, started: &mut Started) -> 
 
 /// The NIC of a segment.
 fn nic(config: &Config, segment: &str, file: &Path) -> Result<PacketSettings, String> {
-    let uplink = config.uplinks.iter().find(|uplink| uplink.segment == segment);
-    let Some(UplinkConfig { nic: Some(name), netns, .. }) = uplink else {
-        return Err(format!("{} has no NIC for segment {segment:?}", file.display()));
-    };
-    Ok(PacketSettings { name: name.clone(), netns: netns.clone() })
+    let uplink = config.uplinks.iter().find(|uplink| uplink.segment() == segment);
+    match uplink {
+        Some(UplinkConfig::Nic(NicConfig { nic, netns, .. })) => Ok(PacketSettings { name: nic.clone(), netns: netns.clone() }),
+        _ => Err(format!("{} has no NIC for segment {segment:?}", file.display())),
+    }
 }
 
 /// The passt of a port.

@@ -21,7 +21,7 @@ use super::metrics;
 use super::names;
 use super::shape::{self, Written};
 use super::syntax;
-use super::uplink::UplinkConfig;
+use super::uplink::{NicConfig, UplinkConfig, VxlanConfig};
 use super::web::WebListener;
 use super::words::{either, printable};
 use crate::cpus::Cpus;
@@ -504,16 +504,17 @@ impl<'t> Checker<'t> {
             let name = entry.name.clone().unwrap_or_default();
             let mut claims = vec![("name", ("segment", String::new(), name.clone()))];
             if let Some(uplink) = UplinkConfig::of(entry) {
-                let netns = || uplink.namespace().to_owned();
+                let netns = uplink.netns().unwrap_or_default();
+                let interface = |key, device: &String| (key, ("interface", netns.to_owned(), device.clone()));
                 self.check_port_mtus(&uplink, ports);
-                if let Some(nic) = &uplink.nic {
-                    claims.push(("nic", ("interface", netns(), nic.clone())));
-                } else {
-                    claims.push(("vni", ("vni", format!("{} {}", netns(), uplink.udp_port), uplink.vni.to_string())));
-                    claims.extend(
-                        [("tap", &uplink.tap), ("bridge", &uplink.bridge), ("vxlan", &uplink.vxlan)]
-                            .map(|(key, device)| (key, ("interface", netns(), device.clone()))),
-                    );
+                match &uplink {
+                    UplinkConfig::Nic(NicConfig { nic, .. }) => claims.push(interface("nic", nic)),
+                    UplinkConfig::Vxlan(VxlanConfig { vni, udp_port, tap, bridge, vxlan, .. }) => {
+                        claims.push(("vni", ("vni", format!("{netns} {udp_port}"), vni.to_string())));
+                        claims.extend(
+                            [("tap", tap), ("bridge", bridge), ("vxlan", vxlan)].map(|(key, device)| interface(key, device)),
+                        );
+                    }
                 }
             }
             for (key, claim) in claims {
@@ -526,13 +527,13 @@ impl<'t> Checker<'t> {
     }
 
     fn check_port_mtus(&mut self, uplink: &UplinkConfig, ports: &[(&PortEntry, &Place)]) {
-        for (entry, place) in ports.iter().filter(|(entry, _)| entry.segment == uplink.segment) {
-            if let (Some(mtu), Some(most)) = (entry.mtu, uplink.mtu)
+        for (entry, place) in ports.iter().filter(|(entry, _)| entry.segment == uplink.segment()) {
+            if let (Some(mtu), Some(most)) = (entry.mtu, uplink.mtu())
                 && mtu > most
             {
                 let text = format_args!(
                     "mtu is {mtu}, and the uplink of segment {} carries only {most} bytes: lower it, or remove it",
-                    uplink.segment
+                    uplink.segment()
                 );
                 self.note(place, "mtu", text);
             }

@@ -37,7 +37,7 @@ use later::Later;
 use metrics::MetricsListener;
 pub use names::NamesConfig;
 pub(crate) use renamed::renamed;
-pub use uplink::UplinkConfig;
+pub use uplink::{NicConfig, UplinkConfig, VxlanConfig};
 use web::WebListener;
 pub(crate) use words::{either, inline_table, nearest, printable};
 

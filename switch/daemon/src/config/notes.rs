@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use memlane_model::policy::{Names, PolicyRule};
 
-use super::{Config, PortConfig, PortKind};
+use super::{Config, PortConfig, PortKind, UplinkConfig};
 
 /// MTU of Ethernet.
 const ETHERNET_MTU: u16 = 1500;
@@ -22,7 +22,7 @@ impl Config {
     fn mtus(&self) -> Vec<String> {
         let mut notes = Vec::new();
         for segment in self.segments() {
-            let uplink = self.uplinks.iter().find(|uplink| uplink.segment == segment).map(|uplink| uplink.mtu);
+            let uplink = self.uplinks.iter().find(|uplink| uplink.segment() == segment).map(UplinkConfig::mtu);
             let has_guest =
                 |port: &&PortConfig| port.segment == segment && !matches!(port.kind, PortKind::Null | PortKind::Loopback);
             // A guest that is offered no MTU uses Ethernet's.

@@ -15,15 +15,22 @@ pub const UDP_PORT: u16 = 4789;
 /// MTU of a segment with a NIC as its uplink, unless it is configured: that of Ethernet.
 pub const ETHERNET_MTU: u16 = 1500;
 
-/// A checked uplink.
+/// A checked uplink of a segment to other hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UplinkConfig {
+    /// By the kernel's VXLAN.
+    Vxlan(VxlanConfig),
+    /// By a NIC of this host.
+    Nic(NicConfig),
+}
+
+/// An uplink by the kernel's VXLAN.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct UplinkConfig {
+pub struct VxlanConfig {
     /// Name of its segment.
     pub segment: String,
-    /// Name of the NIC that is the uplink. VXLAN and its devices are not used then, and their names are empty.
-    #[serde(default)]
-    pub nic: Option<String>,
     /// VXLAN network identifier, of 24 bits and not 0.
     pub vni: u32,
     /// This host's address on the underlay. Not needed if the VXLAN device exists already.
@@ -42,18 +49,64 @@ pub struct UplinkConfig {
     pub vxlan: String,
 }
 
+/// An uplink by a NIC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct NicConfig {
+    /// Name of its segment.
+    pub segment: String,
+    /// Name of the interface.
+    pub nic: String,
+    /// Its network namespace, by its name under `/run/netns`.
+    pub netns: Option<String>,
+    /// MTU of the segment; by default Ethernet's.
+    pub mtu: Option<u16>,
+}
+
 impl UplinkConfig {
-    /// The uplink of `entry`, if it has one and the required keys. Default names of devices contain the VNI, which has eight
-    /// digits at most: no name is longer than interfaces' may be.
+    /// The uplink of `entry`, if it has one and the required keys.
     pub fn of(entry: &SegmentEntry) -> Option<Self> {
-        if entry.nic.is_some() {
-            return Self::of_nic(entry);
+        match &entry.nic {
+            Some(nic) => Some(Self::Nic(NicConfig {
+                segment: entry.name.clone()?,
+                nic: nic.clone(),
+                netns: entry.netns.clone(),
+                mtu: entry.mtu,
+            })),
+            None if entry.uplink => VxlanConfig::of(entry).map(Self::Vxlan),
+            None => None,
         }
+    }
+
+    /// Name of its segment.
+    pub fn segment(&self) -> &str {
+        match self {
+            Self::Vxlan(VxlanConfig { segment, .. }) | Self::Nic(NicConfig { segment, .. }) => segment,
+        }
+    }
+
+    /// Network namespace of its devices.
+    pub fn netns(&self) -> Option<&str> {
+        match self {
+            Self::Vxlan(VxlanConfig { netns, .. }) | Self::Nic(NicConfig { netns, .. }) => netns.as_deref(),
+        }
+    }
+
+    /// The configured MTU of the segment.
+    pub fn mtu(&self) -> Option<u16> {
+        match self {
+            Self::Vxlan(VxlanConfig { mtu, .. }) | Self::Nic(NicConfig { mtu, .. }) => *mtu,
+        }
+    }
+}
+
+impl VxlanConfig {
+    /// Default names of devices contain the VNI, which has eight digits at most: no name is longer than interfaces' may be.
+    fn of(entry: &SegmentEntry) -> Option<Self> {
         let (segment, vni) = (entry.name.clone()?, entry.vni?);
         let name = |stated: &Option<String>, kind: &str| stated.clone().unwrap_or_else(|| format!("ml-{kind}{vni}"));
-        entry.uplink.then(|| Self {
+        Some(Self {
             segment,
-            nic: None,
             vni,
             local: entry.local,
             udp_port: entry.udp_port,
@@ -62,22 +115,6 @@ impl UplinkConfig {
             tap: name(&entry.tap, "tap"),
             bridge: name(&entry.bridge, "br"),
             vxlan: name(&entry.vxlan, "vx"),
-        })
-    }
-
-    /// The uplink of `entry` by its NIC.
-    fn of_nic(entry: &SegmentEntry) -> Option<Self> {
-        Some(Self {
-            segment: entry.name.clone()?,
-            nic: entry.nic.clone(),
-            vni: 0,
-            local: None,
-            udp_port: entry.udp_port,
-            netns: entry.netns.clone(),
-            mtu: entry.mtu,
-            tap: String::new(),
-            bridge: String::new(),
-            vxlan: String::new(),
         })
     }
 

@@ -126,7 +126,7 @@ fn told(changed: &Changed) -> ChangedPort {
 }
 
 fn segments(uplinks: &[UplinkConfig]) -> Vec<String> {
-    uplinks.iter().map(|uplink| uplink.segment.clone()).collect()
+    uplinks.iter().map(|uplink| uplink.segment().to_owned()).collect()
 }
 
 /// Segments that lose their uplink without getting another.
@@ -148,7 +148,7 @@ pub(super) fn carry_out(handle: &DaemonHandle, difference: &Difference) -> Reloa
     detach_all(handle, difference, &anew, &mut done);
     for uplink in &difference.ends_here {
         // Fails only while the network ends, and then the uplink is removed with it.
-        let _ = handle.ask(|daemon| daemon.remove_uplink(&uplink.segment));
+        let _ = handle.ask(|daemon| daemon.remove_uplink(uplink.segment()));
     }
     done.ends_here = ending(difference);
     if let Some(rules) = &difference.policy {
@@ -213,14 +213,14 @@ fn change_all(daemon: &Daemon, all: &[&Changed], done: &mut Reloaded) {
 
 /// Adds the segment's new uplink, or else its old one again.
 fn lead_on(daemon: &Daemon, uplink: &UplinkConfig, difference: &Difference, done: &mut Reloaded) {
-    let Err(error) = daemon.add_uplink(uplink) else { return done.leads_on.push(uplink.segment.clone()) };
-    let before = difference.ends_here.iter().find(|before| before.segment == uplink.segment);
+    let Err(error) = daemon.add_uplink(uplink) else { return done.leads_on.push(uplink.segment().to_owned()) };
+    let before = difference.ends_here.iter().find(|before| before.segment() == uplink.segment());
     let now = match before.map(|before| daemon.add_uplink(before)) {
         None => "the segment has no uplink now".into(),
         Some(Ok(())) => "its former uplink was restored".into(),
         Some(Err(again)) => format!("the segment has no uplink now, because its former one could not be restored: {again}"),
     };
-    done.fail(&uplink.segment, format!("{error} ({now})"));
+    done.fail(uplink.segment(), format!("{error} ({now})"));
 }
 
 /// Attaches the port with its new configuration, or else with its old one.

@@ -149,8 +149,8 @@ impl Daemon {
         let mut members = members(config);
         for saved in uplinks {
             let tap = files.split_off_first(1).and_then(|mut files| files.take(0));
-            let tap = tap.ok_or_else(|| StartError::Description(saved.config.segment.clone()))?;
-            let members = members.entry(&saved.config.segment).or_default();
+            let tap = tap.ok_or_else(|| StartError::Description(saved.config.segment().to_owned()))?;
+            let members = members.entry(saved.config.segment()).or_default();
             *members += 1;
             let uplink = Uplink::take_over(&daemon.network, &config.name, saved, tap, *members)?;
             daemon.led_on().push(uplink);

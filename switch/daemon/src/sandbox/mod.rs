@@ -25,7 +25,7 @@ use landlock::RulesetStatus;
 use crate::config::later::LaterKind;
 use crate::config::metrics::MetricsListener;
 use crate::config::web::WebListener;
-use crate::config::{Config, PortKind, UplinkConfig};
+use crate::config::{Config, PortKind, UplinkConfig, VxlanConfig};
 use crate::folder;
 use crate::helper::Helper;
 
@@ -95,12 +95,12 @@ impl Needs {
         }
         // Without a file, the ports of a network come later.
         let later = files.network.is_none() || config.later.kinds.contains(&LaterKind::Tap);
-        let vxlan = || config.uplinks.iter().filter(|uplink| uplink.nic.is_none());
+        let vxlan = || config.uplinks.iter().filter(|uplink| matches!(uplink, UplinkConfig::Vxlan(_)));
         needs.kinds.tap |= later || vxlan().next().is_some();
         needs.kinds.nic |= Helper::is_needed_for_nics(config);
         let packet = files.network.is_none() || config.later.kinds.contains(&LaterKind::AfPacket);
         needs.kinds.packet |= packet;
-        needs.kinds.netns |= later || packet || vxlan().any(|uplink| uplink.netns.is_some());
+        needs.kinds.netns |= later || packet || vxlan().any(|uplink| uplink.netns().is_some());
         needs.kinds.passt |= config.later.kinds.contains(&LaterKind::Passt);
         needs.kinds.xen |= config.xen_vifs || config.later.kinds.contains(&LaterKind::Xen);
         needs.sockets.extend(config.later.folders.iter().cloned());
@@ -201,10 +201,12 @@ pub fn hidden(file: &Path) -> Option<String> {
 /// Why the sandbox refuses `uplink`, if it does, with the remedy.
 pub fn uplink_refusal(uplink: &UplinkConfig) -> Option<String> {
     let Allowed { kinds, .. } = ALLOWED.get()?;
-    if uplink.nic.is_some() {
-        return (!kinds.nic).then(|| no_rights("NICs as uplinks", "nic"));
+    match uplink {
+        UplinkConfig::Nic(_) => (!kinds.nic).then(|| no_rights("NICs as uplinks", "nic")),
+        UplinkConfig::Vxlan(VxlanConfig { netns, .. }) => {
+            (!kinds.tap || netns.is_some() && !kinds.netns).then(|| no_rights("uplinks", "tap"))
+        }
     }
-    (!kinds.tap || uplink.netns.is_some() && !kinds.netns).then(|| no_rights("uplinks", "tap"))
 }
 
 fn no_rights(what: &str, kind: &str) -> String {

@@ -16,7 +16,7 @@ use nix::unistd::{User, geteuid};
 
 use super::link::NetworkDevice;
 use super::plan::{self, Present, Step};
-use crate::config::UplinkConfig;
+use crate::config::VxlanConfig;
 use memlane_backends::netlink::Netlink;
 
 /// Beginning of the alias of created devices, before the names of network and segment.
@@ -26,7 +26,7 @@ const MARK: &str = "memlane";
 #[derive(Debug)]
 pub struct Devices {
     netlink: Netlink,
-    config: UplinkConfig,
+    config: VxlanConfig,
     alias: String,
     /// MTU of the segment, in bytes.
     pub mtu: u16,
@@ -41,7 +41,7 @@ impl Devices {
     ///
     /// # Errors
     /// A sentence with the obstacle, or, without the rights, the commands to run. Nothing is left behind then.
-    pub fn make(config: &UplinkConfig, network: &str) -> Result<Self, String> {
+    pub fn make(config: &VxlanConfig, network: &str) -> Result<Self, String> {
         let mut netlink = opened(config)?;
         let present = present(&mut netlink, config).map_err(unread)?;
         let mtu = plan::mtu(config, &present)?;
@@ -60,7 +60,7 @@ impl Devices {
     ///
     /// # Errors
     /// As [`Self::make`].
-    pub fn taken_over(config: &UplinkConfig, network: &str, mtu: u16, taken: &[(String, u32)]) -> Result<Self, String> {
+    pub fn taken_over(config: &VxlanConfig, network: &str, mtu: u16, taken: &[(String, u32)]) -> Result<Self, String> {
         let (netlink, alias) = (opened(config)?, alias(network, config));
         Ok(Self { netlink, config: config.clone(), alias, mtu, made: Vec::new(), taken: taken.to_vec() })
     }
@@ -186,7 +186,7 @@ impl Drop for Devices {
     }
 }
 
-fn opened(config: &UplinkConfig) -> Result<Netlink, String> {
+fn opened(config: &VxlanConfig) -> Result<Netlink, String> {
     Netlink::open(config.netns.as_deref()).map_err(|cause| match &config.netns {
         Some(netns) => {
             format!("network namespace {netns}: {cause}. Make it with `ip netns add`, and run memlane as root to enter it")
@@ -196,7 +196,7 @@ fn opened(config: &UplinkConfig) -> Result<Netlink, String> {
 }
 
 /// The alias of created devices.
-fn alias(network: &str, config: &UplinkConfig) -> String {
+fn alias(network: &str, config: &VxlanConfig) -> String {
     format!("{MARK} {network} {}", config.segment)
 }
 
@@ -211,7 +211,7 @@ fn links(netlink: &mut Netlink) -> io::Result<Vec<NetworkDevice>> {
         .collect())
 }
 
-fn present(netlink: &mut Netlink, config: &UplinkConfig) -> io::Result<Present> {
+fn present(netlink: &mut Netlink, config: &VxlanConfig) -> io::Result<Present> {
     let links = links(netlink)?;
     let underlay = match config.local {
         Some(local) => device_with(netlink, local)?,
@@ -242,7 +242,7 @@ pub fn is_forbidden(cause: &io::Error) -> bool {
     matches!(cause.raw_os_error(), Some(libc::EPERM | libc::EACCES))
 }
 
-fn refused(config: &UplinkConfig, present: &Present, mtu: u32, step: &Step, cause: &io::Error) -> String {
+fn refused(config: &VxlanConfig, present: &Present, mtu: u32, step: &Step, cause: &io::Error) -> String {
     let netns = config.namespace();
     if !is_forbidden(cause) {
         return format!(

@@ -20,7 +20,7 @@ use super::announced::{Announced, AnnouncedAddress, FdbChange};
 use super::devices::is_forbidden;
 use super::neighbours::{Machine, NeighbourChange, RemoteNeighbours};
 use super::remote::{Remote, RemoteChange, VxlanFdbEntry};
-use super::{Seen, UplinkConfig};
+use super::{Seen, VxlanConfig};
 use crate::frame::MacAddress;
 use crate::id::PortId;
 use crate::network::Network;
@@ -87,7 +87,7 @@ impl FdbSync {
     pub(super) fn new(
         network: &Arc<Network>,
         uplink: &Arc<Port>,
-        config: &UplinkConfig,
+        config: &VxlanConfig,
         devices: [u32; 3],
         may_tell: bool,
         seen: Arc<Mutex<Seen>>,

@@ -38,8 +38,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::budget::{Account, Permit};
-use crate::config::UplinkConfig;
 use crate::config::uplink::ETHERNET_MTU;
+use crate::config::{NicConfig, UplinkConfig, VxlanConfig};
 use crate::description::SavedUplink;
 use crate::descriptors::{self, OF_UPLINK};
 use crate::frame::MacAddress;
@@ -161,27 +161,31 @@ impl Uplink {
     /// # Errors
     /// A device cannot be set up, or rights are missing; nothing is left behind then.
     pub fn start(network: &Arc<Network>, name: &str, config: &UplinkConfig, members: usize) -> Result<Self, UplinkError> {
-        let failed = |what: String| UplinkError { segment: config.segment.clone(), what };
-        let own = permit(network).map_err(failed)?;
-        if config.nic.is_some() {
-            let mut uplink = Self::prepare_nic(network, config, members, own).map_err(failed)?;
-            uplink.run_nic(network).map_err(|what| {
-                withdraw(network, &uplink.port);
-                failed(what)
-            })?;
-            return Ok(uplink);
-        }
-        let mut devices = Devices::make(config, name).map_err(failed)?;
-        let tap = tap::attach(&config.tap, config.netns.as_deref()).map_err(|error| failed(error.to_string()))?;
-        let may_tell = devices.take_tap().map_err(failed)?;
-        let mut uplink = Self::prepare(network, config, (devices, own), tap, members, may_tell).map_err(failed)?;
+        let started = permit(network).and_then(|own| match config {
+            UplinkConfig::Nic(nic) => Self::start_nic(network, nic, members, own),
+            UplinkConfig::Vxlan(vxlan) => Self::start_vxlan(network, name, vxlan, members, own),
+        });
+        started.map_err(|what| UplinkError { segment: config.segment().to_owned(), what })
+    }
+
+    fn start_nic(network: &Arc<Network>, config: &NicConfig, members: usize, own: Permit) -> Result<Self, String> {
+        let mut uplink = Self::prepare_nic(network, config, members, own)?;
+        uplink.run_nic(network).inspect_err(|_| withdraw(network, &uplink.port))?;
+        Ok(uplink)
+    }
+
+    fn start_vxlan(network: &Arc<Network>, name: &str, config: &VxlanConfig, members: usize, own: Permit) -> Result<Self, String> {
+        let mut devices = Devices::make(config, name)?;
+        let tap = tap::attach(&config.tap, config.netns.as_deref()).map_err(|error| error.to_string())?;
+        let may_tell = devices.take_tap()?;
+        let mut uplink = Self::prepare(network, config, (devices, own), tap, members, may_tell)?;
         if let Some(advice) = netfilter::advice(&config.bridge, config.netns.as_deref()) {
             tracing::warn!(segment = %config.segment, "{advice}");
         }
         let begun = uplink.serve(network).and_then(|()| uplink.sync(network));
         begun.map_err(|cause| {
             withdraw(network, &uplink.port);
-            failed(unstarted(&cause))
+            unstarted(&cause)
         })?;
         Ok(uplink)
     }
@@ -199,11 +203,12 @@ impl Uplink {
         members: usize,
     ) -> Result<Self, UplinkError> {
         let SavedUplink { config, mtu, made, may_tell } = saved;
-        let failed = |what: String| UplinkError { segment: config.segment.clone(), what };
+        let failed = |what: String| UplinkError { segment: config.segment().to_owned(), what };
         let own = permit(network).map_err(failed)?;
-        if config.nic.is_some() {
-            return Self::prepare_nic(network, config, members, own).map_err(failed);
-        }
+        let config = match config {
+            UplinkConfig::Nic(nic) => return Self::prepare_nic(network, nic, members, own).map_err(failed),
+            UplinkConfig::Vxlan(vxlan) => vxlan,
+        };
         let devices = Devices::taken_over(config, name, *mtu, made).map_err(failed)?;
         let tap = tap::taken_over(&config.tap, tap).map_err(|error| failed(error.to_string()))?;
         let mut uplink = Self::prepare(network, config, (devices, own), tap, members, *may_tell).map_err(failed)?;
@@ -212,13 +217,13 @@ impl Uplink {
     }
 
     /// Adds the port of an uplink by the NIC of `config`, which may be missing.
-    fn prepare_nic(network: &Arc<Network>, config: &UplinkConfig, members: usize, own: Permit) -> Result<Self, String> {
+    fn prepare_nic(network: &Arc<Network>, config: &NicConfig, members: usize, own: Permit) -> Result<Self, String> {
         let mtu = config.mtu.unwrap_or(ETHERNET_MTU);
-        let port = add_port(network, config, mtu, members).map_err(|error| error.to_string())?;
+        let port = add_port(network, &config.segment, mtu, members).map_err(|error| error.to_string())?;
         // A guest's spanning tree shuts no port of a switch there.
         port.policy.usually_drop_reserved();
         Ok(Self {
-            config: config.clone(),
+            config: UplinkConfig::Nic(config.clone()),
             port,
             seen: Arc::default(),
             ends: Arc::default(),
@@ -233,8 +238,8 @@ impl Uplink {
 
     /// Opens the NIC, if it is one that is not open.
     fn run_nic(&mut self, network: &Arc<Network>) -> Result<(), String> {
-        if let Way::Nic(nic @ None) = &mut self.way {
-            let opened = NicUplink::open(&self.config, self.mtu)?;
+        if let (Way::Nic(nic @ None), UplinkConfig::Nic(config)) = (&mut self.way, &self.config) {
+            let opened = NicUplink::open(config, self.mtu)?;
             *nic = Some(NicUplink::run(network, &self.port, opened).map_err(|cause| unstarted(&cause))?);
         }
         Ok(())
@@ -243,7 +248,7 @@ impl Uplink {
     /// Adds its port, which no worker serves yet.
     fn prepare(
         network: &Arc<Network>,
-        config: &UplinkConfig,
+        config: &VxlanConfig,
         (mut devices, own): (Devices, Permit),
         tap: Interface,
         members: usize,
@@ -251,14 +256,14 @@ impl Uplink {
     ) -> Result<Self, String> {
         let indices = devices.indices()?;
         let copy = tap.copy().map_err(|cause| unstarted(&cause))?;
-        let port = add_port(network, config, devices.mtu, members).map_err(|error| error.to_string())?;
+        let port = add_port(network, &config.segment, devices.mtu, members).map_err(|error| error.to_string())?;
         let seen = Arc::default();
         let fdb_sync = FdbSync::new(network, &port, config, indices, may_tell, Arc::clone(&seen)).map_err(|cause| {
             withdraw(network, &port);
             unstarted(&cause)
         })?;
         Ok(Self {
-            config: config.clone(),
+            config: UplinkConfig::Vxlan(config.clone()),
             port,
             seen,
             ends: Arc::default(),
@@ -281,10 +286,10 @@ impl Uplink {
 
     /// Starts its FDB sync.
     fn sync(&mut self, network: &Arc<Network>) -> io::Result<()> {
-        let Some(fdb_sync) = self.begins.0.take() else { return Ok(()) };
+        let (Some(fdb_sync), UplinkConfig::Vxlan(config)) = (self.begins.0.take(), &self.config) else { return Ok(()) };
         let stopped = Arc::clone(&self.ends);
-        let thread = std::thread::Builder::new().name(format!("uplink-{}", self.config.vni)).stack_size(256 * 1024);
-        let (network, name) = (Arc::clone(network), format!("the uplink of segment {}", self.config.segment));
+        let thread = std::thread::Builder::new().name(format!("uplink-{}", config.vni)).stack_size(256 * 1024);
+        let (network, name) = (Arc::clone(network), format!("the uplink of segment {}", config.segment));
         let run = move || network.fatal().guard(&name, || fdb_sync.run(&stopped)).unwrap_or_default();
         self.fdb_sync = Some(thread.spawn(run)?);
         Ok(())
@@ -329,7 +334,7 @@ impl Uplink {
 
     /// Its segment's name.
     pub fn segment(&self) -> &str {
-        &self.config.segment
+        self.config.segment()
     }
 
     /// MTU of its segment, in bytes.
@@ -342,18 +347,23 @@ impl Uplink {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let learned_address =
             |(address, host): (MacAddress, IpAddr)| RemoteAddress { address: address.to_string(), host: host.to_string() };
-        let UplinkConfig { nic, tap, bridge, vxlan, .. } = &self.config;
-        let NicState { socket, note } = self.nic_state();
-        let (trouble, advice) = match (nic, socket) {
-            (None, _) => (seen.trouble, netfilter::advice(bridge, self.config.netns.as_deref())),
-            (Some(_), None) => (note, None),
-            (Some(_), Some(_)) => (None, note),
+        let (vni, devices, nic, trouble, advice) = match &self.config {
+            UplinkConfig::Vxlan(VxlanConfig { vni, tap, bridge, vxlan, netns, .. }) => {
+                let advice = netfilter::advice(bridge, netns.as_deref());
+                (Some(*vni), [tap, bridge, vxlan].map(String::clone).into(), None, seen.trouble, advice)
+            }
+            UplinkConfig::Nic(NicConfig { nic, .. }) => {
+                let NicState { socket, note } = self.nic_state();
+                let (trouble, advice) = if socket.is_some() { (None, note) } else { (note, None) };
+                let report = NicReport { name: nic.clone(), socket: socket.map(str::to_owned) };
+                (None, vec![nic.clone()], Some(report), trouble, advice)
+            }
         };
         UplinkReport {
-            segment: self.config.segment.clone(),
-            vni: nic.is_none().then_some(self.config.vni),
-            devices: nic.clone().map_or_else(|| [tap, bridge, vxlan].map(String::clone).into(), |nic| vec![nic]),
-            nic: nic.clone().map(|name| NicReport { name, socket: socket.map(str::to_owned) }),
+            segment: self.segment().to_owned(),
+            vni,
+            devices,
+            nic,
             mtu: self.mtu,
             announced: seen.announced,
             held_back: seen.held_back,
@@ -412,10 +422,10 @@ fn unstarted(cause: &io::Error) -> String {
 
 /// Adds the port of an uplink to its segment. Its name contains a character that is invalid in names of the operator's ports, so the two
 /// cannot clash.
-fn add_port(network: &Network, config: &UplinkConfig, mtu: u16, members: usize) -> Result<Arc<Port>, AddError> {
+fn add_port(network: &Network, segment: &str, mtu: u16, members: usize) -> Result<Arc<Port>, AddError> {
     let attach_settings = AttachSettings {
-        name: &format!("uplink:{}", config.segment),
-        segment: &config.segment,
+        name: &format!("uplink:{segment}"),
+        segment,
         settings: &PortSettings::default(),
         offer: Offer { mtu: Some(mtu), ..Offer::default() },
     };

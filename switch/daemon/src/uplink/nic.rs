@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::UplinkConfig;
+use crate::config::NicConfig;
 use crate::helper::{Helper, Request};
 use crate::network::Network;
 use crate::port::Port;
@@ -30,8 +30,8 @@ pub(super) struct NicUplink {
 
 impl NicUplink {
     /// Opens the sockets of the NIC of `config`, which may be missing. Its packets have at most `mtu` bytes.
-    pub(super) fn open(config: &UplinkConfig, mtu: u16) -> Result<Nic, String> {
-        let settings = PacketSettings { name: config.nic.clone().unwrap_or_default(), netns: config.netns.clone() };
+    pub(super) fn open(config: &NicConfig, mtu: u16) -> Result<Nic, String> {
+        let settings = PacketSettings { name: config.nic.clone(), netns: config.netns.clone() };
         let opener: Box<dyn Opener> = match Helper::get() {
             Some(helper) => Box::new(Asking { helper, segment: config.segment.clone() }),
             None => Box::new(Here),

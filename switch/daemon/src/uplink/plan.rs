@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 
 use super::link::NetworkDevice;
-use crate::config::UplinkConfig;
+use crate::config::VxlanConfig;
 use crate::config::uplink::OVERHEAD;
 
 /// MTU of an unknown underlay: Ethernet's.
@@ -118,7 +118,7 @@ impl Present {
 ///
 /// # Errors
 /// A sentence: the underlay's MTU is too small for the requested one, or for any segment.
-pub fn mtu(config: &UplinkConfig, present: &Present) -> Result<u32, String> {
+pub fn mtu(config: &VxlanConfig, present: &Present) -> Result<u32, String> {
     let link = present.underlay.and_then(|index| present.links.iter().find(|link| link.index == index));
     // An address of the loopback device is reached through other devices, by routes that are not known here.
     let known = link.filter(|link| !link.is_loopback);
@@ -147,7 +147,7 @@ pub fn mtu(config: &UplinkConfig, present: &Present) -> Result<u32, String> {
 ///
 /// # Errors
 /// A sentence: an obstacle that the operator has to remove.
-pub fn steps(config: &UplinkConfig, present: &Present, mtu: u32) -> Result<Vec<Step>, String> {
+pub fn steps(config: &VxlanConfig, present: &Present, mtu: u32) -> Result<Vec<Step>, String> {
     let mut steps = Vec::new();
     let bridge = present.link(&config.bridge);
     match bridge {
@@ -186,7 +186,7 @@ pub fn steps(config: &UplinkConfig, present: &Present, mtu: u32) -> Result<Vec<S
 ///
 /// # Errors
 /// As [`steps`].
-pub fn tap_steps(config: &UplinkConfig, present: &Present, mtu: u32) -> Result<Vec<Step>, String> {
+pub fn tap_steps(config: &VxlanConfig, present: &Present, mtu: u32) -> Result<Vec<Step>, String> {
     let (tap, bridge) = (present.link(&config.tap), present.link(&config.bridge));
     if let (Some(controller), Some(bridge)) = (tap.and_then(|tap| tap.controller), bridge)
         && controller != bridge.index
@@ -210,7 +210,7 @@ fn check_bridge(link: &NetworkDevice) -> Result<(), String> {
     Ok(())
 }
 
-fn check_vxlan(config: &UplinkConfig, present: &Present, link: &NetworkDevice) -> Result<(), String> {
+fn check_vxlan(config: &VxlanConfig, present: &Present, link: &NetworkDevice) -> Result<(), String> {
     let name = &link.name;
     let Some(vxlan) = &link.vxlan else {
         return Err(format!("{name} exists and is not a VXLAN device: remove it, or name another with vxlan = \"...\""));
@@ -259,7 +259,7 @@ fn check_vxlan(config: &UplinkConfig, present: &Present, link: &NetworkDevice) -
 }
 
 /// Checks for another device with the same identifier, which prevents the creation of ours.
-fn check_rivals(config: &UplinkConfig, present: &Present) -> Result<(), String> {
+fn check_rivals(config: &VxlanConfig, present: &Present) -> Result<(), String> {
     let has_it = |link: &&NetworkDevice| {
         link.vxlan.as_ref().is_some_and(|vxlan| (vxlan.vni, vxlan.udp_port) == (config.vni, config.udp_port))
     };
@@ -307,7 +307,7 @@ fn up(name: &str, link: Option<&NetworkDevice>) -> Option<Step> {
 }
 
 /// The commands with which an operator prepares the uplink for a memlane without rights, if no device exists.
-pub fn commands(config: &UplinkConfig, present: &Present, mtu: u32, user: &str) -> Vec<String> {
+pub fn commands(config: &VxlanConfig, present: &Present, mtu: u32, user: &str) -> Vec<String> {
     let netns = config.namespace();
     let ip = if netns.is_empty() { "ip".to_owned() } else { format!("ip -n {netns}") };
     let mut all: Vec<String> = steps(config, present, mtu).unwrap_or_default().iter().map(|step| step.command(netns)).collect();
@@ -328,9 +328,8 @@ mod tests {
     use super::super::link::Vxlan;
     use super::*;
 
-    fn config() -> UplinkConfig {
-        UplinkConfig {
-            nic: None,
+    fn config() -> VxlanConfig {
+        VxlanConfig {
             segment: "lan".into(),
             vni: 100,
             local: Some([10, 0, 0, 1].into()),
@@ -364,7 +363,7 @@ mod tests {
 
     #[test]
     fn the_segment_gets_what_the_underlay_leaves() {
-        let with = |mtu| UplinkConfig { mtu, ..config() };
+        let with = |mtu| VxlanConfig { mtu, ..config() };
         assert_eq!(mtu(&config(), &bare(1500)), Ok(1450));
         assert_eq!(mtu(&with(Some(1400)), &bare(1500)), Ok(1400));
         assert_eq!(mtu(&config(), &bare(9000)), Ok(8950));
@@ -407,7 +406,7 @@ mod tests {
             "ip -n blue link set dev ml-tap100 type bridge_slave learning on neigh_suppress off",
             "ip -n blue link set dev ml-tap100 up",
         ];
-        let config = UplinkConfig { netns: Some("blue".into()), ..config() };
+        let config = VxlanConfig { netns: Some("blue".into()), ..config() };
         assert_eq!(commands(&config, &bare(1500), 1450, "me"), wanted);
     }
 
@@ -438,7 +437,7 @@ mod tests {
 
     #[test]
     fn without_an_address_no_device_can_be_made() {
-        let config = UplinkConfig { local: None, ..config() };
+        let config = VxlanConfig { local: None, ..config() };
         assert!(steps(&config, &bare(1500), 1450).unwrap_err().contains("set the key local"));
     }
 }

@@ -100,7 +100,8 @@ class Segment {
     };
     keyed(this.group, rows, (port) => port.name, make, update);
     const facts = [counted(ports.length, "port")];
-    if (uplink) facts.push(`uplink VNI ${uplink.vni}, ${uplink.hosts.length} other hosts`);
+    if (uplink?.nic) facts.push(`uplink NIC ${uplink.nic.name}`);
+    else if (uplink) facts.push(`uplink VNI ${uplink.vni}, ${uplink.hosts.length} other hosts`);
     if (loops.length > 0) facts.push(`${loops.length === 1 ? "1 address flaps" : `${loops.length} addresses flap`}, as in a loop`);
     text(this.facts, facts.join(" · "));
     const hidden = ports.length - rows.length;
