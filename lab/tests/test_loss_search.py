@@ -1,5 +1,6 @@
 """NDR and PDR by search: bounds, conditional throughput, searches of networks with known rates."""
 
+import json
 import math
 import random
 from collections.abc import Callable
@@ -9,9 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from memlane_lab import cli
+from memlane_lab import cli, paths
 from memlane_lab.common.errors import LabError
 from memlane_lab.host.ports import Device, GuestKind, Tap, VhostUser
+from memlane_lab.host.session import Session
 from memlane_lab.measuring import rig, run
 from memlane_lab.paths import memlane
 from memlane_lab.results import results, to_frame
@@ -184,3 +186,12 @@ def test_the_rigs_rates_are_samples_like_any_others(tmp_path: Path) -> None:
     assert all(sample.values["forwarded"] > 0 for sample in result.samples)
     assert len(list((tmp_path / "out" / "frames" / "raw").glob("*-trials.json"))) == 2
     assert set(to_frame(tmp_path / "out").measure) >= {"forwarded"}
+
+
+@pytest.mark.real
+@pytest.mark.prove
+def test_the_newest_open_vswitch_carries_frames() -> None:
+    with Session() as session:
+        path = paths.make(session, "ovs-dpdk", newest=True, max_sleep=500)
+        told = json.loads(rig._blast(rig._ports(path), 64, 0.5))
+    assert told["total"]["received"] > 0

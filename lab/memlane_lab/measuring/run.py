@@ -21,6 +21,7 @@ from memlane_lab.experiment.experiment import Experiment, Where
 from memlane_lab.experiment.plan import Turn, Variant
 from memlane_lab.host import cgroup
 from memlane_lab.host.ports import GuestKind
+from memlane_lab.images import foreign
 from memlane_lab.measuring import counted as counting
 from memlane_lab.measuring import machine, rig
 from memlane_lab.measuring.counted import CountingSampler
@@ -164,7 +165,9 @@ def _other_builds(planned: Sequence[Planned]) -> dict[str, str]:
     """The switches that are measured beside the one built here."""
     settings = [variant.setting for each in planned for variant in each.variants]
     found = {each.program: each.build for each in settings if each.program and each.build}
-    return {program: machine.build(build) for program, build in sorted(found.items())}
+    told = {program: machine.build(build) for program, build in sorted(found.items())}
+    newest = any(each.path_options.get("newest") for each in settings)
+    return told | ({"newest Open vSwitch": foreign.ovs_version()} if newest else {})
 
 
 def outlook(planned: Sequence[Planned]) -> Table:

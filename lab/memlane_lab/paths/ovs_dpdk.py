@@ -20,6 +20,7 @@ from memlane_lab.host import network, procfs
 from memlane_lab.host.ports import Device, Endpoint, GuestKind, Port, VhostUser
 from memlane_lab.host.process import HostProcess
 from memlane_lab.host.session import Session
+from memlane_lab.images import foreign
 from memlane_lab.paths.masking import FeatureMask
 from memlane_lab.paths.path import NetworkPath
 
@@ -42,9 +43,13 @@ class OvsDpdk(NetworkPath):
     polls: ClassVar[bool] = True
     limits: ClassVar[bool] = True
 
-    def __init__(self, session: Session, *, cpu: int | None = None, max_sleep: int = 0) -> None:
-        """`cpu` is the one that polls; None leaves the choice to the switch. `max_sleep`: microseconds."""
+    def __init__(self, session: Session, *, cpu: int | None = None, max_sleep: int = 0, newest: bool = False) -> None:
+        """`cpu` is the one that polls; None leaves the choice to the switch. `max_sleep`: microseconds.
+
+        With `newest` the switch and its DPDK are those of Debian's newest suite, unpacked beside the machine's.
+        """
         super().__init__(session)
+        self._unpacked = foreign.newest_ovs() if newest else None
         self._cpu = cpu
         self._max_sleep = max_sleep
         self._folder = session.folder / "ovs"
@@ -74,7 +79,8 @@ class OvsDpdk(NetworkPath):
 
     def _start_database(self) -> None:
         kept = self._folder / "conf.db"
-        subprocess.run(["ovsdb-tool", "create", kept, _SCHEMA], check=True)
+        schema = self._unpacked / _SCHEMA.relative_to("/") if self._unpacked else _SCHEMA
+        subprocess.run(["ovsdb-tool", "create", kept, schema], check=True)
         command: list[str | Path] = [
             "ovsdb-server",
             kept,
@@ -91,7 +97,7 @@ class OvsDpdk(NetworkPath):
         self._control("--no-wait", "set", "Open_vSwitch", ".", *(f"other_config:{word}" for word in settings))
         command: list[str | Path] = [
             *self._kept(),
-            self._program(),
+            self._unpacked / "bin" / SWITCH.name if self._unpacked else self._program(),
             f"unix:{self._remote}",
             f"--unixctl={self._folder}/switch.ctl",
         ]
@@ -125,7 +131,7 @@ class OvsDpdk(NetworkPath):
         pages = "--in-memory" if _free_huge_memory() >= _MEMORY else f"--no-huge --legacy-mem -m {_MEMORY}"
         settings = [
             "dpdk-init=true",
-            f"dpdk-extra=--no-pci --file-prefix={self.session.name} --no-telemetry {pages}",
+            f"dpdk-extra=--no-pci --file-prefix={self.session.name} --no-telemetry {pages}{self._drivers()}",
             "userspace-tso-enable=true",
             f"per-port-memory={'true' if ports <= _MOST_POOLS else 'false'}",
             "stats-update-interval=1000",
@@ -134,6 +140,11 @@ class OvsDpdk(NetworkPath):
         if self._max_sleep:  # its name in Open vSwitch 3.1, and from 3.2 on
             settings += [f"pmd-maxsleep={self._max_sleep}", f"pmd-sleep-max={self._max_sleep}"]
         return settings if self._cpu is None else [*settings, f"pmd-cpu-mask={1 << self._cpu:#x}"]
+
+    def _drivers(self) -> str:
+        """Words that load the unpacked DPDK's drivers, which it looks for where they would be installed."""
+        found = sorted(self._unpacked.rglob("dpdk/pmds-*")) if self._unpacked else []
+        return "".join(f" -d {folder}" for folder in found)
 
     def _plug(self, port: Port) -> Endpoint:
         if KINDS[port.kind].takes_devices:
