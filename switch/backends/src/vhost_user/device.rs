@@ -69,6 +69,8 @@ pub(super) struct Device {
     held: HashMap<Held, Permit>,
     /// The quota did not suffice for the descriptors that the front end sent.
     short: bool,
+    /// Virtqueues that another process has served start.
+    resumes: bool,
 }
 
 /// Purpose of a descriptor that the front end sent.
@@ -115,6 +117,7 @@ impl Device {
             backend_channel: None,
             held: HashMap::new(),
             short: false,
+            resumes: false,
         }
     }
 
@@ -356,34 +359,40 @@ impl Device {
             let vring = self.ring(ring.index)?;
             (vring.size, vring.base, vring.enabled, vring.log_address) = (size, ring.base, ring.enabled, ring.log_address);
             vring.addresses = ring.addresses.map(|[descriptors, available, used]| Addresses { descriptors, available, used });
+            let (index, mut file) = (ring.index as u8, |number| files.take(number).ok_or_else(missing).map(Some));
             if let Some(error) = ring.error {
-                self.set_vring_err(ring.index as u8, Some(files.take(error).ok_or_else(missing)?))?;
+                self.set_vring_err(index, file(error)?)?;
+            }
+            if let Some(call) = ring.call {
+                self.set_vring_call(index, file(call)?)?;
+            }
+            match ring.kick {
+                Some(SavedKick::File(kick)) => self.set_kick(index, file(kick)?)?,
+                Some(SavedKick::Poll) => self.set_kick(index, None)?,
+                None => {}
             }
         }
         self.status = saved.status;
         Ok(())
     }
 
-    /// Starts the virtqueues of [`Self::restore`] that ran. In a port that is in quarantine, none of them starts before its front end
-    /// sets it up again.
+    /// Starts the virtqueues of [`Self::restore`] that ran, which is no news and not logged. In a port that is in quarantine, none of them
+    /// starts before its front end sets it up again.
     ///
     /// # Errors
     /// As for the messages of a front end.
-    pub(super) fn start_restored(&mut self, saved: &SavedConnection, files: &mut ReceivedFiles) -> Result<()> {
-        let quarantined = matches!(self.settings.port.state(), PortState::Quarantined(_));
-        for ring in &saved.rings {
-            let mut file = |number| files.take(number).ok_or_else(missing).map(Some);
-            let index = ring.index as u8;
-            if let Some(call) = ring.call {
-                self.set_vring_call(index, file(call)?)?;
+    pub(super) fn start_restored(&mut self) -> Result<()> {
+        if matches!(self.settings.port.state(), PortState::Quarantined(_)) {
+            for index in 0..self.rings.len() {
+                self.rings[index].kick = None;
+                self.hold(Held::Kick(index as u32), false)?;
             }
-            match ring.kick {
-                Some(SavedKick::File(kick)) if !quarantined => self.set_vring_kick(index, file(kick)?)?,
-                Some(SavedKick::Poll) if !quarantined => self.set_vring_kick(index, None)?,
-                _ => {}
-            }
+            return Ok(());
         }
-        Ok(())
+        self.resumes = true;
+        let started = (0..self.rings.len() as u32).try_for_each(|index| self.start_if_complete(index));
+        self.resumes = false;
+        started
     }
 
     /// Restores the offer to the guest, which another process has made for as long as this connection lasts.
@@ -399,11 +408,25 @@ impl Device {
         if ring.running { Err(refuse("the front end changed a running ring")) } else { Ok(ring) }
     }
 
+    /// Sets the kick descriptor of virtqueue `index`, or that it is polled; does not start it.
+    fn set_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let kick = match fd {
+            Some(file) if Notifier::of(&file) == Some(Notifier::Event) => Kick::File(file),
+            Some(_) => return Err(refuse("a kick descriptor that is no eventfd")),
+            None => Kick::Poll,
+        };
+        self.hold(Held::Kick(index.into()), matches!(kick, Kick::File(_)))?;
+        self.stopped_ring(index.into())?.kick = Some(kick);
+        Ok(())
+    }
+
     /// Starts virtqueue `index` if its setup is complete.
     fn start_if_complete(&mut self, index: u32) -> Result<()> {
         let key = self.key(index as usize);
+        let is_control = self.is_control(index);
         let ring = &mut self.rings[index as usize];
-        if ring.running || !ring.is_complete() || self.memory.regions().is_empty() || self.broken.is_some() {
+        let is_ended = ring.ends_disabled && !ring.enabled && self.features.protocol() && !is_control;
+        if ring.running || is_ended || !ring.is_complete() || self.memory.regions().is_empty() || self.broken.is_some() {
             return Ok(());
         }
         let log = self.ring_log(index as usize);
@@ -436,6 +459,9 @@ impl Device {
 
     /// Logs that virtqueue `index` starts, and before the first one the negotiated features.
     fn log_start(&self, index: u32) {
+        if self.resumes {
+            return;
+        }
         let (port, size) = (&self.settings.port, self.rings[index as usize].size);
         if port.state() != PortState::Running {
             port.log(format_args!("features agreed: {}", self.features));
@@ -493,6 +519,18 @@ impl Device {
         }
         self.settle_state();
         Ok(self.rings[index as usize].base)
+    }
+
+    /// Stops virtqueue `index`, whose memory is the guest's while it is disabled; it goes on with the same descriptors once it is enabled.
+    fn set_aside(&mut self, index: u32) -> Result<()> {
+        let key = self.key(index as usize);
+        let files = self.network.queue_files(key.port).map_err(Error::ReqHandlerError)?;
+        self.stop_ring(index)?;
+        let Some(QueueFiles { kick, call, .. }) = files.into_iter().find(|files| files.key == key) else { return Ok(()) };
+        let call = self.call_through(call.map(File::from))?;
+        let ring = &mut self.rings[index as usize];
+        (ring.kick, ring.call) = (Some(kick.map_or(Kick::Poll, |kick| Kick::File(kick.into()))), call);
+        Ok(())
     }
 
     /// A port without running virtqueues is in negotiation.
@@ -756,19 +794,15 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        let kick = match fd {
-            Some(file) if Notifier::of(&file) == Some(Notifier::Event) => Kick::File(file),
-            Some(_) => return Err(refuse("a kick descriptor that is no eventfd")),
-            None => Kick::Poll,
-        };
-        self.hold(Held::Kick(index.into()), matches!(kick, Kick::File(_)))?;
-        self.stopped_ring(index.into())?.kick = Some(kick);
+        self.set_kick(index, fd)?;
         self.start_if_complete(index.into())
     }
 
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         let call = self.call_through(fd)?;
-        let running = self.ring(index.into())?.running;
+        let ring = self.ring(index.into())?;
+        ring.ends_disabled = call.as_ref().is_some_and(Call::is_socket);
+        let running = ring.running;
         self.hold(Held::Call(index.into()), call.is_some())?;
         if let Some(control) = self.control.as_ref().filter(|_| running && self.is_control(index.into())) {
             control.set_call(call);
@@ -796,11 +830,17 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
         let ring = self.ring(index)?;
         ring.enabled = enable;
-        if ring.running && !self.is_control(index) {
-            self.limit_control_rate();
-            self.network.set_enabled(&self.settings.port, self.key(index as usize), enable);
+        let (running, ends) = (ring.running, ring.ends_disabled && !enable);
+        match (running, ends) {
+            _ if self.is_control(index) => Ok(()),
+            (true, true) => self.set_aside(index),
+            (true, false) => {
+                self.limit_control_rate();
+                self.network.set_enabled(&self.settings.port, self.key(index as usize), enable);
+                Ok(())
+            }
+            (false, _) => self.start_if_complete(index),
         }
-        Ok(())
     }
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {

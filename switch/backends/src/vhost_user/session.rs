@@ -423,7 +423,7 @@ impl Conversation<'_> {
         progress.report(restored.as_ref().map(drop).map_err(io::Error::to_string));
         let part = restored?;
         progress.gate.pass();
-        let started = lock().start_restored(saved, files);
+        let started = lock().start_restored();
         let fault = lock().take_fault();
         progress.report(Ok(()));
         match fault {

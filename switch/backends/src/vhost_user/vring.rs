@@ -64,6 +64,9 @@ pub(super) struct Vring {
     /// Enabled by message; without protocol features a virtqueue needs no such message.
     pub enabled: bool,
     pub running: bool,
+    /// The front end reuses the memory of a virtqueue that it has disabled, without GET_VRING_BASE: User Mode Linux, which alone is
+    /// interrupted through a socket (`arch/um/drivers/virtio_uml.c`, `vu_del_vqs`).
+    pub ends_disabled: bool,
 }
 
 impl Vring {

@@ -171,6 +171,46 @@ fn a_device_stops_and_starts_again_on_the_same_connection_with_other_features() 
     }
 }
 
+/// As virtio_uml.c does where a NIC is unplugged or its driver ends (`vu_del_vqs`): it disables the virtqueues, and frees their memory.
+#[test]
+fn a_guest_of_user_mode_linux_reuses_the_memory_of_rings_that_it_has_disabled() {
+    let bed = Bed::new(2);
+    let mut b = bed.guest(1);
+    let mut a = bed.guest_like(0, bed.builder(0).habit(Habit::UML));
+    announce(&mut [&mut a, &mut b]);
+    for number in 0..3 {
+        exchange(&mut a, &mut b, number);
+        a.stop().unwrap();
+        for queue in a.queues() {
+            let ring = queue.ring.shared();
+            ring.set_available_index(ring.available_index().wrapping_add(0x4000));
+            ring.set_used_index(0x1234);
+            queue.kick();
+        }
+        // Long enough for lost-notification checks, too.
+        b.send(&frame(b.mac(), BROADCAST, 60, number)).unwrap();
+        assert_silent(&mut a);
+        assert!(a.queues().all(|queue| queue.ring.shared().used_index() == 0x1234), "the memory is the guest's");
+        let port = bed.daemon().network().find("p0").unwrap();
+        assert!(!matches!(port.state(), PortState::Quarantined(_)), "{:?}", port.state());
+        a.reset_rings().unwrap();
+        a.start().unwrap();
+        announce(&mut [&mut a, &mut b]);
+    }
+    // And a suspended one goes on with the same rings (`virtio_uml_suspend`).
+    for ring in [RECEIVE, TRANSMIT] {
+        a.frontend().unwrap().enable_ring(ring, false).unwrap();
+    }
+    let late = frame(a.mac(), b.mac(), 60, 77);
+    a.send(&late).unwrap();
+    assert_silent(&mut b);
+    for ring in [RECEIVE, TRANSMIT] {
+        a.frontend().unwrap().enable_ring(ring, true).unwrap();
+    }
+    assert_eq!(b.receive(TIMEOUT).unwrap().bytes, late);
+    exchange(&mut a, &mut b, 9);
+}
+
 #[test]
 fn the_call_may_change_while_the_ring_runs() {
     let bed = Bed::new(2);
