@@ -1,5 +1,6 @@
 //! Descriptors that go from one process of a network to the next (takeover): a description refers to them by number.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -62,7 +63,7 @@ impl FilesToSend {
 
 /// Descriptors that were received. Each can be taken once.
 #[derive(Debug, Default)]
-pub struct ReceivedFiles(Vec<Option<File>>);
+pub struct ReceivedFiles(VecDeque<Option<File>>);
 
 impl ReceivedFiles {
     /// These descriptors, numbered in their order.
@@ -77,8 +78,7 @@ impl ReceivedFiles {
 
     /// Takes the first `count` of those that are left, as a list of its own; `None` if there are not so many.
     pub fn split_off_first(&mut self, count: u32) -> Option<Self> {
-        let rest = self.0.split_off((count as usize).min(self.0.len()));
-        let first = std::mem::replace(&mut self.0, rest);
+        let first: VecDeque<_> = self.0.drain(..(count as usize).min(self.0.len())).collect();
         (first.len() == count as usize).then_some(Self(first))
     }
 }

@@ -103,14 +103,14 @@ impl Daemon {
 
     /// Counters, states and leases of the ports.
     pub fn records(&self) -> Vec<PortRecord> {
-        let leases = self.leases();
+        let mut leases: HashMap<String, Vec<SavedLease>> = HashMap::new();
+        self.leases().into_iter().for_each(|lease| leases.entry(lease.port.clone()).or_default().push(lease));
         let record = |port: Arc<Port>| {
             let quarantined = match port.state() {
                 PortState::Quarantined(cause) => Some(cause),
                 _ => None,
             };
-            let its = |lease: &&SavedLease| lease.port == port.name;
-            let leases = leases.iter().filter(its).cloned().collect();
+            let leases = leases.remove(&port.name).unwrap_or_default();
             PortRecord { totals: port.totals(), quarantines: port.quarantines(), quarantined, leases }
         };
         self.ports_in_order().into_iter().map(record).collect()
