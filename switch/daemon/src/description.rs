@@ -276,11 +276,7 @@ impl Message {
         if length > MOST_BYTES || files > MOST_FILES {
             return Err(FormatError::Length(length, files));
         }
-        let mut bytes = MAGIC.to_vec();
-        [FORMAT, length, files].iter().for_each(|word| bytes.extend(word.to_le_bytes()));
-        bytes.extend(checksum(length, files, &body).to_le_bytes());
-        bytes.extend(body);
-        Ok(bytes)
+        Ok(framed(FORMAT, &body, files))
     }
 
     /// Reads a whole message; returns the number of its descriptors too.
@@ -294,6 +290,16 @@ impl Message {
     }
 }
 
+/// `body` behind a header.
+fn framed(format: u32, body: &[u8], files: u32) -> Vec<u8> {
+    let length = body.len() as u32;
+    let mut bytes = MAGIC.to_vec();
+    [format, length, files].iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+    bytes.extend(checksum(length, files, body).to_le_bytes());
+    bytes.extend(body);
+    bytes
+}
+
 fn checksum(length: u32, files: u32, body: &[u8]) -> u64 {
     let lengths = [length, files].into_iter().flat_map(u32::to_le_bytes);
     short_hash(lengths.chain(body.iter().copied()))
@@ -303,7 +309,7 @@ fn checksum(length: u32, files: u32, body: &[u8]) -> u64 {
 mod tests {
     use super::*;
     use crate::config::SegmentEntry;
-    use memlane_backends::vhost_user::saved::{SavedKick, SavedRegion, SavedRing};
+    use memlane_backends::vhost_user::saved::{SavedInflight, SavedKick, SavedLog, SavedRegion, SavedRing};
 
     fn description() -> Message {
         let ring = SavedRing {
@@ -321,6 +327,8 @@ mod tests {
             features: u64::MAX,
             regions: vec![region],
             rings: vec![ring, SavedRing { kick: Some(SavedKick::Poll), ..SavedRing::default() }],
+            log: Some(SavedLog { file: 3, offset: 0, size: 4096 }),
+            inflight: Some(SavedInflight { file: 3, offset: 64, shape: (2, 256) }),
             part: vec![1, 2, 255],
             ..SavedConnection::default()
         };
@@ -344,6 +352,7 @@ mod tests {
             uplinks,
             ports,
             addresses,
+            events: vec![SavedEvent { sequence: 7, time: 1 << 60, event: NetworkEvent::PortDetached { port: "a".into() } }],
             ..Description::default()
         }))
     }
@@ -373,6 +382,25 @@ mod tests {
             assert!(Message::decode(&bytes[..index]).is_err(), "{index} bytes");
         }
         assert!(Message::decode(&[&bytes[..], &[0]].concat()).is_err());
+    }
+
+    /// A network of the version before keeps serving, and so does this one where that version asks for it.
+    #[test]
+    fn a_description_of_the_version_before_is_refused() {
+        let body = include_str!("description/format-2.json").trim_end();
+        assert_eq!(Message::decode(&framed(2, body.as_bytes(), 5)), Err(FormatError::Version(2)));
+        // Nor is it read as one of this format.
+        let told = Message::decode(&framed(FORMAT, body.as_bytes(), 5)).unwrap_err();
+        assert!(matches!(&told, FormatError::Body(told) if told.contains("missing field")), "{told}");
+    }
+
+    /// Types that change without another [`FORMAT`] would let two versions misunderstand each other.
+    #[test]
+    fn a_description_of_this_format_stays_the_same() {
+        assert_eq!(FORMAT, 3, "keep a description of the new format beside that of the one before");
+        let text = serde_json::to_string_pretty(&description()).unwrap();
+        let kept = include_str!("description/format-3.json").trim_end();
+        assert!(text == kept, "raise FORMAT, and keep this description of the new format:\n{text}");
     }
 
     #[test]
