@@ -118,7 +118,8 @@ impl Up {
         if let Err(cause) = descriptors::raise_limit() {
             tracing::warn!(%cause, "cannot raise the soft limit of open files, so it stays as it is");
         }
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(THREADS).build();
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().max_blocking_threads(THREADS).thread_name("command").build();
         let runtime = runtime.map_err(Failure::running)?;
         let takeover = if self.takeover { Some(begin_takeover(&control, &origin)?) } else { None };
         let result = runtime.block_on(serve(

@@ -224,4 +224,5 @@ pub fn in_namespaces(kinds: &[&str], name: &str, test: fn()) {
         output.status
     );
     assert!(told.contains(" 1 passed"), "no test is called {name}: {told}");
+    print!("{told}");
 }

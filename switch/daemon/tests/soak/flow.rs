@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use memlane_rig::frontend::features;
-use memlane_rig::guest::{GuestBuilder, GuestError, SendBuffers, ToyGuest};
+use memlane_rig::guest::{GuestBuilder, GuestError, Habit, SendBuffers, ToyGuest};
 use memlane_rig::memory::{DirtyLog, MemoryPlan};
 use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
 
@@ -145,15 +145,25 @@ fn socket(folder: &Path, index: usize) -> PathBuf {
     folder.join(format!("p{index}.sock"))
 }
 
+/// The front end of flow `index`, with its protocol features.
+fn front_end(index: usize) -> (Habit, Protocol) {
+    match index % 4 {
+        0 => (Habit::QEMU, Protocol::LOG_SHMFD | Protocol::INFLIGHT_SHMFD),
+        1 => (Habit::DPDK, Protocol::empty()),
+        2 => (Habit::QEMU, Protocol::LOG_SHMFD),
+        _ => (Habit::UML, Protocol::empty()),
+    }
+}
+
 fn builder(index: usize, side: usize) -> GuestBuilder {
-    // Every other pair keeps the record of chains in flight.
-    let more = if index.is_multiple_of(2) { Protocol::INFLIGHT_SHMFD } else { Protocol::empty() };
+    let (habit, more) = front_end(index);
     ToyGuest::builder()
+        .habit(habit)
         .mac(mac(2 * index + side))
         .timeout(TIMEOUT)
         .memory(MemoryPlan::spread(REGIONS.0, REGIONS.1, 1 << 20))
         .send_buffers(SendBuffers { count: 128, size: 4096 })
-        .protocol_features(features::usual_protocol() | Protocol::LOG_SHMFD | more)
+        .protocol_features(features::usual_protocol() | more)
 }
 
 impl Talk {
@@ -221,21 +231,15 @@ impl Talk {
             }
             Order::Reboot(side) => {
                 self.guests[side].stop().unwrap();
-                self.guests[side].reset_rings().unwrap();
-                self.guests[side].start().unwrap();
+                if front_end(self.index).0.name == Habit::UML.name {
+                    // Another process is the guest then.
+                    self.begin_anew(side);
+                } else {
+                    self.guests[side].reset_rings().unwrap();
+                    self.guests[side].start().unwrap();
+                }
             }
-            Order::PowerCut(side) => {
-                self.guests[side].disconnect();
-                let deadline = Instant::now() + TIMEOUT;
-                // The switch may still be busy with the end of the one before.
-                self.guests[side] = loop {
-                    match builder(self.index, side).connect(socket(&self.folder, 2 * self.index + side)) {
-                        Ok(guest) => break guest,
-                        Err(error) => assert!(Instant::now() < deadline, "{error}"),
-                    }
-                };
-                self.plugged[side] = true;
-            }
+            Order::PowerCut(side) => self.begin_anew(side),
             Order::Plug(side) => {
                 let (guest, region) = (&mut self.guests[side], REGIONS.0 as usize - 1);
                 if self.plugged[side] { guest.remove_region(region) } else { guest.add_region(region) }.unwrap();
@@ -244,6 +248,20 @@ impl Talk {
             Order::Migrate(side) => self.log(side, self.logs[side].is_none()),
         }
         let _ = answer.send(());
+    }
+
+    /// Ends the guest on `side`, and starts another one.
+    fn begin_anew(&mut self, side: usize) {
+        self.guests[side].disconnect();
+        let deadline = Instant::now() + TIMEOUT;
+        // The switch may still be busy with the end of the one before.
+        self.guests[side] = loop {
+            match builder(self.index, side).connect(socket(&self.folder, 2 * self.index + side)) {
+                Ok(guest) => break guest,
+                Err(error) => assert!(Instant::now() < deadline, "{error}"),
+            }
+        };
+        self.plugged[side] = true;
     }
 
     /// Begins or ends a migration, as QEMU does.

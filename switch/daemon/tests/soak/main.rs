@@ -1,9 +1,10 @@
 //! Everything at once: guests exchange numbered frames while ports are attached and detached, the file is reloaded, the network is taken
-//! over, killed and stopped, guests reboot, migrate and get memory, and limits change. `make soak` takes twenty minutes.
+//! over, killed and stopped, guests reboot, migrate and get memory, limits change, and the hosts of an uplink are cut off. `make soak`
+//! takes twenty minutes.
 //!
 //! - [`flow`]: the traffic between two guests, in both directions, each frame checked.
 //! - [`operator`]: the events of the network.
-//! - [`watch`]: memory and descriptors of its process over time.
+//! - [`watch`]: memory, descriptors and threads of its process over time.
 
 #[path = "../command/mod.rs"]
 mod command;
@@ -31,8 +32,13 @@ fn length() -> Duration {
     Duration::from_secs(seconds.unwrap_or(20))
 }
 
+/// In a network namespace of its own, where the uplink's devices are.
 #[test]
 fn nothing_is_lost_beyond_what_faults_must_lose_and_nothing_grows() {
+    common::in_a_namespace("nothing_is_lost_beyond_what_faults_must_lose_and_nothing_grows", soak);
+}
+
+fn soak() {
     let mut dice = Dice::new();
     let folder = tempfile::tempdir().unwrap();
     let end = Instant::now() + length();
@@ -49,11 +55,10 @@ fn nothing_is_lost_beyond_what_faults_must_lose_and_nothing_grows() {
         operator.cause(event, &mut dice);
         round += 1;
     }
-    operator.settle();
-    let last = operator.sample();
+    let growth = operator.rest(&first);
     let report = operator.end();
     println!("{report}");
-    watch::check_growth(&first, &last);
+    assert_eq!(growth, None, "at first {first}");
     let Ledger { sent, arrived, lost, .. } = report.flows;
     assert_eq!(sent, arrived + lost, "every frame is accounted for");
 }

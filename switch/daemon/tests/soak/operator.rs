@@ -13,7 +13,7 @@ use memlane_rig::memory::MemoryPlan;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::command::{Running, memlane, printed, write};
+use crate::command::{Running, memlane, printed, told, write};
 use crate::common::mac;
 use crate::dice::Dice;
 use crate::flow::{Flow, Ledger, Order};
@@ -21,6 +21,8 @@ use crate::watch::Sample;
 
 /// Longest wait for a process.
 const LATE: Duration = Duration::from_secs(60);
+/// A MAC address at another host.
+const REMOTE: &str = "02:00:00:00:09:09";
 /// Bytes of a scrape.
 const SCRAPE: usize = 1 << 22;
 
@@ -42,6 +44,7 @@ pub enum Event {
     Reboot,
     PowerCut,
     Plug,
+    Split,
     Nothing,
 }
 
@@ -62,6 +65,7 @@ pub const EVENTS: &[Event] = &[
     Event::Reboot,
     Event::PowerCut,
     Event::Plug,
+    Event::Split,
     Event::Nothing,
 ];
 
@@ -90,7 +94,8 @@ impl fmt::Display for Report {
         let counts: Vec<String> = self.counts.iter().map(|(event, count)| format!("{event:?} {count}")).collect();
         writeln!(f, "events: {}", counts.join(", "))?;
         let step = (self.samples.len() / 12).max(1);
-        for (at, sample) in self.samples.iter().step_by(step) {
+        let last = self.samples.len().saturating_sub(1);
+        for (_, (at, sample)) in self.samples.iter().enumerate().filter(|(index, _)| index % step == 0 || *index == last) {
             writeln!(f, "{:6.1} s: {sample}", at.as_secs_f64())?;
         }
         let Ledger { sent, arrived, lost, doubled, reconnects, longest } = self.flows;
@@ -106,6 +111,9 @@ impl fmt::Display for Report {
 impl Operator {
     /// Starts a network and `flows` pairs of guests on it.
     pub fn begin(folder: &Path, flows: usize) -> Self {
+        // The kernel's own frames would be no guest's.
+        std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").expect("a kernel with IPv6, and /proc to write to");
+        shell("ip link add under type veth peer name far && ip addr add 10.9.0.1/24 dev under && ip link set under up");
         write_net(folder, flows, false);
         let running = Running::start(up(folder, &[]));
         let flows: Vec<Flow> = (0..flows).map(|index| Flow::start(folder, index)).collect();
@@ -126,8 +134,24 @@ impl Operator {
     /// Memory and descriptors now.
     pub fn sample(&mut self) -> Sample {
         let sample = Sample::of(self.running.0.id());
-        self.samples.push((self.begun.elapsed(), sample));
+        self.samples.push((self.begun.elapsed(), sample.clone()));
         sample
+    }
+
+    /// Brings the network to rest; the growth since `first` that stays, if there is any.
+    pub fn rest(&mut self, first: &Sample) -> Option<String> {
+        self.capture.take().into_iter().for_each(end_capture);
+        if self.more {
+            self.cause_reload();
+        }
+        self.settle();
+        let deadline = Instant::now() + LATE;
+        // Connections and threads of the last requests end late.
+        while self.sample().growth(first).is_some() && Instant::now() < deadline {
+            self.samples.pop();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.sample().growth(first)
     }
 
     fn order_all(&self, order: Order) {
@@ -142,7 +166,10 @@ impl Operator {
 
     /// Brings `event` about.
     pub fn cause(&mut self, event: Event, dice: &mut Dice) {
-        println!("{:6.1} s: {event:?}", self.begun.elapsed().as_secs_f64());
+        // On standard error, which is not kept until the end.
+        if std::env::var_os("MEMLANE_SOAK_SECONDS").is_some() {
+            eprintln!("{:6.1} s: {event:?}", self.begun.elapsed().as_secs_f64());
+        }
         *self.counts.entry(event).or_default() += 1;
         let (flow, side) = (dice.below(self.flows.len()), dice.below(2));
         let port = format!("p{}", 2 * flow + side);
@@ -152,11 +179,7 @@ impl Operator {
                 self.told(&["detach", "net.toml", "x"]);
             }
             Event::AttachGuest => self.attach_guest(),
-            Event::Reload => {
-                self.more ^= true;
-                write_net(&self.folder, self.flows.len(), self.more);
-                self.told(&["reload", "net.toml"]);
-            }
+            Event::Reload => self.cause_reload(),
             Event::Takeover => self.take_over(),
             Event::Kill => self.crash(|operator| operator.running.0.kill().unwrap()),
             Event::Restart => self.crash(|operator| drop(operator.told(&["down", "net.toml"]))),
@@ -165,8 +188,10 @@ impl Operator {
                 std::thread::sleep(Duration::from_millis(20 + dice.below(300) as u64));
                 self.signal(Signal::SIGCONT);
             }
-            Event::Migrate => self.flows[flow].order(Order::Migrate(side)).wait(),
-            Event::Plug => self.flows[flow].order(Order::Plug(side)).wait(),
+            // Of the front ends, QEMU does this.
+            Event::Migrate => self.flows[flow & !1].order(Order::Migrate(side)).wait(),
+            Event::Plug => self.flows[flow & !1].order(Order::Plug(side)).wait(),
+            Event::Split => self.split(),
             Event::Capture => self.capture(),
             Event::Scrape => self.scrape(),
             Event::Limit => {
@@ -193,6 +218,41 @@ impl Operator {
     fn lose_of(&self, flow: usize, order: Order) {
         for order in [Order::Forgive, order, Order::Settle] {
             self.flows[flow].order(order).wait();
+        }
+    }
+
+    /// A port comes to the file, or goes from it.
+    fn cause_reload(&mut self) {
+        self.more ^= true;
+        write_net(&self.folder, self.flows.len(), self.more);
+        self.told(&["reload", "net.toml"]);
+    }
+
+    /// The host of an address beyond the uplink cannot be reached for a while, as FRR learns it and tells the VXLAN device. Guests here
+    /// lose nothing by it.
+    fn split(&self) {
+        let remote = |change: &str| shell(&format!("bridge fdb {change} {REMOTE} dev ml-vx100 dst 10.9.0.2 self"));
+        remote("replace");
+        self.await_remote(true);
+        shell("ip link set under down");
+        remote("del");
+        self.await_remote(false);
+        shell("ip link set under up");
+        remote("replace");
+        self.await_remote(true);
+    }
+
+    fn await_remote(&self, is_known: bool) {
+        let deadline = Instant::now() + LATE;
+        loop {
+            let report: serde_json::Value = serde_json::from_str(&self.told(&["status", "net.toml", "--json"])).unwrap();
+            let uplink = &report["uplinks"][0];
+            let known = uplink["learned-addresses"].as_array().unwrap().iter().any(|known| known["address"] == REMOTE);
+            if known == is_known && uplink["trouble"].is_null() {
+                return;
+            }
+            assert!(Instant::now() < deadline, "known: {is_known}: {uplink}");
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 
@@ -266,7 +326,6 @@ impl Operator {
 
     /// Ends everything, and compares the counters.
     pub fn end(mut self) -> Report {
-        self.capture.take().into_iter().for_each(end_capture);
         self.order_all(Order::Stop);
         let deadline = Instant::now() + LATE;
         let mut sums = self.sums();
@@ -274,7 +333,8 @@ impl Operator {
             std::thread::sleep(Duration::from_millis(10));
             sums = self.sums();
         }
-        assert_eq!(sums.0, sums.1, "transmitted frames are received, wait, or are dropped for a reason");
+        let status = || self.told(&["status", "net.toml", "--json"]);
+        assert!(sums.0 == sums.1, "frames transmitted, and received, waiting or dropped for a reason: {sums:?}: {}", status());
         let mut flows = Ledger::default();
         std::mem::take(&mut self.flows).into_iter().for_each(|flow| flows += flow.end());
         printed(&self.folder, &["down", "net.toml"]);
@@ -286,12 +346,13 @@ impl Operator {
         let report: serde_json::Value = serde_json::from_str(&self.told(&["status", "net.toml", "--json"])).unwrap();
         let number = |port: &serde_json::Value, name: &str| port[name].as_u64().unwrap_or(0);
         let (mut transmitted, mut outcomes) = (0, 0);
-        for port in report["ports"].as_array().unwrap() {
+        for port in ["ports", "uplinks"].iter().flat_map(|kind| report[kind].as_array().unwrap()) {
             transmitted += number(port, "transmit-frames");
             outcomes += number(port, "receive-frames") + number(port, "waiting");
-            let drops = port["drops"].as_object().into_iter().flatten();
+            // Frames in a queue that its front end has disabled, as DPDK does before it stops one, are discarded and not transmitted.
+            let drops = port["drops"].as_object().into_iter().flatten().filter(|(reason, _)| *reason != "transmit-disabled");
             outcomes += drops.filter_map(|(_, count)| count.as_u64()).sum::<u64>();
-            assert_eq!(port["quarantines"], 0, "{port}");
+            assert_eq!(number(port, "quarantines"), 0, "{port}");
         }
         (transmitted, outcomes)
     }
@@ -312,9 +373,20 @@ fn end_capture(mut child: Child) {
     }
 }
 
+/// Runs a command that succeeds.
+fn shell(command: &str) {
+    let output = Command::new("sh").args(["-c", command]).output().unwrap();
+    assert!(output.status.success(), "{command}: {}", told(&output));
+}
+
+/// The last two guests are in a segment with an uplink.
 fn write_net(folder: &Path, flows: usize, more: bool) {
-    let port = |n: usize| format!("[[port]]\nname = \"p{n}\"\nvhost-user = \"p{n}.sock\"\nmac = \"02:00:00:00:00:{n:02x}\"\n");
+    let segment = |n: usize| if n / 2 + 1 == flows { "segment = \"beyond\"\n" } else { "" };
+    let port = |n: usize| {
+        format!("[[port]]\nname = \"p{n}\"\nvhost-user = \"p{n}.sock\"\nmac = \"02:00:00:00:00:{n:02x}\"\n{}", segment(n))
+    };
     let ports: String = (0..2 * flows).map(port).collect();
     let more = if more { "[[port]]\nname = \"more\"\nnull = true\n" } else { "" };
-    write(folder, "net.toml", &format!("workers = 2\nstall-timeout-ms = 60000\ncontrol = \"control\"\n{ports}{more}"));
+    let uplink = "[[segment]]\nname = \"beyond\"\nuplink = true\nvni = 100\nlocal = \"10.9.0.1\"\n";
+    write(folder, "net.toml", &format!("workers = 2\nstall-timeout-ms = 60000\ncontrol = \"control\"\n{uplink}{ports}{more}"));
 }
