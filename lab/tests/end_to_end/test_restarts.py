@@ -1,15 +1,21 @@
 """Guests and the switch end in mid-transfer and come back; all others carry on."""
 
+import json
+import time
 from collections.abc import Callable
+from functools import partial
+from statistics import median
+from typing import Any
 
 import pytest
 
 from memlane_lab.bed import bed
+from memlane_lab.common.wait import until
 from memlane_lab.guests import Guest
 from tests.end_to_end.conftest import Builder
 from tests.end_to_end.lan import HOST, TCG, UML, Lan, Plan
 from tests.end_to_end.switch import Switch
-from tests.end_to_end.transfer import STEADY, Flow, Library, slow_down, speed_up
+from tests.end_to_end.transfer import STEADY, Flow, Library, iperf_server, slow_down, speed_up
 
 pytestmark = pytest.mark.real
 
@@ -136,6 +142,61 @@ def test_another_process_takes_the_switch_over_in_mid_transfer(build: Builder, p
     for source in range(len(lan.guests)):
         lan.reach(source, (source + 1) % len(lan.guests))
     assert [_boot(guest) for guest in lan.guests] == boots
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(900)
+def test_guests_reboot_while_the_switch_is_taken_over(build: Builder) -> None:
+    """By their own reboot and by a power cut, with a takeover before they use their NIC again; the others talk on."""
+    lan = build(*[UML] * 4)
+    mortal, peer, *others = lan.guests
+    library = Library(peer)
+    with Flow(others[0], others[1], bed.ipv4(3), *STEADY) as flow:
+        for end in (_reboot, _power_cut) * 5:
+            end(mortal)
+            lan.switch.take_over()
+            lan.address(0)
+            library.fetch(mortal, bed.ipv4(1)).finish()
+            flow.wait_progress()
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(600)
+def test_takeovers_slow_down_no_second_of_four_pairs(
+    build: Builder, record_property: Callable[[str, object], None]
+) -> None:
+    """TCP of four pairs together: no second under 80 % of the median second before the takeovers."""
+    lan = build(*[UML] * 8)
+    clients = []
+    for source, target in zip(lan.guests[::2], lan.guests[1::2], strict=True):
+        _, port = iperf_server(target)
+        address = bed.ipv4(lan.guests.index(target))
+        options = ["--port", port, "--time", str(_SECONDS), "--interval", "1", "--json"]
+        clients.append(source.spawn(["iperf3", "--client", address, *options]))
+    begun = time.monotonic()
+    for at in _TAKEOVERS:
+        until(partial(_is_past, begun + at), timeout=_SECONDS, what=f"second {at} of the flows")
+        lan.switch.take_over()
+    reports = [json.loads(client.wait(_SECONDS + 60).stdout) for client in clients]
+    rates = [sum(second) for second in zip(*map(_each_second, reports), strict=True)]
+    before = median(rates[2 : _TAKEOVERS[0] - 1])
+    record_property("megabits_in_each_second", [round(rate / 1e6) for rate in rates])
+    # The last one is cut short at some of them.
+    assert min(rates[_TAKEOVERS[0] - 1 : -1]) > 0.8 * before, rates
+
+
+_SECONDS = 40
+_TAKEOVERS = (20, 24, 28, 32, 36)
+"""Seconds of the flows at which another process takes over."""
+
+
+def _is_past(moment: float) -> bool:
+    return time.monotonic() >= moment
+
+
+def _each_second(report: dict[str, Any]) -> list[float]:
+    assert "error" not in report, report["error"]
+    return [interval["sum"]["bits_per_second"] for interval in report["intervals"]][:_SECONDS]
 
 
 def _plug_again(lan: Lan) -> None:

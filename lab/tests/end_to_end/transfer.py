@@ -89,7 +89,7 @@ class Flow(AbstractContextManager["Flow"]):
 
     def __init__(self, source: Guest, target: Guest, address: str, *options: str) -> None:
         self._target = target
-        self._server, port = _iperf_server(target)
+        self._server, port = iperf_server(target)
         client = ["iperf3", "--client", address, "--port", port, "--time", "600", *options]
         self._client = source.spawn(client)
 
@@ -132,7 +132,7 @@ def received(guest: Guest) -> int:
     return int(guest.get("/sys/class/net/net0/statistics/rx_bytes"))
 
 
-def _iperf_server(target: Guest) -> tuple[Running, str]:
+def iperf_server(target: Guest) -> tuple[Running, str]:
     """An iperf3 server for one flow, and its port."""
     port = str(next(_ports))
     server = target.spawn(["iperf3", "--server", "--one-off", "--port", port])
@@ -142,7 +142,7 @@ def _iperf_server(target: Guest) -> tuple[Running, str]:
 
 def iperf(source: Guest, target: Guest, address: str, *options: str) -> dict[str, Any]:
     """Measures one second of iperf3 from `source` to `target` at `address`; returns the end of its report."""
-    server, port = _iperf_server(target)
+    server, port = iperf_server(target)
     command = ["iperf3", "--client", address, "--port", port, "--time", "1", "--json", *options]
     done = source.run(command, timeout=60)
     report = json.loads(done.stdout)

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use memlane_rig::frontend::features;
-use memlane_rig::guest::{GuestBuilder, GuestError, ReceiveBuffers, ToyGuest};
+use memlane_rig::guest::{GuestBuilder, GuestError, Habit, ReceiveBuffers, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
 use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
 
@@ -114,9 +114,19 @@ fn chains_in_flight_at_a_crash_are_served_again_in_their_order_and_no_others() {
     assert_eq!(port(&path, 0)["resubmitted-chains"], 0);
 }
 
-/// Numbered frames in both directions while the process is killed again and again.
 #[test]
 fn kills_under_traffic_damage_no_frame_and_lose_no_chain() {
+    kill_under_traffic(recording);
+}
+
+/// virtio-user keeps no record of chains in flight: the used index alone says where its rings go on.
+#[test]
+fn kills_under_traffic_of_dpdk_damage_no_frame_and_lose_no_chain() {
+    kill_under_traffic(|index| builder(index).habit(Habit::DPDK));
+}
+
+/// Numbered frames in both directions while the process is killed again and again.
+fn kill_under_traffic(front_end: fn(usize) -> GuestBuilder) {
     /// Most frames of a direction that are on their way.
     const WINDOW: u64 = 100;
     /// Most frames of a poll iteration, which may be lost or come twice.
@@ -125,7 +135,7 @@ fn kills_under_traffic_damage_no_frame_and_lose_no_chain() {
     let folder = folder.path();
     net(folder, 2);
     let mut running = up(folder);
-    let mut guests = [0, 1].map(|index| connect(folder, index, recording(index)));
+    let mut guests = [0, 1].map(|index| connect(folder, index, front_end(index)));
     let [a, b] = &mut guests;
     announce(&mut [a, b]);
     let (mut sent, mut expected) = ([0_u64; 2], [0_u64; 2]);

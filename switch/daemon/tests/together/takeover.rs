@@ -163,12 +163,18 @@ fn takeovers_under_traffic_lose_no_frame_and_double_none() {
     let [mut a, mut b, mut c] = [0, 1, 2].map(|index| guest(folder, index));
     announce(&mut [&mut a, &mut b, &mut c]);
     let traffic = Traffic::start(folder, a, b);
-    for _ in 0..rounds() {
-        traffic.flows();
-        take_over(folder, &mut running);
-    }
-    traffic.flows();
-    println!("longest gap: {} us", traffic.gap.load(Ordering::Relaxed));
+    let mut gaps: Vec<_> = (0..rounds())
+        .map(|_| {
+            traffic.flows();
+            traffic.gap.store(0, Ordering::Relaxed);
+            take_over(folder, &mut running);
+            traffic.flows();
+            traffic.gap.load(Ordering::Relaxed)
+        })
+        .collect();
+    gaps.sort_unstable();
+    let gap = |percent: usize| gaps[(gaps.len() - 1) * percent / 100];
+    println!("longest gap of each of {} takeovers: p50 {} us, p99 {} us", gaps.len(), gap(50), gap(99));
     let (a, b, arrived) = traffic.stop();
     assert!(a.connected() && b.connected() && c.connected());
     // Learned addresses went along: nothing was flooded.
@@ -462,7 +468,8 @@ fn many_ports_are_handed_over_at_once() {
             let rest = told.split(&format!("{key}=")).nth(1).unwrap();
             rest.split_whitespace().next().unwrap().trim_end_matches(char::is_alphabetic).parse().unwrap()
         };
-        assert!(after("milliseconds") < 5000 && after("standstill_ms") < 1000, "{told}");
+        let most = if cfg!(debug_assertions) { (5000, 1000) } else { (500, 50) };
+        assert!(after("milliseconds") < most.0 && after("standstill_ms") < most.1, "{told}");
     }
     // Every guest is served: one frame from each reaches the next.
     for index in 0..guests.len() {
