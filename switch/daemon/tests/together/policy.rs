@@ -92,9 +92,11 @@ fn ports_reach_those_that_the_rules_allow() {
     // A broadcast reaches the ports that the sender's frames may reach.
     let mut sent = tcp(1, 0, 80, 2);
     sent[..6].fill(0xff);
+    let before = bed.drops(1, DropReason::PolicyDenied);
     guests[1].send(&sent).unwrap();
     assert!(guests[0].receive(TIMEOUT).unwrap().bytes == sent);
     guests[2..].iter_mut().for_each(assert_silent);
+    assert_eq!(bed.drops(1, DropReason::PolicyDenied) - before, 2, "one for each copy");
 }
 
 #[test]

@@ -85,10 +85,9 @@ impl Passage {
         if !is_gated {
             return Self::Same;
         }
-        if filtered.is_some_and(|filtered| !filtered.passes(to.id)) {
-            return Self::None;
-        }
+        let is_denied = || filtered.is_some_and(|filtered| !filtered.passes(to.id));
         match from.vlans.of_sent(tag).map(|vlan| from.pass(&gate, vlan, tag)) {
+            Some(Ok(_)) if is_denied() => Self::Dropped(DropReason::PolicyDenied),
             Some(Ok(None)) => Self::Same,
             Some(Ok(Some(change))) => Self::Retagged(change),
             Some(Err(_)) | None => Self::None,

@@ -266,16 +266,21 @@ impl Network {
         }
         for member in members.into_iter().filter(|&member| member != port.id) {
             let Some(to) = self.port(member) else { continue };
-            if Passage::between(port, &to, head, Some(&filtered)) == Passage::None {
-                if !filtered.passes(member) {
-                    self.tell_denial(forecast, port, &to, start);
+            match Passage::between(port, &to, head, Some(&filtered)) {
+                Passage::None => {
+                    let (to, from) = (&to.name, &port.name);
+                    let keys = "isolated, vlan, trunk or reserved";
+                    forecast.step(format!("{to} does not receive it: by {keys} of {to} or {from}"));
                 }
-                let (to, from) = (&to.name, &port.name);
-                let keys = "isolated, vlan, trunk, reserved or policy";
-                forecast.step(format!("{to} does not receive it: by {keys} of {to} or {from}"));
-                continue;
+                Passage::Dropped(reason) => {
+                    self.tell_denial(forecast, port, &to, start);
+                    // Where nothing receives, nothing is counted.
+                    if to.is_enabled() && !to.rings().entries().is_empty() {
+                        forecast.drop_at(&port.name, reason);
+                    }
+                }
+                Passage::Same | Passage::Retagged(_) => self.receive_flooded(forecast, port, &to, start, length),
             }
-            self.receive_flooded(forecast, port, &to, start, length);
         }
     }
 

@@ -75,13 +75,14 @@ impl Outcomes<'_> {
         let filtered = copied.as_ref().map(|(filtered, start)| FilteredFlood::new(*filtered, Start::new(start, length)));
         let (uplink, audience) = (port_table.too_short_uplink(packet), port_table.audience(packet));
         let passage = |to| match passage(port_table, sender, to, head, filtered.as_ref()) {
-            Passage::None => Passage::None,
+            passage @ (Passage::None | Passage::Dropped(_)) => passage,
             _ if uplink == Some(to) => Passage::Dropped(DropReason::TooLong),
             _ if audience.is_some_and(|audience| port_table.port(to).is_none_or(|to| !to.hears(audience))) => Passage::None,
             passage => passage,
         };
         egress.flood(packet, ports, weight, passage, |port, reason| {
-            self.missed(if reason == DropReason::SenderMemory { sender } else { port }, reason);
+            let is_senders = matches!(reason, DropReason::SenderMemory | DropReason::PolicyDenied);
+            self.missed(if is_senders { sender } else { port }, reason);
         })
     }
 
