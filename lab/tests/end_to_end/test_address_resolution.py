@@ -3,8 +3,12 @@
 import selectors
 import socket
 import time
+from collections.abc import Callable
 
 import pytest
+from scapy.layers.dhcp import BOOTP, DHCP
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
 
 from memlane_lab.host.ports import Device, GuestKind, Port
 from memlane_lab.host.session import Session
@@ -21,14 +25,15 @@ _PATIENCE = 120.0
 _AGAIN = 1.0
 """Seconds after which a guest asks again, as Linux does."""
 _ARP = 0x0806
+_IPV4 = 0x0800
 _REQUEST, _REPLY = 1, 2
 
 
 class _Guest:
     """The address resolution of Linux, at a device: it learns from requests for its address, and from replies."""
 
-    def __init__(self, number: int, connection: socket.socket) -> None:
-        self.number, self.socket = number, connection
+    def __init__(self, hosts: list[int], number: int, connection: socket.socket) -> None:
+        self.hosts, self.number, self.socket = hosts, number, connection
         self.known: set[int] = set()
         self.asked: dict[int, float] = {}
         self.received = 0
@@ -53,9 +58,9 @@ class _Guest:
             if kind == socket.PACKET_OUTGOING:
                 continue
             self.received += 1
-            sender, target = frame[31] - 1, frame[41] - 1
-            if target != self.number:
+            if frame[41] != self.hosts[self.number]:
                 continue
+            sender = self.hosts.index(frame[31])
             assert frame[22:28] == _mac(sender), "the right owner"
             self.known.add(sender)
             self.asked.pop(sender, None)
@@ -65,27 +70,27 @@ class _Guest:
     def _send(self, to: bytes, operation: int, target: bytes, other: int) -> None:
         own = _mac(self.number)
         head = to + own + bytes([8, 6, 0, 1, 8, 0, 6, 4, 0, operation])
-        self.socket.send(head + own + _ip(self.number) + target + _ip(other))
+        self.socket.send(head + own + self._ip(self.number) + target + self._ip(other))
+
+    def _ip(self, number: int) -> bytes:
+        return bytes([10, 0, 0, self.hosts[number]])
 
 
 def _mac(number: int) -> bytes:
     return bytes([2, 0, 0, 0, 1, number])
 
 
-def _ip(number: int) -> bytes:
-    return bytes([10, 0, 0, number + 1])
-
-
 def _ports() -> list[Port]:
     return [Port(f"p{number}", GuestKind.NETNS, _mac(number).hex(":")) for number in range(_GUESTS)]
 
 
-def _received(path: NetworkPath) -> int:
-    """ARP frames that all guests receive until each knows each other."""
+def _received(path: NetworkPath, lease: Callable[[list[Device]], list[int]] | None = None) -> int:
+    """ARP frames that all guests receive until each knows each other; `lease` gives them addresses before."""
     devices = [nic.endpoint for nic in path.nics.values() if isinstance(nic.endpoint, Device)]
     sockets = open_at(devices, _ARP)
     assert len(sockets) == _GUESTS
-    guests = [_Guest(number, connection) for number, connection in enumerate(sockets)]
+    hosts = lease(devices) if lease else [number + 2 for number in range(_GUESTS)]
+    guests = [_Guest(hosts, number, connection) for number, connection in enumerate(sockets)]
     poll = selectors.DefaultSelector()
     for guest in guests:
         poll.register(guest.socket, selectors.EVENT_READ, guest)
@@ -112,25 +117,51 @@ def _received(path: NetworkPath) -> int:
     return sum(guest.received for guest in guests)
 
 
-def _with_memlane(session: Session, *, configured: bool) -> int:
+def _with_memlane(session: Session, origin: str) -> int:
+    """The same with memlane, which has the addresses by this origin."""
     stated = {
-        port.name: {"mac": port.mac} | ({"addresses": [f"10.0.0.{number + 1}"]} if configured else {})
+        port.name: {"mac": port.mac} | ({"addresses": [f"10.0.0.{number + 2}"]} if origin == "configured" else {})
         for number, port in enumerate(_ports())
     }
-    path = Switch(session, stated, {}, segment=[{"name": "lan", "neighbour-suppression": True}])
+    keys = {"subnet": "10.0.0.0/24"} if origin == "leased" else {"neighbour-suppression": True}
+    path = Switch(session, stated, {}, segment=[{"name": "lan"} | keys])
     path.lay(_ports())
-    return _received(path)
+    return _received(path, _lease if origin == "leased" else None)
+
+
+def _lease(devices: list[Device]) -> list[int]:
+    """Has each guest ask for an address, as a client of DHCP does (RFC 2131); returns their last bytes."""
+    return [_lease_one(number, connection) for number, connection in enumerate(open_at(devices, _IPV4))]
+
+
+def _lease_one(number: int, connection: socket.socket) -> int:
+    def ask(options: list[tuple[str, object] | str], wanted: int) -> str:
+        own = _mac(number)
+        bootp = BOOTP(chaddr=own, xid=number + 1, flags=0) / DHCP(options=options)
+        packet = IP(src="0.0.0.0", dst="255.255.255.255") / UDP(sport=68, dport=67) / bootp
+        connection.send(bytes(Ether(src=own.hex(":"), dst="ff:ff:ff:ff:ff:ff") / packet))
+        while True:
+            answer = Ether(connection.recv(2000))
+            if DHCP in answer and answer[BOOTP].xid == number + 1 and ("message-type", wanted) in answer[DHCP].options:
+                return str(answer[BOOTP].yiaddr)
+
+    connection.settimeout(_PATIENCE)
+    offered = ask([("message-type", "discover"), "end"], 2)
+    leased = ask([("message-type", "request"), ("requested_addr", offered), "end"], 5)
+    connection.close()
+    return int(leased.rpartition(".")[2])
 
 
 def test_guests_receive_a_fiftieth_of_the_frames_of_the_bridge(session: Session) -> None:
-    """One frame for each question with configured addresses; few more with those that the switch learns."""
+    """One frame for each question with configured and leased addresses; few more with those that the switch learns."""
     bridge = Bridge(session)
     bridge.lay(_ports())
     flooded = _received(bridge)
-    counts = []
-    for configured in (True, False):
-        with Session(session.folder / f"configured-{configured}") as own:
-            counts.append(_with_memlane(own, configured=configured))
-    print(f"{_GUESTS} guests: bridge {flooded}, configured {counts[0]}, learned {counts[1]}")
-    assert 50 * counts[0] <= flooded, (counts, flooded)
-    assert 10 * counts[1] <= flooded, (counts, flooded)
+    counts = {}
+    for origin in ("configured", "leased", "learned"):
+        with Session(session.folder / origin) as own:
+            counts[origin] = _with_memlane(own, origin)
+    print(f"{_GUESTS} guests: bridge {flooded}, memlane {counts}")
+    assert 50 * counts["configured"] <= flooded, (counts, flooded)
+    assert 50 * counts["leased"] <= flooded, (counts, flooded)
+    assert 10 * counts["learned"] <= flooded, (counts, flooded)

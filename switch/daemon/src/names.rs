@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memlane_backends::names::{Clock, SharedResponder, run};
 use memlane_backends::session::Session;
-use memlane_names::{LeaseKind, NamesReport, PortAddresses, Responder, Settings};
+use memlane_names::{Lease, LeaseKind, NamesReport, PortAddresses, Responder, Settings};
 use serde::{Deserialize, Serialize};
 
+use crate::address_map::GivenLease;
 use crate::config::{NamesConfig, PortConfig};
 use crate::network::{AddError, AttachSettings, Network};
 use crate::policy::PortLimits;
@@ -89,7 +90,12 @@ impl Names {
             settings: &PortSettings {
                 mac: Some(mac),
                 // The address map takes leases from answers of ports that may serve.
-                limits: PortLimits { may_serve: vec![Service::Dhcp, Service::Ra], ..PortLimits::default() },
+                // Its own addresses are configured ones, so that the switch answers for known addresses on its segment.
+                limits: PortLimits {
+                    may_serve: vec![Service::Dhcp, Service::Ra],
+                    addresses: [settings.own4().map(IpAddr::V4), settings.own6().map(IpAddr::V6)].into_iter().flatten().collect(),
+                    ..PortLimits::default()
+                },
                 ..PortSettings::default()
             },
             offer: Offer { mac, mtu: None },
@@ -150,7 +156,7 @@ impl Names {
 
     /// Its active leases.
     pub fn leases(&self) -> Vec<SavedLease> {
-        let saved = |(port, lease): (&str, memlane_names::Lease)| SavedLease {
+        let saved = |(port, lease): (&str, Lease)| SavedLease {
             segment: self.config.segment.clone(),
             port: port.into(),
             address: lease.address,
@@ -192,10 +198,14 @@ impl Names {
     }
 }
 
-/// Has `anti-spoof` of `port` allow its leased addresses, and no others that were.
+/// Has `anti-spoof` of `port` allow its leased addresses, and no others that were; and the switch answer for them.
 fn allow_leased(network: &Network, responder: &Mutex<Responder>, clock: Clock, port: &str) {
-    let allowed = responder.lock().unwrap_or_else(PoisonError::into_inner).allowed(port, clock.now());
-    if let Some(port) = network.find(port) {
-        port.policy.rules.set_leased(&allowed);
-    }
+    let Some(port) = network.find(port) else { return };
+    let (responder, now) = (responder.lock().unwrap_or_else(PoisonError::into_inner), clock.now());
+    port.policy.rules.set_leased(&responder.allowed(&port.name, now));
+    let left = |lease: &Lease| u32::try_from(lease.until.saturating_sub(now)).unwrap_or(u32::MAX);
+    let given = |lease: &Lease| GivenLease { ip: lease.address, mac: lease.mac, seconds: left(lease) };
+    let in_use: Vec<GivenLease> = responder.in_use(&port.name, now).map(given).collect();
+    let (is_router, gives) = (port.policy.may_serve(Service::Ra), |ip| responder.settings().contains(ip));
+    port.segment.addresses().set_leases(port.id, &in_use, gives, is_router, network.second());
 }

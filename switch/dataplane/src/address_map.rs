@@ -127,6 +127,17 @@ pub enum Learned {
     NoRoom,
 }
 
+/// A lease that a server in this process gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GivenLease {
+    /// The address.
+    pub ip: IpAddr,
+    /// The MAC address of its machine.
+    pub mac: MacAddress,
+    /// Seconds until it ends.
+    pub seconds: u32,
+}
+
 /// An answer that the switch gives.
 #[derive(Clone, Copy, Debug)]
 pub struct Given {
@@ -372,25 +383,41 @@ impl AddressMap {
         Learned::Conflict
     }
 
-    /// A DHCP server acknowledged a lease of `seconds` in second `now`: `ip` belongs to `mac`, behind `port`. For workers and for a server in
-    /// this process.
+    /// A DHCP server acknowledged a lease of `seconds` in second `now`: `ip` belongs to `mac`, behind `port`.
     pub fn acknowledge(&self, vlan: u16, ip: IpAddr, (mac, port): (MacAddress, PortId), seconds: u32, now: u32) -> Learned {
         let key = Key { vlan, ip };
         let Some(mut shard) = self.try_shard(&key) else { return Learned::NoRoom };
+        self.enter_lease(&mut shard, key, (mac, port), (seconds, None), now)
+    }
+
+    fn enter_lease(
+        &self,
+        shard: &mut Shard,
+        key: Key,
+        (mac, port): (MacAddress, PortId),
+        (seconds, router): (u32, Option<bool>),
+        now: u32,
+    ) -> Learned {
         let before = shard.0.get(&key).copied();
         if let Some(known) = before.filter(|known| known.source == Source::Configuration) {
             let is_own = known.port == port && known.mac.is_none_or(|known| known == mac);
             return if is_own { Learned::Known } else { self.conflict(key, known, (port, mac)) };
         }
         let expires = now.saturating_add(seconds).clamp(now + 1, NEVER - 1);
-        self.put(&mut shard, key, Entry { expires, ..Entry::new(Some(mac), port, Source::Dhcp, now) })
+        // The owner's own advertisement tells it better.
+        let told = before.filter(|before| before.port == port).and_then(|before| before.router);
+        self.put(shard, key, Entry { expires, router: told.or(router), ..Entry::new(Some(mac), port, Source::Dhcp, now) })
     }
 
-    /// A DHCP lease of `ip` has ended before its time.
-    pub fn release(&self, vlan: u16, ip: IpAddr) {
-        let key = Key { vlan, ip };
-        let mut shard = Self::locked(self.shard_of(&key));
-        self.remove_of(&mut shard, key, Source::Dhcp);
+    /// Makes `leases` those that a server in this process gave to `port`, from second `now` on, in place of those before: it gives the addresses
+    /// for which `gives` is true. `is_router` says if the port may send router advertisements.
+    pub fn set_leases(&self, port: PortId, leases: &[GivenLease], gives: impl Fn(IpAddr) -> bool, is_router: bool, now: u32) {
+        let is_over = |key: &Key| key.vlan == 0 && gives(key.ip) && leases.iter().all(|lease| lease.ip != key.ip);
+        self.remove_if(|key, entry| entry.port == port && entry.source == Source::Dhcp && is_over(key));
+        for &GivenLease { ip, mac, seconds } in leases {
+            let mut shard = Self::locked(self.shard_of(&Key { vlan: 0, ip }));
+            self.enter_lease(&mut shard, Key { vlan: 0, ip }, (mac, port), (seconds, Some(is_router)), now);
+        }
     }
 
     fn remove_of(&self, shard: &mut Shard, key: Key, source: Source) {

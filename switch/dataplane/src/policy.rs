@@ -10,7 +10,7 @@ pub mod filter;
 pub mod gate;
 pub mod rules;
 
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 pub use memlane_model::limits::{AntiSpoof, DEFAULT_STORM, Limit, PortLimits, Reserved};
@@ -18,7 +18,7 @@ pub use memlane_model::limits::{AntiSpoof, DEFAULT_STORM, Limit, PortLimits, Res
 use crate::stats::DropReason;
 use crate::time::{Cycles, frequency};
 use gate::{Gate, Vlans};
-use rules::{PortRules, Published};
+use rules::{PortRules, Published, Service};
 
 /// Minimum burst, so that a limit never cuts a batch that hardware and kernels send at once: one frame of the maximum size.
 const LEAST_BURST_BYTES: u64 = 65_536;
@@ -179,6 +179,8 @@ pub struct Policy {
     answers: Limiter,
     /// Rules about its frames.
     pub rules: Published<PortRules>,
+    /// The services of [`PortLimits::may_serve`], a bit each.
+    services: AtomicU8,
     /// It exchanges frames only with ports that are not isolated.
     isolated: AtomicBool,
     /// It drops frames to reserved groups.
@@ -203,6 +205,7 @@ impl Policy {
             suspect: Limiter::default(),
             answers: Limiter::default(),
             rules: Published::default(),
+            services: AtomicU8::new(0),
             isolated: AtomicBool::new(false),
             drops_reserved: AtomicBool::new(false),
             usually_drops_reserved: AtomicBool::new(false),
@@ -224,6 +227,7 @@ impl Policy {
         self.storm.set_packets((limits.storm > 0).then_some(limits.storm), burst);
         self.usual_storm.store(limits.storm == DEFAULT_STORM, Ordering::Relaxed);
         self.rules.set(PortRules::of(limits));
+        self.services.store(limits.may_serve.iter().fold(0, |bits, &service| bits | bit(service)), Ordering::Relaxed);
         self.isolated.store(limits.isolated, Ordering::Relaxed);
         self.usual_reserved.store(limits.reserved.is_none(), Ordering::Relaxed);
         let usually = self.usually_drops_reserved.load(Ordering::Relaxed);
@@ -246,6 +250,11 @@ impl Policy {
             self.answers.charge(0, 1, now);
         }
         may
+    }
+
+    /// Whether `service` is one of its `may-serve`.
+    pub fn may_serve(&self, service: Service) -> bool {
+        self.services.load(Ordering::Relaxed) & bit(service) != 0
     }
 
     /// Its gate.
@@ -294,6 +303,10 @@ impl Policy {
     pub fn weight(&self) -> u16 {
         self.weight.load(Ordering::Relaxed)
     }
+}
+
+fn bit(service: Service) -> u8 {
+    1 << service as u8
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ impl Lease {
     }
 
     /// Whether it is in use, as far as is known.
-    fn has_name(&self, now: u64) -> bool {
+    pub(crate) fn is_in_use(&self, now: u64) -> bool {
         self.kind >= LeaseKind::Leased && now < self.until
     }
 
@@ -256,7 +256,8 @@ impl Leases {
                 known.since = now;
             }
             Some(known) => {
-                let is_news = known.mac != mac || known.kind != kind || known.until <= now;
+                // A lease that is longer now is news, too: the address map is told of its end.
+                let is_news = known.mac != mac || known.kind != kind || known.until != lease.until;
                 *known = lease;
                 if is_news {
                     self.changed.insert(Arc::clone(&name));
@@ -299,7 +300,7 @@ impl Leases {
     /// Addresses of `port` for its name: static ones, then those in use, the latest first.
     pub(crate) fn addresses(&self, port: &str, now: u64) -> Vec<IpAddr> {
         let Some(entry) = self.ports.get(port) else { return Vec::new() };
-        let mut leases: Vec<&Lease> = entry.leases.iter().filter(|lease| lease.has_name(now)).collect();
+        let mut leases: Vec<&Lease> = entry.leases.iter().filter(|lease| lease.is_in_use(now)).collect();
         leases.sort_by_key(|lease| std::cmp::Reverse(lease.since));
         let mut addresses = entry.own.fixed.clone();
         for lease in leases {

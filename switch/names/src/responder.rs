@@ -63,6 +63,11 @@ impl Responder {
         self.leases.of_port(port).iter().filter(|lease| lease.is_active(now)).map(|lease| lease.address).collect()
     }
 
+    /// Leases of `port` that are in use, as far as is known.
+    pub fn in_use(&self, port: &str, now: u64) -> impl Iterator<Item = &Lease> {
+        self.leases.of_port(port).iter().filter(move |lease| lease.is_in_use(now))
+    }
+
     /// Active leases of all ports.
     pub fn leases(&self, now: u64) -> Vec<(&str, Lease)> {
         self.leases.all().filter(|(_, lease)| lease.is_active(now)).map(|(port, lease)| (port, *lease)).collect()

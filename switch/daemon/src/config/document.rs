@@ -184,7 +184,7 @@ pub struct SegmentEntry {
     #[schemars(range(min = 68, max = 65485))]
     pub mtu: Option<u16>,
     /// Whether the switch answers ARP requests and neighbour solicitations for machines that it knows, instead of flooding them (ARP
-    /// and ND suppression, RFC 9161). By default it does on segments with `addresses` at a port.
+    /// and ND suppression, RFC 9161). By default it does on segments with a subnet, or with `addresses` at a port.
     pub neighbour_suppression: Option<bool>,
     /// Name of the TAP device; by default ml-tapVNI.
     pub tap: Option<String>,

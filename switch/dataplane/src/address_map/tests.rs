@@ -85,8 +85,25 @@ fn a_lease_moves_with_its_machine_and_ends_when_it_is_given_back() {
     assert_eq!(map.learn(0, claim(1, 1), B, 500), Learned::Known);
     assert_eq!(owner(&map, 1, 999), Some((mac(1), B, Source::Dhcp)));
     assert_eq!(owner(&map, 1, 1000), None);
-    map.release(0, ip(1));
-    assert_eq!(owner(&map, 1, 500), None);
+    let lease = |last: u8| GivenLease { ip: ip(last), mac: mac(1), seconds: 100 };
+    let give = |leases: &[GivenLease]| map.set_leases(B, leases, |ip| ip.is_ipv4(), false, 500);
+    give(&[lease(2), lease(3)]);
+    assert_eq!(owner(&map, 1, 500), None, "another server gave it, which this one takes over");
+    give(&[lease(3)]);
+    assert_eq!((owner(&map, 2, 500), owner(&map, 3, 599)), (None, Some((mac(1), B, Source::Dhcp))));
+    give(&[]);
+    assert!(map.records(500).is_empty() && held(&map) == 0);
+}
+
+#[test]
+fn an_ipv6_address_that_was_leased_is_answered_for_before_its_owner_advertises_it() {
+    let map = AddressMap::default();
+    let address: IpAddr = "fd00::7".parse().unwrap();
+    map.set_leases(B, &[GivenLease { ip: address, mac: mac(1), seconds: u32::MAX }], |_| true, false, 5);
+    assert_eq!(map.find(0, address, 5).and_then(|entry| entry.router), Some(false));
+    map.learn(0, Claim { ip: address, mac: mac(1), router: Some(true) }, B, 6);
+    map.set_leases(B, &[GivenLease { ip: address, mac: mac(1), seconds: 9 }], |_| true, false, 7);
+    assert_eq!(map.find(0, address, 7).and_then(|entry| entry.router), Some(true), "as it says itself");
 }
 
 #[test]
