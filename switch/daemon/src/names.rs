@@ -20,6 +20,7 @@ use crate::policy::PortLimits;
 use crate::policy::rules::Service;
 use crate::port::settings::PortSettings;
 use crate::port::{Offer, Port, default_address};
+use crate::segment::Responds;
 
 /// A lease, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -101,6 +102,7 @@ impl Names {
             offer: Offer { mac, mtu: None },
         };
         let port = network.add_port(&attach_settings, members)?;
+        port.segment.set_responds(Responds { v4: config.subnet.is_some(), v6: config.subnet6.is_some() });
         let responder = Arc::new(Mutex::new(Responder::new(settings)));
         Ok(Self { config: config.clone(), port, responder, clock: Clock::start(), session: None }.serve(network, news))
     }
@@ -194,6 +196,7 @@ impl Names {
     /// Removes the responder.
     pub fn stop(mut self, network: &Network) {
         Session::stop(self.session.take().into_iter().collect());
+        self.port.segment.set_responds(Responds::default());
         network.remove_port(&self.port);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! - **Forwarding**: [`verdict`] decides by the FDB of a broadcast domain, with MAC learning and FDB aging ([`table`],
 //!   [`segment`]), and keeps the last decisions in flow caches. Rate limits, storm control and anti-spoofing are in [`policy`].
-//! - **Multicast** frames go to the members of their group, where a segment says so ([`multicast`]).
+//! - **Multicast** frames go to the members of their group, where a segment says so ([`multicast`]), and requests to servers to those
+//!   (`audience`).
 //! - **Address resolution**: the [`address_map`] of a broadcast domain answers ARP and neighbour discovery.
 //! - **Scheduling**: CPU-time fairness among ports ([`cpu_time`]), fair queueing at a receiver ([`egress`]), and link emulation
 //!   ([`link`]).
@@ -26,6 +27,7 @@ pub(crate) use memlane_virtq::{
 };
 
 pub mod address_map;
+mod audience;
 pub mod cpu_time;
 pub mod egress;
 pub mod handover;

@@ -190,15 +190,15 @@ fn holds(entry: u64, now: u32) -> bool {
     entry & Groups::SECONDS >= u64::from(now) && entry != 0
 }
 
-/// The ports that get a multicast frame.
+/// The members of a multicast group.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Audience {
+pub(crate) struct GroupMembers {
     /// The members of this group, and routers; only routers if there is none.
     group: Option<Group>,
     now: u32,
 }
 
-impl Audience {
+impl GroupMembers {
     /// Those of the frame that begins with `start` in a segment with this `snooping`; `None` for all ports.
     pub(crate) fn of(snooping: &Snooping, start: &[u8]) -> Option<Self> {
         let now = snooping.now();

@@ -3,7 +3,7 @@
 //! Its table has room for the MAC addresses of its members, so that many small segments take little memory. When members join, a
 //! larger table replaces the old one: each worker holds a reference to the table that it uses, and is told of the new one.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,15 @@ const ANY_MTU: u32 = u32::MAX;
 /// No port's number.
 const NO_UPLINK: u32 = u32::MAX;
 
+/// IP versions of a segment's responder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Responds {
+    /// It gives IPv4 addresses.
+    pub v4: bool,
+    /// It gives IPv6 addresses.
+    pub v6: bool,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Segment {
@@ -46,6 +55,8 @@ pub struct Segment {
     uplink_mtu: AtomicU32,
     /// A member is or was isolated, or has VLANs.
     gated: AtomicBool,
+    /// IP versions of its responder, if it has one: a bit each.
+    responds: AtomicU8,
     /// Moves of MAC addresses, in all its tables.
     move_log: Arc<MoveLog>,
     /// IP addresses and their owners.
@@ -111,6 +122,7 @@ impl Segment {
             uplink,
             uplink_mtu: AtomicU32::new(ANY_MTU),
             gated: AtomicBool::new(false),
+            responds: AtomicU8::new(0),
             move_log,
             addresses: AddressMap::default(),
             snooping: Snooping::default(),
@@ -154,6 +166,23 @@ impl Segment {
     /// Has gates decide from now on.
     pub fn set_gated(&self) {
         self.gated.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether one of its ports is a responder, which answers the requests of clients.
+    #[inline]
+    pub fn has_responder(&self) -> bool {
+        self.responds.load(Ordering::Relaxed) != 0
+    }
+
+    /// The IP versions of its responder.
+    pub fn responds(&self) -> Responds {
+        let bits = self.responds.load(Ordering::Relaxed);
+        Responds { v4: bits & 1 != 0, v6: bits & 2 != 0 }
+    }
+
+    /// It has a responder for these IP versions from now on.
+    pub fn set_responds(&self, responds: Responds) {
+        self.responds.store(u8::from(responds.v4) | u8::from(responds.v6) << 1, Ordering::Relaxed);
     }
 
     /// Sets the port that leads to other hosts.

@@ -157,7 +157,8 @@ pub struct SegmentEntry {
     /// with VLAN tags.
     pub multicast: Multicast,
     /// IPv4 subnet, as "10.0.0.0/24". memlane then answers DHCP on the segment, and DNS queries for PORT.lan, at the subnet's first
-    /// address. A port's guest gets the first of its `addresses` in the subnet, else a lease, which only this port can have.
+    /// address. A port's guest gets the first of its `addresses` in the subnet, else a lease, which only this port can have. Requests
+    /// to DHCP servers reach memlane and ports with `may-serve` only.
     pub subnet: Option<Prefix>,
     /// IPv6 subnet of 64 bits, as "fd00::/64": the same by router advertisements (SLAAC, without a default router) and DHCPv6.
     pub subnet6: Option<Prefix>,

@@ -90,6 +90,37 @@ fn a_guest_gets_an_address_and_a_name_and_others_hear_none_of_it() {
     assert_eq!(offer(&a.receive(TIMEOUT).unwrap().bytes), Some((2, address)));
 }
 
+/// An ARP request of guest `n`, which has the address `own`, for `target` (RFC 826).
+fn arp(n: usize, own: [u8; 4], target: [u8; 4]) -> Vec<u8> {
+    let head = [&BROADCAST[..], &mac(n), &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
+    [&head[..], &mac(n), &own, &[0; 6], &target, &[0; 18]].concat()
+}
+
+/// Requests to servers reach the responder and ports that may serve; questions for leased addresses are answered by the switch.
+#[test]
+fn other_guests_hear_neither_requests_to_servers_nor_questions_for_leased_addresses() {
+    let bed = Bed::with(SEGMENT, &["", "", "", "may-serve = [\"dhcp\"]"]);
+    let (mut a, mut b, mut c, mut server) = (bed.guest(0), bed.guest(1), bed.guest(2), bed.guest(3));
+    let addresses = [lease(&mut a, 0), lease(&mut b, 1)];
+    let ask = arp(0, addresses[0], addresses[1]);
+    a.send(&ask).unwrap();
+    assert_eq!(a.receive(TIMEOUT).unwrap().bytes[6..12], mac(1), "by the switch");
+    // The responder's own address is answered for, too.
+    a.send(&arp(0, addresses[0], [10, 0, 0, 1])).unwrap();
+    assert_eq!(a.receive(TIMEOUT).unwrap().bytes[6..12], default_address("test", "names:lan").bytes());
+    // A router solicitation: RFC 4861, section 4.1.
+    let ip = [&[0x60, 0, 0, 0, 0, 8, 58, 255][..], &[0; 16], &[0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]].concat();
+    a.send(&[&[0x33, 0x33, 0, 0, 0, 2][..], &mac(0), &[0x86, 0xdd], &ip, &[133, 0, 0x7b, 0xb8, 0, 0, 0, 0]].concat()).unwrap();
+    assert_eq!(a.receive(TIMEOUT).unwrap().bytes[54], 134, "a router advertisement");
+    // Another broadcast reaches all, as the first frame of a guest without may-serve.
+    let last = arp(0, addresses[0], [10, 0, 0, 99]);
+    a.send(&last).unwrap();
+    for guest in [&mut b, &mut c] {
+        assert!(guest.receive(TIMEOUT).unwrap().bytes == last);
+    }
+    assert_eq!(&server.receive(TIMEOUT).unwrap().bytes[34..38], &[0, 68, 0, 67]);
+}
+
 #[test]
 fn an_address_that_was_leased_passes_anti_spoofing_and_no_other() {
     let guarded = "mac = \"02:00:00:00:00:00\"\naddresses = [\"192.168.0.1\"]\nanti-spoof = \"all\"\n";

@@ -6,10 +6,10 @@ use memlane_model::forecast::Forecast;
 
 use super::Network;
 use crate::address_map::resolution::Resolution;
+use crate::audience::Audience;
 use crate::egress::Passage;
 use crate::frame::{ETHERNET, Head, NetHeader, START};
 use crate::id::PortId;
-use crate::multicast::Audience;
 use crate::packet::TagChange;
 use crate::policy::Flood;
 use crate::policy::filter::Filtered;
@@ -53,6 +53,14 @@ fn tell_gates(forecast: &mut Forecast, port: &Port, reason: DropReason, receiver
             forecast.step(format!("destination {destination} is a reserved group address, and {name} drops these (key reserved)"));
         }
         _ => {}
+    }
+}
+
+/// Why a port that is none of this `audience` does not get a flooded frame.
+fn not_heard(audience: Audience) -> &'static str {
+    match audience {
+        Audience::Members(_) => "its guest has not reported the group (multicast = \"snoop\")",
+        Audience::Servers(_) => "memlane answers requests to servers (subnet), and the port has no may-serve",
     }
 }
 
@@ -286,8 +294,8 @@ impl Network {
 
     /// How a flooded frame fares at `to`, which the gates let it reach.
     fn receive_flooded(&self, forecast: &mut Forecast, port: &Port, to: &Port, start: Start<'_>, length: usize) {
-        if Audience::of(&port.segment.snooping, start.bytes()).is_some_and(|audience| !to.hears(audience)) {
-            forecast.step(format!("{} does not receive it: its guest has not reported the group (multicast = \"snoop\")", to.name));
+        if let Some(audience) = Audience::of(&port.segment, start.bytes()).filter(|audience| !to.hears(*audience)) {
+            forecast.step(format!("{} does not receive it: {}", to.name, not_heard(audience)));
         } else if let Some(mtu) = exceeded_mtu(port, to.id, start, length) {
             forecast.step(format!("the packet is longer than the MTU of the uplink ({mtu}), and a flooded frame is not answered"));
             forecast.drop_at(&to.name, DropReason::TooLong);

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
+use crate::audience::Audience;
 use crate::budget::Account;
 use crate::descriptors::USUAL;
 use crate::frame::MacAddress;
@@ -28,7 +29,7 @@ use crate::id::{PortId, RingKey, SegmentId};
 use crate::journal::{Journal, NetworkEvent};
 use crate::link::{Impairment, Path};
 use crate::memory::{DirtyLog, Fetch, MemoryMap, Quota};
-use crate::multicast::{Audience, Groups};
+use crate::multicast::Groups;
 use crate::policy::gate::Vlans;
 use crate::policy::{Limit, Limiter, Policy, PortLimits};
 use crate::probes;
@@ -309,10 +310,13 @@ impl Port {
         inner.errors.iter().map(|(key, error)| Ok((*key, error.descriptor().try_clone_to_owned()?))).collect()
     }
 
-    /// Whether it is one of the ports that get a multicast frame: uplinks and trunks always are.
+    /// Whether it is one of the ports that get a flooded frame with this `audience`: of multicast groups, uplinks and trunks always are.
     pub(crate) fn hears(&self, audience: Audience) -> bool {
         let is_trunk = || matches!(self.policy.gate().vlans, Vlans::Trunk { .. });
-        audience.has(&self.groups) || self.segment.uplink() == Some(self.id) || is_trunk()
+        match audience {
+            Audience::Members(members) => members.has(&self.groups) || self.segment.uplink() == Some(self.id) || is_trunk(),
+            Audience::Servers(service) => self.policy.may_serve(service),
+        }
     }
 
     /// The multicast groups of its guest, and whether it gets the others too.

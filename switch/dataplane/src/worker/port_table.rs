@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use crate::audience::Audience;
 use crate::id::{PortId, SegmentId};
-use crate::multicast::Audience;
 use crate::packet::Packet;
 use crate::policy::Flood;
 use crate::policy::filter::{Filter, Filtered};
@@ -148,8 +148,7 @@ impl PortTable {
     /// The ports that get a flooded frame; `None` for all.
     #[inline]
     pub(super) fn audience(&self, packet: &Packet) -> Option<Audience> {
-        let segment = &self.port(packet.source)?.segment;
-        Audience::of(&segment.snooping, packet.start())
+        Audience::of(&self.port(packet.source)?.segment, packet.start())
     }
 
     /// The segment with this number.

@@ -455,7 +455,7 @@ impl Turn<'_> {
         if let Err(reason) = self.port.policy.take_flood(self.segment.flood(self.port, self.second, self.now)) {
             return self.drop_at(sender, packet, reason);
         }
-        if self.outcomes.port_table.filtered(sender).is_some() {
+        if self.port.segment.has_responder() || self.outcomes.port_table.filtered(sender).is_some() {
             packet.copy_more();
         }
         if self.port.segment.snooping.is_on() {
