@@ -11,6 +11,7 @@
 #include <linux/if_arp.h>
 #include <linux/inetdevice.h>
 #include <linux/module.h>
+#include <linux/random.h>
 #include <linux/rtnetlink.h>
 #include <xen/xen.h>
 
@@ -39,6 +40,10 @@ MODULE_PARM_DESC(most_pages, "pages that a busy ring may have, a power of two up
 unsigned int xvm_idle_seconds = 30;
 module_param_named(idle_seconds, xvm_idle_seconds, uint, 0444);
 MODULE_PARM_DESC(idle_seconds, "seconds without a frame after which a pair's memory goes back (30)");
+
+unsigned int xvm_address_seconds = 35;
+module_param_named(address_seconds, xvm_address_seconds, uint, 0444);
+MODULE_PARM_DESC(address_seconds, "seconds without a sign of a machine after which its addresses leave the map, from 20 (35)");
 
 static struct net_device *xvm_dev;
 
@@ -74,6 +79,10 @@ static void xvm_setup(struct net_device *dev)
 
 static int xvm_check_parameters(void)
 {
+	if (xvm_address_seconds < 2 * XVM_BEAT || xvm_address_seconds > 86400) {
+		pr_err("xenvmnic: address_seconds=%u: it must be from %u to 86400\n", xvm_address_seconds, 2 * XVM_BEAT);
+		return -EINVAL;
+	}
 	if (xvm_pages_valid(xvm_least_pages) && xvm_least_pages >= 2 && xvm_pages_valid(xvm_most_pages) &&
 	    xvm_most_pages >= xvm_least_pages && xvm_most_pages >= (xvm_long_frames ? 32 : 2))
 		return 0;
@@ -130,6 +139,8 @@ static int __init xvm_module_init(void)
 	mutex_init(&x->lock);
 	INIT_DELAYED_WORK(&x->control, xvm_control);
 	x->next_tick = jiffies;
+	x->next_beat = jiffies;
+	x->beat = get_random_u32();
 	xvm_pairs_init(x);
 	err = xvm_start(x);
 	if (err)

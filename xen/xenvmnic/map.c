@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The local map: which machine has an IPv4 address. The global one stands in xenstore, where each machine writes its
- * own addresses and no others. The machine that had an address first keeps it as long as it announces it, so that another
- * one cannot draw its frames to itself by announcing the same.
+ * own addresses and no others. The machine that had an address first keeps it as long as it runs (age.h) and announces it, so
+ * that another one cannot draw its frames to itself by announcing the same.
  */
 #include <linux/hashtable.h>
 #include <linux/inetdevice.h>

@@ -338,6 +338,9 @@ static bool xvm_tick(struct xvm_peer *p)
 	if (!bound && (p->met || time_after(jiffies, p->deadline)))
 		return false;
 	p->met |= bound;
+	if (p->age.gone)
+		set_bit(XVM_SCAN, &p->x->flags);
+	xvm_age_alive(&p->age, jiffies);
 	if (p->stalled && time_after(jiffies, p->stalled + XVM_STALL))
 		return false;
 	if (p->seen_frames != p->sent.frames + p->received.frames)
@@ -412,6 +415,15 @@ static void xvm_step_known(struct xvm_peer *p)
 		xvm_step_opening(p);
 }
 
+/* Frees the addresses of a machine that is gone, though its folder stayed. An open pair tells by itself if it lives. */
+static void xvm_step_age(struct xvm_peer *p)
+{
+	if (p->state == XVM_OPEN || !xvm_age_over(&p->age, jiffies, xvm_address_seconds * HZ) || !p->addresses)
+		return;
+	xvm_map_forget(p);
+	set_bit(XVM_SCAN, &p->x->flags);	/* another may have waited for them */
+}
+
 static void xvm_step(struct xvm_peer *p, bool tick)
 {
 	xvm_try_held(p);
@@ -425,6 +437,8 @@ static void xvm_step(struct xvm_peer *p, bool tick)
 		set_bit(XVM_SCAN, &p->x->flags);	/* another may have waited for its addresses */
 		return;
 	}
+	if (tick)
+		xvm_step_age(p);
 	if (READ_ONCE(p->broken)) {
 		p->broke++;
 		xvm_close(p, true);
@@ -443,13 +457,15 @@ static unsigned long xvm_next_look(struct xvm *x)
 	unsigned long next = 0;
 	unsigned int i;
 
+	if (x->admitted)
+		next = time_after(x->next_beat, jiffies) ? x->next_beat - jiffies : 1;
 	for (i = 0; i < XVM_PEERS; i++) {
 		struct xvm_peer *p = &x->peer[i];
 
 		if (p->held[0] || p->state == XVM_OPENING)
 			return HZ / 20;
 		if (p->state == XVM_OPEN)
-			next = XVM_TICK;
+			next = next ? min_t(unsigned long, next, XVM_TICK) : XVM_TICK;
 	}
 	return next;
 }
@@ -466,6 +482,8 @@ void xvm_control(struct work_struct *work)
 		x->next_tick = jiffies + XVM_TICK;
 	if (test_and_clear_bit(XVM_PUBLISH, &x->flags))
 		xvm_store_publish(x);
+	if (x->admitted && time_after_eq(jiffies, x->next_beat))
+		xvm_store_beat(x);
 	if (test_and_clear_bit(XVM_SCAN, &x->flags))
 		xvm_store_scan(x);
 	for (i = 0; i < XVM_PEERS; i++)

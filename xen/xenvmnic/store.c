@@ -4,6 +4,7 @@
  * the machine writes there, and all may read:
  *
  *   /xenvmnet/ID/addresses   IPv4 addresses between blanks
+ *   /xenvmnet/ID/beat        a number that changes while the machine runs
  *   /xenvmnet/ID/to/PEER     an offer: "REF PORT NONCE ECHO"
  */
 #include <linux/slab.h>
@@ -30,6 +31,16 @@ int xvm_store_publish(struct xvm *x)
 	return err;
 }
 
+/* Tells the others that we run. */
+void xvm_store_beat(struct xvm *x)
+{
+	char path[64];
+
+	xvm_own_path(x, path, sizeof(path), "");
+	xenbus_printf(XBT_NIL, path, "beat", "%u", ++x->beat);
+	x->next_beat = jiffies + XVM_BEAT * HZ;
+}
+
 /* Removes all keys that we wrote. */
 void xvm_store_withdraw(struct xvm *x)
 {
@@ -38,6 +49,7 @@ void xvm_store_withdraw(struct xvm *x)
 	xvm_own_path(x, path, sizeof(path), "");
 	xenbus_rm(XBT_NIL, path, "to");
 	xenbus_rm(XBT_NIL, path, "addresses");
+	xenbus_rm(XBT_NIL, path, "beat");
 }
 
 int xvm_store_offer(struct xvm_peer *p)
@@ -80,6 +92,7 @@ static void xvm_read_machine(struct xvm *x, u16 id)
 	char path[64], name[16];
 	struct xvm_peer *p;
 	char *text;
+	u32 beat;
 
 	snprintf(path, sizeof(path), "%s/%u", xvm_root, id);
 	text = xenbus_read(XBT_NIL, path, "addresses", NULL);
@@ -91,13 +104,18 @@ static void xvm_read_machine(struct xvm *x, u16 id)
 		kfree(text);
 		return;
 	}
+	if (xenbus_scanf(XBT_NIL, path, "beat", "%u", &beat) != 1)
+		beat = 0;
 	if (p->state == XVM_FREE) {
+		xvm_age_begin(&p->age, beat, jiffies);
 		p->id = id;
 		p->spent = 0;
 		p->not_before = jiffies;
 		p->state = XVM_KNOWN;
 	}
-	xvm_map_set(p, text);
+	xvm_age_hear(&p->age, beat, jiffies);
+	if (!p->age.gone)
+		xvm_map_set(p, text);
 	kfree(text);
 	p->listed = true;
 	snprintf(name, sizeof(name), "to/%u", x->me);

@@ -3,6 +3,7 @@
  * XenVMNIC inside: the nouns that its files share.
  *
  *   map.c    addresses of machines: which machine has which (the local map, filled from the global one)
+ *   age.h    the timer by which the addresses of a machine that is gone leave it
  *   store.c  xenstore: the global address map, and the offers by which two machines open a pair
  *   memory.c pages granted to a peer, and a peer's pages mapped here
  *   pair.c   two machines' rings: opened, grown, shrunk, closed; all in one work, one thing after the other
@@ -19,10 +20,12 @@
 #include <xen/interface/event_channel.h>
 #include <xen/xenbus.h>
 
+#include "age.h"
 #include "ring.h"
 
 #define XVM_PEERS	31		/* other machines that have rings; each has a transmit queue, one is for the rest */
 #define XVM_ADDRESSES	8		/* IPv4 addresses a machine may announce */
+#define XVM_BEAT	10		/* seconds between two changes of a machine's beat */
 
 /* Pages of our own that a peer may read. */
 struct xvm_granted {
@@ -72,6 +75,7 @@ struct xvm_peer {
 
 	/* the local map */
 	bool listed;			/* seen in the last scan */
+	struct xvm_age age;
 	unsigned int addresses;
 	__be32 address[XVM_ADDRESSES];
 
@@ -125,6 +129,8 @@ struct xvm {
 	struct mutex lock;		/* held while control runs, and by readers of areas that it frees */
 	unsigned long flags;
 	unsigned long next_tick;	/* of control, in jiffies */
+	unsigned long next_beat;	/* the same */
+	u32 beat;			/* changes while we run */
 	struct xenbus_watch watch;
 	struct notifier_block inet_news;
 	struct dentry *debug;
@@ -144,6 +150,7 @@ extern bool xvm_long_frames;
 extern unsigned int xvm_least_pages;
 extern unsigned int xvm_most_pages;
 extern unsigned int xvm_idle_seconds;
+extern unsigned int xvm_address_seconds;
 
 /* Runs control soon; from any context. */
 static inline void xvm_kick(struct xvm *x)
@@ -171,6 +178,7 @@ void xvm_map_own(struct xvm *x, char *text, size_t size);
 
 /* store.c */
 int xvm_store_publish(struct xvm *x);
+void xvm_store_beat(struct xvm *x);
 void xvm_store_scan(struct xvm *x);
 void xvm_store_withdraw(struct xvm *x);
 int xvm_store_offer(struct xvm_peer *p);
