@@ -154,7 +154,7 @@ repeat = 1
 measures = ["forwarded", "ndr", "pdr"]
 baseline = "bridge"
 [setting]
-traffic = { workload = "blast", budget = 0.3, trial = 0.2, total = 0.4 }
+traffic = { workload = "blast", budget = 0.3, trial = 1.0, total = 1.0 }
 [vary]
 path = ["bridge", "memlane", "vde"]
 message = [64]
@@ -173,6 +173,27 @@ def test_the_rig_stands_for_guests_of_paths_that_it_can_drive(tmp_path: Path, mo
     assert {each.reason for each in planned.missing} == {
         "the rig has two ports and nothing else: it does not know pairs, load"
     }
+
+
+def test_a_trial_that_a_busy_host_missed_is_repeated_for_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "rig"
+    said = tmp_path / "said"
+    program.write_text(
+        f'#!/bin/sh\necho "$*" >> {said}\ncase "$*" in *"--seconds 0.04 "*) echo "{{}}";; '
+        f'*"--sizes 99"*) echo "no such port" >&2; exit 1;; *) echo "{rig._MISSED}" >&2; exit 1;; esac\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("MEMLANE_RIG", str(program))
+    assert rig._blast(["vu:a"], 64, 0.02) == "{}\n"
+    assert len(said.read_text().splitlines()) == 2
+    with pytest.raises(LabError, match="no such port"):
+        rig._blast(["vu:a"], 99, 0.02)
+    assert len(said.read_text().splitlines()) == 3
+    with pytest.raises(LabError, match="interrupted before"):
+        rig._blast(["vu:a"], 64, 0.05)
+    assert len(said.read_text().splitlines()) == 3 + rig._TRIES
 
 
 @pytest.mark.real
