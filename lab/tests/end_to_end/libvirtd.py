@@ -7,6 +7,7 @@ import subprocess
 import threading
 from pathlib import Path
 from typing import ClassVar
+from xml.sax.saxutils import escape
 
 from memlane_lab.guests.qemu import TcgGuest
 from memlane_lab.host.ports import VhostUser
@@ -25,9 +26,7 @@ _DOMAIN = """<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/q
   </os>
   <features><acpi/></features>
   <devices>
-    <emulator>{emulator}</emulator>
-    <serial type='file'><source path='{console}'/></serial>
-    <channel type='unix'><source mode='connect' path='{channel}'/><target type='virtio' name='control'/></channel>
+    {devices}
     <interface type='vhostuser'>
       <mac address='{mac}'/>
       <source type='unix' path='{socket}' mode='client'><reconnect enabled='yes' timeout='1'/></source>
@@ -40,6 +39,35 @@ _DOMAIN = """<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/q
   </qemu:frontend></qemu:device></qemu:override>
 </domain>
 """
+# Devices of a guest that the lab talks to.
+_TALKING = """<emulator>{emulator}</emulator>
+    <serial type='file'><source path='{console}'/></serial>
+    <channel type='unix'><source mode='connect' path='{channel}'/><target type='virtio' name='control'/></channel>"""
+
+
+def domain(
+    name: str,
+    mac: str,
+    socket: str | Path,
+    boot: tuple[str | Path, str | Path, str],
+    *,
+    memory: int,
+    devices: str,
+    vectors: int,
+) -> str:
+    """The XML of a domain: kernel, initramfs and arguments that it boots, and the vhost-user `socket` of its NIC."""
+    kernel, initramfs, arguments = boot
+    return _DOMAIN.format(
+        name=name,
+        memory=memory,
+        kernel=kernel,
+        initramfs=initramfs,
+        arguments=escape(arguments),
+        devices=devices,
+        mac=mac,
+        socket=socket,
+        vectors=vectors,
+    )
 
 
 class Domain(TcgGuest):
@@ -84,24 +112,20 @@ class Domain(TcgGuest):
         arguments = self._command("")
         # libvirt's bus has the NIC first, and then the channel.
         kernel_arguments = arguments[arguments.index("-append") + 1].replace("vport0p1", "vport1p1")
-        domain = self._folder / "domain.xml"
-        domain.write_text(
-            _DOMAIN.format(
-                name=self.name,
+        described = self._folder / "domain.xml"
+        described.write_text(
+            domain(
+                self.name,
+                self.nics[0].port.mac,
+                endpoint.socket,
+                (kernel.kernel, self._initramfs(kernel), kernel_arguments),
                 memory=self.memory,
-                kernel=kernel.kernel,
-                initramfs=self._initramfs(kernel),
-                arguments=kernel_arguments,
-                emulator=shutil.which(self.program),
-                console=console,
-                channel=ours,
-                mac=self.nics[0].port.mac,
-                socket=endpoint.socket,
+                devices=_TALKING.format(emulator=shutil.which(self.program), console=console, channel=ours),
                 vectors=0 if self._crashes_with_vectors() else 3,
             )
         )
         _Relay(ours, channel.dup())
-        self.virsh("define", domain)
+        self.virsh("define", described)
         self.virsh("start", self.name)
         return daemon
 

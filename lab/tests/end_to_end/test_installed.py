@@ -1,13 +1,16 @@
 """The package on a fresh Debian 12 with a live systemd, in a container of systemd-nspawn: from `dpkg -i` to a purge."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -16,11 +19,14 @@ import pytest
 
 from memlane_lab.host import rust
 from memlane_lab.paths.memlane import program
+from tests.end_to_end import meeting
+from tests.end_to_end.libvirtd import domain
 
 pytestmark = [pytest.mark.real, pytest.mark.prove, pytest.mark.timeout(900)]
 
 _TOP = Path(__file__).resolve().parents[3]
 _DEBIAN = _TOP / "target/package/debian-12"
+_LIBVIRT = "etc/libvirt/qemu.conf"
 _TIMEOUT = 60.0
 _LAN = """access = { group = "memlane" }
 
@@ -32,6 +38,23 @@ vhost-user = "/run/memlane/web.sock"
 name = "db"
 vhost-user = "/run/memlane/db.sock"
 """
+_GUESTS = """access = { group = "memlane" }
+
+[[segment]]
+name = "lan"
+subnet = "10.0.0.0/24"
+"""
+_NIC = """access = { group = "memlane" }
+
+[[segment]]
+name = "lan"
+nic = "eth1"
+
+[[port]]
+name = "web"
+segment = "lan"
+vhost-user = "/run/memlane/web.sock"
+"""
 
 
 class Machine:
@@ -39,8 +62,10 @@ class Machine:
 
     def __init__(self, root: Path) -> None:
         options = ("--register=no", "--keep-unit", "--private-network", "--console=pipe", "--boot")
+        # As on a host, where they are not withheld.
+        rights = ("--capability=CAP_BPF,CAP_IPC_LOCK", "--system-call-filter=bpf")
         self._nspawn = subprocess.Popen(
-            ["systemd-nspawn", "--quiet", f"--directory={root}", *options],
+            ["systemd-nspawn", "--quiet", f"--directory={root}", *rights, *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -77,12 +102,26 @@ class Machine:
         assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
         return done.stdout
 
+    def ip(self, *arguments: str) -> None:
+        """Changes its network, by the program of this host."""
+        subprocess.run(
+            ["nsenter", f"--target={self._init}", "--net", "ip", *arguments],
+            check=True,
+            capture_output=True,
+            timeout=_TIMEOUT,
+        )
+
+    def status_of(self, process: str) -> dict[str, str]:
+        """What the kernel tells of one of its processes."""
+        text = Path(f"/proc/{self._init}/root/proc/{process}/status").read_text()
+        return dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+
     def shows(self, key: str, unit: str = "memlane@lan") -> str:
         return self.succeeds("systemctl", "show", f"--property={key}", "--value", unit).strip()
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _TIMEOUT
+def until(condition: Callable[[], bool], what: str, timeout: float = _TIMEOUT) -> None:
+    deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain until {what}"
         time.sleep(0.1)
@@ -98,31 +137,62 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return deb
 
 
-@pytest.fixture
-def machine(package: Path, tmp_path: Path) -> Iterator[Machine]:
-    """A Debian 12 without memlane, the package in /root; changes to its files go with the test."""
-    if not _DEBIAN.exists():
-        made = _DEBIAN.with_suffix(".part")
-        shutil.rmtree(made, ignore_errors=True)
+def _debian(*packages: str) -> Path:
+    """The files of a Debian 12 with these packages, made once."""
+    made = _DEBIAN.with_name("-".join([_DEBIAN.name, *packages]))
+    if not made.exists():
+        part = made.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
         include = "--include=systemd,systemd-sysv,dbus,passwd"
-        subprocess.run(["debootstrap", "--variant=minbase", include, "bookworm", made], check=True, capture_output=True)
-        made.rename(_DEBIAN)
-    upper, work, root = (tmp_path / name for name in ("upper", "work", "root"))
-    for folder in (upper, work, root):
-        folder.mkdir()
+        subprocess.run(["debootstrap", "--variant=minbase", include, "bookworm", part], check=True, capture_output=True)
+        if packages:
+            install = ("apt-get", "--option=Dpkg::Use-Pty=0", "install", "--yes", "--no-install-recommends", *packages)
+            unattended = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+            subprocess.run(["chroot", part, *install], check=True, capture_output=True, env=unattended)
+        part.rename(made)
+    return made
+
+
+@contextmanager
+def _booted(debian: Path, package: Path, folder: Path, *files: Path) -> Iterator[Machine]:
+    """That Debian, with the package in /root and these files in /opt; changes to its files go with the test."""
+    upper, work, root = (folder / name for name in ("upper", "work", "root"))
+    for layer in (upper, work, root):
+        layer.mkdir()
     (upper / "root").mkdir(mode=0o700)
     shutil.copy(package, upper / "root/memlane.deb")
-    rig = rust.program("memlane-rig", named_by="MEMLANE_RIG")
-    assert rig is not None
     (upper / "opt").mkdir()
-    shutil.copy(rig, upper / "opt/memlane-rig")
-    layers = f"lowerdir={_DEBIAN},upperdir={upper},workdir={work}"
+    for file in files:
+        shutil.copy(file, upper / "opt")
+    if (debian / _LIBVIRT).exists():
+        # Of cgroups and devices a container has only those that are made for it.
+        (upper / _LIBVIRT).parent.mkdir(parents=True)
+        (upper / _LIBVIRT).write_text("cgroup_controllers = []\nnamespaces = []\n")
+    layers = f"lowerdir={debian},upperdir={upper},workdir={work}"
     subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, root], check=True)
     try:
         with Machine(root) as booted:
             yield booted
     finally:
         subprocess.run(["umount", "--recursive", root], check=False)
+
+
+@pytest.fixture
+def machine(package: Path, tmp_path: Path) -> Iterator[Machine]:
+    """A Debian 12 without memlane, the package in /root, the rig in /opt."""
+    rig = rust.program("memlane-rig", named_by="MEMLANE_RIG")
+    assert rig is not None
+    with _booted(_debian(), package, tmp_path, rig) as booted:
+        yield booted
+
+
+@pytest.fixture
+def host(package: Path, tmp_path: Path) -> Iterator[Machine]:
+    """The same with libvirt, and with what its guests boot in /opt."""
+    debian = _debian("libvirt-daemon-system", "libvirt-clients", "qemu-system-x86", "python3")
+    meeting.make_initramfs(tmp_path / "initramfs", tmp_path / "scratch")
+    with _booted(debian, package, tmp_path, meeting.kernel(), tmp_path / "initramfs") as booted:
+        yield booted
 
 
 def _install(machine: Machine) -> None:
@@ -135,26 +205,50 @@ def _guest(machine: Machine, port: str, *arguments: str) -> subprocess.Popen[str
     """A guest with a front end in the group of the sockets, run by no other user of the machine."""
     group = ("setpriv", "--reuid=nobody", "--regid=memlane", "--clear-groups")
     command = machine.command(*group, "/opt/memlane-rig", "guest", f"/run/memlane/{port}.sock", *arguments, "--json")
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL, start_new_session=True
+    )
+
+
+def _end(guest: subprocess.Popen[str]) -> None:
+    """Ends a guest, which is a child of the program that entered the container."""
+    os.killpg(guest.pid, signal.SIGKILL)
+    guest.wait()
 
 
 def _pings(machine: Machine) -> None:
     """Two guests come, and one is answered by the other."""
     db = _guest(machine, "db", "--ip", "10.0.0.5", "--mac", "02:00:00:00:00:05", "--seconds", "60")
-    web = _guest(
-        machine, "web", "--ip", "10.0.0.6", "--mac", "02:00:00:00:00:06", "--ping", "10.0.0.5", "--seconds", "60"
-    )
     try:
-        assert web.stdout is not None
-        heard = [next(web.stdout) for _ in range(1)]
-        while not any("answer" in json.dumps(json.loads(line)) for line in heard):
-            line = web.stdout.readline()
-            assert line, heard
-            heard.append(line)
+        _is_answered(machine, "10.0.0.5")
     finally:
-        for guest in (db, web):
-            guest.kill()
-            guest.wait()
+        _end(db)
+
+
+def _is_answered(machine: Machine, address: str) -> None:
+    """A guest comes to port web, once the last one has gone, and is answered from `address`."""
+    until(partial(_is_free, machine), "port web waits for a front end")
+    web = _guest(machine, "web", "--ip", "10.0.0.6", "--mac", "02:00:00:00:00:06", "--ping", address, "--seconds", "60")
+    try:
+        _await_pings(web, 1)
+    finally:
+        _end(web)
+
+
+def _is_free(machine: Machine) -> bool:
+    ports = json.loads(machine.succeeds("memlane", "ls", "/etc/memlane/lan.toml", "--json"))
+    return any(port["name"] == "web" and port["state"] == "waiting" for port in ports)
+
+
+def _await_pings(guest: subprocess.Popen[str], count: int) -> list[str]:
+    """Reads what a guest tells until so many of its pings were answered; the events."""
+    assert guest.stdout is not None
+    events: list[str] = []
+    while events.count("pinged") < count:
+        line = guest.stdout.readline()
+        assert line, events
+        events.append(json.loads(line)["event"])
+    return events
 
 
 def _files(machine: Machine) -> set[str]:
@@ -174,9 +268,50 @@ def test_two_guests_ping_three_commands_after_a_fresh_debian(machine: Machine) -
     _pings(machine)
     assert time.monotonic() - started < 180
     assert "memlane  " in machine.succeeds("memlane", "list")
-    status = Path(f"/proc/{machine._init}/root/proc/{machine.shows('MainPID')}/status").read_text()
-    for line in ("NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000"):
-        assert line in status
+    status = machine.status_of(machine.shows("MainPID"))
+    assert (status["NoNewPrivs"], status["Seccomp"], int(status["CapEff"], 16)) == ("1", "2", 0)
+
+
+def test_two_guests_of_libvirt_ping_by_name_five_commands_after_a_fresh_debian(host: Machine) -> None:
+    """The package's hook attaches their ports, and memlane gives them addresses and names."""
+    consoles = {name: f"/var/log/libvirt/qemu/{name}.console" for name in ("web", "db")}
+    for number, (name, peer) in enumerate((("web", "db"), ("db", "web")), start=1):
+        text = domain(
+            name,
+            f"52:54:00:00:00:0{number}",
+            f"/run/memlane/lan.{name}.sock",
+            ("/opt/vmlinuz", "/opt/initramfs", meeting.arguments(name, peer)),
+            memory=320,
+            devices=f"<serial type='file'><source path='{consoles[name]}'/></serial>",
+            vectors=0,  # see QemuGuest
+        )
+        host.succeeds("tee", f"/root/{name}.xml", stdin=text)
+    # Its daemon has looked for hooks before there are any.
+    host.succeeds("virsh", "list")
+    started = time.monotonic()
+    host.succeeds("dpkg", "-i", "/root/memlane.deb")
+    host.succeeds("tee", "/etc/memlane/lan.toml", stdin=_GUESTS)
+    host.succeeds("systemctl", "enable", "--now", "memlane@lan")
+    host.succeeds("virsh", "create", "/root/web.xml")
+    host.succeeds("virsh", "create", "/root/db.xml")
+
+    def have_met() -> bool:
+        told = host.does("cat", *consoles.values()).stdout
+        return all(f"{meeting.MET} {name}" in told for name in consoles)
+
+    until(have_met, "the guests have met", timeout=180 - (time.monotonic() - started))
+    assert _ports(host) == {"web", "db"}
+    for name, left in (("db", {"web"}), ("web", set())):
+        host.succeeds("virsh", "destroy", name)
+        until(partial(_has_ports, host, left), "the port of a domain that has ended is detached")
+
+
+def _has_ports(machine: Machine, names: set[str]) -> bool:
+    return _ports(machine) == names
+
+
+def _ports(machine: Machine) -> set[str]:
+    return {port["name"] for port in json.loads(machine.succeeds("memlane", "ls", "/etc/memlane/lan.toml", "--json"))}
 
 
 def test_a_mistake_in_the_file_changes_nothing_and_is_told(machine: Machine) -> None:
@@ -249,9 +384,18 @@ def test_front_ends_that_connect_during_a_restart_wait_and_miss_nothing(machine:
 
 
 def test_an_upgrade_goes_on_with_the_networks_that_run(machine: Machine) -> None:
+    """The guests that are there send all the time, and notice nothing."""
     _install(machine)
     before, since = machine.shows("MainPID"), machine.shows("ActiveEnterTimestampMonotonic")
-    machine.succeeds("dpkg", "-i", "/root/memlane.deb")
+    db = _guest(machine, "db", "--ip", "10.0.0.5", "--mac", "02:00:00:00:00:05")
+    web = _guest(machine, "web", "--ip", "10.0.0.6", "--mac", "02:00:00:00:00:06", "--ping", "10.0.0.5")
+    try:
+        _await_pings(web, 1)
+        machine.succeeds("dpkg", "-i", "/root/memlane.deb")
+        assert "lost" not in _await_pings(web, 3)
+    finally:
+        for guest in (db, web):
+            _end(guest)
     assert machine.shows("ActiveState") == "active"
     assert machine.shows("MainPID") != before
     assert machine.shows("ActiveEnterTimestampMonotonic") == since, "it was not restarted"
@@ -259,6 +403,58 @@ def test_an_upgrade_goes_on_with_the_networks_that_run(machine: Machine) -> None
     _pings(machine)
     machine.succeeds("systemctl", "restart", "memlane@lan")
     _pings(machine)
+
+
+def _with_a_nic(machine: Machine) -> None:
+    """The NIC is one end of a veth pair; the other host is the kernel at the other end."""
+    machine.succeeds("dpkg", "-i", "/root/memlane.deb")
+    machine.succeeds("tee", "/etc/memlane/lan.toml", stdin=_NIC)
+    _plug_in(machine)
+    machine.succeeds("systemctl", "enable", "--now", "memlane-nic@lan.socket", "memlane@lan")
+
+
+def _plug_in(machine: Machine) -> None:
+    machine.ip("link", "add", "eth1", "type", "veth", "peer", "name", "outside")
+    machine.ip("address", "add", "10.0.0.9/24", "dev", "outside")
+    for end in ("eth1", "outside"):
+        machine.ip("link", "set", end, "up")
+
+
+def _is_used_by(machine: Machine, socket_kind: str) -> bool:
+    return f"NIC eth1, by {socket_kind}" in machine.succeeds("memlane", "status", "/etc/memlane/lan.toml")
+
+
+def test_a_unit_opens_the_nic_of_a_network_without_rights(machine: Machine) -> None:
+    _with_a_nic(machine)
+    until(lambda: _is_used_by(machine, "af-xdp"), "the NIC is used by AF_XDP")
+    _is_answered(machine, "10.0.0.9")
+    assert int(machine.status_of(machine.shows("MainPID"))["CapEff"], 16) == 0
+    helper = machine.status_of(machine.shows("MainPID", "memlane-nic@lan"))
+    # Of linux/capability.h: CAP_DAC_READ_SEARCH, CAP_NET_ADMIN, CAP_NET_RAW, CAP_IPC_LOCK, CAP_BPF.
+    assert int(helper["CapEff"], 16) & ~(1 << 2 | 1 << 12 | 1 << 13 | 1 << 14 | 1 << 39) == 0
+    # The network has the descriptors: the helper may end, and the next one opens the next NIC of that name.
+    machine.succeeds("systemctl", "kill", "--signal=KILL", "memlane-nic@lan.service")
+    _is_answered(machine, "10.0.0.9")
+    machine.ip("link", "delete", "eth1")
+    _plug_in(machine)
+    until(lambda: _is_used_by(machine, "af-xdp"), "the next NIC is used")
+    _is_answered(machine, "10.0.0.9")
+    machine.succeeds("dpkg", "-i", "/root/memlane.deb")
+    until(lambda: _is_used_by(machine, "af-xdp"), "the NIC is used after an upgrade")
+    _is_answered(machine, "10.0.0.9")
+
+
+def test_a_kernel_without_af_xdp_is_told_of_and_the_nic_used(machine: Machine) -> None:
+    """socket(2) fails as if CONFIG_XDP_SOCKETS were not set."""
+    lacking = "[Service]\nRestrictAddressFamilies=\nRestrictAddressFamilies=AF_UNIX AF_PACKET\n"
+    machine.succeeds("mkdir", "-p", "/etc/systemd/system/memlane-nic@.service.d")
+    machine.succeeds("tee", "/etc/systemd/system/memlane-nic@.service.d/lacking.conf", stdin=lacking)
+    _with_a_nic(machine)
+    until(lambda: _is_used_by(machine, "af-packet"), "the NIC is used by AF_PACKET")
+    # Lines of the status are wrapped.
+    told = " ".join(machine.succeeds("memlane", "status", "/etc/memlane/lan.toml").split())
+    assert "the kernel has no AF_XDP" in told
+    _is_answered(machine, "10.0.0.9")
 
 
 def test_metrics_are_scraped_over_tcp_though_the_network_has_none(machine: Machine) -> None:
@@ -281,6 +477,7 @@ def test_a_purge_while_it_runs_leaves_nothing(machine: Machine) -> None:
     before = _files(machine)
     _install(machine)
     machine.succeeds("dpkg", "-i", "/root/memlane.deb")
+    machine.succeeds("systemctl", "start", "memlane-nic@lan.socket", "memlane-metrics@lan.socket")
     _pings(machine)
     machine.succeeds("dpkg", "--purge", "memlane")
     assert _files(machine) - before == set()
