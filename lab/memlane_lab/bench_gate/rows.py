@@ -42,7 +42,7 @@ class Criterion(Runs):
         home = work / "criterion"
         shutil.rmtree(home, ignore_errors=True)
         times = ["--warm-up-time", f"{seconds / 4:g}", "--measurement-time", f"{seconds:g}", "--sample-size", "20"]
-        _run([side.programs[self.name], "--bench", "--noplot", "--quiet", *times], {"CRITERION_HOME": str(home)})
+        execute([side.programs[self.name], "--bench", "--noplot", "--quiet", *times], {"CRITERION_HOME": str(home)})
         return estimates(home)
 
 
@@ -66,7 +66,7 @@ class PerFrame(Runs):
 
     def run(self, side: Side, work: Path, seconds: float) -> dict[str, float]:
         del work  # it leaves nothing
-        told = _run([side.programs[self.name], "256", str(round(self.frames * seconds))])
+        told = execute([side.programs[self.name], "256", str(round(self.frames * seconds))])
         return {self.name: nanoseconds(told)}
 
 
@@ -97,7 +97,7 @@ class Blast(Runs):
     def _blast(self, side: Side, seconds: float, places: Sequence[str]) -> float:
         ports = [word for place in places for word in ("--port", place)]
         shared = ["--json", "--seconds", f"{seconds:g}", "--warm-up", f"{seconds / 4:g}", "--cpus", str(_cpu(RIG_CPU))]
-        return per_frame(_run([side.programs["memlane-rig"], "blast", *shared, *self._options, *ports]))
+        return per_frame(execute([side.programs["memlane-rig"], "blast", *shared, *self._options, *ports]))
 
 
 def per_frame(report: str) -> float:
@@ -117,7 +117,7 @@ class Tap(Blast):
             network(side, work, [f"vhost-user = '{work}/a.sock'", f"tap = 'switch'\nnetns = '{netns}'"]),
         ):
             for command in ("link add bridge type bridge", "link set bridge up", "link set switch master bridge up"):
-                _run(["ip", "-n", netns, *command.split()])
+                execute(["ip", "-n", netns, *command.split()])
             return {self.name: self._blast(side, seconds, [f"vu:{work}/a.sock", f"tap:rig@{netns},bridge=bridge"])}
 
 
@@ -125,11 +125,11 @@ class Tap(Blast):
 def namespace() -> Iterator[str]:
     """A network namespace of this process's."""
     name = f"bench-gate-{os.getpid()}"
-    _run(["ip", "netns", "add", name])
+    execute(["ip", "netns", "add", name])
     try:
         yield name
     finally:
-        _run(["ip", "netns", "del", name])
+        execute(["ip", "netns", "del", name])
 
 
 @contextmanager
@@ -174,7 +174,8 @@ def _cpu(wanted: int) -> int:
     return own[wanted % len(own)]
 
 
-def _run(command: Sequence[str | Path], environment: dict[str, str] | None = None) -> str:
+def execute(command: Sequence[str | Path], environment: dict[str, str] | None = None) -> str:
+    """The output of a command, which succeeds."""
     done = subprocess.run(command, env=os.environ | (environment or {}), capture_output=True, text=True, check=False)
     if done.returncode:
         raise LabError(f"`{' '.join(map(str, command))}` failed: {done.stderr or done.stdout}")
