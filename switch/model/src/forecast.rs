@@ -14,9 +14,31 @@ pub struct Forecast {
     pub receivers: Vec<String>,
     /// Where it would be dropped.
     pub drops: Vec<ForecastDrop>,
+    /// Keys of the configuration that deny it, and those that would allow it.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub keys: Vec<DecidingKey>,
     /// The port for which the switch would answer it: an ARP request, or a neighbour solicitation.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub answered_for: Option<String>,
+}
+
+/// A key of the configuration that decides about a frame.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct DecidingKey {
+    /// The port that has it; none for a policy rule.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub port: Option<String>,
+    /// Its name.
+    pub key: String,
+    /// Whether the frame would pass with another value of it.
+    pub would_allow: bool,
+    /// The network's file, if the network has the key from there.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub file: Option<String>,
+    /// Its line there, from 1 on; if the file does not have it, the first line of the port's table.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub line: Option<usize>,
 }
 
 /// A drop that is foreseen.
@@ -48,6 +70,28 @@ impl Forecast {
     /// Adds a step.
     pub fn step(&mut self, text: impl Into<String>) {
         self.steps.push(text.into());
+    }
+
+    /// Notes that `key` of the port called `port` denies the frame.
+    pub fn denied_by(&mut self, port: &str, key: &str) {
+        self.decided_by(DecidingKey { port: Some(port.into()), key: key.into(), would_allow: false, file: None, line: None });
+    }
+
+    /// Notes that another value of `key` of the port called `port` would allow the frame.
+    pub fn allowed_by(&mut self, port: &str, key: &str) {
+        self.decided_by(DecidingKey { port: Some(port.into()), key: key.into(), would_allow: true, file: None, line: None });
+    }
+
+    /// Notes that the policy rule in this `line` of the file denies the frame; 0 if its line is not known.
+    pub fn denied_by_rule(&mut self, line: usize) {
+        let line = (line > 0).then_some(line);
+        self.decided_by(DecidingKey { port: None, key: "policy".into(), would_allow: false, file: None, line });
+    }
+
+    fn decided_by(&mut self, key: DecidingKey) {
+        if !self.keys.contains(&key) {
+            self.keys.push(key);
+        }
     }
 
     /// Adds a drop at the port called `port`.

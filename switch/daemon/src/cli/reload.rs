@@ -9,6 +9,7 @@ use super::net::Net;
 use super::{Failure, output};
 use crate::config::Reread;
 use crate::config::claim::place;
+use crate::config::lines::FileLines;
 use crate::control::identity::{Identity, NetFile};
 use crate::control::reload::Reloaded;
 use crate::control::routes::ReloadOrder;
@@ -45,8 +46,9 @@ impl Reload {
             None => None,
         };
         let cut_off = read.as_ref().is_some_and(|read| read.cut_off);
+        let lines = read.as_ref().map_or_else(FileLines::default, |read| read.document.lines.clone());
         let document = read.map(|read| serde_json::to_value(read.document)).transpose().map_err(Failure::running)?;
-        let order = ReloadOrder { document, dry_run, ports_only, force, cut_off };
+        let order = ReloadOrder { document, dry_run, ports_only, force, cut_off, lines };
         let done: Reloaded = client.ask(Method::POST, "/v1/reload", Some(&order))?;
         if self.json {
             output::print_json(&done)?

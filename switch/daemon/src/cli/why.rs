@@ -117,7 +117,7 @@ impl WhyCommand {
         if self.json {
             return output::print_json(&why);
         }
-        let steps: String = why.forecast.steps.iter().map(|step| output::wrapped(&format!("  {step}"))).collect();
+        let steps: String = why.forecast.steps.iter().map(|step| output::wrapped(&format!("  {}", output::shown(step)))).collect();
         output::print(&format!("{steps}{}\n", why.outcome))
     }
 

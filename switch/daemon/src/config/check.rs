@@ -17,6 +17,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 
 use super::claim::{Claim, Places};
 use super::document::{Document, PortEntry, SegmentEntry, schema_value};
+use super::lines::FileLines;
 use super::metrics;
 use super::names;
 use super::shape::{self, Written};
@@ -233,6 +234,7 @@ impl<'t> Checker<'t> {
                 for (rule, place) in document.policy.iter_mut().zip(&places) {
                     rule.line = place.as_ref().map_or(0, |place| self.line_of(place.start));
                 }
+                document.lines = FileLines::of(self.text, whole.get_ref());
                 Some(document)
             }
             Err(error) => {

@@ -72,6 +72,8 @@ pub struct Difference {
     pub ends_here: Vec<UplinkConfig>,
     /// The policy rules of the new configuration, if they differ.
     pub policy: Option<Vec<PolicyRule>>,
+    /// A policy rule stands in another line of the file.
+    pub has_moved_rules: bool,
     /// The segments with multicast snooping of the new configuration, if they differ.
     pub snooping: Option<Vec<String>>,
     /// Keys beside the ports with a difference, which only a restart changes.
@@ -97,6 +99,8 @@ impl Difference {
         };
         (difference.leads_on, difference.ends_here) = (only_in(after, before), only_in(before, after));
         difference.snooping = (before.snooping != after.snooping).then(|| after.snooping.clone());
+        let mut rules = before.policy.iter().zip(&after.policy);
+        difference.has_moved_rules = rules.any(|(old, new)| old.line != new.line);
         difference.policy = (before.policy != after.policy).then(|| after.policy.clone());
         difference
     }

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::later::Later;
+use super::lines::FileLines;
 use super::names::{self, NamesConfig};
 use super::uplink::UDP_PORT;
 use crate::link::Impairment;
@@ -99,6 +100,9 @@ pub struct Document {
     pub segment: Vec<SegmentEntry>,
     /// The ports.
     pub port: Vec<PortEntry>,
+    /// Lines of the file, if it was read from one.
+    #[serde(skip)]
+    pub lines: FileLines,
 }
 
 fn read_share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
@@ -141,6 +145,7 @@ impl Default for Document {
             policy: Vec::new(),
             segment: Vec::new(),
             port: Vec::new(),
+            lines: FileLines::default(),
         }
     }
 }

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::difference::{CHANGEABLE, can_change};
 use super::document::schema_value;
+use super::lines::FileLines;
 use super::renamed;
 use super::shape::{self, Written};
 use super::words::{either, nearest, printable};
@@ -28,6 +29,7 @@ impl Config {
         let text = toml::to_string(&without_nulls(document)).map_err(unreadable)?;
         let mut read = check::check_in(&text, folder)?;
         // The lines of the text are of no file.
+        read.lines = FileLines::default();
         for (index, rule) in read.policy.iter_mut().enumerate() {
             rule.line = document["policy"][index]["line"].as_u64().and_then(|line| line.try_into().ok()).unwrap_or(0);
         }

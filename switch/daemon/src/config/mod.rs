@@ -7,7 +7,7 @@
 //! 4. [`mod@file`]: the file as text, not while it is being written. [`uplink`]: uplinks of segments to other hosts. [`names`]: their
 //!    addresses and names.
 //! 5. [`notes`]: valid keys that are hardly meant so. [`claim`]: resources that only one port can have. [`mod@renamed`]: old keys and their new names. [`json`]: the same keys as
-//!    JSON, for running networks. [`difference`]: the changes from one configuration to another.
+//!    JSON, for running networks. [`difference`]: the changes from one configuration to another. [`lines`], `places`: the lines of keys.
 
 pub mod check;
 pub mod claim;
@@ -16,9 +16,11 @@ pub mod document;
 pub mod file;
 pub mod json;
 pub mod later;
+pub mod lines;
 pub mod metrics;
 pub mod names;
 pub mod notes;
+mod places;
 mod renamed;
 mod shape;
 mod syntax;
@@ -34,6 +36,7 @@ use std::time::Duration;
 pub use check::{Mistake, Mistakes};
 pub use document::{Document, PasstEntry, PortEntry, SegmentEntry};
 use later::Later;
+use lines::FileLines;
 use metrics::MetricsListener;
 pub use names::NamesConfig;
 pub(crate) use renamed::renamed;
@@ -85,6 +88,8 @@ pub struct Config {
     pub policy: Vec<PolicyRule>,
     /// The ports, in the order of the file.
     pub ports: Vec<PortConfig>,
+    /// Lines of the file, for messages.
+    pub lines: FileLines,
 }
 
 /// A checked port.
@@ -301,6 +306,7 @@ impl Config {
                 .collect(),
             policy: document.policy.clone(),
             ports: document.port.iter().map(|entry| PortConfig::from_entry(entry, folder, &document.access)).collect(),
+            lines: document.lines.clone(),
         }
     }
 
@@ -370,6 +376,7 @@ impl Document {
         document.sandbox = document.sandbox.in_folder(folder);
         let stem = || path.file_stem().map_or("net".into(), |stem| stem.to_string_lossy().into_owned());
         document.name.get_or_insert_with(stem);
+        document.lines.file.clone_from(&whole);
         Ok(document)
     }
 }

@@ -24,6 +24,7 @@ use super::state::SavedNetwork;
 use super::state_file::StateFile;
 use super::why::{WhyFrame, address_of_guest};
 use crate::config::difference::Difference;
+use crate::config::lines::FileLines;
 use crate::config::{Config, Mistakes, PortConfig, PortEntry, Reread};
 use crate::daemon::takeover::Restoring;
 use crate::daemon::{Daemon, NoSuchPort};
@@ -140,7 +141,8 @@ impl Managed {
     /// The process is to end at once then: the other one goes on.
     pub fn take_over(own: &Config, origin: Origin, takeover: &mut Takeover) -> Result<(Self, Restoring, TakenSockets), Refusal> {
         let unfit = |error: TakeError| Refusal::new(StatusCode::CONFLICT, error);
-        let (base, config) = takeover.configs(own).map_err(unfit)?;
+        let (mut base, config) = takeover.configs(own).map_err(unfit)?;
+        base.lines = own.lines_as_in(&base);
         let health = Health::new(config.workers);
         let (uplinks, ports, files) = takeover.ports();
         let (daemon, restoring) = Daemon::take_over(&config, &uplinks, ports, files)?;
@@ -363,14 +365,37 @@ impl Managed {
     pub fn why(&self, name: &str, question: &WhyFrame) -> Result<Forecast, Refusal> {
         let own = default_address(&self.config()?.name, name);
         let second = u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX);
-        self.ask(|daemon| {
+        let forecast: Result<Forecast, Refusal> = self.ask(|daemon| {
             let network = daemon.network();
             let port = network.find(name).ok_or_else(|| NoSuchPort(name.into()))?;
             let frame = question
                 .bytes(address_of_guest(&port).unwrap_or(own))
                 .map_err(|(key, text)| Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, vec![(key.to_owned(), text)]))?;
             Ok(network.why(&port, &frame, second))
-        })?
+        })?;
+        let mut forecast = forecast?;
+        self.tell_lines(&mut forecast)?;
+        Ok(forecast)
+    }
+
+    /// Names the lines of the network's file that decide about a frame.
+    fn tell_lines(&self, forecast: &mut Forecast) -> Result<(), Refusal> {
+        if forecast.keys.is_empty() {
+            return Ok(());
+        }
+        let (base, now) = (self.changing(), self.config()?);
+        let file = base.lines.file.display().to_string();
+        for key in &mut forecast.keys {
+            if let Some(port) = &key.port {
+                key.line = now.port(port).and_then(|port| base.line_of(port, &key.key));
+            }
+            let Some(line) = key.line.filter(|_| !base.lines.is_empty()) else { continue };
+            key.file = Some(file.clone());
+            let effect = if key.would_allow { "would be allowed" } else { "denied" };
+            let what = key.port.as_ref().map_or_else(|| "the policy rule".into(), |port| format!("{} of {port}", key.key));
+            forecast.steps.push(format!("{effect} by {what}: {file}:{line}"));
+        }
+        Ok(())
     }
 
     /// The causes that keep a port from its work.
@@ -510,16 +535,19 @@ impl Managed {
             return Err(Refusal::new(StatusCode::CONFLICT, text));
         }
         let reloaded = reload::carry_out(&self.daemon, &difference);
-        *base = self.config()?;
+        if difference.policy.is_none() && difference.has_moved_rules {
+            self.ask(|daemon| daemon.network().set_policy(&wanted.policy))?;
+        }
+        *base = Config { lines: wanted.lines.clone(), ..self.config()? };
         self.keep(&base)?;
         Ok(reloaded)
     }
 
-    /// As [`Self::reload`], from a JSON document, or from the network's own file.
+    /// As [`Self::reload`], from a JSON document and the lines of its file, or from the network's own file.
     ///
     /// # Errors
     /// The document or file is invalid; there is no file; as [`Self::reload`].
-    pub fn reload_from(&self, document: Option<&Value>, options: ReloadOptions) -> Result<Reloaded, Refusal> {
+    pub fn reload_from(&self, document: Option<(&Value, FileLines)>, options: ReloadOptions) -> Result<Reloaded, Refusal> {
         let result = self.reload_document(document, options);
         if !options.dry_run {
             self.last_reload.note(result.as_ref().is_ok_and(|reloaded| reloaded.failed.is_empty()));
@@ -543,10 +571,10 @@ impl Managed {
         let _ = self.ask(|daemon| daemon.network().shared().journal.add(event.bounded()));
     }
 
-    fn reload_document(&self, document: Option<&Value>, options: ReloadOptions) -> Result<Reloaded, Refusal> {
-        if let Some(document) = document {
-            let wanted = Config::from_json(document, &self.config()?.name, &self.origin.folder)?;
-            return self.reload(&wanted, options);
+    fn reload_document(&self, document: Option<(&Value, FileLines)>, options: ReloadOptions) -> Result<Reloaded, Refusal> {
+        if let Some((document, lines)) = document {
+            let read = Config::from_json(document, &self.config()?.name, &self.origin.folder)?;
+            return self.reload(&Config { lines, ..read }, options);
         }
         let Reread { document, cut_off } = self.load_file(options.force)?;
         self.reload(&document.config(), ReloadOptions { cut_off, ..options })

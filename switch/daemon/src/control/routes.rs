@@ -27,6 +27,7 @@ use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
 use super::stream::{self, EventsQuery, Form, Lease};
 use super::why::{Why, WhyFrame};
 use crate::config::difference::CHANGEABLE;
+use crate::config::lines::FileLines;
 use crate::config::{Document, PortEntry};
 use crate::known_addresses::SegmentAddresses;
 use crate::{quantity, takeover};
@@ -116,6 +117,9 @@ pub struct ReloadOrder {
     /// The file of this document may be incomplete: it ends in the middle of a line, or a program has it open for writing. No
     /// port is detached then, unless by force.
     pub cut_off: bool,
+    /// Lines of the file of this document, for `memlane why`.
+    #[serde(skip_serializing_if = "FileLines::is_empty")]
+    pub lines: FileLines,
 }
 
 /// A path without a query.
@@ -368,8 +372,8 @@ fn segment(managed: &Managed, name: &str, (): ()) -> Result<SegmentView, Refusal
 }
 
 fn reload(managed: &Managed, _: &str, Sent(order): Sent<ReloadOrder>) -> Result<Reloaded, Refusal> {
-    let ReloadOrder { document, dry_run, ports_only, force, cut_off } = order;
-    managed.reload_from(document.as_ref(), ReloadOptions { dry_run, ports_only, force, cut_off })
+    let ReloadOrder { document, dry_run, ports_only, force, cut_off, lines } = order;
+    managed.reload_from(document.as_ref().map(|document| (document, lines)), ReloadOptions { dry_run, ports_only, force, cut_off })
 }
 
 fn events(managed: &Arc<Managed>, headers: &HeaderMap, query: &EventsQuery, (): (), lease: Lease) -> Result<Response, Refusal> {

@@ -70,6 +70,61 @@ fn what_is_foreseen_is_what_then_happens() {
     assert_eq!(reached, ["bad-source", "receiver-absent", "same-port", "spoofed-source"]);
 }
 
+/// A key has a line where the network has it from the file: also after a reload, and not where the control socket has changed it since.
+#[test]
+fn a_denied_frame_is_told_with_the_lines_of_the_file() {
+    let folder = network("web.sock");
+    let folder = folder.path();
+    let path = folder.canonicalize().unwrap().join("net.toml").display().to_string();
+    let guarded = "mac = \"02:00:00:00:00:01\"\naddresses = [\"10.0.0.1\"]\nanti-spoof = \"all\"\n";
+    let file = format!("{}[[port]]\nname = \"db\"\nvhost-user = \"db.sock\"\n", crate::command::port("web.sock", guarded));
+    crate::command::write(folder, "net.toml", &file);
+    let _running = Running::start(memlane(folder, &["up", "net.toml"]));
+    // Its lines are as long as those of a terminal.
+    let why = |port: &str, frame: &str| {
+        let said = printed(folder, &["why", "net.toml", port, "--frame", frame]);
+        said.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    // An ARP announcement of 10.0.0.9 (RFC 5227, section 3).
+    let arp = |mac: &str| format!("ffffffffffff {mac} 0806 0001080006040001 {mac} 0a000009 000000000000 0a000009");
+    let (own, foreign) = (arp("020000000001"), arp("020000000002"));
+    let place = |what: &str, line: usize| format!("{what}: {path}:{line}");
+    let said = why("web", &own);
+    assert!(said.contains(&place("denied by anti-spoof of web", 6)), "{said}");
+    assert!(said.contains(&place("would be allowed by addresses of web", 5)), "{said}");
+    let said = why("web", &foreign);
+    assert!(said.contains(&place("would be allowed by allowed of web", 1)), "it would be added to this table: {said}");
+    // A DHCP offer: RFC 2131.
+    let offer = "ffffffffffff 020000000001 0800 4500 011c 0000 0000 4011 0000 0a000001 ffffffff 0043 0044 0108 0000 020106";
+    let said = why("web", &format!("{offer}{}", "00".repeat(257)));
+    assert!(said.contains("not-a-server") && said.contains(&place("would be allowed by may-serve of web", 1)), "{said}");
+    let said = why("db", &own);
+    assert!(said.contains(&place("denied by mac of web", 4)), "{said}");
+    let json = printed(folder, &["why", "net.toml", "web", "--frame", &own, "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let key = serde_json::json!({ "port": "web", "key": "anti-spoof", "would-allow": false, "file": path, "line": 6 });
+    assert_eq!(json["keys"][0], key);
+    // The lines move, and a rule with them.
+    let rule = "[[policy]]\nto = \"db\"\naction = \"deny\"\n";
+    crate::command::write(folder, "net.toml", &format!("{file}{rule}"));
+    printed(folder, &["reload", "net.toml"]);
+    let to_db = "020000000003 020000000001 88b5";
+    printed(folder, &["set", "net.toml", "db", "--mac", "02:00:00:00:00:03"]);
+    let said = why("web", to_db);
+    assert!(said.contains(&place("denied by the policy rule", 10)), "{said}");
+    crate::command::write(folder, "net.toml", &format!("# Two lines\n# more.\n{file}mac = \"02:00:00:00:00:03\"\n{rule}"));
+    printed(folder, &["reload", "net.toml"]);
+    let (moved, denied) = (why("web", &own), why("web", to_db));
+    assert!(moved.contains(&place("denied by anti-spoof of web", 8)), "{moved}");
+    assert!(denied.contains(&place("denied by the policy rule", 13)) && denied.contains("(in line 13)"), "{denied}");
+    printed(folder, &["set", "net.toml", "web", "--addresses", "[\"10.0.0.2\"]"]);
+    let changed = why("web", &own);
+    assert!(changed.contains(&place("denied by anti-spoof of web", 8)) && !changed.contains("addresses of web"), "{changed}");
+    printed(folder, &["attach", "net.toml", "later", "--null", "--anti-spoof", "mac", "--mac", "02:00:00:00:00:04"]);
+    let attached = why("later", &own);
+    assert!(attached.contains("spoofed-source") && !attached.contains("of later:"), "{attached}");
+}
+
 #[test]
 fn a_command_tells_the_steps_and_the_outcome() {
     let folder = network("web.sock");
@@ -86,7 +141,8 @@ fn a_command_tells_the_steps_and_the_outcome() {
         "{absent}"
     );
     let pinned = told_of(&["db", "--frame", "ff:ff:ff:ff:ff:ff 020000000001 0806"]);
-    assert!(pinned.contains("is the mac of web, and no other port may send from it\nwould be dropped: bad-source"), "{pinned}");
+    assert!(pinned.contains("is the mac of web, and no other port may send from it\n  denied by mac of web: "), "{pinned}");
+    assert!(pinned.contains("/net.toml:4\nwould be dropped: bad-source"), "{pinned}");
     let runt = told_of(&["web", "--frame", "0200"]);
     assert!(runt.contains("would be dropped: runt"), "{runt}");
     let json: serde_json::Value = serde_json::from_str(&told_of(&["db", "--to", "02:00:00:00:00:01", "--json"])).unwrap();

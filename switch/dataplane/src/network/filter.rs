@@ -15,6 +15,8 @@ pub(super) struct Denial {
     pub to: String,
     /// The rule, and its place.
     pub rule: String,
+    /// Its line in the file, 0 if it is not known.
+    pub line: usize,
     /// A rule that would allow the frame, if it stood before.
     pub allowed_by: String,
 }
@@ -79,6 +81,7 @@ impl Network {
         Some(Denial {
             to: to.name.clone(),
             rule: format!("{} ({place})", rule.stated()),
+            line: rule.line,
             allowed_by: flood.remedy(&port.name, &to.name).stated(),
         })
     }

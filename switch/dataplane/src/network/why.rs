@@ -13,9 +13,9 @@ use crate::id::PortId;
 use crate::packet::TagChange;
 use crate::policy::Flood;
 use crate::policy::filter::Filtered;
-use crate::policy::gate::Gate;
+use crate::policy::gate::{Gate, Vlans};
 use crate::port::Port;
-use crate::port::refused::Refused;
+use crate::port::refused::{REASONS, Refused};
 use crate::stats::DropReason;
 use crate::table::{Kind, Learned, LearnedAddress, Table};
 use crate::time::cycles;
@@ -45,13 +45,17 @@ fn tell_gates(forecast: &mut Forecast, port: &Port, reason: DropReason, receiver
     match (reason, receiver) {
         (DropReason::Isolated, Some(to)) => {
             forecast.step(format!("destination {destination} is behind {}, and both ports are isolated", to.name));
+            [name, &to.name].into_iter().for_each(|name| forecast.denied_by(name, "isolated"));
         }
         (DropReason::VlanNotCarried, Some(to)) if port.policy.gate().vlans.of_sent(head.vlan().0).is_some() => {
             forecast.step(format!("destination {destination} is behind {}, which does not carry the VLAN", to.name));
+            forecast.denied_by(&to.name, vlan_key(to));
         }
         (DropReason::ReservedGroup, _) => {
             forecast.step(format!("destination {destination} is a reserved group address, and {name} drops these (key reserved)"));
+            forecast.denied_by(name, "reserved");
         }
+        (DropReason::VlanNotCarried, _) => forecast.denied_by(name, vlan_key(port)),
         _ => {}
     }
 }
@@ -64,10 +68,20 @@ fn not_heard(audience: Audience) -> &'static str {
     }
 }
 
+/// The key that states the VLANs of `port`.
+fn vlan_key(port: &Port) -> &'static str {
+    if matches!(port.policy.gate().vlans, Vlans::Trunk { .. }) { "trunk" } else { "vlan" }
+}
+
 /// The rule about addresses that refuses the frame, and the key that would allow it.
 fn tell_refused(forecast: &mut Forecast, port: &Port, reason: DropReason, refused: &Refused) {
     let claim = refused.ip.map_or_else(|| "an address that it hides".into(), |ip| ip.to_string());
     let (name, mac) = (&port.name, refused.mac);
+    let is_own = port.segment.table().pinned(mac) == Some(port.id);
+    if REASONS.contains(&reason) && reason != DropReason::PolicyDenied {
+        forecast.denied_by(name, "anti-spoof");
+        refused.remedy_key(reason, is_own).into_iter().for_each(|key| forecast.allowed_by(name, key));
+    }
     let rule = match reason {
         DropReason::SpoofedIp => format!("its IP source {claim} is not an address of {name} behind {mac}"),
         DropReason::SpoofedArp => {
@@ -78,7 +92,6 @@ fn tell_refused(forecast: &mut Forecast, port: &Port, reason: DropReason, refuse
         }
         _ => return,
     };
-    let is_own = port.segment.table().pinned(mac) == Some(port.id);
     forecast.step(format!("anti-spoof = \"all\": {rule}; key that would allow it: {}", refused.remedy(reason, is_own)));
 }
 
@@ -225,6 +238,9 @@ impl Network {
                 format!("source {source}{vlan} moved too often, as in a loop, and is held at {home}")
             }
         });
+        if let (Some(Learned::Pinned), Some(owner)) = (foreseen.learned, foreseen.behind) {
+            forecast.denied_by(&self.name(owner), "mac");
+        }
         if foreseen.verdict == Verdict::Drop(DropReason::SamePort) {
             forecast.step(format!("the destination is behind {name} too: the guest's own bridge delivers such frames"));
         }
@@ -250,6 +266,7 @@ impl Network {
     /// The policy rule that denies the frame, and one that would allow it.
     fn tell_denial(&self, forecast: &mut Forecast, port: &Port, to: &Port, start: Start<'_>) {
         let Some(denial) = self.denial_for(port, to, start) else { return };
+        forecast.denied_by_rule(denial.line);
         let (to, rule, allowed_by) = (denial.to, denial.rule, denial.allowed_by);
         forecast.step(format!(
             "frames from {} to {to} meet the rule {rule}; before it, this one would allow the frame: {allowed_by}",

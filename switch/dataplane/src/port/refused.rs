@@ -45,16 +45,28 @@ impl Refused {
         Start::new(&self.start, self.length)
     }
 
-    /// The configuration of the port that would allow the frame; `is_own` tells if its MAC address is the port's `mac`.
-    pub(crate) fn remedy(&self, reason: DropReason, is_own: bool) -> String {
-        let Self { mac, ip, .. } = self;
-        match (reason, ip) {
-            (DropReason::NotAServer, Some(_)) => "may-serve = [\"dhcp\", \"ra\"]".into(),
-            (DropReason::SpoofedSource, _) => format!("allowed = [{{ mac = \"{mac}\" }}]"),
-            (_, Some(ip)) if is_own => format!("addresses = [\"{ip}\"]"),
-            (_, Some(ip)) => format!("allowed = [{{ mac = \"{mac}\", ip = \"{ip}\" }}]"),
-            (_, None) => "none: the frame hides its addresses".into(),
+    /// The key of the port that could allow the frame, which was refused for `reason`; `is_own` tells if its MAC address is the port's `mac`.
+    pub(crate) fn remedy_key(&self, reason: DropReason, is_own: bool) -> Option<&'static str> {
+        match (reason, self.ip) {
+            (DropReason::NotAServer, Some(_)) => Some("may-serve"),
+            (DropReason::SpoofedSource, _) => Some("allowed"),
+            (_, Some(_)) if is_own => Some("addresses"),
+            (_, Some(_)) => Some("allowed"),
+            (_, None) => None,
         }
+    }
+
+    /// The configuration of the port that would allow the frame: [`Self::remedy_key`] and its value.
+    pub(crate) fn remedy(&self, reason: DropReason, is_own: bool) -> String {
+        let Some(key) = self.remedy_key(reason, is_own) else { return "none: the frame hides its addresses".into() };
+        let mac = self.mac;
+        let value = match (key, self.ip) {
+            ("may-serve", _) => "[\"dhcp\", \"ra\"]".into(),
+            ("addresses", Some(ip)) => format!("[\"{ip}\"]"),
+            (_, Some(ip)) if reason != DropReason::SpoofedSource => format!("[{{ mac = \"{mac}\", ip = \"{ip}\" }}]"),
+            _ => format!("[{{ mac = \"{mac}\" }}]"),
+        };
+        format!("{key} = {value}")
     }
 }
 
