@@ -126,6 +126,13 @@ def _arrived(victim: socket.socket, marks: dict[bytes, str], last: bytes) -> set
             return heard
 
 
+def _key_at(switch: Switch, key: dict[str, Any]) -> str:
+    """The key that stands in the line of the file which a forecast names."""
+    assert key["file"] == str(switch.file), key
+    line: int = key["line"]
+    return switch.file.read_text().splitlines()[line - 1].split(" = ")[0]
+
+
 def test_a_guest_that_forges_reaches_nobody_and_why_names_the_rule(session: Session) -> None:
     switch = _switch(session)
     devices = [nic.endpoint for nic in switch.nics.values() if isinstance(nic.endpoint, Device)]
@@ -153,6 +160,7 @@ def test_a_guest_that_forges_reaches_nobody_and_why_names_the_rule(session: Sess
         said = json.dumps(why)
         assert reason in said, (name, said)
         assert "anti-spoof" in said, (name, said)
+        assert "anti-spoof" in {_key_at(switch, key) for key in why["keys"] if not key["would-allow"]}, (name, said)
 
     def told() -> dict[str, str]:
         refused = [event for event in _asked(switch, "events") if event["event"] == "address-refused"]
