@@ -47,8 +47,8 @@
 #![warn(unreachable_pub)]
 
 pub use memlane_dataplane::{
-    address_map, cpu_time, egress, handover, headers, id, link, network, policy, port, segment, settings, shared, stats, table,
-    tap, too_long, verdict, weight, worker,
+    address_map, cpu_time, egress, handover, headers, id, link, multicast, network, policy, port, segment, settings, shared, stats,
+    table, tap, too_long, verdict, weight, worker,
 };
 pub use memlane_model::{descriptors, host_memory, journal, known_addresses, peer, quantity};
 #[cfg(fuzzing)]

@@ -51,6 +51,7 @@ fn every_seed_keeps_every_promise() {
     replay("filter", fuzz::filter::run);
     replay("frame", fuzz::frame::run);
     replay("messages", fuzz::messages::run);
+    replay("multicast", fuzz::multicast::run);
     replay("names", fuzz::names::run);
     replay("offload", fuzz::offload::run);
     replay("pcap", fuzz::pcap::run);

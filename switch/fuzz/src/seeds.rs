@@ -39,6 +39,7 @@ pub fn seeds() -> Vec<Seed> {
     add("filter", filters());
     add("frame", frames());
     add("pcap", named(captures()));
+    add("multicast", named(super::multicast::seeds()));
     add("names", named(super::names::seeds()));
     add("offload", offloads());
     add("messages", conversations());
