@@ -477,7 +477,7 @@ def test_a_purge_while_it_runs_leaves_nothing(machine: Machine) -> None:
     before = _files(machine)
     _install(machine)
     machine.succeeds("dpkg", "-i", "/root/memlane.deb")
-    machine.succeeds("systemctl", "start", "memlane-nic@lan.socket", "memlane-metrics@lan.socket")
+    machine.succeeds("systemctl", "start", "memlane-nic@lan.socket")
     _pings(machine)
     machine.succeeds("dpkg", "--purge", "memlane")
     assert _files(machine) - before == set()
