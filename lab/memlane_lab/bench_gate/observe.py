@@ -324,7 +324,7 @@ def _wakes(process: int, seconds: float) -> float:
 
 
 def _switches(process: int, names: str = "") -> int:
-    """How often the threads of a process whose names begin so have gone to sleep, by the kernel's count."""
+    """How often a process's threads with such names have gone to sleep, by the kernel's count."""
     found = 0
     for task in Path(f"/proc/{process}/task").iterdir():
         if (task / "comm").read_text().startswith(names):

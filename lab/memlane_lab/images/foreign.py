@@ -23,7 +23,7 @@ def newest_ovs() -> Path:
 
 
 def ovs_version() -> str:
-    """What that daemon says of itself and its DPDK."""
+    """Versions of that daemon and its DPDK, as it tells them."""
     command = [str(newest_ovs() / "bin" / "ovs-vswitchd-dpdk"), "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return ", ".join(done.stdout.splitlines()[:2])

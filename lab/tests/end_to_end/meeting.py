@@ -1,4 +1,4 @@
-"""What two guests boot to meet: each gets an address by DHCP, and pings the other by name until it is answered."""
+"""The system of two guests that meet: each gets an address by DHCP, and pings the other by name until it is answered."""
 
 from pathlib import Path
 

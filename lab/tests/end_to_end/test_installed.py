@@ -112,7 +112,7 @@ class Machine:
         )
 
     def status_of(self, process: str) -> dict[str, str]:
-        """What the kernel tells of one of its processes."""
+        """The kernel's status of one of its processes."""
         text = Path(f"/proc/{self._init}/root/proc/{process}/status").read_text()
         return dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
 
@@ -188,7 +188,7 @@ def machine(package: Path, tmp_path: Path) -> Iterator[Machine]:
 
 @pytest.fixture
 def host(package: Path, tmp_path: Path) -> Iterator[Machine]:
-    """The same with libvirt, and with what its guests boot in /opt."""
+    """The same with libvirt, and with its guests' kernel and initramfs in /opt."""
     debian = _debian("libvirt-daemon-system", "libvirt-clients", "qemu-system-x86", "python3")
     meeting.make_initramfs(tmp_path / "initramfs", tmp_path / "scratch")
     with _booted(debian, package, tmp_path, meeting.kernel(), tmp_path / "initramfs") as booted:
@@ -241,7 +241,7 @@ def _is_free(machine: Machine) -> bool:
 
 
 def _await_pings(guest: subprocess.Popen[str], count: int) -> list[str]:
-    """Reads what a guest tells until so many of its pings were answered; the events."""
+    """Reads a guest's events until so many of its pings were answered; the events."""
     assert guest.stdout is not None
     events: list[str] = []
     while events.count("pinged") < count:

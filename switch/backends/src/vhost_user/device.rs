@@ -521,7 +521,7 @@ impl Device {
         Ok(self.rings[index as usize].base)
     }
 
-    /// Stops virtqueue `index`, whose memory is the guest's while it is disabled; it goes on with the same descriptors once it is enabled.
+    /// Stops virtqueue `index`: its memory is the guest's while it is disabled; it goes on with the same descriptors once it is enabled.
     fn set_aside(&mut self, index: u32) -> Result<()> {
         let key = self.key(index as usize);
         let files = self.network.queue_files(key.port).map_err(Error::ReqHandlerError)?;

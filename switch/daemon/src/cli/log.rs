@@ -126,7 +126,7 @@ mod tests {
             reader.read_line(&mut text).unwrap();
             assert_eq!(text, line(number));
         }
-        // What was written of the last one, if anything, and room for another.
+        // The written part of the last one, if any, and room for another.
         assert_eq!(lines.resume(&writer), 101);
         lines.write(&writer, b"\nlast\n");
         drop(writer);

@@ -57,7 +57,7 @@ impl fmt::Display for Sample {
     }
 }
 
-/// Threads that serve requests: a pool with a limit, whose threads end ten seconds after their last request. Of every other kind there
+/// Threads that serve requests: a pool with a limit; its threads end ten seconds after their last request. Of every other kind there
 /// may be none more at rest than in the beginning.
 const COMMAND: &str = "command";
 /// Descriptors beyond which more of them are a leak: a process that took over has some that one which began anew has not.

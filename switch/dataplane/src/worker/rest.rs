@@ -129,14 +129,14 @@ impl Rest {
     }
 }
 
-/// What arming came to, for a source that was awake.
+/// Outcome of arming a source that was awake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Armed {
     /// It has frames, or its receiver has room.
     News,
     /// Its driver kicks from now on.
     Kicked,
-    /// Its driver does not kick, or not for what it waits for: it is looked at in that moment.
+    /// Its driver does not kick, or not for the event that it waits for: it is looked at in that moment.
     Unkicked(Cycles),
 }
 
@@ -209,7 +209,7 @@ impl Worker {
         (has_news | self.egress.arm_waiting(), until)
     }
 
-    /// Arms the source at `slot`, or what it waits for.
+    /// Arms the source at `slot`, or the receiver that it waits for.
     fn arm_source(&mut self, slot: Slot) -> Armed {
         let Some(source) = self.sources.get(slot) else { return Armed::News };
         let unkicked = self.now.saturating_add(in_cycles(UNKICKED_INTERVAL));

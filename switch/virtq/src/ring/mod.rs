@@ -364,7 +364,7 @@ impl Ring {
         self.call.is_some() && self.wants_call(shown.wrapping_sub(self.split.size()), shown)
     }
 
-    /// Lost-notification check in notification state `state`, whose timer expired: sends the interrupt that was kept back, or repeats one
+    /// Lost-notification check in notification state `state`, once its timer expired: sends the interrupt that was kept back, or repeats one
     /// that seems lost. Returns the notification that seemed lost in two checks: a kick only if the ring is `asleep`, waiting for one.
     ///
     /// # Errors

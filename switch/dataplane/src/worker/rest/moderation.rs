@@ -1,8 +1,8 @@
 //! Moderation: whether a worker without frames looks at its rings again, yields its CPU, or sleeps; and which rings its drivers
 //! need not kick for.
 //!
-//! A wake-up costs more than a frame, and on an idle CPU it costs tens of microseconds. One type decides, by what the worker sees
-//! at the end of a poll iteration without frames ([`Moderation::next`]) and at the end of a sleep ([`Moderation::woke`]):
+//! A wake-up costs more than a frame, and on an idle CPU it costs tens of microseconds. One type decides, at the end of a poll
+//! iteration without frames ([`Moderation::next`]) and at the end of a sleep ([`Moderation::woke`]):
 //!
 //! - **Adaptive busy polling**: while pauses are short and the machine has a CPU to spare, the worker polls through them.
 //! - **Yields**: every few microseconds, and after each empty poll iteration where a yield shows that another task ran, so that a task
@@ -18,7 +18,7 @@ use crate::settings::Poll;
 use crate::time::{Cycles, in_cycles};
 use crate::tuning::{KICK_INTERVAL, LEAST_POLL, LONGEST_POLL, SELDOM, YIELD_INTERVAL};
 
-/// What a worker without frames does next.
+/// The next step of a worker without frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Look again at once.
@@ -65,7 +65,7 @@ impl Moderation {
         self.idle_since = now;
     }
 
-    /// What to do after a poll iteration without frames. `polls` if some ring is awake; `arrives_soon` tells whether a frame of link
+    /// The next step after a poll iteration without frames. `polls` if some ring is awake; `arrives_soon` tells whether a frame of link
     /// emulation arrives before a sleep would pay off.
     #[inline]
     pub(super) fn next(&mut self, polls: bool, arrives_soon: impl FnOnce() -> bool, now: Cycles) -> Next {
