@@ -1,4 +1,4 @@
-"""The system of two guests that meet: each gets an address by DHCP, and pings the other by name until it is answered."""
+"""The system of two guests that meet: each gets an address by DHCP, and pings the other by name until that answers."""
 
 from pathlib import Path
 
