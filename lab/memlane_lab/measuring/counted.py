@@ -17,17 +17,18 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from memlane_lab.common.errors import LabError
 from memlane_lab.counting import counts, host, kernel, machine
 from memlane_lab.counting.counts import Party, Summary, Tables
 from memlane_lab.counting.host import Flow, Window
 from memlane_lab.experiment.plan import Turn, Variant
 from memlane_lab.experiment.setting import XEN, Ends, Setting
+from memlane_lab.measuring import taking
+from memlane_lab.measuring.taking import Measured
+from memlane_lab.meters.account import Account
 from memlane_lab.paths import memlane
 from memlane_lab.results.results import Sample
 from memlane_lab.workloads.held_memory import HeldMemory
@@ -134,28 +135,8 @@ class CountingSampler(AbstractContextManager["CountingSampler"]):
 
     def take(self, turn: Turn) -> Sample:
         """Takes a sample; one that fails says why."""
-        began, clock = datetime.now(UTC), time.monotonic()
         number, self._number = self._number, self._number + 1
-        values: dict[str, float] = {}
-        parties: dict[str, dict[str, float]] = {}
-        error = None
-        try:
-            values, parties = self._count(turn)
-        except LabError as fault:
-            error = f"{type(fault).__name__}: {fault}"
-        return Sample(
-            number=number,
-            round=turn.round,
-            variant=turn.variant.name,
-            labels=turn.variant.labels,
-            began=began.isoformat(timespec="seconds"),
-            took=time.monotonic() - clock,
-            placement=EXACT,
-            placements=(EXACT, EXACT),
-            values=values,
-            parties=parties,
-            error=error,
-        )
+        return taking.take(turn, number, lambda: Measured(Account(*self._count(turn))), lambda: EXACT)
 
     def _count(self, turn: Turn) -> Values:
         key = _key(turn.variant.setting)

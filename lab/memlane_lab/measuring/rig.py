@@ -6,11 +6,9 @@ First frames as fast as they go, both ways; then, on request, the highest loads 
 
 import json
 import subprocess
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,7 +21,9 @@ from memlane_lab.experiment.setting import Setting
 from memlane_lab.host import rust
 from memlane_lab.host.ports import Endpoint, GuestKind, Port, Tap, VhostUser, mac
 from memlane_lab.host.session import Session
-from memlane_lab.meters import placement
+from memlane_lab.measuring import taking
+from memlane_lab.measuring.taking import Measured
+from memlane_lab.meters.account import Account
 from memlane_lab.paths import PATHS, NetworkPath
 from memlane_lab.results.results import Sample
 from memlane_lab.statistics.loss_search import NDR, PDR, Found, Goal, Search, Trial
@@ -169,27 +169,8 @@ class RigSampler(AbstractContextManager["RigSampler"]):
 
     def take(self, turn: Turn) -> Sample:
         """Takes a sample; one that fails says why."""
-        began, clock, before = datetime.now(UTC), time.monotonic(), placement.probe()
         number, self._number = self._number, self._number + 1
-        values: dict[str, float] = {}
-        error = None
-        try:
-            values = self._values(turn.variant.setting, number)
-        except LabError as fault:
-            error = f"{type(fault).__name__}: {fault}"
-        after = placement.probe()
-        return Sample(
-            number=number,
-            round=turn.round,
-            variant=turn.variant.name,
-            labels=turn.variant.labels,
-            began=began.isoformat(timespec="seconds"),
-            took=time.monotonic() - clock,
-            placement=placement.of_sample(before, after),
-            placements=(before, after),
-            values=values,
-            error=error,
-        )
+        return taking.take(turn, number, lambda: Measured(Account(self._values(turn.variant.setting, number), {})))
 
     def _values(self, setting: Setting, number: int) -> dict[str, float]:
         asked = setting.traffic[0].parameters

@@ -10,7 +10,6 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from types import TracebackType
@@ -28,10 +27,11 @@ from memlane_lab.experiment.plan import Turn, Variant, guests_kind, kinds
 from memlane_lab.experiment.setting import Pinning, Place, Setting, Traffic
 from memlane_lab.host.ports import GuestKind
 from memlane_lab.host.session import Session
-from memlane_lab.measuring import machine
+from memlane_lab.measuring import machine, taking
 from memlane_lab.measuring import shops as shops
 from memlane_lab.measuring.calibration import Limits
-from memlane_lab.meters import account, inside, memory, placement
+from memlane_lab.measuring.taking import Measured
+from memlane_lab.meters import account, inside, memory
 from memlane_lab.meters.account import Account
 from memlane_lab.paths.apart import Apart
 from memlane_lab.paths.overlay import Overlay
@@ -77,33 +77,10 @@ class Sampler(AbstractContextManager["Sampler"]):
 
     def take(self, turn: Turn) -> Sample:
         """Takes a sample; one that fails says why."""
-        began, clock, before = datetime.now(UTC), time.monotonic(), placement.probe()
         number = next(self._numbers)
-        told = Account({}, {})
-        flows: list[FlowRecord] = []
-        error = None
-        try:
-            told, flows = self._measure(turn.variant, number)
-        except LabError as fault:  # anything else is a fault of the lab, and ends it
-            error = f"{type(fault).__name__}: {fault}"
-        after = placement.probe()
-        return Sample(
-            number=number,
-            round=turn.round,
-            variant=turn.variant.name,
-            labels=turn.variant.labels,
-            began=began.isoformat(timespec="seconds"),
-            took=time.monotonic() - clock,
-            placement=placement.of_sample(before, after),
-            placements=(before, after),
-            values=told.values,
-            parties=told.parties,
-            drops=told.drops,
-            flows=flows,
-            error=error,
-        )
+        return taking.take(turn, number, lambda: self._measure(turn.variant, number))
 
-    def _measure(self, variant: Variant, number: int) -> tuple[Account, list[FlowRecord]]:
+    def _measure(self, variant: Variant, number: int) -> Measured:
         setting = self._limits.applied(variant.setting)
         kernel = memory.kernel()
         with self._bed(setting, number) as bed:
@@ -117,7 +94,7 @@ class Sampler(AbstractContextManager["Sampler"]):
             told.values["kernel_grown"] = float(self._kernel - kernel)
         if limit := self._limits.of(variant.setting):
             told.values["limit"] = limit
-        return told, [_record(*each) for each in zip(flows, results, strict=True)]
+        return Measured(told, [_record(*each) for each in zip(flows, results, strict=True)])
 
     def _looking(self, bed: Bed, flows: Sequence[Flow]) -> AbstractContextManager[Look | None]:
         if self._profiler is None:
