@@ -91,7 +91,7 @@ impl Names {
             settings: &PortSettings {
                 mac: Some(mac),
                 // The address map takes leases from answers of ports that may serve.
-                // Its own addresses are configured ones, so that the switch answers for known addresses on its segment.
+                // The responder's own addresses count as configured, so that the switch answers for known addresses on its segment.
                 limits: PortLimits {
                     may_serve: vec![Service::Dhcp, Service::Ra],
                     addresses: [settings.own4().map(IpAddr::V4), settings.own6().map(IpAddr::V6)].into_iter().flatten().collect(),
