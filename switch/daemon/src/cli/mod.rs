@@ -8,6 +8,7 @@ mod attach;
 mod capture;
 mod cni;
 mod doctor;
+mod domain;
 mod events;
 mod evpn;
 mod extcap;
@@ -239,6 +240,12 @@ enum Command {
         after_help = "Example:\n  memlane libvirt net.toml web > nic.xml && virsh attach-device GUEST nic.xml --config"
     )]
     Libvirt(guest::Libvirt),
+    /// Print the counters of a libvirt domain's ports, as `virsh domifstat` does for interfaces that the host's kernel has.
+    ///
+    /// Names are NETWORK.PORT. Received (rx) are the frames for the guest; drops are counted as received where the receiver's port
+    /// counts them. Ports are found by the sockets in the domain's XML, which virsh prints.
+    #[command(after_help = "Examples:\n  memlane libvirt-stats web\n  memlane libvirt-stats --connect qemu:///session web")]
+    LibvirtStats(domain::LibvirtStats),
     /// Print FRR's configuration for a host that joins segments with other hosts by VXLAN, or for a route reflector.
     ///
     /// FRR, from the distribution's packages, exchanges MAC addresses between hosts (BGP EVPN, RFC 7432 and 8365). Its bgpd has
@@ -381,6 +388,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Pve(guest) => guest.run(),
         Command::Uml(port) => port.print_uml(),
         Command::Libvirt(libvirt) => libvirt.run(),
+        Command::LibvirtStats(stats) => stats.run(),
         Command::Evpn(evpn) => evpn.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Completion { shell } => {

@@ -7,8 +7,10 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::command::{Running, memlane, network, port, printed, told, wait_until, write};
-use crate::common::in_namespaces;
+use crate::command::{Running, TIMEOUT, memlane, network, port, printed, told, wait_until, write};
+use crate::common::{frame, in_namespaces, mac};
+use memlane_rig::guest::ToyGuest;
+use memlane_rig::memory::MemoryPlan;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -144,6 +146,50 @@ fn a_port_that_takes_long_to_come_holds_up_no_other_command_and_no_end() {
     signal(&running, Signal::SIGTERM);
     wait_until(|| !running.lives(), "the network has ended");
     slow.wait().unwrap();
+}
+
+#[test]
+fn libvirt_stats_has_the_counters_of_a_domains_ports() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = network("web.sock");
+    let folder = folder.path();
+    let text = std::fs::read_to_string(folder.join("net.toml")).unwrap();
+    write(folder, "net.toml", &format!("{text}[[port]]\nname = \"db\"\nvhost-user = \"db.sock\"\n"));
+    let _running = up(folder, &["net.toml"]);
+    let guest = |name: &str, number: usize| {
+        let builder = ToyGuest::builder().mac(mac(number)).timeout(TIMEOUT).memory(MemoryPlan::new(64 << 20));
+        builder.connect(&folder.join(name)).unwrap()
+    };
+    let (mut web, mut db) = (guest("web.sock", 1), guest("db.sock", 2));
+    web.send(&frame(mac(1), [0xff; 6], 100, 0)).unwrap();
+    db.receive(TIMEOUT).unwrap();
+    let virsh = |sockets: &[&str]| {
+        let interface = |socket: &&str| {
+            format!("<interface type=\"vhostuser\"><source type=\"unix\" path=\"{}\"/></interface>", folder.join(socket).display())
+        };
+        let interfaces: String = sockets.iter().map(interface).collect();
+        let script = format!("#!/bin/sh\n[ \"$*\" = \"dumpxml --domain shop\" ] || exit 1\necho '<domain>{interfaces}</domain>'\n");
+        std::fs::set_permissions(write(folder, "virsh", &script), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let mut command = memlane(folder, &["libvirt-stats", "shop"]);
+        command.env("PATH", format!("{}:{}", folder.display(), std::env::var("PATH").unwrap())).output().unwrap()
+    };
+    let wanted = |port: &str, received: u8, sent: u8| {
+        let half = |direction: &str, frames: u8| {
+            let bytes = 100 * u32::from(frames);
+            format!(
+                "net.{port} {direction}_bytes {bytes}\nnet.{port} {direction}_packets {frames}\nnet.{port} {direction}_drop 0\n"
+            )
+        };
+        half("rx", received) + &half("tx", sent)
+    };
+    let both = wanted("db", 1, 0) + &wanted("web", 0, 1);
+    // The worker counts a frame after the guest has it.
+    wait_until(|| virsh(&["db.sock", "web.sock"]).stdout == both.as_bytes(), "the frame is counted");
+    assert!(virsh(&["db.sock", "web.sock"]).status.success());
+    let output = virsh(&["web.sock", "other.sock"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), wanted("web", 0, 1));
+    assert!(!output.status.success() && told(&output).contains("no running network has a port at"), "{}", told(&output));
+    assert!(told(&virsh(&[])).contains("domain shop has no interface of type vhostuser"));
 }
 
 #[test]
