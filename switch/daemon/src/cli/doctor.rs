@@ -50,19 +50,27 @@ pub(super) struct Finding {
     text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     remedy: Option<String>,
+    /// The command that makes it good, for the remedy's end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<String>,
 }
 
 impl Finding {
     pub(super) fn good(subject: &'static str, text: impl Into<String>) -> Self {
-        Self { subject, grade: Grade::Good, text: text.into(), remedy: None }
+        Self { subject, grade: Grade::Good, text: text.into(), remedy: None, command: None }
     }
 
     pub(super) fn note(subject: &'static str, text: impl Into<String>, remedy: &str) -> Self {
-        Self { subject, grade: Grade::Note, text: text.into(), remedy: Some(remedy.into()) }
+        Self { subject, grade: Grade::Note, text: text.into(), remedy: Some(remedy.into()), command: None }
+    }
+
+    /// With the command that is missing.
+    pub(super) fn by(self, command: impl Into<String>) -> Self {
+        Self { command: Some(command.into()), ..self }
     }
 
     fn lacking(subject: &'static str, text: impl Into<String>, remedy: &str) -> Self {
-        Self { subject, grade: Grade::Lacking, text: text.into(), remedy: Some(remedy.into()) }
+        Self { subject, grade: Grade::Lacking, text: text.into(), remedy: Some(remedy.into()), command: None }
     }
 }
 
@@ -86,11 +94,10 @@ impl Doctor {
         findings.extend([overlay(), installed::af_xdp(), bridges(), frr()]);
         findings.extend(networks());
         findings.extend(device::is_there().then(xen));
-        findings.extend(libvirt::group().map(|group| installed::libvirt(&group)));
-        findings.push(installed::cloud_hypervisor());
-        findings.extend(
-            [installed::proxmox(), installed::nixos(), installed::containers(), installed::wireshark()].into_iter().flatten(),
-        );
+        findings.extend([installed::libvirt(libvirt::group().as_deref()), installed::cloud_hypervisor()]);
+        findings.extend([installed::proxmox(), installed::nixos(), installed::containers()]);
+        findings.extend(installed::other_monitors());
+        findings.extend(installed::wireshark());
         findings.extend(sockets_folder(&folder::runtime()));
         if self.json {
             output::print_json(&findings)?;
@@ -110,7 +117,8 @@ fn line(finding: &Finding) -> String {
     };
     let mut text = format!("{mark}  {:<22} {}\n", finding.subject, finding.text);
     if let Some(remedy) = &finding.remedy {
-        text.push_str(&format!("      {:<22} -> {remedy}\n", ""));
+        let command = finding.command.as_ref().map(|command| format!(": {command}")).unwrap_or_default();
+        text.push_str(&format!("      {:<22} -> {remedy}{command}\n", ""));
     }
     text
 }
@@ -171,8 +179,8 @@ pub(super) fn runs_kvm() -> bool {
 fn kvm() -> Finding {
     use kvm_ioctls::Kvm;
     let Ok(kvm) = Kvm::new() else {
-        let remedy = "load kvm_intel or kvm_amd and join the group 'kvm'; without KVM, guests run under UML or QEMU TCG";
-        return Finding::note("KVM", "/dev/kvm cannot be opened", remedy);
+        let remedy = "without KVM, guests run under UML or QEMU TCG";
+        return Finding::note("KVM", "/dev/kvm cannot be opened", remedy).by(installed::KVM);
     };
     match run_one_instruction(&kvm) {
         Ok(()) => Finding::good("KVM", format!("{TRIED_BY_KVM}; `memlane-lab doctor` boots a whole kernel")),
@@ -244,8 +252,10 @@ fn tun() -> Finding {
     match fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
         Ok(_) => Finding::good("TAP", "/dev/net/tun opens; making devices also needs CAP_NET_ADMIN"),
         Err(error) => {
-            let remedy = "load the module tun and allow access to /dev/net/tun; vhost-user ports work without it";
-            Finding::note("TAP", format!("/dev/net/tun cannot be opened: {error}"), remedy)
+            let is_shut = error.kind() == std::io::ErrorKind::PermissionDenied;
+            let command = if is_shut { "chmod 0666 /dev/net/tun" } else { "modprobe tun" };
+            Finding::note("TAP", format!("/dev/net/tun cannot be opened: {error}"), "needed by TAP ports and uplinks alone")
+                .by(command)
         }
     }
 }
@@ -254,8 +264,8 @@ fn packet_socket() -> Finding {
     match socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None) {
         Ok(_) => Finding::good("AF_PACKET", "packet sockets open: containers can be put on ports by their veth pairs"),
         Err(error) => {
-            let remedy = "run memlane as root or with CAP_NET_RAW for af-packet ports; all others work without it";
-            Finding::note("AF_PACKET", format!("packet sockets cannot be opened: {error}"), remedy)
+            let remedy = "needed by af-packet ports alone; root has the right, and networks of the unit memlane-net@ do";
+            Finding::note("AF_PACKET", format!("packet sockets cannot be opened: {error}"), remedy).by(installed::NET_UNIT)
         }
     }
 }
@@ -358,8 +368,9 @@ fn frr() -> Finding {
     match folders.iter().find(|folder| Path::new(folder).join("bgpd").exists()) {
         Some(folder) => Finding::good("FRR", format!("bgpd is in {folder}; `memlane evpn` prints its configuration")),
         None => {
-            let remedy = "not needed on one host; for segments that span hosts: apt install frr, and bgpd=yes in /etc/frr/daemons";
-            Finding::note("FRR", "bgpd is not installed", remedy)
+            let remedy = "not needed on one host; for segments that span hosts";
+            let command = "apt install frr && sed -i s/bgpd=no/bgpd=yes/ /etc/frr/daemons";
+            Finding::note("FRR", "bgpd is not installed", remedy).by(command)
         }
     }
 }

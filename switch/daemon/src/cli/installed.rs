@@ -21,6 +21,15 @@ const SNIPPETS: &str = "/var/lib/vz/snippets";
 const PLUGINS: [&str; 3] = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];
 /// The plugin of memlane.
 const PLUGIN: &str = "memlane-cni";
+/// The package's copy of the hook.
+const HOOK_SOURCE: &str = "/usr/share/memlane/hookscript";
+
+/// Installs the package, which has units, hooks and plugin.
+const PACKAGE: &str = "apt install ./memlane_*.deb";
+/// Runs a network that has rights for devices.
+pub(super) const NET_UNIT: &str = "systemctl enable --now memlane-net@NETWORK";
+/// Loads KVM, and lets this user open it.
+pub(super) const KVM: &str = "modprobe -a kvm_intel kvm_amd; usermod -aG kvm $USER";
 
 /// The kernel's support for the sandbox.
 pub(super) fn sandbox() -> Finding {
@@ -48,7 +57,9 @@ pub(super) fn af_xdp() -> Finding {
     match Socket::new(Domain::from(libc::AF_XDP), Type::RAW, None) {
         Ok(_) => Finding::good("AF_XDP", "the kernel gives sockets of this kind"),
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
-            Finding::note("AF_XDP", "sockets of this kind need CAP_NET_RAW", "not needed; run as root, or with the capability")
+            let remedy = "needed by NICs as uplinks alone; the unit memlane-nic@ opens them for a network";
+            Finding::note("AF_XDP", "sockets of this kind need CAP_NET_RAW", remedy)
+                .by("systemctl enable --now memlane-nic@NETWORK.socket")
         }
         Err(error) => {
             let text = format!("the kernel gives no socket of this kind: {error}");
@@ -59,50 +70,69 @@ pub(super) fn af_xdp() -> Finding {
 
 /// Whether Cloud Hypervisor is on the PATH.
 pub(super) fn cloud_hypervisor() -> Finding {
+    let release = "https://github.com/cloud-hypervisor/cloud-hypervisor/releases/latest/download/cloud-hypervisor-static";
     match program("cloud-hypervisor") {
         Some(path) => Finding::good("Cloud Hypervisor", format!("{}; `memlane ch` prints its arguments", path.display())),
-        None => Finding::note(
-            "Cloud Hypervisor",
-            "it is not on the PATH",
-            "not needed; `memlane ch` prints the arguments for one that is installed elsewhere",
-        ),
+        None => Finding::note("Cloud Hypervisor", "it is not on the PATH", "not needed; its static program, as root")
+            .by(format!("curl -Lo /usr/local/bin/cloud-hypervisor {release} && chmod +x /usr/local/bin/cloud-hypervisor")),
     }
+}
+
+/// Other monitors on the PATH, with the way in which their guests are connected.
+pub(super) fn other_monitors() -> impl Iterator<Item = Finding> {
+    let known = [
+        ("crosvm", "connected by --vhost-user type=net,socket=PATH; not tested"),
+        ("firecracker", "connected by a TAP port, which is the host_dev_name of its network interface"),
+    ];
+    known.into_iter().filter(|(name, _)| program(name).is_some()).map(|(name, way)| Finding::good(name, way))
 }
 
 /// The hook script of Proxmox VE, where that runs.
-pub(super) fn proxmox() -> Option<Finding> {
-    program("qm")?;
-    Some(if Path::new(SNIPPETS).join("memlane").exists() {
-        Finding::good(
+pub(super) fn proxmox() -> Finding {
+    if program("qm").is_none() {
+        return Finding::good("Proxmox VE", "this machine is no node of it");
+    }
+    if Path::new(SNIPPETS).join("memlane").exists() {
+        return Finding::good(
             "Proxmox VE",
             "machines attach their ports by --hookscript local:snippets/memlane; `memlane pve` prints the rest",
-        )
-    } else {
-        let remedy = format!("cp /usr/share/memlane/hookscript {SNIPPETS}/memlane");
-        Finding::note("Proxmox VE", "its machines do not attach their ports: the hook script is missing", &remedy)
-    })
+        );
+    }
+    let text = "its machines do not attach their ports: the hook script is missing";
+    if !Path::new(HOOK_SOURCE).exists() {
+        return Finding::note("Proxmox VE", text, "the package has it").by(PACKAGE);
+    }
+    Finding::note("Proxmox VE", text, "copy it").by(format!("install -D {HOOK_SOURCE} {SNIPPETS}/memlane"))
 }
 
 /// The module of NixOS, where that runs.
-pub(super) fn nixos() -> Option<Finding> {
-    Path::new("/etc/NIXOS").exists().then(|| {
-        let has_units = Path::new("/etc/systemd/system").read_dir().into_iter().flatten().flatten();
-        if has_units.map(|entry| entry.file_name()).any(|name| name.to_string_lossy().starts_with("memlane-")) {
-            return Finding::good("NixOS", "networks of services.memlane.networks are services memlane-NAME");
-        }
-        let remedy = "import contrib/nixos/module.nix, and set services.memlane.networks.NAME.settings";
-        Finding::note("NixOS", "the configuration has no network of memlane", remedy)
-    })
+pub(super) fn nixos() -> Finding {
+    if !Path::new("/etc/NIXOS").exists() {
+        return Finding::good("NixOS", "this machine does not run it");
+    }
+    let units = Path::new("/etc/systemd/system").read_dir().into_iter().flatten().flatten();
+    if units.map(|entry| entry.file_name()).any(|name| name.to_string_lossy().starts_with("memlane-")) {
+        return Finding::good("NixOS", "networks of services.memlane.networks are services memlane-NAME");
+    }
+    let remedy = "import contrib/nixos/module.nix, set services.memlane.networks.NAME.settings, and";
+    Finding::note("NixOS", "the configuration has no network of memlane", remedy).by("nixos-rebuild switch")
 }
 
-/// The plugin for containers, where podman or other users of CNI are.
-pub(super) fn containers() -> Option<Finding> {
-    if let Some(folder) = PLUGINS.into_iter().find(|folder| Path::new(folder).join(PLUGIN).exists()) {
-        return Some(Finding::good("containers", format!("{PLUGIN} is in {folder}")));
+/// The plugin for containers, and the IPAM plugin that gives them addresses.
+pub(super) fn containers() -> Finding {
+    let folder_of = |plugin: &str| PLUGINS.into_iter().find(|folder| Path::new(folder).join(plugin).exists());
+    let remedy = "not needed; for containers on a segment";
+    let Some(folder) = folder_of(PLUGIN) else {
+        let folder = PLUGINS.into_iter().find(|folder| Path::new(folder).is_dir()).unwrap_or(PLUGINS[0]);
+        let command = format!("mkdir -p {folder} && ln -s \"$(command -v memlane)\" {folder}/{PLUGIN}");
+        return Finding::note("containers", format!("the plugin {PLUGIN} is not in {folder}"), remedy).by(command);
+    };
+    let podman = program("podman").map(|path| format!("; {}", path.display())).unwrap_or_default();
+    if folder_of("host-local").is_none() {
+        let text = format!("{PLUGIN} is in {folder}, and no IPAM plugin that gives addresses{podman}");
+        return Finding::note("containers", text, remedy).by("apt install containernetworking-plugins");
     }
-    let folder = PLUGINS.into_iter().find(|folder| Path::new(folder).is_dir()).or_else(|| program("podman").map(|_| PLUGINS[0]))?;
-    let remedy = format!("not needed; for containers on a segment: ln -s \"$(command -v memlane)\" {folder}/{PLUGIN}");
-    Some(Finding::note("containers", format!("the plugin {PLUGIN} is not in {folder}"), &remedy))
+    Finding::good("containers", format!("{PLUGIN} is in {folder}{podman}"))
 }
 
 /// The program called `name` on the PATH.
@@ -120,30 +150,35 @@ pub(super) fn service() -> Finding {
     if is_there {
         return Finding::good("service", "a network /etc/memlane/NAME.toml is started by: systemctl enable --now memlane@NAME");
     }
-    Finding::note(
-        "service",
-        "the units of the package are not installed",
-        "not needed; to start networks with the machine: apt install ./memlane_*.deb",
-    )
+    Finding::note("service", "the units of the package are not installed", "not needed; to start networks with the machine")
+        .by(PACKAGE)
 }
 
 /// Whether QEMU of libvirt, which runs in `group`, may connect to sockets, and whether domains get their ports by the hook.
-pub(super) fn libvirt(group: &str) -> Finding {
-    let members = Group::from_name(GROUP).ok().flatten().map(|group| group.mem).unwrap_or_default();
+pub(super) fn libvirt(group: Option<&str>) -> Finding {
+    let subject = "libvirt";
+    let Some(group) = group else {
+        return Finding::note(subject, "it is not installed", "not needed").by("apt install libvirt-daemon-system");
+    };
+    let Some(known) = Group::from_name(GROUP).ok().flatten() else {
+        let remedy = format!(
+            "let it connect to ports' sockets, unless memlane runs as the same user, by access = {{ group = \"{group}\" }} in the \
+             network's file, or install the package"
+        );
+        return Finding::note(subject, format!("its QEMU runs in the group {group}"), &remedy).by(PACKAGE);
+    };
     let user = ["libvirt-qemu", "qemu"].into_iter().find(|name| User::from_name(name).ok().flatten().is_some()).unwrap_or("qemu");
-    if members.iter().any(|member| member == user) {
-        let hook = if Path::new(HOOK).exists() { "; domains attach their ports by its hook" } else { "" };
-        return Finding::good("libvirt", format!("its QEMU may connect to sockets with access = {{ group = \"{GROUP}\" }}{hook}"));
+    if !known.mem.iter().any(|member| member == user) {
+        let remedy = format!("let it connect to sockets with access = {{ group = \"{GROUP}\" }}");
+        return Finding::note(subject, format!("its QEMU runs in the group {group}"), &remedy)
+            .by(format!("usermod -aG {GROUP} {user}"));
     }
-    let text = format!("its QEMU runs in the group {group}");
-    if Group::from_name(GROUP).ok().flatten().is_some() {
-        let remedy = format!("let it connect to sockets with access = {{ group = \"{GROUP}\" }}: usermod -aG {GROUP} {user}");
-        return Finding::note("libvirt", text, &remedy);
+    let text = format!("its QEMU may connect to sockets with access = {{ group = \"{GROUP}\" }}");
+    if !Path::new(HOOK).exists() && Path::new(HOOK_SOURCE).exists() {
+        return Finding::note(subject, text, "the hook that attaches ports of domains is missing")
+            .by(format!("install -D {HOOK_SOURCE} {HOOK}"));
     }
-    let remedy = format!(
-        "let it connect to ports' sockets, unless memlane runs as the same user: access = {{ group = \"{group}\" }} in the network's file"
-    );
-    Finding::note("libvirt", text, &remedy)
+    Finding::good(subject, text + "; domains attach their ports by its hook")
 }
 
 /// Whether Wireshark, where it is installed, finds memlane's interfaces.
@@ -154,7 +189,7 @@ pub(super) fn wireshark() -> Option<Finding> {
     Some(if link.exists() {
         Finding::good("Wireshark", "networks and ports are among its interfaces")
     } else {
-        let remedy = format!("not needed; to capture from Wireshark: ln -s \"$(command -v memlane)\" {}", link.display());
-        Finding::note("Wireshark", "it does not find memlane's interfaces", &remedy)
+        Finding::note("Wireshark", "it does not find memlane's interfaces", "not needed; to capture from Wireshark")
+            .by(format!("ln -s \"$(command -v memlane)\" {}", link.display()))
     })
 }
