@@ -1,51 +1,89 @@
-# services.memlane.networks.NAME.settings are the keys of a network's file. A network with TAP ports or uplinks sets devices = true.
+# services.memlane.networks.NAME.settings are the keys of a network's file. A network with TAP or AF_PACKET ports, or uplinks, sets devices = true.
 { config, lib, pkgs, ... }:
 let
   cfg = config.services.memlane;
   toml = pkgs.formats.toml { };
-  # Directives beside those of the package's unit, whose program is elsewhere here.
+  file = name: network: toml.generate "${name}.toml" network.settings;
+  # The directives of the package's units memlane@.service and memlane-net@.service; a test compares them.
+  confined = {
+    NoNewPrivileges = true;
+    ProtectSystem = "strict";
+    ProtectHome = true;
+    PrivateTmp = true;
+    PrivateMounts = true;
+    ProtectProc = "invisible";
+    ProtectClock = true;
+    ProtectHostname = true;
+    ProtectKernelLogs = true;
+    ProtectKernelModules = true;
+    ProtectKernelTunables = true;
+    ProtectControlGroups = true;
+    RestrictNamespaces = true;
+    RestrictRealtime = true;
+    RestrictSUIDSGID = true;
+    LockPersonality = true;
+    MemoryDenyWriteExecute = true;
+    RemoveIPC = true;
+    UMask = "0077";
+    SystemCallArchitectures = "native";
+    SystemCallFilter = [
+      "@system-service"
+      "~@privileged @resources @mount @swap @reboot @raw-io @obsolete"
+      "@chown sched_setaffinity seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self"
+    ];
+    SystemCallErrorNumber = "EPERM";
+  };
+  devices = {
+    CapabilityBoundingSet = "CAP_NET_ADMIN CAP_NET_RAW";
+    AmbientCapabilities = "CAP_NET_ADMIN CAP_NET_RAW";
+    DevicePolicy = "closed";
+    DeviceAllow = "/dev/net/tun rw";
+    RestrictAddressFamilies = "AF_UNIX AF_NETLINK AF_PACKET AF_INET AF_INET6";
+  };
+  noDevices = {
+    CapabilityBoundingSet = "";
+    PrivateDevices = true;
+    PrivateNetwork = true;
+    PrivateUsers = true;
+    ProcSubset = "pid";
+    RestrictAddressFamilies = "AF_UNIX";
+    IPAddressDeny = "any";
+  };
   service = name: network: {
     name = "memlane-${name}";
     value = {
       description = "memlane network ${name}";
       wantedBy = [ "multi-user.target" ];
-      before = [ "virtqemud.service" "libvirtd.service" "microvms.target" ];
+      after = [ "network.target" ];
+      before = [ "virtqemud.service" "libvirtd.service" "libvirt-guests.service" "microvms.target" ];
       environment.XDG_RUNTIME_DIR = "/run";
-      serviceConfig = {
+      environment.FDSTORE = "4096";
+      # A changed file is read by the process that runs; guests notice nothing.
+      reloadTriggers = [ (file name network) ];
+      unitConfig = { StartLimitIntervalSec = 60; StartLimitBurst = 20; };
+      serviceConfig = confined // (if network.devices then devices else noDevices) // {
         Type = "notify-reload";
+        NotifyAccess = "main";
         WatchdogSec = 10;
-        ExecStart = "${lib.getExe cfg.package} up ${toml.generate "${name}.toml" network.settings} --state /var/lib/memlane/${name}.state";
+        ExecStart = "${lib.getExe cfg.package} up /etc/memlane/${name}.toml --state /var/lib/memlane/${name}.state";
         Restart = "on-failure";
         RestartSec = "100ms";
         RestartPreventExitStatus = 2;
+        FileDescriptorStoreMax = 4096;
         User = "memlane";
         Group = "memlane";
         RuntimeDirectory = "memlane";
+        RuntimeDirectoryMode = "0755";
         RuntimeDirectoryPreserve = true;
         StateDirectory = "memlane";
         LimitNOFILE = 65536;
         OOMScoreAdjust = -900;
-        UMask = "0077";
-        NoNewPrivileges = true;
-        ProtectSystem = "strict";
-        ProtectHome = true;
-        PrivateTmp = true;
-        RestrictNamespaces = true;
-        MemoryDenyWriteExecute = true;
-        SystemCallArchitectures = "native";
-      } // (if network.devices then {
-        AmbientCapabilities = [ "CAP_NET_ADMIN" ];
-        CapabilityBoundingSet = [ "CAP_NET_ADMIN" ];
-        DevicePolicy = "closed";
-        DeviceAllow = [ "/dev/net/tun rw" ];
-      } else {
-        CapabilityBoundingSet = [ "" ];
-        PrivateDevices = true;
-        PrivateNetwork = true;
-        PrivateUsers = true;
-        RestrictAddressFamilies = [ "AF_UNIX" ];
-      });
+      };
     };
+  };
+  etc = name: network: {
+    name = "memlane/${name}.toml";
+    value.source = file name network;
   };
 in
 {
@@ -68,7 +106,7 @@ in
           devices = lib.mkOption {
             type = lib.types.bool;
             default = false;
-            description = "Whether the network has TAP ports or uplinks.";
+            description = "Whether the network has TAP or AF_PACKET ports, or uplinks.";
           };
         };
       });
@@ -77,6 +115,7 @@ in
 
   config = lib.mkIf (cfg.networks != { }) {
     environment.systemPackages = [ cfg.package ];
+    environment.etc = lib.mapAttrs' etc cfg.networks;
     users.users.memlane = { isSystemUser = true; group = "memlane"; };
     users.groups.memlane = { };
     systemd.services = lib.mapAttrs' service cfg.networks;

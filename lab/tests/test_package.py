@@ -230,7 +230,7 @@ def test_the_changelog_is_compressed_without_a_time(tree: Path) -> None:
 
 _NIXOS = """
 let
-  # As much of nixpkgs as the module asks for.
+  # As much of nixpkgs as module and flake ask for.
   lib = {
     mkOption = x: x;
     mkIf = condition: x: if condition then x else { };
@@ -239,29 +239,56 @@ let
     types = { package = "package"; bool = "bool"; attrsOf = type: type; submodule = module: module; };
   };
   pkgs.formats.toml = _: { type = "toml"; generate = name: value: builtins.toFile name (builtins.toJSON value); };
-  module = import MODULE {
+  pkgs.rustPlatform.buildRustPackage = described: "/${described.pname}-${described.version}";
+  flake = (import FLAKE).outputs { self = flake; nixpkgs.legacyPackages.x86_64-linux = pkgs; };
+  imported = flake.nixosModules.default { };
+  module = import (builtins.head imported.imports) {
     inherit lib pkgs;
-    config.services.memlane = {
-      package = "/memlane";
+    config.services.memlane = imported.services.memlane // {
       networks.lan = { devices = false; settings.port = [{ name = "web"; vhost-user = "/run/memlane/web.sock"; }]; };
       networks.wan = { devices = true; settings = { }; };
     };
   };
 in
-builtins.toJSON (builtins.mapAttrs (_: unit: unit.serviceConfig) module.config.systemd.services)
+builtins.toJSON {
+  units = builtins.mapAttrs (_: unit: unit.serviceConfig) module.config.systemd.services;
+  files = builtins.attrNames module.config.environment.etc;
+}
 """
+# Directives that differ on purpose: the program is elsewhere, and so is its environment; systemd is newer.
+_OF_NIXOS = {"ConfigurationDirectory", "Environment", "ExecReload", "ExecStart", "Type"}
+
+
+def _directives(unit: Path) -> dict[str, str]:
+    """Those of a service; values of a key that stands more than once are joined."""
+    found: dict[str, str] = {}
+    for line in unit.read_text().partition("[Service]")[2].partition("[Install]")[0].splitlines():
+        if "=" in line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            found[key] = f"{found[key]} {value}" if key in found else value
+    return {key: value for key, value in found.items() if key not in _OF_NIXOS}
+
+
+def _of_nix(value: object) -> str:
+    """A value as NixOS writes it into a unit."""
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return "yes" if value is True else str(value)
 
 
 @pytest.mark.prove
-def test_the_nixos_module_makes_a_service_of_each_network(tmp_path: Path) -> None:
-    (tmp_path / "networks.nix").write_text(_NIXOS.replace("MODULE", str(_TOP / "contrib/nixos/module.nix")))
+def test_nixos_has_services_with_the_directives_of_the_package(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "networks.nix").write_text(_NIXOS.replace("FLAKE", str(_TOP / "contrib/nixos/flake.nix")))
     mine = {name: str(tmp_path / name) for name in ("NIX_STATE_DIR", "NIX_STORE_DIR", "NIX_LOG_DIR")}
     evaluated = ("nix-instantiate", "--eval", "--strict", "--readonly-mode", tmp_path / "networks.nix")
     done = subprocess.run(evaluated, capture_output=True, text=True, check=False, env={**os.environ, **mine})
     assert done.returncode == 0, done.stderr
-    services = json.loads(json.loads(done.stdout))
-    assert set(services) == {"memlane-lan", "memlane-wan"}
-    assert services["memlane-lan"]["ExecStart"].startswith("/memlane/bin/memlane up ")
-    assert services["memlane-lan"]["PrivateNetwork"] is True
-    assert services["memlane-wan"]["CapabilityBoundingSet"] == ["CAP_NET_ADMIN"]
-    _succeeds("nix-instantiate", "--parse", _TOP / "contrib/nixos/flake.nix")
+    found = json.loads(json.loads(done.stdout))
+    assert found["files"] == ["memlane/lan.toml", "memlane/wan.toml"]
+    assert set(found["units"]) == {"memlane-lan", "memlane-wan"}
+    version = tomllib.loads((_TOP / "Cargo.toml").read_text())["workspace"]["package"]["version"]
+    for name, unit in (("lan", "memlane@.service"), ("wan", "memlane-net@.service")):
+        service = found["units"][f"memlane-{name}"]
+        assert service["ExecStart"].startswith(f"/memlane-{version}/bin/memlane up /etc/memlane/{name}.toml ")
+        set_here = {key: _of_nix(value) for key, value in service.items() if key not in _OF_NIXOS}
+        assert set_here == _directives(tree / _UNITS / unit)

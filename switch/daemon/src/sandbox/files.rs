@@ -14,7 +14,7 @@ use crate::folder;
 const NEWEST: ABI = ABI::V6;
 
 /// Files that the C library and memlane read: users and groups, libraries, the counters of kernel and cgroup.
-const READ: [&str; 11] = [
+const READ: [&str; 12] = [
     "/proc",
     "/sys",
     "/etc/passwd",
@@ -24,6 +24,8 @@ const READ: [&str; 11] = [
     "/lib",
     "/lib64",
     "/usr/lib",
+    // Libraries of NixOS, and networks' files, to which links in /etc lead.
+    "/nix/store",
     "/dev/urandom",
     "/dev/null",
 ];
