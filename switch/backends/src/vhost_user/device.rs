@@ -25,7 +25,7 @@ use crate::descriptors::OF_CONTROL_QUEUE;
 use crate::frame::MacAddress;
 use crate::id::{Direction, MAX_PAIRS, RingKey};
 use crate::memory::{DirtyLog, InflightError, InflightRegion, MemoryMap, Region, RegionError, RegionTable};
-use crate::network::{Network, RingParts};
+use crate::network::{Network, RingParts, StartingRing};
 use crate::port::Offer;
 use crate::port::PortState;
 use crate::ring::{Call, Control, InflightQueue, Notifier, Ring, RingLog};
@@ -69,8 +69,10 @@ pub(super) struct Device {
     held: HashMap<Held, Permit>,
     /// The quota did not suffice for the descriptors that the front end sent.
     short: bool,
-    /// Virtqueues that another process has served start.
-    resumes: bool,
+    /// Virtqueues that another process has served, while they start: no news, and not waited for one by one.
+    resumed: Option<Vec<StartingRing>>,
+    /// The error of their start, until the session has taken it.
+    resume_error: Option<Error>,
 }
 
 /// Purpose of a descriptor that the front end sent.
@@ -117,7 +119,8 @@ impl Device {
             backend_channel: None,
             held: HashMap::new(),
             short: false,
-            resumes: false,
+            resumed: None,
+            resume_error: None,
         }
     }
 
@@ -305,7 +308,7 @@ impl Device {
             saved.regions.push(SavedRegion { guest_start, length, user_start, file_offset, file });
         }
         let mut queues: HashMap<RingKey, QueueFiles> =
-            self.network.queue_files(port.id)?.into_iter().map(|queue| (queue.key, queue)).collect();
+            self.network.queue_files(port)?.into_iter().map(|queue| (queue.key, queue)).collect();
         let mut errors: HashMap<RingKey, OwnedFd> = port.error_files()?.into_iter().collect();
         for (index, ring) in self.rings.iter().enumerate() {
             let key = self.key(index);
@@ -376,23 +379,26 @@ impl Device {
         Ok(())
     }
 
-    /// Starts the virtqueues of [`Self::restore`] that ran, which is no news and not logged. In a port that is in quarantine, none of them
-    /// starts before its front end sets it up again.
-    ///
-    /// # Errors
-    /// As for the messages of a front end.
-    pub(super) fn start_restored(&mut self) -> Result<()> {
-        if matches!(self.settings.port.state(), PortState::Quarantined(_)) {
-            for index in 0..self.rings.len() {
+    /// Starts the virtqueues of [`Self::restore`] that ran, which is no news and not logged; [`Network::finish_starts`] waits for those
+    /// that are returned. In a port that is in quarantine, none of them starts before its front end sets it up again. An error is kept
+    /// until [`Self::take_resume_error`].
+    pub(super) fn start_restored(&mut self) -> Vec<StartingRing> {
+        self.resumed = Some(Vec::new());
+        let started = if matches!(self.settings.port.state(), PortState::Quarantined(_)) {
+            (0..self.rings.len()).try_for_each(|index| {
                 self.rings[index].kick = None;
-                self.hold(Held::Kick(index as u32), false)?;
-            }
-            return Ok(());
-        }
-        self.resumes = true;
-        let started = (0..self.rings.len() as u32).try_for_each(|index| self.start_if_complete(index));
-        self.resumes = false;
-        started
+                self.hold(Held::Kick(index as u32), false)
+            })
+        } else {
+            (0..self.rings.len() as u32).try_for_each(|index| self.start_if_complete(index))
+        };
+        self.resume_error = started.err();
+        self.resumed.take().unwrap_or_default()
+    }
+
+    /// The error of [`Self::start_restored`], as for the messages of a front end.
+    pub(super) fn take_resume_error(&mut self) -> Option<Error> {
+        self.resume_error.take()
     }
 
     /// Restores the offer to the guest, which another process has made for as long as this connection lasts.
@@ -453,13 +459,16 @@ impl Device {
         }
         self.settings.port.set_memory(Some(Arc::clone(&self.memory)));
         self.settings.port.set_state(PortState::Running);
-        self.network.start_ring(&self.settings.port, parts);
+        match &mut self.resumed {
+            Some(starting) => starting.extend(self.network.order_start(&self.settings.port, parts)),
+            None => self.network.start_ring(&self.settings.port, parts),
+        }
         Ok(())
     }
 
     /// Logs that virtqueue `index` starts, and before the first one the negotiated features.
     fn log_start(&self, index: u32) {
-        if self.resumes {
+        if self.resumed.is_some() {
             return;
         }
         let (port, size) = (&self.settings.port, self.rings[index as usize].size);
@@ -524,7 +533,7 @@ impl Device {
     /// Stops virtqueue `index`: its memory is the guest's while it is disabled; it goes on with the same descriptors once it is enabled.
     fn set_aside(&mut self, index: u32) -> Result<()> {
         let key = self.key(index as usize);
-        let files = self.network.queue_files(key.port).map_err(Error::ReqHandlerError)?;
+        let files = self.network.queue_files(&self.settings.port).map_err(Error::ReqHandlerError)?;
         self.stop_ring(index)?;
         let Some(QueueFiles { kick, call, .. }) = files.into_iter().find(|files| files.key == key) else { return Ok(()) };
         let call = self.call_through(call.map(File::from))?;

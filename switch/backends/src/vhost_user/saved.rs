@@ -3,13 +3,16 @@
 //! It holds the state that the front end's messages have led to. The other process restores it by the same functions that serve those
 //! messages, with their checks. The positions of a virtqueue are not part of it: the used index in guest memory says where to go on.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::Sender;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
 use super::control::HeldControlQueue;
+use super::device::Device;
+use crate::network::StartingRing;
 use crate::takeover::ReceivedFiles;
 
 /// A session that stands still.
@@ -159,20 +162,41 @@ pub struct RestoredSession {
     pub progress: Progress,
 }
 
-/// The steps of the session threads in a process that takes over. Each thread reports twice: when its session is restored, and when
-/// its virtqueues run again.
+/// A device that is restored, up to the start of its virtqueues.
+#[derive(Clone)]
+pub struct RestoredDevice(pub(super) Arc<Mutex<Device>>);
+
+impl fmt::Debug for RestoredDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RestoredDevice").finish_non_exhaustive()
+    }
+}
+
+impl RestoredDevice {
+    /// Starts its virtqueues, which [`Network::finish_starts`](crate::network::Network::finish_starts) waits for. The session thread
+    /// acts on errors when it goes on.
+    pub fn start(&self) -> Vec<StartingRing> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).start_restored()
+    }
+}
+
+/// Report of a session thread: its session is restored, with this device if it has a front end; or it cannot be.
+pub type Report = Result<Option<RestoredDevice>, String>;
+
+/// The step of the session threads in a process that takes over. Each thread reports when its session is restored; it goes on once the
+/// virtqueues run again.
 #[derive(Clone, Debug)]
 pub struct Progress {
     /// Receives the reports.
-    pub reports: Sender<Result<(), String>>,
-    /// Opened between the two.
-    pub gate: std::sync::Arc<Gate>,
+    pub reports: Sender<Report>,
+    /// Opened when the virtqueues run.
+    pub gate: Arc<Gate>,
 }
 
 impl Progress {
-    /// Reports the outcome of a step. A daemon that has given up does not listen any more.
-    pub(super) fn report(&self, outcome: Result<(), String>) {
-        let _ = self.reports.send(outcome);
+    /// Reports. A daemon that has given up does not listen any more.
+    pub(super) fn report(&self, report: Report) {
+        let _ = self.reports.send(report);
     }
 }
 

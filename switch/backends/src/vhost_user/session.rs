@@ -18,7 +18,7 @@ use super::access::Access;
 use super::device::Device;
 use super::extra;
 use super::pause::Pause;
-use super::saved::{Held, Progress, RestoredSession, SavedConnection, SavedSession};
+use super::saved::{Held, Progress, RestoredDevice, RestoredSession, SavedConnection, SavedSession};
 use super::shared_memory_check;
 use super::socket::{self, Listener, Waiter};
 use super::wire::{self, Message, PartialMessage, WireError};
@@ -208,9 +208,8 @@ impl Server {
     fn begin_with(&self, restored: RestoredSession) {
         let RestoredSession { connection, mut files, progress } = restored;
         let Some(connection) = connection else {
-            progress.report(Ok(()));
-            progress.gate.pass();
-            return progress.report(Ok(()));
+            progress.report(Ok(None));
+            return progress.gate.pass();
         };
         let Some(socket) = files.take(connection.socket) else {
             return progress.report(Err("its connection is missing".into()));
@@ -404,12 +403,12 @@ impl Conversation<'_> {
         }
     }
 
-    /// Goes on with a session of another process: restores its state, waits until the virtqueues may start, and starts them. Returns
-    /// the part of a message that has arrived.
+    /// Goes on with a session of another process: restores its state, and waits until the virtqueues were started. Returns the part of a
+    /// message that has arrived.
     fn restore(
         self,
         crates: &mut Crates,
-        device: &Mutex<Device>,
+        device: &Arc<Mutex<Device>>,
         (saved, files, progress): (&SavedConnection, &mut ReceivedFiles, &Progress),
     ) -> io::Result<PartialMessage> {
         let lock = || device.lock().unwrap_or_else(PoisonError::into_inner);
@@ -420,15 +419,16 @@ impl Conversation<'_> {
             let part_files = saved.part_files.iter().map(|&number| files.take(number).ok_or(io::ErrorKind::InvalidData));
             Ok(PartialMessage { bytes: saved.part.clone(), files: part_files.collect::<Result<_, _>>()? })
         })();
-        progress.report(restored.as_ref().map(drop).map_err(io::Error::to_string));
+        let device_to_start = RestoredDevice(Arc::clone(device));
+        progress.report(restored.as_ref().map(|_| Some(device_to_start)).map_err(io::Error::to_string));
         let part = restored?;
         progress.gate.pass();
-        let started = lock().start_restored();
         let fault = lock().take_fault();
-        progress.report(Ok(()));
-        match fault {
-            Some(cause) => quarantine(self.network, self.settings, &cause),
-            None => started.map_err(io::Error::other)?,
+        let error = lock().take_resume_error();
+        match (fault, error) {
+            (Some(cause), _) => quarantine(self.network, self.settings, &cause),
+            (None, Some(error)) => return Err(io::Error::other(error)),
+            (None, None) => {}
         }
         Ok(part)
     }

@@ -12,7 +12,7 @@ use memlane_backends::interface::af_packet::{PacketSettings, PacketSocket};
 use memlane_backends::interface::tap::{self, TapSettings};
 use memlane_backends::stream;
 use memlane_backends::takeover::{FilesToSend, ReceivedFiles};
-use memlane_backends::vhost_user::saved::{Gate, Progress, RestoredSession, SavedSession};
+use memlane_backends::vhost_user::saved::{Gate, Progress, Report, RestoredDevice, RestoredSession, SavedSession};
 use memlane_backends::vhost_user::socket::Listener;
 use memlane_backends::vhost_user::{self, Endpoint};
 
@@ -155,8 +155,8 @@ impl Daemon {
             let uplink = Uplink::take_over(&daemon.network, &config.name, saved, tap, *members)?;
             daemon.led_on().push(uplink);
         }
-        let mut restoring =
-            Restoring { reports: received, sessions: Vec::new(), gate: Arc::clone(&progress.gate), later: Vec::new() };
+        let gate = Arc::clone(&progress.gate);
+        let mut restoring = Restoring { reports: received, sessions: 0, devices: Vec::new(), gate, later: Vec::new() };
         for ((config, saved), own) in config.ports.iter().zip(saved).zip(owned) {
             let missing = || StartError::Description(config.name.clone());
             let mut files = files.split_off_first(saved.files).ok_or_else(missing)?;
@@ -166,14 +166,14 @@ impl Daemon {
                 settings: &config.settings,
                 offer: daemon.offer(config),
             };
-            let port = daemon.network.add_port(&attach_settings, members[&config.segment[..]])?;
+            let port = daemon.network.add_port_ahead(&attach_settings, members[&config.segment[..]])?;
             daemon.set_suppression(&port);
             let server = match restored_meeting(&daemon, config, &saved, &mut files)? {
                 Meeting::FrontEnd(endpoint) => {
                     let device = device_settings(config, &port);
                     let session = RestoredSession { connection: saved.connection, files, progress: progress.clone() };
                     let listener = endpoint.listening();
-                    restoring.sessions.push(config.name.clone());
+                    restoring.sessions += 1;
                     let session = vhost_user::run_restored(Arc::clone(&daemon.network), device, endpoint, Some(session))?;
                     Server::FrontEnd(session, listener)
                 }
@@ -277,9 +277,11 @@ fn restored_meeting(
 /// Ports of another process that are being restored.
 #[derive(Debug)]
 pub struct Restoring {
-    reports: Receiver<Result<(), String>>,
-    /// Names of the ports with session threads that report.
-    sessions: Vec<String>,
+    reports: Receiver<Report>,
+    /// Session threads that report.
+    sessions: usize,
+    /// Devices of the sessions that have reported.
+    devices: Vec<RestoredDevice>,
     gate: Arc<Gate>,
     later: Vec<Later>,
 }
@@ -290,12 +292,20 @@ type Later = (PortConfig, Arc<Port>, Meeting);
 /// Ports that are served once the other process has ended: Xen binds an event channel to one process only, and two passt processes could
 /// not listen at the same ports of the host.
 #[derive(Debug)]
-pub struct Rest(Vec<Later>);
+pub struct Rest {
+    gate: Arc<Gate>,
+    later: Vec<Later>,
+}
 
 impl Rest {
-    /// Serves them, opens NICs, and has the uplinks keep MAC addresses in step with other hosts.
+    /// Lets the session threads go on, which serve messages of front ends.
+    pub fn let_sessions_go_on(&self) {
+        self.gate.open();
+    }
+
+    /// Serves the ports, opens NICs, and has the uplinks keep MAC addresses in step with other hosts.
     pub fn start(self, daemon: &Daemon) {
-        for later in self.0 {
+        for later in self.later {
             let port = Arc::clone(&later.1);
             if let Err(error) = daemon.serve_later(later) {
                 daemon.network.quarantine(&port, &error.to_string());
@@ -314,19 +324,27 @@ impl Restoring {
     ///
     /// # Errors
     /// One cannot be, or not within `timeout`.
-    pub fn await_restored(&self, timeout: Duration) -> Result<(), String> {
-        self.await_reports(timeout)
+    pub fn await_restored(&mut self, timeout: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + timeout;
+        for _ in 0..self.sessions {
+            let report = self.reports.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+            let report =
+                report.map_err(|_| format!("the sessions of the ports were not restored within {} s", timeout.as_secs()))?;
+            self.devices.extend(report?);
+        }
+        Ok(())
     }
 
-    /// Starts all virtqueues and devices. The other process stands still.
+    /// Starts all virtqueues and devices. The other process stands still, so it costs few round trips between threads, however many
+    /// ports there are.
     ///
     /// # Errors
-    /// One does not start, within `timeout`.
-    pub fn start(mut self, daemon: &Daemon, timeout: Duration) -> Result<Rest, String> {
+    /// One does not start.
+    pub fn start(mut self, daemon: &Daemon) -> Result<Rest, String> {
         // A frame to a port that is not served yet would be lost.
         daemon.network.hold_transmit(true);
-        self.gate.open();
-        self.await_reports(timeout)?;
+        let starting: Vec<_> = self.devices.iter().flat_map(RestoredDevice::start).collect();
+        daemon.network.finish_starts(starting);
         for uplink in daemon.led_on().iter_mut() {
             uplink.serve(&daemon.network).map_err(|error| error.to_string())?;
         }
@@ -337,15 +355,6 @@ impl Restoring {
         }
         daemon.network.hold_transmit(false);
         daemon.network.interrupt_drivers();
-        Ok(Rest(rest))
-    }
-
-    fn await_reports(&self, timeout: Duration) -> Result<(), String> {
-        let deadline = Instant::now() + timeout;
-        for _ in &self.sessions {
-            let report = self.reports.recv_timeout(deadline.saturating_duration_since(Instant::now()));
-            report.map_err(|_| format!("the sessions of the ports were not restored within {} s", timeout.as_secs()))??;
-        }
-        Ok(())
+        Ok(Rest { gate: self.gate, later: rest })
     }
 }

@@ -14,7 +14,7 @@ use thiserror::Error;
 use super::channel::{Channel, ChannelError};
 use super::description::{Description, Hello, Message, SavedPort, SavedService, SavedSockets, SavedUplink};
 use super::{PREPARE, REPLY};
-use crate::config::{Config, Mistakes, UplinkConfig};
+use crate::config::{Config, Mistakes};
 use crate::daemon::Daemon;
 use crate::daemon::takeover::Restoring;
 use crate::system;
@@ -80,14 +80,18 @@ impl Takeover {
     /// # Errors
     /// [`TakeError::Ports`].
     pub fn configs(&self, own: &Config) -> Result<(Config, Config), TakeError> {
-        let with = |ports: &[Map<String, Value>], uplinks: Vec<UplinkConfig>| {
+        let read = |ports: &[Map<String, Value>]| {
             let read = Config::from_json(&json!({ "port": ports }), &own.name, std::path::Path::new(""));
-            Ok::<_, TakeError>(Config { ports: read.map_err(TakeError::Ports)?.ports, uplinks, ..own.clone() })
+            Ok::<_, TakeError>(read.map_err(TakeError::Ports)?.ports)
         };
+        let with = |ports, uplinks| Config { ports, uplinks, ..own.clone() };
         let Description { file_ports, file_uplinks, ports, uplinks, .. } = &self.description;
         let now: Vec<_> = ports.iter().map(|port| port.entry.clone()).collect();
         let led_on = uplinks.iter().map(|uplink| uplink.config.clone()).collect();
-        Ok((with(file_ports, file_uplinks.clone())?, with(&now, led_on)?))
+        let of_file = read(file_ports)?;
+        // Mostly no port was attached or changed by hand.
+        let ports = if now == *file_ports { of_file.clone() } else { read(&now)? };
+        Ok((with(of_file, file_uplinks.clone()), with(ports, led_on)))
     }
 
     /// Uplinks and ports of the running network, and the descriptors to which they and [`Self::sockets`] refer.
@@ -110,7 +114,7 @@ impl Takeover {
     ///
     /// # Errors
     /// A [`TakeError`]; the process is to end at once, and the other one goes on.
-    pub fn complete(mut self, daemon: &Daemon, restoring: Restoring) -> Result<(), TakeError> {
+    pub fn complete(mut self, daemon: &Daemon, mut restoring: Restoring) -> Result<(), TakeError> {
         restoring.await_restored(REPLY).map_err(TakeError::Session)?;
         daemon.learn(&self.description.addresses);
         self.channel.send(&Message::Prepared {}, &[], REPLY)?;
@@ -118,11 +122,12 @@ impl Takeover {
         // From here on the other process waits for the end of this one if it fails, and may not be allowed to end it.
         system::end_after(PREPARE.as_secs() as u32);
         daemon.inherit(&standing.records);
-        let rest = restoring.start(daemon, REPLY).map_err(TakeError::Session)?;
+        let rest = restoring.start(daemon).map_err(TakeError::Session)?;
         // In place of its own: that its ports were attached and run is no news.
         let events = self.description.events.into_iter().chain(standing.events).map(Into::into);
         daemon.network().shared().journal.load(events, standing.next_event);
         self.channel.send(&Message::Running {}, &[], REPLY)?;
+        rest.let_sessions_go_on();
         system::end_after(0);
         // It ends now; if it does not, its workers stand still all the same.
         if !self.channel.await_end(REPLY) {

@@ -42,7 +42,7 @@ pub use memlane_model::loop_report::LoopReport;
 use payer::Payer;
 use registry::PortRegistry;
 pub use registry::{AddError, AttachSettings};
-pub use rings::RingParts;
+pub use rings::{RingParts, StartingRing};
 pub use snooping::SegmentGroups;
 use snooping::SnoopedSegments;
 pub use standstill::Standstill;

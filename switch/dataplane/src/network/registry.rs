@@ -8,7 +8,7 @@ use std::sync::{Arc, MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuard}
 
 use thiserror::Error;
 
-use super::Network;
+use super::{Network, Told};
 use crate::frame::MacAddress;
 use crate::id::{MAX_PORTS, PortId, SegmentId};
 use crate::journal::NetworkEvent;
@@ -174,6 +174,23 @@ impl Network {
     /// # Errors
     /// An [`AddError`]; nothing has changed then.
     pub fn add_port(&self, attach_settings: &AttachSettings<'_>, members: usize) -> Result<Arc<Port>, AddError> {
+        self.enter_port(attach_settings, members, Told::wait)
+    }
+
+    /// As [`Self::add_port`], while no guest is served: the workers know the port before any ring, not yet when this returns.
+    ///
+    /// # Errors
+    /// An [`AddError`]; nothing has changed then.
+    pub fn add_port_ahead(&self, attach_settings: &AttachSettings<'_>, members: usize) -> Result<Arc<Port>, AddError> {
+        self.enter_port(attach_settings, members, drop)
+    }
+
+    fn enter_port(
+        &self,
+        attach_settings: &AttachSettings<'_>,
+        members: usize,
+        await_workers: fn(Told),
+    ) -> Result<Arc<Port>, AddError> {
         let _alone = self.alone();
         if self.registry().by_name.contains_key(attach_settings.name) {
             return Err(AddError::NameTaken(attach_settings.name.into()));
@@ -192,7 +209,7 @@ impl Network {
         port.set_enabled(settings.enabled);
         port.policy.transmit.set_shut(!settings.enabled);
         self.enter_filter(&port);
-        self.join(&port);
+        await_workers(self.join(&port));
         if let Some(address) = settings.mac {
             // Last: workers look receivers up in the forwarding table, and all of them know this port from here on.
             let _ = segment.pin(address, id);
@@ -232,12 +249,12 @@ impl Network {
     }
 
     /// Makes `port` known to its segment and to the workers.
-    fn join(&self, port: &Arc<Port>) {
+    fn join(&self, port: &Arc<Port>) -> Told {
         let before = port.segment.table();
         port.segment.join(port.id);
         let (segment, table) = (port.segment.id, port.segment.table());
         let grown = !Arc::ptr_eq(&before, &table);
-        let told = self.tell_all(|| {
+        self.tell_all(|| {
             let (port, table) = (Arc::clone(port), grown.then(|| Arc::clone(&table)));
             move |worker: &mut Worker| {
                 worker.enter_port(&port);
@@ -245,8 +262,7 @@ impl Network {
                     worker.set_table(segment, table);
                 }
             }
-        });
-        told.wait();
+        })
     }
 
     /// Removes a port with its rings, routes and FDB entries; when this returns nothing of it is left at any worker.

@@ -46,18 +46,37 @@ pub struct RingParts {
     pub start: Start,
 }
 
+/// A virtqueue whose start its worker was told.
+#[derive(Debug)]
+pub struct StartingRing {
+    port: Arc<Port>,
+    key: RingKey,
+    worker: u8,
+    enabled: bool,
+    /// Its slot, and whether the driver has posted a buffer; `None` if it does not start.
+    started: Receiver<Option<(Slot, bool)>>,
+}
+
 impl Network {
     /// Starts a ring of `port`, unless that was removed. Pairs beyond [`MAX_PAIRS`] carry nothing.
     pub fn start_ring(&self, port: &Arc<Port>, parts: RingParts) {
-        let RingParts { key, split, memory, options, base, call, log, inflight, offloads, mergeable, start } = parts;
         let present = port.presence();
-        if key.pair >= MAX_PAIRS || !*present {
-            return;
+        if *present {
+            port.rings().forget_ended();
+            self.finish_starts(self.order_start(port, parts));
+        }
+    }
+
+    /// As [`Self::start_ring`], for a port without earlier rings that is not removed, and without waiting for the worker:
+    /// [`Self::finish_starts`] does, for many rings at once.
+    pub fn order_start(&self, port: &Arc<Port>, parts: RingParts) -> Option<StartingRing> {
+        let RingParts { key, split, memory, options, base, call, log, inflight, offloads, mergeable, start } = parts;
+        if key.pair >= MAX_PAIRS {
+            return None;
         }
         let worker = self.worker_of(port.id, key.pair);
         let enabled = start.enabled;
-        port.rings().forget_ended();
-        let started = self.worker(worker).ask(move |worker| {
+        let started = self.worker(worker).order(move |worker| {
             let mut ring = Ring::new(split, memory, options, base);
             ring.set_call(call);
             ring.set_log(log);
@@ -71,20 +90,24 @@ impl Network {
             };
             slot.map(|slot| (slot, worker.is_filled(key)))
         });
-        let Some((slot, filled)) = started.flatten() else { return };
-        let told = {
+        Some(StartingRing { port: Arc::clone(port), key, worker, enabled, started })
+    }
+
+    /// Waits until rings have started, and every worker has the routes to them.
+    pub fn finish_starts(&self, starting: impl IntoIterator<Item = StartingRing>) {
+        let finish = |StartingRing { port, key, worker, enabled, started }| {
+            // A worker that has ended starts none.
+            let (slot, filled) = started.recv().ok().flatten()?;
             let mut rings = port.rings();
             if filled {
                 rings.filled.insert((key, slot));
             }
             rings.running.insert(key, Running { entry: RouteEntry { worker, slot }, enabled });
             // Routes lead to receive queues only.
-            match key.direction {
-                Direction::Transmit => Told::default(),
-                Direction::Receive => self.update_route(port, &rings),
-            }
+            (key.direction == Direction::Receive).then(|| self.update_route(&port, &rings))
         };
-        told.wait();
+        let told: Vec<Told> = starting.into_iter().filter_map(finish).collect();
+        told.into_iter().for_each(Told::wait);
     }
 
     /// Starts `backend` at a worker, for a port without virtqueues.

@@ -5,12 +5,13 @@
 //! 3. [`Network::stand_still`]: all workers stop between two poll iterations. All that they took is completed then, so that the used
 //!    index of each ring says where another process continues.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::Network;
-use crate::id::PortId;
+use crate::port::Port;
 use crate::worker::{QueueFiles, Worker};
 
 /// Interval at which frames in flight are looked for.
@@ -111,8 +112,11 @@ impl Network {
     ///
     /// # Errors
     /// The kernel refuses a descriptor.
-    pub fn queue_files(&self, port: PortId) -> io::Result<Vec<QueueFiles>> {
-        let asked: Vec<_> = self.workers.iter().map(|worker| worker.order(move |worker| worker.queue_files(port))).collect();
+    pub fn queue_files(&self, port: &Port) -> io::Result<Vec<QueueFiles>> {
+        let id = port.id;
+        let serving: BTreeSet<u8> = port.rings().running.values().map(|ring| ring.entry.worker).collect();
+        let order = |index| self.worker(index).order(move |worker| worker.queue_files(id));
+        let asked: Vec<_> = serving.into_iter().map(order).collect();
         let mut files = Vec::new();
         for answer in asked {
             files.extend(answer.recv().map_err(io::Error::other)??);
