@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 from memlane_lab.bed import bed
 from memlane_lab.common.wait import until
 from memlane_lab.guests import Guest
+from memlane_lab.host.session import Session
+from tests.end_to_end.client import Testpmd
 from tests.end_to_end.conftest import Builder
 from tests.end_to_end.lan import HOST, TCG, UML, Lan, Plan
 from tests.end_to_end.switch import Switch
@@ -103,10 +106,26 @@ def test_the_switch_dies_in_mid_transfer_and_comes_back(build: Builder, plans: t
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("plans", [(UML, UML), (TCG, UML)], ids=["uml-uml", "tcg-uml"])
 def test_fifty_kills_end_no_connection_and_damage_no_byte(build: Builder, plans: tuple[Plan, ...]) -> None:
-    """Each transfer outlives five of them."""
-    lan = build(*plans)
+    _kill_fifty_times(build(*plans))
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(1800)
+def test_fifty_kills_end_no_connection_through_dpdk_and_damage_no_byte(session: Session, build: Builder) -> None:
+    """All frames between the guests pass two front ends of DPDK, which join their segments."""
+    segments = ("west", "east")
+    others = {f"to-{segment}": {"segment": segment, "connect": True} for segment in segments}
+    lan = build(*(Plan(UML, stated={"segment": segment}) for segment in segments), others=others)
+    testpmd = Testpmd(session, [replace(lan.switch.socket(name), guest_listens=True) for name in others], "io")
+    lan.reach(0, 1)
+    _kill_fifty_times(lan)
+    testpmd.process.check()
+
+
+def _kill_fifty_times(lan: Lan) -> None:
+    """Each transfer outlives five kills."""
     boots = [_boot(guest) for guest in lan.guests]
-    first, second = lan.guests
+    first, second, *_ = lan.guests
     library = Library(second, _LARGE)
     for _ in range(10):
         slow_down(second)

@@ -1,7 +1,8 @@
 //! Known behaviour of other projects' front ends, and rules that their guests may break without their doing.
 
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 
 use crate::common::*;
 use memlane::control::causes::CauseKind;
@@ -110,6 +111,44 @@ fn a_second_front_end_replaces_the_first_where_that_is_set() {
         old = new;
     }
     assert_eq!(quarantines(&bed, 0), 0);
+}
+
+/// Whether it is refused or replaces the first, a second front end that lies costs other ports nothing, and the next one is served.
+#[test]
+fn a_second_front_end_that_lies_costs_others_nothing() {
+    let header = |request: Request, size| wire::header(request as u32, wire::VERSION, size).to_vec();
+    let lies = [
+        vec![b'x'; 64],
+        // Only the beginning of a message, and one of a region in a file that does not come.
+        header(Request::SET_FEATURES, 8)[..5].to_vec(),
+        [header(Request::SET_MEM_TABLE, 40), 1_u64.to_le_bytes().to_vec(), vec![0xff; 32]].concat(),
+        [header(Request::SET_VRING_ADDR, 40), vec![0xff; 40]].concat(),
+    ];
+    for second in ["refuse", "replace"] {
+        let bed = Bed::with("", &[&format!("second = \"{second}\""), "", ""]);
+        let (mut a, mut b, mut c) = (bed.guest(0), bed.guest(1), bed.guest(2));
+        announce(&mut [&mut a, &mut b, &mut c]);
+        for lie in &lies {
+            let mut liar = UnixStream::connect(bed.socket(0)).unwrap();
+            // One that is refused may have been hung up on.
+            let _ = liar.write_all(lie);
+            exchange(&mut b, &mut c);
+            if second == "refuse" {
+                exchange(&mut a, &mut b);
+            } else {
+                wait_until(|| !a.connected(), "it replaces the first");
+                a = bed.guest(0);
+                exchange(&mut a, &mut b);
+            }
+            liar.set_read_timeout(Some(TIMEOUT)).unwrap();
+            match liar.read(&mut [0]) {
+                Ok(0) => {}
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+                other => panic!("it is hung up on, not {other:?}"),
+            }
+        }
+        assert!((1..3).all(|index| quarantines(&bed, index) == 0));
+    }
 }
 
 #[test]

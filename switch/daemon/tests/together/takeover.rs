@@ -15,7 +15,7 @@ use memlane::control::identity::NetFile;
 use memlane::control::{Client, ControlError};
 use memlane::takeover::PROTOCOL;
 use memlane::takeover::channel::{Channel, ChannelError};
-use memlane::takeover::description::{Hello, Message};
+use memlane::takeover::description::{HEADER, Hello, Message};
 use memlane_rig::guest::{GuestError, SendBuffers, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
 use nix::sys::signal::{Signal, kill};
@@ -27,6 +27,11 @@ use crate::common::{TIMEOUT, announce, frame, mac, wait_until};
 /// Takeovers in one run; `make prove` makes more.
 fn rounds() -> u64 {
     std::env::var("MEMLANE_TAKEOVERS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(3)
+}
+
+/// Whether the takeovers are to be as short as users' are: in the program that users have, with nothing beside it.
+fn are_measured() -> bool {
+    std::env::var_os("MEMLANE_TAKEOVERS").is_some() && !cfg!(debug_assertions)
 }
 
 /// Longest time for a loaded machine.
@@ -175,6 +180,9 @@ fn takeovers_under_traffic_lose_no_frame_and_double_none() {
     gaps.sort_unstable();
     let gap = |percent: usize| gaps[(gaps.len() - 1) * percent / 100];
     println!("longest gap of each of {} takeovers: p50 {} us, p99 {} us", gaps.len(), gap(50), gap(99));
+    if are_measured() {
+        assert!(gap(99) < 20_000, "{gaps:?} us");
+    }
     let (a, b, arrived) = traffic.stop();
     assert!(a.connected() && b.connected() && c.connected());
     // Learned addresses went along: nothing was flooded.
@@ -278,6 +286,48 @@ fn a_process_that_fails_to_take_over_leaves_the_network_as_it_is() {
     goes_on("it was taken over");
     let (a, b, _) = traffic.stop();
     assert!(a.connected() && b.connected());
+}
+
+/// A process at the control socket of `folder` that answers one request for its network with `bytes`, and ends.
+fn sends(folder: &Path, bytes: Vec<u8>) -> JoinHandle<()> {
+    let listener = UnixListener::bind(folder.join("control")).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            request.extend(byte);
+        }
+        let answer = format!("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: {PROTOCOL}\r\n\r\n");
+        stream.write_all(answer.as_bytes()).unwrap();
+        let mut channel = Channel::new(stream.try_clone().unwrap());
+        assert!(matches!(channel.receive(LATE).unwrap(), (Message::Hello(_), _)));
+        stream.write_all(&bytes).unwrap();
+    })
+}
+
+#[test]
+fn a_description_that_is_cut_off_or_changed_is_taken_over_by_no_process() {
+    let (served, cut) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (_running, _a, _b) = two_guests(served.path());
+    let (message, files) = asked(served.path(), None).receive(LATE).unwrap();
+    let whole = message.encode(files.len() as u32).unwrap();
+    net(cut.path(), 2);
+    let mut changed = whole.clone();
+    changed[whole.len() / 2] ^= 1;
+    let lengths = [0, 1, HEADER - 1, HEADER, whole.len() / 2, whole.len() - 1, whole.len()];
+    let parts = lengths.map(|length| whole[..length].to_vec());
+    for bytes in parts.into_iter().chain([changed]) {
+        let (length, process) = (bytes.len(), sends(cut.path(), bytes));
+        let output = memlane(cut.path(), &["up", "net.toml", "--takeover"]).output().unwrap();
+        assert!(output.status.code() == Some(1), "{length} bytes: {}", told(&output));
+        assert!(told(&output).contains("was not taken over, and goes on"), "{length} bytes: {}", told(&output));
+        process.join().unwrap();
+        // It has taken nothing away.
+        std::fs::remove_file(cut.path().join("control")).unwrap();
+        assert!(!cut.path().join("p0.sock").exists());
+    }
 }
 
 /// Where a process that is to ask for a network, and that leaves the connection to this one, finds both.
@@ -463,13 +513,12 @@ fn many_ports_are_handed_over_at_once() {
     let log = std::fs::read_to_string(folder.join("log")).unwrap();
     let told = log.lines().find(|line| line.contains("handed over")).unwrap_or_else(|| panic!("{log}"));
     println!("{ports} ports: {told}");
-    if many.is_some() {
+    if many.is_some() && !cfg!(debug_assertions) {
         let after = |key: &str| -> u64 {
             let rest = told.split(&format!("{key}=")).nth(1).unwrap();
             rest.split_whitespace().next().unwrap().trim_end_matches(char::is_alphabetic).parse().unwrap()
         };
-        let most = if cfg!(debug_assertions) { (5000, 1000) } else { (500, 50) };
-        assert!(after("milliseconds") < most.0 && after("standstill_ms") < most.1, "{told}");
+        assert!(after("milliseconds") < 500 && after("standstill_ms") < 50, "{told}");
     }
     // Every guest is served: one frame from each reaches the next.
     for index in 0..guests.len() {
