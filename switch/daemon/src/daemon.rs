@@ -84,14 +84,6 @@ pub enum StartError {
     /// An uplink of a segment to other hosts cannot be set up.
     #[error(transparent)]
     Uplink(#[from] UplinkError),
-    /// The MTU of a port exceeds that of its segment's uplink.
-    #[error("port {port}: {cause}")]
-    Mtu {
-        /// The port.
-        port: String,
-        /// The two MTUs.
-        cause: MtuError,
-    },
     /// The descriptor limit leaves none for another port: the rest is for the existing ports.
     #[error("port {0}: no file descriptors are left for another port. {remedy}", remedy = descriptors::REMEDY)]
     Descriptors(String),
@@ -124,18 +116,6 @@ pub enum StartError {
     System(#[from] io::Error),
 }
 
-/// A port's MTU is larger than that of its segment's uplink.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("mtu {mtu} is more than the {most} bytes of the uplink of segment {segment}: lower it, or raise the MTU of the underlay")]
-pub struct MtuError {
-    /// The port's MTU.
-    pub mtu: u16,
-    /// The segment.
-    pub segment: String,
-    /// The segment's MTU.
-    pub most: u16,
-}
-
 /// There is no port of this name.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("there is no port '{0}'")]
@@ -150,9 +130,6 @@ pub enum ChangeError {
     /// Its MAC address belongs to another port.
     #[error(transparent)]
     Address(#[from] AddError),
-    /// See there.
-    #[error(transparent)]
-    Mtu(#[from] MtuError),
 }
 
 /// A running network.
@@ -349,7 +326,7 @@ impl Daemon {
     /// Adds an uplink: extends a segment to other hosts. Its guests are offered the uplink's MTU when they connect next.
     ///
     /// # Errors
-    /// A [`StartError`]: a device cannot be created, or a port's MTU is too large; nothing has changed then.
+    /// A [`StartError`]: a device cannot be created; nothing has changed then.
     pub fn add_uplink(&self, uplink: &UplinkConfig) -> Result<(), StartError> {
         if let Some(cause) = sandbox::uplink_refusal(uplink) {
             return Err(StartError::UplinkSandbox { segment: uplink.segment().to_owned(), cause });
@@ -359,19 +336,10 @@ impl Daemon {
 
     fn lead_on(&self, config: &UplinkConfig, members: usize) -> Result<(), StartError> {
         let uplink = Uplink::start(&self.network, &self.config.name, config, members)?;
-        let attached = self.attached();
-        let its_ports = || attached.iter().filter(|attached| attached.config.segment == config.segment());
-        if let Some(port) = its_ports().find(|attached| attached.config.settings.mtu.is_some_and(|mtu| mtu > uplink.mtu())) {
-            let cause = MtuError {
-                mtu: port.config.settings.mtu.unwrap_or_default(),
-                segment: config.segment().to_owned(),
-                most: uplink.mtu(),
-            };
-            uplink.stop(&self.network);
-            return Err(StartError::Mtu { port: port.config.name.clone(), cause });
-        }
         self.led_on().push(uplink);
-        its_ports().for_each(|attached| attached.port.set_offer(self.offer(&attached.config)));
+        let attached = self.attached();
+        let its_ports = attached.iter().filter(|attached| attached.config.segment == config.segment());
+        its_ports.for_each(|attached| attached.port.set_offer(self.offer(&attached.config)));
         Ok(())
     }
 
@@ -430,7 +398,6 @@ impl Daemon {
     }
 
     fn open(&self, config: &PortConfig, prepared: Prepared, members: usize) -> Result<(), StartError> {
-        self.check_mtu(config, config.settings.mtu).map_err(|cause| StartError::Mtu { port: config.name.clone(), cause })?;
         let attach_settings =
             AttachSettings { name: &config.name, segment: &config.segment, settings: &config.settings, offer: self.offer(config) };
         let port = self.network.add_port(&attach_settings, members)?;
@@ -529,14 +496,6 @@ impl Daemon {
         self.led_on().iter().find(|uplink| uplink.segment() == segment).map(Uplink::mtu)
     }
 
-    /// Checks that frames of a port with this `mtu` fit the uplink of its segment, if it has one.
-    fn check_mtu(&self, port: &PortConfig, mtu: Option<u16>) -> Result<(), MtuError> {
-        match (mtu, self.uplink_mtu(&port.segment)) {
-            (Some(mtu), Some(most)) if mtu > most => Err(MtuError { mtu, segment: port.segment.clone(), most }),
-            _ => Ok(()),
-        }
-    }
-
     /// Sends news of Xen vifs for which no port is configured through `who`.
     ///
     /// # Errors
@@ -591,9 +550,6 @@ impl Daemon {
         let Attached { config, port, .. } = attached;
         let mut after = config.settings.clone();
         change(&mut after);
-        if after.mtu != config.settings.mtu {
-            self.check_mtu(config, after.mtu)?;
-        }
         self.network.change_port(port, &config.settings, &after)?;
         config.settings = after;
         port.set_offer(self.offer(config));

@@ -493,7 +493,7 @@ impl<'t> Checker<'t> {
         }
     }
 
-    /// Checks names and devices that only one segment, uplink or port can have, and that ports' MTUs fit their segment's uplink.
+    /// Checks names and devices that only one segment, uplink or port can have.
     fn check_uplinks(&mut self, segments: &[(&SegmentEntry, &Place)], ports: &[(&PortEntry, &Place)]) {
         let mut seen: HashMap<(&str, String, String), String> = HashMap::new();
         for (entry, _) in ports {
@@ -508,7 +508,6 @@ impl<'t> Checker<'t> {
             if let Some(uplink) = UplinkConfig::of(entry) {
                 let netns = uplink.netns().unwrap_or_default();
                 let interface = |key, device: &String| (key, ("interface", netns.to_owned(), device.clone()));
-                self.check_port_mtus(&uplink, ports);
                 match &uplink {
                     UplinkConfig::Nic(NicConfig { nic, .. }) => claims.push(interface("nic", nic)),
                     UplinkConfig::Vxlan(VxlanConfig { vni, udp_port, tap, bridge, vxlan, .. }) => {
@@ -524,20 +523,6 @@ impl<'t> Checker<'t> {
                 if let Some(first) = seen.insert(claim, format!("segment '{name}'")) {
                     self.note(place, key, format_args!("{what} is used twice, first by {first}: use another one"));
                 }
-            }
-        }
-    }
-
-    fn check_port_mtus(&mut self, uplink: &UplinkConfig, ports: &[(&PortEntry, &Place)]) {
-        for (entry, place) in ports.iter().filter(|(entry, _)| entry.segment == uplink.segment()) {
-            if let (Some(mtu), Some(most)) = (entry.mtu, uplink.mtu())
-                && mtu > most
-            {
-                let text = format_args!(
-                    "mtu is {mtu}, and the uplink of segment {} carries only {most} bytes: lower it, or remove it",
-                    uplink.segment()
-                );
-                self.note(place, "mtu", text);
             }
         }
     }
@@ -962,11 +947,6 @@ mtu = 1400
 name = "side"
 nic = "a/b"
 [[port]]
-name = "a"
-null = true
-segment = "back"
-mtu = 1500
-[[port]]
 name = "t"
 tap = "eth2"
 [[segment]]
@@ -975,7 +955,7 @@ nic = "eth2"
 "#;
         let found = mistakes(bad);
         let lines: Vec<usize> = found.iter().map(|mistake| mistake.0).collect();
-        assert_eq!(lines, [4, 5, 8, 12, 17, 23], "{found:?}");
+        assert_eq!(lines, [4, 5, 8, 12, 18], "{found:?}");
     }
 
     #[test]
@@ -1003,15 +983,10 @@ bridge = "br"
 [[port]]
 name = "t"
 tap = "tap0"
-[[port]]
-name = "g"
-null = true
-segment = "a"
-mtu = 1500
 "#;
         let found = mistakes(text);
         let lines: Vec<usize> = found.iter().map(|mistake| mistake.0).collect();
-        assert_eq!(lines, [10, 12, 20, 28], "{found:?}");
+        assert_eq!(lines, [10, 12, 20], "{found:?}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ impl Config {
         shut_out.chain(self.mtus()).chain(self.unknown_names()).chain(self.hidden_rules()).collect()
     }
 
-    /// Segments with ports of different MTUs, or with an uplink that is too small for IPv6.
+    /// Segments with ports of different MTUs, or with an uplink that is too small for IPv6 or for its ports.
     fn mtus(&self) -> Vec<String> {
         let mut notes = Vec::new();
         for segment in self.segments() {
@@ -42,6 +42,15 @@ impl Config {
             }
             if let Some(Some(mtu)) = uplink.filter(|mtu| mtu.is_some_and(|mtu| mtu < 1280)) {
                 notes.push(format!("segment {segment}: an mtu of {mtu} carries no IPv6, which needs 1280 bytes (RFC 8200)"));
+            }
+            let largest = known.iter().max_by_key(|(mtu, _)| *mtu);
+            if let (Some((mtu, name)), Some(Some(most))) = (largest, uplink)
+                && *mtu > most
+            {
+                notes.push(format!(
+                    "segment {segment}: its uplink carries {most} bytes, and the mtu of {name} is {mtu}: longer packets to other hosts are \
+                     dropped, and their senders told by ICMP; guests must not filter it out"
+                ));
             }
         }
         notes
@@ -141,6 +150,8 @@ mod tests {
         let uplink = "[[segment]]\nname = \"lan\"\nuplink = true\nvni = 1\nlocal = \"10.0.0.1\"\nmtu = 1000\n";
         let told = notes(&[&ports(&["", "mtu = 1000"]), uplink].concat());
         assert!(told.len() == 1 && told[0].contains("RFC 8200"), "{told:?}");
+        let told = notes(&[&ports(&["mtu = 9000", "mtu = 9000"]), &uplink.replace("1000", "1450")[..]].concat());
+        assert!(told.len() == 1 && told[0].contains("carries 1450 bytes, and the mtu of p"), "{told:?}");
     }
 
     #[test]
