@@ -70,6 +70,11 @@ class Host:
         (told,) = json.loads(self.memlane_does("status", "--json"))["uplinks"]
         return dict(told)
 
+    def port(self, name: str) -> dict[str, Any]:
+        """The report about one port."""
+        ports = json.loads(self.memlane_does("status", "--json"))["ports"]
+        return dict(next(port for port in ports if port["name"] == name))
+
     def uplink_drops(self) -> dict[str, int]:
         """Dropped frames of its uplink, by their reasons."""
         return dict(self.uplink()["drops"])

@@ -23,6 +23,7 @@ from memlane_lab.guests.qemu import TcgGuest
 from memlane_lab.host import ports
 from memlane_lab.host.ports import Device, GuestKind, Nic, Port
 from memlane_lab.host.session import Session
+from memlane_lab.images.root import RootImage
 from tests.end_to_end.features import Lack
 from tests.end_to_end.switch import Switch
 from tests.end_to_end.transfer import iperf
@@ -34,7 +35,7 @@ PAIRS = [pytest.param(name, marks=pytest.mark.prove) if name == "tcg-tcg" else n
 """The same, as parameters: two of QEMU show little that the mixed pair does not, and take the longest."""
 _TRIES = 5
 """A machine that is busy with other things keeps a guest's receiver from running for most of a second, now and then."""
-_ROOM_FOR_DATAGRAMS = "for f in /proc/sys/net/core/[rw]mem_max; do echo 8388608 >$f; done"
+ROOM_FOR_DATAGRAMS = "for f in /proc/sys/net/core/[rw]mem_max; do echo 8388608 >$f; done"
 """Bytes that may wait in a socket, at most: for a guest with a receiver that is not always running."""
 
 
@@ -53,6 +54,8 @@ class Plan:
     """MiB; None: the lab's usual."""
     stated: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the port in the network's file."""
+    image: RootImage | None = None
+    """Its root tree; None: the usual one."""
 
 
 class Lan:
@@ -90,7 +93,7 @@ class Lan:
             guest.wait_ready()
             self.address(index)
             if guest.kind is not HOST:
-                guest.run(_ROOM_FOR_DATAGRAMS).check()
+                guest.run(ROOM_FOR_DATAGRAMS).check()
         self.switch.wait_running(*named)
 
     def tell(self) -> str:
@@ -181,7 +184,7 @@ class _HostGuest(NetnsGuest):
 
 
 def _guest(session: Session, nic: Nic, plan: Plan) -> Guest:
-    options = {"memory": plan.memory, "processors": plan.processors}
+    options = {"memory": plan.memory, "processors": plan.processors, "image": plan.image}
     name = nic.port.name
     match plan.kind:
         case GuestKind.TCG:
