@@ -54,7 +54,12 @@ impl Daemon {
         for Attached { config, server, .. } in attached.iter() {
             let session = match server.front_end().and_then(|session| session.await_standstill(deadline)) {
                 Some(session) => session?,
-                None => SavedSession::default(),
+                None => {
+                    if server.front_end().is_some() {
+                        tracing::warn!(port = %config.name, "handed over without its front end, which holds its thread up and connects again");
+                    }
+                    SavedSession::default()
+                }
             };
             let mut files = FilesToSend::new(session.files);
             let listener = match server.listener() {

@@ -35,9 +35,9 @@ pub const PROTOCOL: &str = "memlane-takeover";
 pub const REPLY: Duration = Duration::from_secs(5);
 /// Timeout of the other process to prepare, while guests are served.
 const PREPARE: Duration = Duration::from_secs(10);
-/// Timeout of session threads to finish the message at hand. A port with a front end that holds its thread up for longer is handed
-/// over without its connection.
-const SESSIONS: Duration = Duration::from_secs(1);
+/// Timeout of session threads to finish the message at hand, while guests are served. A port with a front end that holds its thread up
+/// for longer is handed over without its connection. Threads of others are late where the host has no CPU time for them.
+const SESSIONS: Duration = Duration::from_secs(5);
 /// Timeout of frames in flight to be delivered; the rest, which receivers do not take, is dropped.
 const DRAIN: Duration = Duration::from_millis(100);
 /// Timeout of workers to end their poll iteration.
