@@ -15,6 +15,7 @@
 #   make deny    licences, known vulnerabilities, sources and duplicates of the crates
 #   make bench   criterion benches of ring, table and worker, and memlane against the kernel's bridge
 #   make ablation  memlane without one idea at a time, for the lab's what_each_idea_is_worth and _waiting_rule_: target/ablation
+#   make headlines  the primary endpoints in 20 minutes; all such runs of this build, with an interval between runs if they are five: every night by cron
 #   make bench-gate REV=COMMIT  is this tree slower than COMMIT? Exit code 1 if a row is, 3 if the rounds do not tell
 #   make bench-observe  the cost of a capture, scrapes, top and the watchdog against their bars: 5 minutes on a quiet machine
 #   make bench-addresses  the cost of anti-spoofing, policy rules and a large segment against their bars: 2 minutes on a quiet machine
@@ -133,6 +134,14 @@ bench-gate: deps
 .PHONY: ablation
 ablation: deps
 	switch/ablation $(ABLATIONS)
+
+# A run a day for each build, so that a build that stays has five on three days without further doing. Verdicts of the single run are its report's.
+.PHONY: headlines
+HEADLINES = results/headlines/$(shell sha256sum target/release/memlane | cut -c1-12)
+headlines: build
+	$(LAB) prepare --guest auto
+	-$(AS_ROOT) $(LAB) run all --primary --budget $(or $(BUDGET),20min) --out $(HEADLINES)/$$(date -u +%F)
+	$(LAB) between $(HEADLINES)/*
 
 bench-observe: build
 	.venv/bin/python -m memlane_lab.bench_gate.observe $(if $(ROUNDS),--rounds $(ROUNDS))
