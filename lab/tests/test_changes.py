@@ -113,6 +113,24 @@ def test_bounds_of_one_cpu_meet_the_published_ratios() -> None:
     assert f"in the median of these four {100 * statistics.median(off):.0f} %" in notes
 
 
+def test_a_second_copy_is_predicted_to_15_per_cent() -> None:
+    """By the published ablation, which no model was fitted from."""
+    notes = (published.FOLDER / "notes" / "prediction.md").read_text()
+    _, (result,) = published.read(published.FOLDER / "2026-11-27" / "what-each-idea-is-worth")
+    own = {
+        (each.labels["idea"], each.round): each.values["throughput"]
+        for each in result.good
+        if each.labels["work"] == "TCP, 1 MB writes"
+    }
+    told, low, high = _pooled().worth(ONE_MB.model_copy(update={"pairs": 1}), 2, {"copy": 2.0})
+    for label in ("warm", "cold"):
+        ratios = [own[f"a second copy, {label}", at] / own["as it is", at] for at in range(result.experiment.repeat)]
+        (row,) = re.findall(rf"^\| `copy=2`, {label} \|.*", notes, re.MULTILINE)
+        shown = [float(each) for each in re.findall(r"(?<![=\d])\d\.\d+", row)]
+        assert shown[:4] == pytest.approx([told, low, high, statistics.median(ratios)], abs=0.0006)
+        assert abs(told / statistics.median(ratios) - 1) <= changes.GOAL
+
+
 def test_a_ring_matters_where_it_holds_less_than_circulates() -> None:
     ratio = [_pooled().worth(ONE_MB, 2, {"ring": factor})[0] for factor in (2.0, 1.0, 0.5, 0.05)]
     assert ratio[:2] == [1.0, 1.0]

@@ -171,6 +171,12 @@ class Perfect:
     """Configurations that it is known from."""
     median: float
     decile: float
+    meets: float
+    """How often it would meet both goals, in checks by as many samples."""
+
+
+_CHECKS, _SEED = 20_000, 1
+"""Checks of a perfect model that are drawn."""
 
 
 def perfect(model: Model, figures: Sequence[Figure]) -> Perfect | None:
@@ -194,7 +200,15 @@ def perfect(model: Model, figures: Sequence[Figure]) -> Perfect | None:
         return 1 - statistics.mean(each.cdf(math.log1p(error)) - each.cdf(math.log1p(-error)) for each in own)
 
     middle, decile = (_root(exceeded, share) for share in (0.5, 0.1))
-    return Perfect(spread, len(again), middle, decile)
+    return Perfect(spread, len(again), middle, decile, _meets([each.stdev for each in own]))
+
+
+def _meets(spreads: Sequence[float]) -> float:
+    """The share of checks, one error drawn for each configuration, that meet both goals."""
+    drawn = np.random.default_rng(_SEED).normal(size=(_CHECKS, len(spreads))) * np.array(spreads)
+    rising = np.sort(np.abs(np.expm1(drawn)), axis=1)
+    decile = rising[:, math.ceil(0.9 * len(spreads)) - 1]
+    return float(np.mean((np.median(rising, axis=1) <= GOAL_MEDIAN) & (decile <= GOAL_MOST)))
 
 
 def _root(falling: Callable[[float], float], wanted: float) -> float:
