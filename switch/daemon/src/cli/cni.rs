@@ -135,11 +135,12 @@ impl Plugin<'_> {
             alias: self.configuration.alias(attachment),
         };
         pair.make(netns)?;
-        let added = self.ipam("ADD").and_then(|addresses| {
-            let result = self.connect(attachment, &host, MacAddress::new(mac), &addresses);
-            result.inspect_err(|_| drop(self.ipam("DEL")))
-        });
-        added.inspect_err(|_| drop(veth::remove(&host)))
+        let added = self.ipam("ADD").and_then(|addresses| self.connect(attachment, &host, MacAddress::new(mac), &addresses));
+        added.inspect_err(|_| {
+            // Also if the IPAM plugin's own ADD failed (section 4). The error to be told is the first one.
+            drop(self.ipam("DEL"));
+            drop(veth::remove(&host));
+        })
     }
 
     /// Configures the container's end, attaches the other one, and returns the result of ADD.
@@ -157,20 +158,24 @@ impl Plugin<'_> {
         Ok(self.result(attachment, host, mac, result))
     }
 
-    /// The result of ADD: the interfaces, and the IPAM plugin's addresses at the container's.
+    /// The result of ADD: behind that of the plugins before this one in the list, the interfaces, and the IPAM plugin's addresses at
+    /// the container's.
     fn result(&self, attachment: &Attachment, host: &str, mac: MacAddress, addresses: &Value) -> Value {
         let sandbox = self.environment.netns.as_deref().map(|path| path.display().to_string());
         let host_mac =
             veth::host_ends().ok().and_then(|all| all.into_iter().find(|found| found.name == host)).map(|found| found.mac);
-        let mut answer = if addresses.is_object() { addresses.clone() } else { json!({ "ips": [] }) };
-        answer["cniVersion"] = json!(self.configuration.cni_version);
-        answer["interfaces"] = json!([
+        let before = self.configuration.prev_result.clone().filter(Value::is_object).unwrap_or_else(|| json!({}));
+        let container = before["interfaces"].as_array().map_or(0, Vec::len) + 1;
+        let mut own = if addresses.is_object() { addresses.clone() } else { json!({ "ips": [] }) };
+        own["interfaces"] = json!([
             { "name": host, "mac": host_mac.unwrap_or_default() },
             { "name": attachment.interface, "mac": mac.to_string(), "sandbox": sandbox.unwrap_or_default() },
         ]);
-        for ip in answer["ips"].as_array_mut().into_iter().flatten() {
-            ip["interface"] = json!(1);
+        for ip in own["ips"].as_array_mut().into_iter().flatten() {
+            ip["interface"] = json!(container);
         }
+        let mut answer = joined(before, own);
+        answer["cniVersion"] = json!(self.configuration.cni_version);
         answer
     }
 
@@ -212,18 +217,9 @@ impl Plugin<'_> {
         let before = self.configuration.prev_result.as_ref();
         let before = before.ok_or_else(|| CniError::new(Code::InvalidConfiguration, "CHECK needs prevResult"))?;
         let (host, interface) = (self.configuration.host_end(attachment), &attachment.interface);
-        let found = veth::container_end(self.environment.netns()?, interface)?;
-        let (found, has) = found.ok_or_else(|| wrong(format!("the container has no interface {interface}")))?;
-        let expected = before["interfaces"].as_array().into_iter().flatten().find(|entry| entry["name"] == json!(interface));
-        let mac = expected.and_then(|entry| entry["mac"].as_str()).unwrap_or_default();
-        if !mac.is_empty() && !mac.eq_ignore_ascii_case(&found.mac) {
-            return Err(wrong(format!("interface {interface} has the MAC address {}, and {mac} is expected", found.mac)));
-        }
-        for address in Addresses::of(before)?.plain()? {
-            if !has.contains(&address) {
-                return Err(wrong(format!("interface {interface} lacks the address {address}")));
-            }
-        }
+        let end = veth::container_end(self.environment.netns()?, interface)?;
+        let end = end.ok_or_else(|| wrong(format!("the container has no interface {interface}")))?;
+        end.check(interface, before)?;
         let client = self.client()?;
         if !self.port_is_there(&client, &host)? {
             return Err(wrong(format!("the network has no port {host}")));
@@ -245,8 +241,10 @@ impl Plugin<'_> {
             |found: &veth::Found| found.name.starts_with(&prefix) && (found.alias.is_empty() || found.alias.starts_with(&alias));
         let unread = |error| CniError::new(Code::Io, format!("cannot list interfaces: {error}"));
         let found = veth::host_ends().map_err(unread)?;
+        // An error ends nothing: as much as possible is removed, and the first error told (section 2).
+        let mut outcome = Ok(());
         for found in found.iter().filter(|found| is_ours(found) && !valid.contains(&found.name)) {
-            self.take_away(&found.name)?;
+            outcome = outcome.and(self.take_away(&found.name));
         }
         if let Ok(client) = self.client()
             && let Ok(report) = client.get::<Report>("/v1/network")
@@ -255,11 +253,10 @@ impl Plugin<'_> {
             let is_gone = |name: &str| !found.iter().any(|found| found.name == name);
             let kind = PortKind::AfPacket { name: String::new(), netns: None }.name();
             for port in report.ports.iter().filter(|port| port.kind == kind && is_port(&port.name) && is_gone(&port.name)) {
-                self.detach(&client, &port.name)?;
+                outcome = outcome.and(self.detach(&client, &port.name));
             }
         }
-        self.ipam("GC")?;
-        Ok(Value::Null)
+        outcome.and(self.ipam("GC")).map(|_| Value::Null)
     }
 
     /// Whether ADD can succeed.
@@ -271,5 +268,35 @@ impl Plugin<'_> {
         })?;
         self.ipam("STATUS")?;
         Ok(Value::Null)
+    }
+}
+
+/// The result `before` of other plugins, with `own` behind it: lists are continued, and other keys are those of the first.
+fn joined(mut before: Value, own: Value) -> Value {
+    let Value::Object(own) = own else { return before };
+    for (key, value) in own {
+        match (before.get_mut(&key), value) {
+            (Some(Value::Array(list)), Value::Array(more)) => list.extend(more),
+            (None | Some(Value::Null), value) => before[key] = value,
+            (Some(_), _) => {}
+        }
+    }
+    before
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_continued_and_nothing_before_is_lost() {
+        let before =
+            json!({ "interfaces": [{ "name": "a" }], "ips": [{ "address": "10.0.0.1/8" }], "dns": { "domain": "a" }, "more": 1 });
+        let own =
+            json!({ "interfaces": [{ "name": "b" }], "ips": [], "routes": [{ "dst": "0.0.0.0/0" }], "dns": { "domain": "b" } });
+        let both = json!({ "interfaces": [{ "name": "a" }, { "name": "b" }], "ips": [{ "address": "10.0.0.1/8" }],
+            "routes": [{ "dst": "0.0.0.0/0" }], "dns": { "domain": "a" }, "more": 1 });
+        assert_eq!(joined(before, own.clone()), both);
+        assert_eq!(joined(json!({}), own.clone()), own);
     }
 }

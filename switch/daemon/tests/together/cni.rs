@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::command::{Running, memlane, printed, wait_until, write};
 use crate::common::in_a_namespace;
+use crate::tap::ip;
 
 /// Addresses by the container's name; the last call of each kind is recorded.
 const IPAM: &str = r#"#!/bin/sh
@@ -20,10 +21,12 @@ cat > "$IPAM_RECORD/$CNI_COMMAND"
 case $CNI_CONTAINERID in
     one) host=5 ;;
     two) host=6 ;;
+    many-*) host=1${CNI_CONTAINERID#many-} ;;
     *) echo '{ "cniVersion": "1.1.0", "code": 107, "msg": "no address is left" }'; exit 1 ;;
 esac
 echo '{ "cniVersion": "1.1.0", "ips": [{ "address": "10.1.0.'$host'/24", "gateway": "10.1.0.1" }, { "address": "fd00::'$host'/64" }],
-        "routes": [{ "dst": "0.0.0.0/0" }] }'
+        "routes": [{ "dst": "0.0.0.0/0" },
+                   { "dst": "10.9.0.0/16", "gw": "10.1.0.7", "mtu": 1400, "advmss": 1300, "priority": 50, "table": 100, "scope": 0 }] }'
 "#;
 
 /// A container: a process with a network namespace.
@@ -44,6 +47,11 @@ impl Container {
 
     fn netns(&self) -> PathBuf {
         format!("/proc/{}/ns/net", self.process.id()).into()
+    }
+
+    /// Changes its network.
+    fn ip(&self, command: &str) {
+        inside_path(&self.netns(), || ip(command)).unwrap();
     }
 
     /// Names of its interfaces.
@@ -152,9 +160,14 @@ fn containers_reach_each_other_and_leave_nothing() {
         assert_eq!(result["interfaces"][0]["name"], names[0]);
         assert_eq!((&result["interfaces"][1]["name"], &result["interfaces"][1]["sandbox"]), (&json!("eth0"), &json!(one.netns())));
         assert_eq!((&result["ips"][0]["address"], &result["ips"][0]["interface"]), (&json!("10.1.0.5/24"), &json!(1)));
-        let mac = json!({ "runtimeConfig": { "mac": "02:00:00:00:00:77" }, "port": { "transmit": "50Gbit" } });
-        let other = bed.eth0("ADD", &two, &mac).unwrap();
-        assert_eq!(other["interfaces"][1]["mac"], "02:00:00:00:00:77");
+        // Behind another plugin, which has made an interface of its own.
+        let earlier = json!({ "cniVersion": "1.1.0", "interfaces": [{ "name": "other0" }], "dns": { "domain": "lan" } });
+        let more =
+            json!({ "runtimeConfig": { "mac": "02:00:00:00:00:77" }, "port": { "transmit": "50Gbit" }, "prevResult": earlier });
+        let other = bed.eth0("ADD", &two, &more).unwrap();
+        assert_eq!((&other["interfaces"][0]["name"], &other["dns"]["domain"]), (&json!("other0"), &json!("lan")));
+        assert_eq!((&other["interfaces"][2]["mac"], &other["ips"][0]["interface"]), (&json!("02:00:00:00:00:77"), &json!(2)));
+        assert_eq!(bed.eth0("CHECK", &two, &json!({ "prevResult": other })), Ok(Value::Null));
 
         for (from, to, address) in [(&one, &two, "10.1.0.6:80"), (&two, &one, "10.1.0.5:80"), (&one, &two, "[fd00::6]:80")] {
             let listener = inside_path(&to.netns(), || TcpListener::bind("[::]:80").unwrap()).unwrap();
@@ -188,6 +201,63 @@ fn containers_reach_each_other_and_leave_nothing() {
     });
 }
 
+/// The specification's case for CHECK: what ADD made and its result lists is missing or invalid.
+#[test]
+fn check_finds_each_part_of_an_attachment_that_is_missing() {
+    in_a_namespace("cni::check_finds_each_part_of_an_attachment_that_is_missing", || {
+        let bed = Bed::new();
+        let one = Container::start("one");
+        let result = bed.eth0("ADD", &one, &Value::Null).unwrap();
+        let list =
+            || String::from_utf8(Command::new("ip").args(["route", "show", "table", "100"]).output().unwrap().stdout).unwrap();
+        let routes = inside_path(&one.netns(), list).unwrap();
+        for part in ["10.9.0.0/16 via 10.1.0.7 dev eth0", "metric 50", "mtu 1400", "advmss 1300"] {
+            assert!(routes.contains(part), "{part}: {routes}");
+        }
+        let before = json!({ "prevResult": result });
+        let missing = [
+            ("link set dev eth0 down", "is down"),
+            ("link set dev eth0 address 02:00:00:00:00:99", "MAC address"),
+            ("addr del 10.1.0.5/24 dev eth0", "lacks the address 10.1.0.5"),
+            ("route del default", "no route to 0.0.0.0/0"),
+            ("route del 10.9.0.0/16 table 100", "no route to 10.9.0.0/16"),
+            ("link del dev eth0", "no interface eth0"),
+        ];
+        for (spoil, told) in missing {
+            assert_eq!(bed.eth0("CHECK", &one, &before), Ok(Value::Null));
+            one.ip(spoil);
+            let error = bed.eth0("CHECK", &one, &before).unwrap_err();
+            assert!(error["code"] == 102 && error["msg"].as_str().unwrap().contains(told), "{spoil}: {error}");
+            assert_eq!(bed.eth0("DEL", &one, &before), Ok(Value::Null));
+            let again = bed.eth0("ADD", &one, &Value::Null).unwrap();
+            assert_eq!((&again["interfaces"][1], &again["ips"]), (&result["interfaces"][1], &result["ips"]));
+        }
+    });
+}
+
+/// A runtime may start several containers at a time.
+#[test]
+fn containers_are_added_and_deleted_side_by_side() {
+    in_a_namespace("cni::containers_are_added_and_deleted_side_by_side", || {
+        let bed = Bed::new();
+        let containers = ["many-1", "many-2", "many-3", "many-4"].map(Container::start);
+        let all = |command: &str| {
+            std::thread::scope(|scope| {
+                let calls = containers.each_ref().map(|each| scope.spawn(|| bed.eth0(command, each, &Value::Null)));
+                calls.map(|call| call.join().unwrap().unwrap())
+            })
+        };
+        let added = all("ADD");
+        let mut names = added.map(|result| result["interfaces"][0]["name"].as_str().unwrap().to_owned());
+        names.sort();
+        let (mut ports, mut ends) = (bed.ports(), host_ends());
+        (ports.sort(), ends.sort());
+        assert!(ports == names && ends == names, "{ports:?} {ends:?} {names:?}");
+        all("DEL");
+        assert!(bed.ports().is_empty() && host_ends().is_empty());
+    });
+}
+
 #[test]
 fn an_add_that_fails_or_is_killed_leaves_nothing_for_long() {
     in_a_namespace("cni::an_add_that_fails_or_is_killed_leaves_nothing_for_long", || {
@@ -196,6 +266,7 @@ fn an_add_that_fails_or_is_killed_leaves_nothing_for_long() {
         // No address is left: the error is the IPAM plugin's own.
         let other = Container::start("other");
         assert_eq!(bed.eth0("ADD", &other, &Value::Null).unwrap_err()["code"], 107);
+        std::fs::remove_file(bed.path().join("DEL")).expect("an IPAM plugin whose ADD failed is called to delete");
         // The network refuses the port.
         let bad = json!({ "port": { "weight": 0 } });
         assert_eq!(bed.eth0("ADD", &one, &bad).unwrap_err()["code"], 101);
@@ -264,6 +335,11 @@ fn what_is_no_request_is_answered_with_its_code() {
             assert_eq!(code("ADD", &changed, &good), 4, "{name}={value}");
         }
         assert_eq!(code("CHECK", &all, &good), 7, "CHECK without prevResult");
+        // Out of order: before ADD.
+        let empty = json!({ "prevResult": { "cniVersion": "1.1.0", "interfaces": [], "ips": [] } });
+        assert_eq!(code("CHECK", &all, &bed.configuration(&empty).to_string()), 102);
+        assert_eq!(bed.eth0("DEL", &one, &Value::Null), Ok(Value::Null));
+        assert_eq!(bed.whole("GC", &json!({ "cni.dev/valid-attachments": [] })), Ok(Value::Null));
         let versions: Value = serde_json::from_slice(&bed.call("VERSION", &[], r#"{"cniVersion":"1.0.0"}"#).stdout).unwrap();
         assert_eq!(versions["cniVersion"], "1.0.0");
         assert!(

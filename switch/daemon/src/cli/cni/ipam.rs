@@ -24,12 +24,20 @@ pub(super) struct Address {
     /// With the length of its prefix.
     address: String,
     pub(super) gateway: Option<IpAddr>,
+    /// Its place among the interfaces of the result; an IPAM plugin leaves it out.
+    pub(super) interface: Option<usize>,
 }
 
-#[derive(Debug, Deserialize)]
+/// A route; its attributes are of version 1.1, and those of `ip route`.
+#[derive(Debug, Default, Deserialize)]
 pub(super) struct Route {
     dst: String,
     pub(super) gw: Option<IpAddr>,
+    pub(super) mtu: Option<u32>,
+    pub(super) advmss: Option<u32>,
+    pub(super) priority: Option<u32>,
+    pub(super) table: Option<u32>,
+    pub(super) scope: Option<u8>,
 }
 
 impl Address {

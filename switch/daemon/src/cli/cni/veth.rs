@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
@@ -11,11 +11,14 @@ use memlane_backends::netns;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
+};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use serde_json::{Value, json};
 
 use super::error::{CniError, Code};
-use super::ipam::Addresses;
+use super::ipam::{Addresses, Route};
 
 /// Keeps the host's IP stack off a host end, for its frames are for the switch alone: no answer to ARP, no IPv6, and no packet from a
 /// source that has no route through it, as none has.
@@ -29,6 +32,16 @@ pub(super) struct Found {
     pub(super) name: String,
     pub(super) alias: String,
     pub(super) mac: String,
+    is_up: bool,
+}
+
+/// A container's end, as it is found.
+#[derive(Debug)]
+pub(super) struct End {
+    found: Found,
+    addresses: Vec<IpAddr>,
+    /// Destinations of all routes of the container.
+    destinations: Vec<(IpAddr, u8)>,
 }
 
 /// A pair to be made.
@@ -98,6 +111,37 @@ impl Pair<'_> {
     }
 }
 
+impl End {
+    /// Whether it is as the `result` of ADD says for `interface`; further addresses and routes are other plugins' affair.
+    pub(super) fn check(&self, interface: &str, result: &Value) -> Result<(), CniError> {
+        let wrong = |text: String| Err(CniError::new(Code::Check, text));
+        let listed = result["interfaces"].as_array().into_iter().flatten();
+        let expected = listed.enumerate().find(|(_, entry)| entry["name"] == json!(interface));
+        let mac = expected.and_then(|(_, entry)| entry["mac"].as_str()).unwrap_or_default();
+        if !mac.is_empty() && !mac.eq_ignore_ascii_case(&self.found.mac) {
+            return wrong(format!("interface {interface} has the MAC address {}, and {mac} is expected", self.found.mac));
+        }
+        if !self.found.is_up {
+            return wrong(format!("interface {interface} is down"));
+        }
+        let Addresses { ips, routes } = Addresses::of(result)?;
+        let place = expected.map(|(place, _)| place);
+        for ip in ips.iter().filter(|ip| ip.interface.is_none() || ip.interface == place) {
+            let (address, _) = ip.prefix()?;
+            if !self.addresses.contains(&address) {
+                return wrong(format!("interface {interface} lacks the address {address}"));
+            }
+        }
+        for route in &routes {
+            let (address, length) = route.destination()?;
+            if !self.destinations.contains(&(address, length)) {
+                return wrong(format!("the container has no route to {address}/{length}"));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Gives `interface` in the namespace at `netns` its addresses, sets it up, and adds its routes.
 pub(super) fn configure(netns: &Path, interface: &str, addresses: &Addresses) -> Result<(), CniError> {
     let mut wanted = Vec::new();
@@ -109,7 +153,7 @@ pub(super) fn configure(netns: &Path, interface: &str, addresses: &Addresses) ->
         let destination = route.destination()?;
         let is_of_family = |gateway: &IpAddr| gateway.is_ipv4() == destination.0.is_ipv4();
         let gateway = route.gw.or_else(|| addresses.ips.iter().filter_map(|ip| ip.gateway).find(is_of_family));
-        routes.push((destination, gateway));
+        routes.push(route_message(route, destination, gateway));
     }
     in_container(netns, |netlink| {
         let index = link(netlink, interface)?.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?.index;
@@ -120,16 +164,20 @@ pub(super) fn configure(netns: &Path, interface: &str, addresses: &Addresses) ->
         for &(address, length) in &wanted {
             add_address(netlink, index, address, length)?;
         }
-        routes.iter().try_for_each(|&((destination, length), gateway)| add_route(netlink, index, (destination, length), gateway))
+        for mut route in routes {
+            route.attributes.push(RouteAttribute::Oif(index));
+            netlink.request(RouteNetlinkMessage::NewRoute(route), NLM_F_CREATE | NLM_F_EXCL)?;
+        }
+        Ok(())
     })
 }
 
-/// The interface `name` in the namespace at `netns`, and its addresses.
-pub(super) fn container_end(netns: &Path, name: &str) -> Result<Option<(Found, Vec<IpAddr>)>, CniError> {
+/// The interface `name` in the namespace at `netns`.
+pub(super) fn container_end(netns: &Path, name: &str) -> Result<Option<End>, CniError> {
     in_container(netns, |netlink| {
         let Some(found) = link(netlink, name)? else { return Ok(None) };
         let all = netlink.dump(&RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
-        let of_message = |message: RouteNetlinkMessage| match message {
+        let address = |message: RouteNetlinkMessage| match message {
             RouteNetlinkMessage::NewAddress(message) if message.header.index == found.index => {
                 message.attributes.into_iter().find_map(|attribute| match attribute {
                     AddressAttribute::Address(address) => Some(address),
@@ -138,8 +186,27 @@ pub(super) fn container_end(netns: &Path, name: &str) -> Result<Option<(Found, V
             }
             _ => None,
         };
-        Ok(Some((found.clone(), all.into_iter().filter_map(of_message).collect())))
+        let addresses = all.into_iter().filter_map(address).collect();
+        let all = netlink.dump(&RouteNetlinkMessage::GetRoute(RouteMessage::default()))?;
+        let destinations = all.into_iter().filter_map(destination).collect();
+        Ok(Some(End { found, addresses, destinations }))
     })
+}
+
+/// The destination of a route; that of a default route is left out by the kernel.
+fn destination(message: RouteNetlinkMessage) -> Option<(IpAddr, u8)> {
+    let RouteNetlinkMessage::NewRoute(route) = message else { return None };
+    let stated = route.attributes.into_iter().find_map(|attribute| match attribute {
+        RouteAttribute::Destination(RouteAddress::Inet(address)) => Some(IpAddr::from(address)),
+        RouteAttribute::Destination(RouteAddress::Inet6(address)) => Some(IpAddr::from(address)),
+        _ => None,
+    });
+    let address = stated.or(match route.header.address_family {
+        AddressFamily::Inet => Some(Ipv4Addr::UNSPECIFIED.into()),
+        AddressFamily::Inet6 => Some(Ipv6Addr::UNSPECIFIED.into()),
+        _ => None,
+    });
+    Some((address?, route.header.destination_prefix_length))
 }
 
 /// Interfaces beside the switch.
@@ -197,24 +264,28 @@ fn add_address(netlink: &mut Netlink, index: u32, address: IpAddr, length: u8) -
     netlink.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
 }
 
-fn add_route(netlink: &mut Netlink, index: u32, to: (IpAddr, u8), gateway: Option<IpAddr>) -> io::Result<()> {
-    let (destination, length) = to;
+/// The message that adds `route`, but for its interface.
+fn route_message(route: &Route, (destination, length): (IpAddr, u8), gateway: Option<IpAddr>) -> RouteMessage {
     let mut message = RouteMessage::default();
+    let nearest = if gateway.is_some() { RouteScope::Universe } else { RouteScope::Link };
     message.header = RouteHeader {
         address_family: family(destination),
         destination_prefix_length: length,
         table: RouteHeader::RT_TABLE_MAIN,
         protocol: RouteProtocol::Static,
-        scope: if gateway.is_some() { RouteScope::Universe } else { RouteScope::Link },
+        scope: route.scope.map_or(nearest, RouteScope::from),
         kind: RouteType::Unicast,
         ..RouteHeader::default()
     };
-    message.attributes.push(RouteAttribute::Oif(index));
     if length > 0 {
         message.attributes.push(RouteAttribute::Destination(destination.into()));
     }
     message.attributes.extend(gateway.map(|gateway| RouteAttribute::Gateway(RouteAddress::from(gateway))));
-    netlink.request(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
+    message.attributes.extend(route.priority.map(RouteAttribute::Priority));
+    message.attributes.extend(route.table.map(RouteAttribute::Table));
+    let metrics: Vec<_> = route.mtu.map(RouteMetric::Mtu).into_iter().chain(route.advmss.map(RouteMetric::Advmss)).collect();
+    message.attributes.extend((!metrics.is_empty()).then_some(RouteAttribute::Metrics(metrics)));
+    message
 }
 
 fn link(netlink: &mut Netlink, name: &str) -> io::Result<Option<Found>> {
@@ -232,7 +303,8 @@ fn links(netlink: &mut Netlink) -> io::Result<Vec<Found>> {
 
 impl Found {
     fn of(message: LinkMessage) -> Self {
-        let mut found = Self { index: message.header.index, ..Self::default() };
+        let is_up = message.header.flags.contains(LinkFlags::Up);
+        let mut found = Self { index: message.header.index, is_up, ..Self::default() };
         for attribute in message.attributes {
             match attribute {
                 LinkAttribute::IfName(name) => found.name = name,
