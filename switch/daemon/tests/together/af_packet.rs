@@ -12,7 +12,7 @@ use memlane::port::PortState;
 use memlane::stats::DropReason;
 use memlane_rig::frames::{GsoKind, Host, NetHeader, Packet};
 use memlane_rig::frontend::features;
-use memlane_rig::guest::ToyGuest;
+use memlane_rig::guest::{Layout, ToyGuest};
 
 const PORT: &str = "af-packet = \"veth-web\"";
 
@@ -88,6 +88,51 @@ fn raw_socket() -> UdpSocket {
         assert_eq!(libc::bind(socket, (&raw const address).cast(), length), 0, "{}", std::io::Error::last_os_error());
         UdpSocket::from_raw_fd(socket)
     }
+}
+
+/// As [`raw_socket`], with a virtio-net header before each frame (PACKET_VNET_HDR).
+fn raw_socket_with_headers() -> UdpSocket {
+    let socket = raw_socket();
+    let on: libc::c_int = 1;
+    let length = size_of_val(&on) as libc::socklen_t;
+    // SAFETY: the value has the length that is told.
+    let status =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_VNET_HDR, (&raw const on).cast(), length) };
+    assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+    socket
+}
+
+/// Beyond the veth pair each frame is looked at as it is, for the kernel's TCP takes segments as well.
+#[test]
+fn gso_frames_of_tcp_cross_the_pair_unsegmented() {
+    /// Bytes of the header before Linux 6.6, which PACKET_VNET_HDR keeps.
+    const HEADER: usize = 10;
+    in_a_namespace("af_packet::gso_frames_of_tcp_cross_the_pair_unsegmented", || {
+        let mut bed = bed(features::LINUX, "");
+        let socket = raw_socket_with_headers();
+        for host in [Host::v4, Host::v6] {
+            let (header, frame) = Packet::tcp(host(KERNEL), host(GUEST), 1, payload(60_000)).gso(1448);
+            let sent = [&header.bytes()[..HEADER], &frame].concat();
+            // SAFETY: the bytes outlive the call.
+            let length = unsafe { libc::send(socket.as_raw_fd(), sent.as_ptr().cast(), sent.len(), 0) };
+            assert_eq!(length, sent.len() as isize, "{}", std::io::Error::last_os_error());
+            let heard = std::iter::from_fn(|| bed.guest.receive(TIMEOUT).ok()).find(|heard| heard.bytes.len() > 1448);
+            let heard = heard.expect("the frame of the kernel's end");
+            assert!(heard.bytes == frame, "{} bytes of {}", heard.bytes.len(), frame.len());
+            assert_eq!((heard.header.gso, heard.header.gso_size, heard.header.needs_checksum), (header.gso, 1448, true));
+
+            let (header, frame) = Packet::tcp(host(GUEST), host(KERNEL), 1, payload(60_000)).gso(1448);
+            bed.guest.send_with(&header, &Layout::single(), &frame).unwrap();
+            let mut got = vec![0; 1 << 17];
+            let lengths = std::iter::from_fn(|| socket.recv(&mut got).ok());
+            let length = lengths.take(50).find(|&length| length > HEADER + 1448).expect("the guest's frame");
+            assert!(got[HEADER..length] == frame, "{} bytes of {}", length - HEADER, frame.len());
+            let seen = NetHeader::parse(&[&got[..HEADER], &[0; 2]].concat()).unwrap();
+            assert_eq!((seen.gso, seen.gso_size, seen.needs_checksum), (header.gso, 1448, true));
+        }
+        bed.daemon.stop();
+    });
 }
 
 /// The kernel removes the tag of each frame that arrives, and hands it over in PACKET_AUXDATA (packet(7)).
