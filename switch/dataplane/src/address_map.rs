@@ -40,7 +40,7 @@ use conflicts::ConflictLog;
 use resolution::{Claim, Resolution};
 
 pub(crate) mod conflicts;
-pub(crate) mod lease;
+pub mod lease;
 pub mod resolution;
 
 /// Quota of entries of a port, except configured ones.
@@ -83,7 +83,7 @@ pub struct Entry {
     /// The MAC address is configured, too.
     is_pinned: bool,
     /// Whether it is a router (RFC 4861, section 4.4); `None` if that is not known.
-    router: Option<bool>,
+    pub router: Option<bool>,
     /// The owner before, for as long as the entry settles.
     former: Option<MacAddress>,
     /// Second from which the switch answers for it.
@@ -108,6 +108,11 @@ impl Entry {
     /// Whether the switch gives no answer for it in second `now`, because the address moved or is disputed.
     pub fn is_settling(&self, now: u32) -> bool {
         self.settled > now
+    }
+
+    /// Whether the operator or a DHCP server gave it to its port: it is no claim of a guest.
+    pub fn is_assigned(&self) -> bool {
+        matches!(self.source, Source::Configuration | Source::Dhcp)
     }
 
     /// Whether it counts against the quota of its port.
@@ -169,11 +174,15 @@ pub struct AddressMap {
     wish: AtomicU8,
     /// Configured addresses.
     configured: AtomicU32,
+    /// Addresses that a server in this process gave to each port, so that a renewal walks no shard.
+    leased: Mutex<HashMap<PortId, Vec<IpAddr>>>,
     /// Seconds for which a claim holds.
     age: AtomicU32,
     /// Number of the uplink's port.
     uplink: AtomicU32,
     given: AtomicU64,
+    /// See [`Self::generation`].
+    generation: AtomicU32,
     log: ConflictLog,
 }
 
@@ -191,9 +200,11 @@ impl Default for AddressMap {
             answers: AtomicBool::new(false),
             wish: AtomicU8::new(BY_DEFAULT),
             configured: AtomicU32::new(0),
+            leased: Mutex::default(),
             age: AtomicU32::new(DEFAULT_AGE),
             uplink: AtomicU32::new(u32::MAX),
             given: AtomicU64::new(0),
+            generation: AtomicU32::new(0),
             log: ConflictLog::default(),
         }
     }
@@ -234,6 +245,19 @@ impl AddressMap {
     /// Answers so far.
     pub fn given(&self) -> u64 {
         self.given.load(Ordering::Relaxed)
+    }
+
+    /// Changes whenever an [assigned](Entry::is_assigned) address gets another owner, or none.
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Notes that an address has the entry `after` in place of `before`.
+    fn note_change(&self, before: Option<&Entry>, after: Option<&Entry>) {
+        let owner = |entry: &Entry| entry.is_assigned().then_some((entry.mac, entry.port, entry.router));
+        if before.and_then(owner) != after.and_then(owner) {
+            self.generation.fetch_add(1, Ordering::Release);
+        }
     }
 
     /// Conflicts so far.
@@ -302,6 +326,7 @@ impl AddressMap {
             self.give_quota_back(&before);
         }
         shard.0.insert(key, entry);
+        self.note_change(before.as_ref(), Some(&entry));
         Learned::Known
     }
 
@@ -339,17 +364,21 @@ impl AddressMap {
             // A virtual router's MAC address beside the configured one changes nothing.
             Source::Configuration if known.port == port && known.is_pinned && !is_same => Learned::Known,
             Source::Configuration if known.port == port => {
-                (known.mac, known.confirmed, known.router) = (Some(claim.mac), now, claim.router.or(known.router));
+                let entry = Entry { mac: Some(claim.mac), confirmed: now, router: claim.router.or(known.router), ..*known };
+                self.note_change(Some(&*known), Some(&entry));
+                *known = entry;
                 Learned::Known
             }
             Source::Configuration => self.conflict(key, *known, (port, claim.mac)),
             Source::Dhcp if !is_same => self.conflict(key, *known, (port, claim.mac)),
-            Source::Evpn if is_same => self.put(&mut shard, key, fresh),
+            // From the other host itself it changes nothing: the entry goes when EVPN withdraws it.
+            Source::Evpn if is_same && known.port != port => self.put(&mut shard, key, fresh),
             Source::Evpn | Source::Arp | Source::Nd if !is_same => self.contend(&mut shard, key, fresh, now),
-            of_lease_or_claim => {
-                let expires = if of_lease_or_claim == Source::Dhcp { known.expires } else { expires };
+            _ => {
+                let expires = if known.source.is_claim() { expires } else { known.expires };
                 let entry = Entry { port, confirmed: now, expires, router: claim.router.or(known.router), ..*known };
                 if known.port == port {
+                    self.note_change(Some(&*known), Some(&entry));
                     *known = entry;
                     return Learned::Known;
                 }
@@ -412,17 +441,27 @@ impl AddressMap {
     /// Makes `leases` those that a server in this process gave to `port`, from second `now` on, in place of those before: it gives the addresses
     /// for which `gives` is true. `is_router` says if the port may send router advertisements.
     pub fn set_leases(&self, port: PortId, leases: &[GivenLease], gives: impl Fn(IpAddr) -> bool, is_router: bool, now: u32) {
-        let is_over = |key: &Key| key.vlan == 0 && gives(key.ip) && leases.iter().all(|lease| lease.ip != key.ip);
-        self.remove_if(|key, entry| entry.port == port && entry.source == Source::Dhcp && is_over(key));
+        let now_given: Vec<IpAddr> = leases.iter().map(|lease| lease.ip).collect();
+        let is_over = |entry: &Entry| entry.port == port && entry.source == Source::Dhcp;
+        let before = self.leased.lock().unwrap_or_else(PoisonError::into_inner).insert(port, now_given.clone());
+        match before {
+            Some(before) => before.into_iter().filter(|ip| !now_given.contains(ip)).for_each(|ip| {
+                let key = Key { vlan: 0, ip };
+                self.remove_of(&mut Self::locked(self.shard_of(&key)), key, is_over);
+            }),
+            // Another server, or an earlier process, may have given some.
+            None => self.remove_if(|key, entry| key.vlan == 0 && is_over(entry) && gives(key.ip) && !now_given.contains(&key.ip)),
+        }
         for &GivenLease { ip, mac, seconds } in leases {
             let mut shard = Self::locked(self.shard_of(&Key { vlan: 0, ip }));
             self.enter_lease(&mut shard, Key { vlan: 0, ip }, (mac, port), (seconds, Some(is_router)), now);
         }
     }
 
-    fn remove_of(&self, shard: &mut Shard, key: Key, source: Source) {
-        if let Some(entry) = shard.0.get(&key).copied().filter(|entry| entry.source == source) {
+    fn remove_of(&self, shard: &mut Shard, key: Key, condition: impl Fn(&Entry) -> bool) {
+        if let Some(entry) = shard.0.get(&key).copied().filter(condition) {
             shard.0.remove(&key);
+            self.note_change(Some(&entry), None);
             self.give_quota_back(&entry);
         }
     }
@@ -434,7 +473,7 @@ impl AddressMap {
         let mut shard = Self::locked(self.shard_of(&key));
         let fresh = Entry { router: Some(is_router), ..Entry::new(Some(mac), port, Source::Evpn, now) };
         match shard.0.get(&key).copied().filter(|known| known.is_live(now)) {
-            Some(known) if matches!(known.source, Source::Configuration | Source::Dhcp) => self.conflict(key, known, (port, mac)),
+            Some(known) if known.is_assigned() => self.conflict(key, known, (port, mac)),
             // The machine moved to the other host if it is the same one.
             Some(known) if known.source.is_claim() && known.mac != Some(mac) => self.contend(&mut shard, key, fresh, now),
             _ => self.put(&mut shard, key, fresh),
@@ -445,7 +484,7 @@ impl AddressMap {
     pub fn untell(&self, ip: IpAddr) {
         let key = Key { vlan: 0, ip };
         let mut shard = Self::locked(self.shard_of(&key));
-        self.remove_of(&mut shard, key, Source::Evpn);
+        self.remove_of(&mut shard, key, |entry| entry.source == Source::Evpn);
     }
 
     /// The owner of an address in second `now`.
@@ -488,11 +527,13 @@ impl AddressMap {
 
     /// Removes the entries of `port` that are not configured.
     pub fn forget(&self, port: PortId) {
+        self.leased.lock().unwrap_or_else(PoisonError::into_inner).remove(&port);
         self.remove_if(|_, entry| entry.port == port && entry.source != Source::Configuration);
     }
 
     /// Removes every entry of `port`.
     pub fn clear(&self, port: PortId) {
+        self.leased.lock().unwrap_or_else(PoisonError::into_inner).remove(&port);
         self.remove_if(|_, entry| entry.port == port);
         self.log.forget(port);
         self.update_answering();
@@ -508,6 +549,7 @@ impl AddressMap {
                 !goes
             });
             for entry in gone {
+                self.note_change(Some(&entry), None);
                 self.give_quota_back(&entry);
                 if entry.source == Source::Configuration {
                     self.configured.fetch_sub(1, Ordering::Relaxed);

@@ -1,5 +1,6 @@
 //! Target `frame`: the parsers of frames and virtio-net headers, against a simple second opinion.
 
+use memlane::address_map::lease::Lease;
 use memlane::frame::{Head, Layers, MacAddress, NetHeader, START, Segmentation, TCP, UDP, flow_hash, ip_version, pair_hash};
 
 use memlane::headers::{Arp, Ipv4, Ipv6, Nd, NdKind, Upper};
@@ -23,6 +24,7 @@ pub fn run(data: &[u8]) {
     check_identity(data);
     check_policy(data);
     check_too_long(data);
+    check_lease(data);
     if let Some(bytes) = data.first_chunk() {
         check_header(*bytes);
     }
@@ -70,6 +72,13 @@ fn check_headers(data: &[u8]) {
     }
     for kind in (133..=137).filter_map(NdKind::of) {
         assert!(Nd::parse(kind, data).is_none_or(|message| message.links().count() <= data.len() / 8 + 1));
+    }
+}
+
+/// A lease that a DHCP server acknowledges has a machine and an address of one.
+fn check_lease(data: &[u8]) {
+    if let Some(Lease { ip, mac, .. }) = Lease::of_frame(data) {
+        assert!(mac.is_unicast() && !ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast());
     }
 }
 

@@ -354,6 +354,7 @@ fn frames() -> Vec<(String, Vec<u8>)> {
         ("an-address", b"02:00:00:0A:0b:ff".to_vec()),
         ("an-address-with-a-sign", b"02:00:00:0A:0b:+f".to_vec()),
         ("a-fragment", fragment()),
+        ("dhcp-acknowledgement", acknowledgement()),
         ("empty", Vec::new()),
         ("policy-and-tcp", [&POLICY[..], &packets(40)[0].1.frame()].concat()),
         ("policy-and-tcp-v6", [&POLICY[..], &packets(40)[5].1.frame()].concat()),
@@ -378,6 +379,15 @@ fn option(next: u8, length: u8) -> Vec<u8> {
 fn fragment() -> Vec<u8> {
     let mut frame = packets(40)[0].1.frame();
     frame[20] |= 0x20;
+    frame
+}
+
+/// A DHCP server's acknowledgement of a lease for an hour (RFC 2131, section 4.3.1).
+fn acknowledgement() -> Vec<u8> {
+    let mut frame = super::names::dhcp(1, &[53, 1, 5, 51, 4, 0, 0, 14, 16]);
+    frame[34..38].copy_from_slice(&[0, 67, 0, 68]);
+    frame[42] = 2;
+    frame[58..62].copy_from_slice(&[10, 0, 0, 7]);
     frame
 }
 

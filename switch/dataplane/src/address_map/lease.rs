@@ -24,7 +24,7 @@ const ACK: u8 = 5;
 
 /// A lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lease {
+pub struct Lease {
     /// The address.
     pub ip: Ipv4Addr,
     /// The MAC address of its machine.
@@ -43,6 +43,11 @@ fn message_at(start: &[u8]) -> Option<usize> {
 }
 
 impl Lease {
+    /// The lease that a whole `frame` acknowledges, if it does.
+    pub fn of_frame(frame: &[u8]) -> Option<Self> {
+        Self::parse(frame.get(message_at(frame)?..)?)
+    }
+
     /// The lease that `packet` acknowledges, if it does.
     pub(crate) fn of(packet: &Packet) -> Option<Self> {
         let at = message_at(packet.start())?;

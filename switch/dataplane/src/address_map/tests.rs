@@ -95,6 +95,36 @@ fn a_lease_moves_with_its_machine_and_ends_when_it_is_given_back() {
     assert!(map.records(500).is_empty() && held(&map) == 0);
 }
 
+/// What is announced to other hosts follows the generation.
+#[test]
+fn the_generation_follows_owners_of_assigned_addresses_and_no_claims() {
+    let map = AddressMap::default();
+    let mut last = map.generation();
+    let mut changes = |map: &AddressMap| map.generation() != std::mem::replace(&mut last, map.generation());
+    map.learn(0, claim(1, 1), A, 0);
+    map.learn(0, claim(1, 2), B, 1);
+    assert!(!changes(&map), "a claim is not announced");
+    map.configure(A, None, Some(0), &[ip(2)], false);
+    assert!(changes(&map));
+    map.learn(0, claim(2, 1), A, 1);
+    assert!(changes(&map), "its guest uses it");
+    map.learn(0, claim(2, 1), A, 2);
+    map.learn(0, claim(2, 9), B, 2);
+    map.tell(ip(2), (mac(9), C), false, 2);
+    assert!(!changes(&map), "no other one gets it");
+    let leases = [GivenLease { ip: ip(3), mac: mac(3), seconds: 10 }];
+    map.set_leases(B, &leases, |_| true, false, 2);
+    assert!(changes(&map));
+    map.set_leases(B, &leases, |_| true, false, 3);
+    assert!(!changes(&map), "a renewal");
+    map.learn(0, claim(3, 3), C, 4);
+    assert!(changes(&map), "its machine moved");
+    map.expire(20);
+    assert!(changes(&map), "it ended");
+    map.clear(A);
+    assert!(changes(&map));
+}
+
 #[test]
 fn an_ipv6_address_that_was_leased_is_answered_for_before_its_owner_advertises_it() {
     let map = AddressMap::default();
@@ -118,7 +148,8 @@ fn an_address_of_another_host_comes_here_at_once_and_goes_back() {
     map.untell(ip(1));
     assert_eq!(owner(&map, 1, 20), Some((mac(1), A, Source::Arp)));
     map.tell(ip(1), (mac(1), uplink), false, 30);
-    assert_eq!(owner(&map, 1, 30), Some((mac(1), uplink, Source::Evpn)), "and back");
+    map.learn(0, claim(1, 1), uplink, 31);
+    assert_eq!(owner(&map, 1, 10_000), Some((mac(1), uplink, Source::Evpn)), "and back, where it speaks itself");
     map.untell(ip(1));
     assert_eq!(owner(&map, 1, 30), None);
     assert_eq!(map.conflicts(), 0);
