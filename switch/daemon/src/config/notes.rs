@@ -15,7 +15,7 @@ impl Config {
     /// The notes, in sentences.
     pub fn notes(&self) -> Vec<String> {
         let shut_out = self.ports.iter().filter_map(|port| Some(format!("port {}: {}", port.name, port.shut_out()?)));
-        shut_out.chain(self.mtus()).chain(self.unknown_names()).chain(self.hidden_rules()).collect()
+        shut_out.chain(self.mtus()).chain(self.unserved_vlans()).chain(self.unknown_names()).chain(self.hidden_rules()).collect()
     }
 
     /// Segments with ports of different MTUs, or with an uplink that is too small for IPv6 or for its ports.
@@ -54,6 +54,20 @@ impl Config {
             }
         }
         notes
+    }
+
+    /// Ports with VLANs on a segment whose responder serves untagged frames.
+    fn unserved_vlans(&self) -> Vec<String> {
+        let is_served = |port: &&PortConfig| self.names.iter().any(|names| names.segment == port.segment);
+        let has_vlan = |port: &&PortConfig| port.settings.limits.vlan.is_some() || !port.settings.limits.trunk.is_empty();
+        let note = |port: &PortConfig| {
+            format!(
+                "port {}: DHCP and DNS of segment {} serve no VLANs, so its guest gets no lease: remove vlan and trunk, or run a DHCP server in the VLAN, \
+                 at a port with may-serve = [\"dhcp\"]",
+                port.name, port.segment
+            )
+        };
+        self.ports.iter().filter(is_served).filter(has_vlan).map(note).collect()
     }
 
     /// Names in rules that are of no port and no group.
@@ -152,6 +166,19 @@ mod tests {
         assert!(told.len() == 1 && told[0].contains("RFC 8200"), "{told:?}");
         let told = notes(&[&ports(&["mtu = 9000", "mtu = 9000"]), &uplink.replace("1000", "1450")[..]].concat());
         assert!(told.len() == 1 && told[0].contains("carries 1450 bytes, and the mtu of p"), "{told:?}");
+    }
+
+    #[test]
+    fn ports_with_vlans_on_a_segment_with_a_subnet_are_noted() {
+        let segment = "[[segment]]\nname = \"office\"\nsubnet = \"10.0.0.0/24\"\n";
+        let lines = ["office\"\nvlan = 10", "office\"\ntrunk = [10, \"20-29\"]", "office\"", "other\"\nvlan = 10"];
+        let port = |(n, lines): (usize, &str)| format!("[[port]]\nname = \"p{n}\"\nnull = true\nsegment = \"{lines}\n");
+        let ports: String = lines.into_iter().enumerate().map(port).collect();
+        let told = |text: &str| Config::parse(text, "net").unwrap().notes();
+        assert_eq!(told(&ports), Vec::<String>::new(), "without a subnet");
+        let notes = told(&[segment, &ports].concat());
+        let starts = ["port p0: DHCP and DNS of segment office serve no VLANs", "port p1: "];
+        assert!(notes.len() == 2 && notes.iter().zip(starts).all(|(note, start)| note.starts_with(start)), "{notes:?}");
     }
 
     #[test]
