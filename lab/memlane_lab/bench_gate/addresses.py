@@ -5,21 +5,26 @@ rules, one right beside the other.
 """
 
 import argparse
+import json
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from memlane_lab.bench_gate import rows, verdict
 from memlane_lab.bench_gate.observe import Figure, Measurement, measured, options, pair
 from memlane_lab.bench_gate.sides import Side
+from memlane_lab.common.errors import LabError
 
 ROUNDS = 20
 RULES = 100
 MACHINES = 10_000
-PORTS = 10
-"""Ports behind which the other machines are: a port may have 1024 MAC addresses."""
+PORTS = 40
+"""Ports behind which the other machines are: a port may have 1024 MAC and 256 IP addresses."""
+_PATIENCE = 60.0
+"""Seconds until the switch knows all machines."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,7 +67,7 @@ def _row(
         stack.enter_context(rows.network(side, plain, pair(plain)))
         stack.enter_context(rows.network(side, other, ports(other), tables=tables))
         if ports is _with_others:
-            stack.enter_context(_others(other))
+            stack.enter_context(_others(side, other))
         for turn in range(count):
             costs = {each: blast.through(side, each, seconds) for each in ((plain, other), (other, plain))[turn % 2]}
             row.add(costs[plain], costs[other])
@@ -86,16 +91,38 @@ def _with_others(work: Path) -> list[str]:
 
 
 @contextmanager
-def _others(work: Path) -> Iterator[None]:
-    """Further machines, each of which announces its address once."""
+def _others(side: Side, work: Path) -> Iterator[None]:
+    """Further machines, each of which announces its address once; begins when the switch knows all of them."""
     with ExitStack() as stack:
-        for port in range(PORTS):
-            connection = stack.enter_context(socket.socket(socket.AF_UNIX))
+        connections = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(PORTS)]
+        for port, connection in enumerate(connections):
             connection.connect(str(work / f"other{port}.sock"))
             for number in range(MACHINES // PORTS):
                 frame = _announcement(port, number)
                 connection.sendall(len(frame).to_bytes(4, "big") + frame)
+        end, wanted = time.monotonic() + _PATIENCE, MACHINES // PORTS * PORTS
+        while min(known := _known(side, work)) < wanted:
+            if time.monotonic() > end:
+                raise LabError(f"of {wanted} machines, the switch knows {known[0]} MAC and {known[1]} IP addresses")
+            _drain(connections)
         yield
+
+
+def _known(side: Side, work: Path) -> tuple[int, int]:
+    """MAC and IP addresses that the switch has learned."""
+    status, addresses = (
+        json.loads(rows.execute([side.programs["memlane"], command, "--json", "--control", work / "control.sock"]))
+        for command in ("status", "addresses")
+    )
+    return sum(port["learned-addresses"] for port in status["ports"]), len(addresses[0]["addresses"])
+
+
+def _drain(connections: Sequence[socket.socket]) -> None:
+    """Reads the announcements of others, so that no machine is a stalled receiver."""
+    for connection in connections:
+        with suppress(BlockingIOError):
+            while connection.recv(1 << 16, socket.MSG_DONTWAIT):
+                pass
 
 
 def _announcement(port: int, number: int) -> bytes:
