@@ -4,13 +4,14 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memlane::config::Config;
 use memlane::control::causes::{Cause, CauseKind, PortCauses};
 use memlane::daemon::Daemon;
 use memlane::id::PortId;
-use memlane::port::PortState;
+use memlane::port::{Port, PortState};
 use memlane::stats::{DropReason, PortTotals};
 use memlane_rig::guest::{GuestBuilder, ReceiveBuffers, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
@@ -97,11 +98,18 @@ impl Bed {
     }
 
     pub fn state(&self, index: usize) -> PortState {
-        self.daemon().network().port(PortId(index as u16)).unwrap().state()
+        self.port(index).state()
     }
 
     pub fn totals(&self, index: usize) -> PortTotals {
-        self.daemon().network().port(PortId(index as u16)).unwrap().totals()
+        self.port(index).totals()
+    }
+
+    /// Port `index`, by its name: an uplink has a number before those of the ports.
+    fn port(&self, index: usize) -> Arc<Port> {
+        let network = self.daemon().network();
+        let named = self.config.ports.get(index).and_then(|port| network.find(&port.name));
+        named.or_else(|| network.port(PortId(index as u16))).unwrap()
     }
 
     /// The causes that keep port `index` from its work.
