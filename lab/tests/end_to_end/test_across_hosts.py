@@ -59,6 +59,27 @@ def test_a_machine_is_reached_from_another_host_though_it_has_said_nothing(
     quiet.kill()
 
 
+def test_an_address_at_another_host_is_answered_for_here(session: Session) -> None:
+    """A configured address crosses the hosts by EVPN (type 2 routes with IP), and no question for it does."""
+    near, far = hosts.start(session, 2)
+    asks = near.guest("asks", mac(1), "10.77.0.1/16", "--addresses", '["10.77.0.1"]')
+    far.guest("quiet", mac(2), "10.77.0.2/16", "--addresses", '["10.77.0.2"]')
+
+    def known(host: Host, address: str) -> str | None:
+        (segment,) = json.loads(host.memlane_does("addresses", "--json"))
+        return next((each["source"] for each in segment["addresses"] if each["ip"] == address), None)
+
+    until(lambda: known(near, "10.77.0.2") == "evpn", timeout=30, what="the address to be known at the other host")
+    until(lambda: known(far, "10.77.0.1") == "evpn", timeout=30, what="the other address, too")
+    until(_answers(asks, "10.77.0.2"), timeout=30, what="the machine to answer")
+    (segment,) = json.loads(near.memlane_does("addresses", "--json"))
+    assert segment["answers"] > 0, segment
+    far.memlane_does("detach", "quiet")
+    until(lambda: known(near, "10.77.0.2") is None, timeout=30, what="the address to be forgotten")
+    near.memlane.kill()
+    until(lambda: known(far, "10.77.0.1") is None, timeout=30, what="the addresses of a killed memlane, too")
+
+
 def _with_large_mtu(host: Host, kind: GuestKind, number: int) -> Guest:
     """Boots a machine on a port with the largest MTU that there is, far above the uplink's."""
     name, socket = f"m{number}", host.socket(f"m{number}")

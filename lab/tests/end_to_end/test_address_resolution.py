@@ -258,7 +258,10 @@ def _lease_one(number: int, connection: socket.socket) -> int:
 
 @pytest.mark.parametrize("protocol", [_Arp(), _Nd()], ids=["arp", "nd"])
 def test_guests_receive_a_fiftieth_of_the_frames_of_the_bridge(session: Session, protocol: _Protocol) -> None:
-    """One frame for each question with configured and leased addresses; few more with those that the switch learns."""
+    """One frame for each question with configured and leased addresses.
+
+    With learned ones also a flood for each guest that has said nothing: no more is known of its address.
+    """
     bridge = Bridge(session)
     bridge.lay(_ports())
     flooded = _received(bridge, protocol)

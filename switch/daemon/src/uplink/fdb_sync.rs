@@ -17,10 +17,12 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::announced::{Announced, AnnouncedAddress, FdbChange};
+use super::announced_neighbours::{self, AnnouncedNeighbours};
 use super::devices::is_forbidden;
-use super::neighbours::{Machine, NeighbourChange, RemoteNeighbours};
+use super::neighbours::{Machine, NeighbourChange, RemoteNeighbours, ip_and_mac};
 use super::remote::{Remote, RemoteChange, VxlanFdbEntry};
 use super::{Seen, VxlanConfig};
+use crate::address_map::{Entry, Key};
 use crate::frame::MacAddress;
 use crate::id::PortId;
 use crate::network::Network;
@@ -33,7 +35,7 @@ const LOOK: Duration = Duration::from_millis(LOOK_MS as u64);
 const LOOK_MS: u8 = 100;
 /// Pause after a walk of the forwarding table, in multiples of the walk's duration.
 const PAUSE: u32 = 20;
-/// Interval at which the table's entries for other hosts are refreshed.
+/// Interval at which the table's entries for other hosts are refreshed, and IP addresses of this host are announced.
 const CONFIRM: Duration = Duration::from_secs(1);
 /// Most datagrams of notifications read in one round.
 const MOST_NEWS: usize = 256;
@@ -54,6 +56,9 @@ pub struct FdbSync {
     announced: Announced,
     remote: Remote,
     neighbours: RemoteNeighbours,
+    announced_neighbours: AnnouncedNeighbours,
+    /// Generation of the address map and running ports at the last update of these; none if they have to be updated.
+    told_neighbours: Option<(u32, Vec<PortId>)>,
     seen: Arc<Mutex<Seen>>,
     /// False once the kernel has refused a change of the bridge's FDB.
     may_tell: bool,
@@ -108,6 +113,8 @@ impl FdbSync {
             announced: Announced::default(),
             remote: Remote::default(),
             neighbours: RemoteNeighbours::default(),
+            announced_neighbours: AnnouncedNeighbours::default(),
+            told_neighbours: None,
             seen,
             may_tell,
             trouble: None,
@@ -140,7 +147,7 @@ impl FdbSync {
         self.may_tell
     }
 
-    /// Runs until told to end.
+    /// Runs until told to end; removes the neighbours that it added, since the bridge may stay.
     pub(super) fn run(mut self, ends: &AtomicBool) {
         while !ends.load(Ordering::Relaxed) {
             self.wait();
@@ -155,6 +162,8 @@ impl FdbSync {
                 self.show();
             }
         }
+        let changes = self.announced_neighbours.update(std::iter::empty());
+        self.enter_neighbours(&changes);
     }
 
     /// Waits for a notification, or for a tenth of a second.
@@ -201,16 +210,27 @@ impl FdbSync {
                     _ => None,
                 };
                 change.into_iter().for_each(|change| self.follow(change));
-                let bridge = self.devices[1];
-                let change = match &message {
-                    RouteNetlinkMessage::NewNeighbour(message) => self.neighbours.came(message, bridge),
-                    RouteNetlinkMessage::DelNeighbour(message) => self.neighbours.went(message, bridge),
-                    _ => None,
-                };
-                change.into_iter().for_each(|change| self.follow_neighbour(change));
+                self.hear_of_neighbour(&message);
             }
         }
         if self.is_stale || self.remote.lacks() { self.read_all() } else { Ok(()) }
+    }
+
+    /// Processes a notification about a neighbour of the bridge.
+    fn hear_of_neighbour(&mut self, message: &RouteNetlinkMessage) {
+        let bridge = self.devices[1];
+        let change = match message {
+            RouteNetlinkMessage::NewNeighbour(message) => self.neighbours.came(message, bridge),
+            RouteNetlinkMessage::DelNeighbour(message) => {
+                let gone = ip_and_mac(message, bridge).map(|(ip, _)| ip);
+                if gone.is_some_and(|ip| self.announced_neighbours.retract(ip)) {
+                    self.told_neighbours = None;
+                }
+                self.neighbours.went(message, bridge)
+            }
+            _ => None,
+        };
+        change.into_iter().for_each(|change| self.follow_neighbour(change));
     }
 
     /// Records that `message` reports the deletion of an uplink's device. A port that leaves a bridge is reported by messages of
@@ -246,6 +266,7 @@ impl FdbSync {
             RouteNetlinkMessage::NewNeighbour(message) => Some(message),
             _ => None,
         });
+        self.announced_neighbours.adopt(neighbours.clone(), self.devices[1]);
         for change in self.neighbours.replace(neighbours, self.devices[1]) {
             self.follow_neighbour(change);
         }
@@ -287,13 +308,14 @@ impl FdbSync {
     }
 
     /// Refreshes the table's entries for other hosts, which may have been evicted. An address that has moved to this host is
-    /// learned here, and this has priority.
+    /// learned here, and this has priority. Announces the IP addresses of this host.
     fn confirm(&mut self) {
         let now = Instant::now();
         if now < self.confirms_again {
             return;
         }
         self.confirms_again = now + CONFIRM;
+        self.tell_neighbours();
         let table = self.table();
         for (address, _) in self.remote.learned_addresses() {
             table.tell(address, self.uplink.id);
@@ -302,6 +324,59 @@ impl FdbSync {
         let (map, now) = (self.uplink.segment.addresses(), self.network.second());
         for (ip, Machine { mac, is_router }) in self.neighbours.all().filter(|&(ip, _)| map.find(0, ip, now).is_none()) {
             map.tell(ip, (mac, self.uplink.id), is_router, now);
+        }
+    }
+
+    /// Updates the bridge's neighbours to the IP addresses of this host.
+    fn tell_neighbours(&mut self) {
+        let map = self.uplink.segment.addresses();
+        let seen = Some((map.generation(), self.running()));
+        if !self.may_tell || seen == self.told_neighbours {
+            return;
+        }
+        let runs = |port: PortId| seen.as_ref().is_some_and(|(_, running)| running.binary_search(&port).is_ok());
+        // EVPN does not state the VLAN.
+        let here = map.records(self.network.second()).into_iter().filter(|(key, entry)| key.vlan == 0 && entry.is_assigned());
+        let machine = |(key, entry): (Key, Entry)| {
+            let is_router = entry.router == Some(true);
+            entry.mac.filter(|_| runs(entry.port)).map(|mac| (key.ip, Machine { mac, is_router }))
+        };
+        let changes = self.announced_neighbours.update(here.filter_map(machine));
+        self.told_neighbours = seen;
+        self.enter_neighbours(&changes);
+    }
+
+    /// Makes these changes to the bridge's neighbours.
+    fn enter_neighbours(&mut self, changes: &[NeighbourChange]) {
+        for &change in changes {
+            let Err(cause) = self.enter_neighbour(change) else { continue };
+            let (NeighbourChange::Is(ip, _) | NeighbourChange::IsNot(ip)) = change;
+            // The next update tries again.
+            self.announced_neighbours.retract(ip);
+            let remedy = match cause.raw_os_error() {
+                Some(libc::EINVAL) if ip.is_ipv6() => {
+                    format!(". Enable IPv6 there: sysctl -w net.ipv6.conf.{}.disable_ipv6=0", self.names[1])
+                }
+                _ => String::new(),
+            };
+            self.lament(format!(
+                "IP addresses of this host are not announced to others, which flood questions for them: the kernel refuses neighbours of the bridge: \
+                 {cause}{remedy}"
+            ));
+        }
+    }
+
+    fn enter_neighbour(&mut self, change: NeighbourChange) -> io::Result<()> {
+        let request = announced_neighbours::request(change, self.devices[1]);
+        match change {
+            NeighbourChange::Is(..) => self.requests.request(request, NLM_F_CREATE | NLM_F_REPLACE),
+            // FRR has replaced it: the machine is at another host.
+            NeighbourChange::IsNot(ip) if self.neighbours.has(ip) => Ok(()),
+            NeighbourChange::IsNot(_) => match self.requests.request(request, 0) {
+                // It is gone, perhaps with the bridge.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => Ok(()),
+                done => done,
+            },
         }
     }
 

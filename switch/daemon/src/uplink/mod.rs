@@ -7,7 +7,8 @@
 //!
 //! 1. [`plan`]: the steps that set these devices up; [`devices`] carries them out, by `netlink`, and removes created devices at
 //!    the end.
-//! 2. [`announced`], outbound: MAC addresses of this host for the bridge's FDB, from which FRR announces them.
+//! 2. [`announced`], outbound: MAC addresses of this host for the bridge's FDB, from which FRR announces them; [`announced_neighbours`]: their
+//!    IP addresses, for its neighbours.
 //! 3. [`remote`], inbound: MAC addresses that FRR has received from other hosts, for the segment's forwarding table; [`neighbours`]: their IP
 //!    addresses, for its address map.
 //! 4. [`netfilter`]: whether the host's netfilter drops bridged frames.
@@ -15,6 +16,7 @@
 //! 6. [`fdb_sync`]: the FDB sync, a thread that does both for as long as the network runs. Workers are not involved.
 
 pub mod announced;
+pub mod announced_neighbours;
 pub mod devices;
 pub mod fdb_sync;
 pub mod link;

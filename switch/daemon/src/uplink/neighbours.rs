@@ -10,7 +10,7 @@ use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, Neig
 use crate::address_map::UPLINK_QUOTA;
 use crate::frame::MacAddress;
 
-/// A machine at another host.
+/// A machine that has an IP address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// Its MAC address.
@@ -19,7 +19,7 @@ pub struct Machine {
     pub is_router: bool,
 }
 
-/// A change of an IP address at other hosts.
+/// A change of the machine that has an IP address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NeighbourChange {
     /// It belongs to this machine now.
@@ -32,8 +32,8 @@ pub enum NeighbourChange {
 #[derive(Clone, Debug, Default)]
 pub struct RemoteNeighbours(BTreeMap<IpAddr, Machine>);
 
-/// The IP address in `message` for the device with the index `bridge`, and its machine if that is at another host.
-fn read(message: &NeighbourMessage, bridge: u32) -> Option<(IpAddr, Option<Machine>)> {
+/// The IP address in `message` for the device with the index `bridge`, and the MAC address if it has one.
+pub(super) fn ip_and_mac(message: &NeighbourMessage, bridge: u32) -> Option<(IpAddr, Option<MacAddress>)> {
     let header = &message.header;
     let is_ip = matches!(header.family, AddressFamily::Inet | AddressFamily::Inet6);
     let (mut ip, mut mac) = (None, None);
@@ -45,10 +45,15 @@ fn read(message: &NeighbourMessage, bridge: u32) -> Option<(IpAddr, Option<Machi
             _ => {}
         }
     }
-    let is_remote = header.flags.contains(NeighbourFlags::ExtLearned);
-    let machine = mac.filter(|mac| is_remote && mac.is_unicast());
-    let machine = machine.map(|mac| Machine { mac, is_router: header.flags.contains(NeighbourFlags::Router) });
-    (is_ip && header.ifindex == bridge).then_some((ip?, machine))
+    (is_ip && header.ifindex == bridge).then_some((ip?, mac))
+}
+
+/// The same, with its machine if that is at another host.
+fn read(message: &NeighbourMessage, bridge: u32) -> Option<(IpAddr, Option<Machine>)> {
+    let (ip, mac) = ip_and_mac(message, bridge)?;
+    let flags = message.header.flags;
+    let machine = mac.filter(|mac| flags.contains(NeighbourFlags::ExtLearned) && mac.is_unicast());
+    Some((ip, machine.map(|mac| Machine { mac, is_router: flags.contains(NeighbourFlags::Router) })))
 }
 
 impl RemoteNeighbours {
@@ -86,6 +91,11 @@ impl RemoteNeighbours {
             changes.push(NeighbourChange::IsNot(ip));
         }
         changes
+    }
+
+    /// Whether `ip` is at another host.
+    pub fn has(&self, ip: IpAddr) -> bool {
+        self.0.contains_key(&ip)
     }
 
     /// All of them.

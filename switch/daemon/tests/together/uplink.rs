@@ -326,7 +326,9 @@ fn an_uplink_is_handed_over_with_its_devices_and_addresses() {
         host();
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
-        let ports = "[[port]]\nname = \"a\"\nvhost-user = \"a.sock\"\n[[port]]\nname = \"b\"\nvhost-user = \"b.sock\"\n";
+        let keys = "mac = \"02:00:00:00:00:00\"\naddresses = [\"10.0.0.1\"]\n";
+        let ports =
+            format!("[[port]]\nname = \"a\"\nvhost-user = \"a.sock\"\n{keys}[[port]]\nname = \"b\"\nvhost-user = \"b.sock\"\n");
         write(folder, "net.toml", &format!("control = \"control\"\n{SEGMENT}{ports}"));
         let mut running = Running::start(memlane(folder, &["up", "net.toml"]));
         let connect = |name: &str, index| ToyGuest::builder().mac(mac(index)).timeout(TIMEOUT).connect(folder.join(name)).unwrap();
@@ -334,7 +336,7 @@ fn an_uplink_is_handed_over_with_its_devices_and_addresses() {
         run("ip link add beside type veth peer name ear && ip link set beside master ml-br100 up && ip link set ear up");
         guest.send(&frame(mac(0), [0xff; 6])).unwrap();
         assert_eq!(hears.receive(TIMEOUT).unwrap().bytes[6..12], mac(0));
-        wait_until(|| known_here() == [text(mac(0))], "the bridge knows the guest");
+        wait_until(|| known_here() == [text(mac(0))] && announced_here().contains("10.0.0.1 "), "the bridge knows the guest");
         let far = [2, 0, 0, 0, 9, 9];
         run(&format!("bridge fdb add {} dev ml-vx100 dst 10.9.0.2 self", text(far)));
         let status = || -> serde_json::Value { serde_json::from_str(&printed(folder, &["status", "net.toml", "--json"])).unwrap() };
@@ -345,13 +347,24 @@ fn an_uplink_is_handed_over_with_its_devices_and_addresses() {
         for round in 0..2 {
             // As of an address that leaves between the last look of the one process and the first of the other.
             run("bridge fdb add 02:00:00:00:00:77 dev ml-tap100 master static");
-            let mut changes = Command::new("bridge").args(["monitor", "fdb"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+            let watch = |command: &str| {
+                let mut words = command.split(' ');
+                let mut monitor = Command::new(words.next().unwrap());
+                monitor.args(words).stdout(std::process::Stdio::piped()).spawn().unwrap()
+            };
+            let changes = [watch("bridge monitor fdb"), watch("ip monitor neigh dev ml-br100")];
+            // As of an address that was configured until then.
+            run("ip neigh add 10.0.0.77 lladdr 02:00:00:00:00:77 dev ml-br100 nud permanent protocol 109");
             let other = Running::start(memlane(folder, &["up", "net.toml", "--takeover"]));
             assert!(std::mem::replace(&mut running, other).0.wait().unwrap().success());
             wait_until(|| known_here() == [text(mac(0))], "the address that has left is forgotten");
-            changes.kill().unwrap();
-            let changes = String::from_utf8(changes.wait_with_output().unwrap().stdout).unwrap();
-            assert!(!changes.contains(&text(mac(0))), "other hosts hear nothing of the guest that stayed: {changes}");
+            wait_until(|| !announced_here().contains("10.0.0.77 "), "and its IP address");
+            assert!(announced_here().contains("10.0.0.1 "));
+            for mut monitor in changes {
+                monitor.kill().unwrap();
+                let told = String::from_utf8(monitor.wait_with_output().unwrap().stdout).unwrap();
+                assert!(!told.contains(&text(mac(0))), "other hosts hear nothing of the guest that stayed: {told}");
+            }
             assert_eq!(devices(), before, "no device was made anew");
             assert!(guest.connected() && hears.connected());
             wait_until(|| uplink("announced") == 1 && uplink("learned-addresses")[0]["address"] == text(far), "addresses stay");
@@ -438,5 +451,78 @@ fn an_address_of_another_host_is_answered_for_until_it_is_withdrawn() {
         assert_eq!((&answer[22..28], &answer[28..32]), (&[2, 0, 0, 0, 9, 9][..], &[10, 0, 0, 9][..]));
         run("ip neigh del 10.0.0.9 dev ml-br100");
         wait_until(|| find().is_none(), "the address is withdrawn");
+    });
+}
+
+/// The bridge's neighbours that memlane entered, from which FRR makes routes.
+fn announced_here() -> String {
+    run("ip neigh show nud permanent dev ml-br100")
+}
+
+#[test]
+fn configured_addresses_here_are_neighbours_of_the_bridge_while_their_guests_run() {
+    in_a_namespace("uplink::configured_addresses_here_are_neighbours_of_the_bridge_while_their_guests_run", || {
+        host();
+        // The bridge is to have IPv6 neighbours.
+        std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "0").unwrap();
+        let keys = "mac = \"02:00:00:00:00:00\"\naddresses = [\"10.0.0.1\", \"fd00::1\"]\n";
+        let mut bed = Bed::with(SEGMENT, &[keys, "mac = \"02:00:00:00:00:01\"\naddresses = [\"10.0.0.2\"]\n", ""]);
+        let mut guest = bed.guest(0);
+        let first = ["10.0.0.1 lladdr 02:00:00:00:00:00", "fd00::1 lladdr 02:00:00:00:00:00"];
+        wait_until(|| first.iter().all(|entry| announced_here().contains(entry)), "FRR can announce them");
+        assert!(!announced_here().contains("10.0.0.2"), "no guest is there");
+        // A claim is not announced, and a route of another host takes no configured address here.
+        let mut claims = bed.guest(2);
+        let announcement =
+            [&[0xff; 6][..], &mac(2), &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &mac(2), &[10, 0, 0, 3], &[0; 6], &[10, 0, 0, 3]];
+        claims.send(&[&announcement.concat()[..], &[0; 18]].concat()).unwrap();
+        while guest.receive(TIMEOUT).unwrap().bytes[12..32] != announcement.concat()[12..32] {}
+        let segment = bed.daemon().network().segments().pop().unwrap();
+        let find = |last| segment.addresses().find(0, [10, 0, 0, last].into(), bed.daemon().network().second());
+        assert_eq!(find(3).map(|entry| entry.mac.unwrap().bytes()), Some(mac(2)));
+        run("ip neigh replace 10.0.0.1 lladdr 02:00:00:00:09:09 dev ml-br100 nud noarp extern_learn");
+        wait_until(|| segment.addresses().conflicts() > 0, "the conflict is told");
+        assert_eq!(find(1).map(|entry| entry.mac.unwrap().bytes()), Some(mac(0)));
+        run("ip neigh del 10.0.0.1 dev ml-br100");
+        wait_until(|| announced_here().contains("10.0.0.1 lladdr 02:00:00:00:00:00"), "the other host withdrew its route");
+        drop(guest);
+        wait_until(|| !announced_here().contains("10.0.0.1") && !announced_here().contains("fd00::1"), "they are withdrawn");
+        let _guest = bed.guest(1);
+        wait_until(|| announced_here().contains("10.0.0.2 "), "the other one is announced");
+        assert!(!announced_here().contains("10.0.0.3"), "{}", announced_here());
+        bed.stop();
+        assert!(!run("ip neigh show nud all").contains("10.0.0."), "nothing is left");
+    });
+}
+
+/// The devices are the operator's, so they stay when memlane is killed, and so do the entries.
+#[test]
+fn neighbours_that_a_killed_memlane_left_are_taken_away() {
+    in_a_namespace("uplink::neighbours_that_a_killed_memlane_left_are_taken_away", || {
+        host();
+        run("ip link add ml-br100 type bridge && ip link set ml-br100 up && ip tuntap add ml-tap100 mode tap vnet_hdr");
+        run("ip link add ml-vx100 type vxlan id 100 local 10.9.0.1 dstport 4789 nolearning && ip link set ml-vx100 up");
+        run("ip link set ml-tap100 master ml-br100 up && ip link set ml-vx100 master ml-br100");
+        run("bridge link set dev ml-vx100 neigh_suppress on learning off && bridge link set dev ml-tap100 learning off");
+        run("ip neigh add 10.0.0.77 lladdr 02:00:00:00:00:77 dev ml-br100 nud permanent");
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let devices = "tap = \"ml-tap100\"\nbridge = \"ml-br100\"\nvxlan = \"ml-vx100\"\nvni = 100\n";
+        let segment = format!("[[segment]]\nname = \"lan\"\nuplink = true\n{devices}");
+        let port = "[[port]]\nname = \"a\"\nvhost-user = \"a.sock\"\naddresses = [\"10.0.0.1\"]\nmac = \"02:00:00:00:00:00\"\n";
+        write(folder, "net.toml", &format!("{segment}{port}"));
+        let running = Running::start(memlane(folder, &["up", "net.toml"]));
+        let connect = || ToyGuest::builder().mac(mac(0)).timeout(TIMEOUT).connect(folder.join("a.sock")).unwrap();
+        let guest = connect();
+        wait_until(|| announced_here().contains("10.0.0.1 "), "it is announced");
+        drop((running, guest));
+        assert!(announced_here().contains("10.0.0.1 "), "it had no time to tidy up");
+        let mut running = Running::start(memlane(folder, &["up", "net.toml"]));
+        wait_until(|| !announced_here().contains("10.0.0.1 "), "its guest is not there");
+        let _guest = connect();
+        wait_until(|| announced_here().contains("10.0.0.1 "), "it is announced again");
+        run(&format!("kill {}", running.0.id()));
+        assert!(running.0.wait().unwrap().success());
+        assert!(!announced_here().contains("10.0.0.1 ") && announced_here().contains("10.0.0.77 "), "{}", announced_here());
     });
 }
