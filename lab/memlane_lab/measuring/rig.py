@@ -41,6 +41,8 @@ _TRIES = 6
 """Of a trial that was missed so, each twice as long as the one before."""
 _LAID = 2.0
 """Seconds that laying a path takes, about."""
+_TRIALS = 2.0
+"""Times its budget that a search takes, about: the rig starts anew for each of its short trials."""
 
 
 @dataclass
@@ -149,7 +151,7 @@ def missing(setting: Setting) -> str | None:
 
 def seconds(setting: Setting, unpaced: float) -> float:
     """About how long a sample takes."""
-    return _LAID + unpaced + float(setting.traffic[0].parameters["budget"])
+    return _LAID + unpaced + _TRIALS * float(setting.traffic[0].parameters["budget"])
 
 
 class RigSampler(AbstractContextManager["RigSampler"]):
