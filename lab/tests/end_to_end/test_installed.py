@@ -22,12 +22,12 @@ from memlane_lab.paths.memlane import program
 from tests.end_to_end import meeting
 from tests.end_to_end.libvirtd import domain
 
-pytestmark = [pytest.mark.real, pytest.mark.prove, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.prove, pytest.mark.timeout(1800)]
 
 _TOP = Path(__file__).resolve().parents[3]
 _DEBIAN = _TOP / "target/package/debian-12"
 _LIBVIRT = "etc/libvirt/qemu.conf"
-_TIMEOUT = 60.0
+_TIMEOUT = 200.0
 _LAN = """access = { group = "memlane" }
 
 [[port]]
@@ -44,6 +44,8 @@ _GUESTS = """access = { group = "memlane" }
 name = "lan"
 subnet = "10.0.0.0/24"
 """
+# Runs a program in the group of the sockets, as no other user of the machine.
+_GROUP = ("setpriv", "--reuid=nobody", "--regid=memlane", "--clear-groups")
 _NIC = """access = { group = "memlane" }
 
 [[segment]]
@@ -132,7 +134,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     memlane, folder = program(), tmp_path_factory.mktemp("package")
     assert memlane is not None
     subprocess.run([_TOP / "contrib/package/stage", folder / "tree", memlane], check=True, capture_output=True)
-    subprocess.run([_TOP / "contrib/package/make", folder / "tree", folder], check=True, capture_output=True)
+    subprocess.run([_TOP / "contrib/package/make", folder / "tree", folder, "quick"], check=True, capture_output=True)
     [deb] = folder.glob("*.deb")
     return deb
 
@@ -203,8 +205,11 @@ def _install(machine: Machine) -> None:
 
 def _guest(machine: Machine, port: str, *arguments: str) -> subprocess.Popen[str]:
     """A guest with a front end in the group of the sockets, run by no other user of the machine."""
-    group = ("setpriv", "--reuid=nobody", "--regid=memlane", "--clear-groups")
-    command = machine.command(*group, "/opt/memlane-rig", "guest", f"/run/memlane/{port}.sock", *arguments, "--json")
+    return _start(machine, *_GROUP, "/opt/memlane-rig", "guest", f"/run/memlane/{port}.sock", *arguments, "--json")
+
+
+def _start(machine: Machine, *arguments: str) -> subprocess.Popen[str]:
+    command = machine.command(*arguments)
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL, start_new_session=True
     )
@@ -455,6 +460,32 @@ def test_a_kernel_without_af_xdp_is_told_of_and_the_nic_used(machine: Machine) -
     told = " ".join(machine.succeeds("memlane", "status", "/etc/memlane/lan.toml").split())
     assert "the kernel has no AF_XDP" in told
     _is_answered(machine, "10.0.0.9")
+
+
+def _blocks(page: str, language: str) -> list[str]:
+    """The blocks of a language on a page of the documentation."""
+    text = (_TOP / "docs/how-to" / page).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def _as_on_the_page(machine: Machine, block: str) -> None:
+    """Runs the commands of a block as root in /root; their output has each line of the block, but for numbers."""
+    # As on a host, where a user has it.
+    machine.succeeds("tee", "/usr/local/bin/sudo", stdin='#!/bin/sh\nexec "$@"\n')
+    machine.succeeds("chmod", "755", "/usr/local/bin/sudo")
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, lines = re.fullmatch(r"((?:.*\\\n)*.*)\n((?:.*\n)*)", part).groups()  # type: ignore[union-attr]
+        told = machine.succeeds("bash", "-c", f"cd /root && {command} 2>&1")
+        for line in lines.splitlines():
+            wanted = re.sub(r"\d+", r"\\d+", re.sub(r"(\\ )+", r"\\s+", re.escape(line)))
+            assert re.search(f"^{wanted}$", told, re.MULTILINE), f"{command}\n{line!r} is not in\n{told}"
+
+
+def test_the_page_on_installation_is_right_word_for_word(host: Machine) -> None:
+    version = host.succeeds("dpkg-deb", "--field", "/root/memlane.deb", "Version").strip()
+    host.succeeds("cp", "/root/memlane.deb", f"/root/memlane_{version}_amd64.deb")
+    host.succeeds("tee", "/root/lan.toml", stdin=_blocks("install.md", "toml")[0])
+    _as_on_the_page(host, _blocks("install.md", "console")[0])
 
 
 def test_metrics_are_scraped_over_tcp_though_the_network_has_none(machine: Machine) -> None:
