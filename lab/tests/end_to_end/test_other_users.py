@@ -34,7 +34,7 @@ def test_another_user_takes_no_network_over(session: Session) -> None:
     control.chmod(0o666)
     for parent in (folder, *folder.parents[:-1]):
         parent.chmod(parent.stat().st_mode | 0o111)
-    command = [binary, "up", file, "--takeover"]
+    command: list[str | Path] = [binary, "up", file, "--takeover"]
     taken = subprocess.run(
         command, user=_NOBODY, group=_NOBODY, capture_output=True, text=True, timeout=60, check=False
     )
