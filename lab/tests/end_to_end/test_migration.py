@@ -327,7 +327,7 @@ _LATER = 0.3
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(3000)
+@pytest.mark.timeout(5400)
 def test_migrations_end_as_soon_as_over_taps_and_damage_no_byte(
     session: Session, build: Builder, record_property: Callable[[str, object], None]
 ) -> None:

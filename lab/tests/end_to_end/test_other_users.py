@@ -47,7 +47,7 @@ def test_another_user_takes_no_network_over(session: Session) -> None:
 
 
 def _asked_by_nobody(control: Path) -> str:
-    """All that a process of the user nobody receives, which asks for the network."""
+    """The answer to a process of user 65534 that asks for the network."""
     with socket.socket(socket.AF_UNIX) as stream:
         stream.settimeout(30)
         os.seteuid(_NOBODY)  # the kernel keeps the user that connects

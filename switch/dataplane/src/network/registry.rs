@@ -177,7 +177,8 @@ impl Network {
         self.enter_port(attach_settings, members, Told::wait)
     }
 
-    /// As [`Self::add_port`], while no guest is served: the workers know the port before any ring, not yet when this returns.
+    /// As [`Self::add_port`], while no guest is served (takeover): the workers know the port before any virtqueue, not yet when this
+    /// returns.
     ///
     /// # Errors
     /// An [`AddError`]; nothing has changed then.

@@ -53,7 +53,7 @@ pub struct StartingRing {
     key: RingKey,
     worker: u8,
     enabled: bool,
-    /// Its slot, and whether the driver has posted a buffer; `None` if it does not start.
+    /// Its slot, and whether the driver has posted a receive buffer; `None` if it does not start.
     started: Receiver<Option<(Slot, bool)>>,
 }
 
@@ -67,8 +67,8 @@ impl Network {
         }
     }
 
-    /// As [`Self::start_ring`], for a port without earlier rings that is not removed, and without waiting for the worker:
-    /// [`Self::finish_starts`] does, for many rings at once.
+    /// As [`Self::start_ring`], for a port without earlier virtqueues that is not removed, and without waiting for the worker:
+    /// [`Self::finish_starts`] does, for the virtqueues of many ports at once (takeover).
     pub fn order_start(&self, port: &Arc<Port>, parts: RingParts) -> Option<StartingRing> {
         let RingParts { key, split, memory, options, base, call, log, inflight, offloads, mergeable, start } = parts;
         if key.pair >= MAX_PAIRS {
@@ -93,7 +93,7 @@ impl Network {
         Some(StartingRing { port: Arc::clone(port), key, worker, enabled, started })
     }
 
-    /// Waits until rings have started, and every worker has the routes to them.
+    /// Waits until virtqueues have started, and every worker has the routes to the receive queues.
     pub fn finish_starts(&self, starting: impl IntoIterator<Item = StartingRing>) {
         let finish = |StartingRing { port, key, worker, enabled, started }| {
             // A worker that has ended starts none.
