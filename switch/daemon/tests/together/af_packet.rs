@@ -64,7 +64,7 @@ fn gso_frames_pass_unsegmented_both_ways() {
         if header.gso == GsoKind::UdpL4 {
             assert_eq!((header.gso_size, bytes), (1000, payload(30_500)));
         } else {
-            // A kernel without UDP segmentation in virtio-net headers (before Linux 6.2) has cut it.
+            // A kernel without UDP segmentation in virtio-net headers (before Linux 6.2) has segmented it.
             let rest = (1..31).flat_map(|_| bed.guest_hears().1);
             assert_eq!(bytes.into_iter().chain(rest).collect::<Vec<_>>(), payload(30_500));
         }
@@ -103,7 +103,7 @@ fn raw_socket_with_headers() -> UdpSocket {
     socket
 }
 
-/// Beyond the veth pair each frame is looked at as it is, for the kernel's TCP takes segments as well.
+/// Beyond the veth pair each unsegmented GSO frame is looked at as it is, for the kernel's TCP takes segmented ones as well.
 #[test]
 fn gso_frames_of_tcp_cross_the_pair_unsegmented() {
     /// Bytes of the header before Linux 6.6, which PACKET_VNET_HDR keeps.

@@ -49,7 +49,7 @@ impl Container {
         format!("/proc/{}/ns/net", self.process.id()).into()
     }
 
-    /// Changes its network.
+    /// Changes the network of its namespace.
     fn ip(&self, command: &str) {
         inside_path(&self.netns(), || ip(command)).unwrap();
     }
@@ -160,7 +160,7 @@ fn containers_reach_each_other_and_leave_nothing() {
         assert_eq!(result["interfaces"][0]["name"], names[0]);
         assert_eq!((&result["interfaces"][1]["name"], &result["interfaces"][1]["sandbox"]), (&json!("eth0"), &json!(one.netns())));
         assert_eq!((&result["ips"][0]["address"], &result["ips"][0]["interface"]), (&json!("10.1.0.5/24"), &json!(1)));
-        // Behind another plugin, which has made an interface of its own.
+        // Behind another plugin, which has made an interface in the namespace.
         let earlier = json!({ "cniVersion": "1.1.0", "interfaces": [{ "name": "other0" }], "dns": { "domain": "lan" } });
         let more =
             json!({ "runtimeConfig": { "mac": "02:00:00:00:00:77" }, "port": { "transmit": "50Gbit" }, "prevResult": earlier });
@@ -201,7 +201,7 @@ fn containers_reach_each_other_and_leave_nothing() {
     });
 }
 
-/// The specification's case for CHECK: what ADD made and its result lists is missing or invalid.
+/// The specification's case for CHECK: a part of the result of ADD is missing from the namespace, or invalid there.
 #[test]
 fn check_finds_each_part_of_an_attachment_that_is_missing() {
     in_a_namespace("cni::check_finds_each_part_of_an_attachment_that_is_missing", || {
@@ -235,7 +235,7 @@ fn check_finds_each_part_of_an_attachment_that_is_missing() {
     });
 }
 
-/// A runtime may start several containers at a time.
+/// A runtime may start several containers at a time, each in its namespace.
 #[test]
 fn containers_are_added_and_deleted_side_by_side() {
     in_a_namespace("cni::containers_are_added_and_deleted_side_by_side", || {

@@ -28,7 +28,7 @@ pub(super) struct Address {
     pub(super) interface: Option<usize>,
 }
 
-/// A route; its attributes are of version 1.1, and those of `ip route`.
+/// A route; its attributes are of version 1.1, and those of `ip route`: `mtu` is the path MTU.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Route {
     dst: String,

@@ -35,12 +35,12 @@ pub(super) struct Found {
     is_up: bool,
 }
 
-/// A container's end, as it is found.
+/// The end in the container's namespace, as it is found.
 #[derive(Debug)]
 pub(super) struct End {
     found: Found,
     addresses: Vec<IpAddr>,
-    /// Destinations of all routes of the container.
+    /// Destinations of all routes of the namespace.
     destinations: Vec<(IpAddr, u8)>,
 }
 
