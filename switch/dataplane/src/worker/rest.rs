@@ -165,7 +165,10 @@ impl Worker {
             Next::Pause => std::hint::spin_loop(),
             Next::Yield => {
                 std::thread::yield_now();
-                rest.moderation.yielded(*now, cycles());
+                let after = cycles();
+                if rest.moderation.yielded(*now, after) {
+                    rest.affinity.leave(after);
+                }
             }
             Next::Sleep => return self.arm_and_sleep(),
         }

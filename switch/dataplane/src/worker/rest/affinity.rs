@@ -4,7 +4,8 @@
 //! between CPUs, and displace the thread that ran on each. A virtual machine of several threads that hand over to each other (User
 //! Mode Linux at every system call, QEMU at every exit to its main loop) suffers from that. A worker without an affinity of the
 //! operator therefore binds itself to the CPU on which the scheduler woke it, and unbinds every second for one wake-up to let the
-//! scheduler choose anew.
+//! scheduler choose anew. It unbinds at once if another task keeps that CPU while one is idle: a guest that polls would leave a worker
+//! that never sleeps only every other time slice.
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use nix::unistd::Pid;
@@ -38,6 +39,13 @@ impl CpuAffinity {
             return;
         }
         self.state = self.next(now).unwrap_or(AffinityState::NotOurs);
+    }
+
+    /// Lets the scheduler choose another CPU now, and not only at a wake-up.
+    pub(super) fn leave(&mut self, now: Cycles) {
+        if matches!(self.state, AffinityState::Settled { .. }) {
+            self.state = self.next(now).unwrap_or(AffinityState::NotOurs);
+        }
     }
 
     /// The next state; `None` if an operator bound the thread, now or before it first slept, or the kernel refuses.
@@ -104,6 +112,19 @@ mod tests {
         affinity.woke(2 + stay);
         assert_eq!(allowed(), all, "then it may wake anywhere once more");
         affinity.woke(3 + stay);
+        assert!(settled.contains(&allowed()));
+    }
+
+    #[test]
+    fn a_thread_that_leaves_its_cpu_settles_at_a_wake_up() {
+        let all = allowed();
+        let settled = each(&all);
+        let mut affinity = CpuAffinity::default();
+        (1..=2).for_each(|now| affinity.woke(now));
+        assert!(settled.contains(&allowed()));
+        (3..=4).for_each(|now| affinity.leave(now));
+        assert_eq!(allowed(), all);
+        affinity.woke(5);
         assert!(settled.contains(&allowed()));
     }
 

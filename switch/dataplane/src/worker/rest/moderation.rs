@@ -78,10 +78,12 @@ impl Moderation {
         if arrives_soon() { Next::Pause } else { Next::Sleep }
     }
 
-    /// The worker yielded after the poll iteration of moment `from`, until `now`: if that took long, other tasks want its CPU.
-    pub(super) fn yielded(&mut self, from: Cycles, now: Cycles) {
-        let every = in_cycles(YIELD_INTERVAL);
-        self.yields_at = if now.saturating_sub(from) > every { 0 } else { now.saturating_add(every) };
+    /// The worker yielded after the poll iteration of moment `from`, until `now`: if that took long, other tasks want its CPU. Returns
+    /// whether they kept it for longer than polling is worth although a CPU is idle.
+    pub(super) fn yielded(&mut self, from: Cycles, now: Cycles) -> bool {
+        let (took, every) = (now.saturating_sub(from), in_cycles(YIELD_INTERVAL));
+        self.yields_at = if took > every { 0 } else { now.saturating_add(every) };
+        took > in_cycles(LONGEST_POLL) && self.has_idle_cpu(now)
     }
 
     /// Whether a non-blocking epoll is due; true once in its interval.
@@ -187,6 +189,13 @@ mod tests {
         assert_eq!(next(&mut moderation, NOW + every + 2), Next::Yield, "another task ran");
         moderation.yielded(NOW + 1, NOW + 2);
         assert_eq!(next(&mut moderation, NOW + 3), Next::Pause, "none did");
+    }
+
+    #[test]
+    fn a_cpu_that_others_keep_is_left_where_one_is_idle() {
+        let long = in_cycles(LONGEST_POLL);
+        let left = |idle_cpu, took| moderation(Poll::Adaptive, idle_cpu).yielded(NOW, NOW + took);
+        assert_eq!([left(true, long), left(true, long + 1), left(false, long + 1)], [false, true, false]);
     }
 
     #[test]
