@@ -432,7 +432,8 @@ impl AddressMap {
             let is_own = known.port == port && known.mac.is_none_or(|known| known == mac);
             return if is_own { Learned::Known } else { self.conflict(key, known, (port, mac)) };
         }
-        let expires = now.saturating_add(seconds).clamp(now + 1, NEVER - 1);
+        // A lease of 0xffffffff seconds does not expire (RFC 2132, section 9.2).
+        let expires = now.saturating_add(seconds).max(now + 1);
         // The owner's own advertisement tells it better.
         let told = before.filter(|before| before.port == port).and_then(|before| before.router);
         self.put(shard, key, Entry { expires, router: told.or(router), ..Entry::new(Some(mac), port, Source::Dhcp, now) })

@@ -93,6 +93,8 @@ fn a_lease_moves_with_its_machine_and_ends_when_it_is_given_back() {
     assert_eq!((owner(&map, 2, 500), owner(&map, 3, 599)), (None, Some((mac(1), B, Source::Dhcp))));
     give(&[]);
     assert!(map.records(500).is_empty() && held(&map) == 0);
+    map.acknowledge(0, ip(4), (mac(1), B), u32::MAX, 500);
+    assert_eq!(map.find(0, ip(4), u32::MAX - 1).unwrap().expires_in(600), None, "infinity (RFC 2132, section 9.2)");
 }
 
 /// What is announced to other hosts follows the generation.
