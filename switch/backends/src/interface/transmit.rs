@@ -10,6 +10,10 @@ use crate::pool::Room;
 use crate::stats::DropReason;
 use crate::store::{Reader, Store};
 
+/// Bytes of a batch of long frames: half of a usual second-level cache, so that they are still there when they are copied to their
+/// receivers (`docs/benchmarks/notes/containers.md`).
+const BATCH_BYTES: usize = 256 << 10;
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct InterfaceReader {
@@ -36,21 +40,31 @@ impl InterfaceReader {
         let mut rooms: [IoSliceMut<'_>; MOST] =
             array::from_fn(|_| IoSliceMut::new(rooms.next().map_or(&mut [], |(_, room)| &mut *room.bytes)));
         let results = self.batch.read(&self.interface.file, &mut rooms[..count]);
-        let before = store.filled();
+        let (before, mut bytes) = (store.filled(), 0);
         for ((index, room), &result) in self.taken.drain(..).zip(results) {
             store.bring_back(index, room);
             // A frame may arrive between a read that finds nothing and the next.
             match u32::try_from(result) {
-                Ok(length @ 1..) => store.fill(index, length),
+                Ok(length @ 1..) => {
+                    bytes += length as usize;
+                    store.fill(index, length);
+                }
                 _ => store.put_back(index),
             }
         }
         let filled = store.filled() - before;
-        self.burst = if filled == count { (2 * count).clamp(1, MOST) } else { (filled + 1).next_power_of_two() };
+        self.burst = next_burst(count, filled, bytes);
         // After an error other than EAGAIN, the next frame's wake-up leads to another read; but a frame that the kernel refused to hand
         // over is no end of them.
         filled < count && !self.batch.passed_over()
     }
+}
+
+/// Frames to read after a batch of `count` gave `filled` frames of `bytes` in all.
+fn next_burst(count: usize, filled: usize, bytes: usize) -> usize {
+    let queued = if filled == count { (2 * count).clamp(1, MOST) } else { (filled + 1).next_power_of_two() };
+    let fit = BATCH_BYTES * filled / bytes.max(1);
+    if filled == 0 { queued } else { queued.min(fit.max(1)) }
 }
 
 impl Reader for InterfaceReader {
@@ -87,6 +101,15 @@ mod tests {
     use crate::store::{Buffered, KEPT};
 
     const COUNT: usize = 40;
+
+    #[test]
+    fn batches_grow_while_they_are_full_and_their_frames_fit_the_cache() {
+        let long = 64 << 10;
+        assert_eq!([next_burst(0, 0, 0), next_burst(8, 0, 0), next_burst(8, 8, 8 * 60)], [1, 1, 16]);
+        assert_eq!(next_burst(64, 64, 64 * 1514), 64);
+        assert_eq!([next_burst(8, 5, 5 * 60), next_burst(8, 8, 8 * long), next_burst(4, 2, 2 * long)], [8, 4, 4]);
+        assert_eq!(next_burst(1, 1, usize::MAX), 1);
+    }
 
     #[test]
     fn buffers_go_to_others_in_the_next_pass_and_not_while_their_frames_are_written() {
