@@ -167,7 +167,7 @@ def test_the_rig_stands_for_guests_of_paths_that_it_can_drive(tmp_path: Path, mo
     file.write_text(FRAMES)
     (planned,) = run.prepare([file], GuestKind.UML)
     assert "vde, message 64" in [each.variant for each in planned.missing]
-    assert planned.seconds == pytest.approx(len(planned.variants) * (2 + 1 + 0.3))
+    assert planned.seconds == pytest.approx(len(planned.variants) * (2 + 1 + 2 * 0.3))
     file.write_text(FRAMES.replace("[vary]", "pairs = 3\nload = 50\n[vary]"))
     (planned,) = run.prepare([file], GuestKind.UML)
     assert {each.reason for each in planned.missing} == {

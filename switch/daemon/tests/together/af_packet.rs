@@ -264,10 +264,17 @@ fn a_takeover_hands_the_socket_over_with_the_frames_in_it() {
             .unwrap();
         let socket = UdpSocket::bind("10.0.0.1:1000").unwrap();
         socket.connect("10.0.0.2:1000").unwrap();
-        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
-        let hello = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), payload(1));
-        guest.send(&hello.frame()).unwrap();
-        socket.recv(&mut [0; 1]).unwrap();
+        socket.set_read_timeout(Some(POLL_INTERVAL)).unwrap();
+        // The kernel may not have activated the veth pair yet, and drops what it is given before.
+        let greet = |guest: &mut ToyGuest, socket: &UdpSocket, length| {
+            let hello = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), payload(length));
+            let heard = || {
+                guest.send(&hello.frame()).unwrap();
+                socket.recv(&mut [0; 8]).is_ok_and(|heard| heard == length)
+            };
+            wait_until(heard, "the kernel to hear the guest");
+        };
+        greet(&mut guest, &socket, 1);
         let frames = 200_u32;
         let sender = std::thread::spawn(move || {
             for number in 0..frames {
@@ -288,8 +295,8 @@ fn a_takeover_hands_the_socket_over_with_the_frames_in_it() {
             assert_eq!(heard.bytes[42..46], number.to_be_bytes());
         }
         let socket = sender.join().unwrap();
-        guest.send(&hello.frame()).unwrap();
-        socket.recv(&mut [0; 1]).expect("the other way too");
+        // The other way too.
+        greet(&mut guest, &socket, 2);
         drop(second);
     });
 }

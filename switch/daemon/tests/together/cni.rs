@@ -251,7 +251,8 @@ fn containers_are_added_and_deleted_side_by_side() {
         let mut names = added.map(|result| result["interfaces"][0]["name"].as_str().unwrap().to_owned());
         names.sort();
         let (mut ports, mut ends) = (bed.ports(), host_ends());
-        (ports.sort(), ends.sort());
+        ports.sort();
+        ends.sort();
         assert!(ports == names && ends == names, "{ports:?} {ends:?} {names:?}");
         all("DEL");
         assert!(bed.ports().is_empty() && host_ends().is_empty());

@@ -158,7 +158,7 @@ fn libvirt_stats_has_the_counters_of_a_domains_ports() {
     let _running = up(folder, &["net.toml"]);
     let guest = |name: &str, number: usize| {
         let builder = ToyGuest::builder().mac(mac(number)).timeout(TIMEOUT).memory(MemoryPlan::new(64 << 20));
-        builder.connect(&folder.join(name)).unwrap()
+        builder.connect(folder.join(name)).unwrap()
     };
     let (mut web, mut db) = (guest("web.sock", 1), guest("db.sock", 2));
     web.send(&frame(mac(1), [0xff; 6], 100, 0)).unwrap();
