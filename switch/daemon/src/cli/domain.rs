@@ -3,6 +3,7 @@
 //! libvirt reads counters of interfaces from the host's network devices, and those of vhost-user interfaces from Open vSwitch alone
 //! (`virDomainInterfaceStats`), so `virsh domifstat` has none of memlane's. The lines here are those of domifstat.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,6 +11,7 @@ use clap::Args;
 use roxmltree::Document;
 
 use super::{Failure, output};
+use crate::config::claim::place;
 use crate::control::running;
 use crate::control::{Client, PortReport};
 use crate::stats::{DropReason, PortTotals};
@@ -31,7 +33,7 @@ impl LibvirtStats {
             return Err(Failure::Running(format!("domain {} has no interface of type vhostuser", self.domain)));
         }
         let ports = ports();
-        let named = |socket: &PathBuf| ports.iter().find(|(_, port)| place(Path::new(&port.place)) == place(socket));
+        let named = |socket: &PathBuf| ports.get(&place(socket));
         let lines: String = sockets.iter().filter_map(named).map(|(network, port)| lines(network, port)).collect();
         output::print(&lines)?;
         match sockets.iter().find(|socket| named(socket).is_none()) {
@@ -68,20 +70,15 @@ fn sockets(description: &str) -> Result<Vec<PathBuf>, String> {
     Ok(interfaces.filter_map(source).collect())
 }
 
-/// Vhost-user ports of all running networks, each with the name of its network.
-fn ports() -> Vec<(String, PortReport)> {
+/// Vhost-user ports of all running networks by the paths of their sockets, each with the name of its network.
+fn ports() -> HashMap<PathBuf, (String, PortReport)> {
     let of_network = |running: running::Running| {
         // A network that ends meanwhile has no ports.
         let ports: Vec<PortReport> = Client::new(&running.control).get("/v1/ports").unwrap_or_default();
         ports.into_iter().map(move |port| (running.identity.name.clone(), port))
     };
-    running::all().into_iter().flat_map(of_network).filter(|(_, port)| port.kind == "vhost-user").collect()
-}
-
-/// The socket at `path`, if its folder is reached by a symbolic link, as /var/run is.
-fn place(path: &Path) -> Option<PathBuf> {
-    let folder = path.parent()?;
-    Some(folder.canonicalize().unwrap_or_else(|_| folder.into()).join(path.file_name()?))
+    let ports = running::all().into_iter().flat_map(of_network).filter(|(_, port)| port.kind == "vhost-user");
+    ports.map(|(network, port)| (place(Path::new(&port.place)), (network, port))).collect()
 }
 
 /// The counters of a port, one a line. Received are the frames for the guest, as in domifstat.
