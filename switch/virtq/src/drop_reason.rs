@@ -23,6 +23,11 @@ macro_rules! drop_reasons {
             pub fn meaning(self) -> &'static str {
                 match self { $(Self::$name => concat!($($doc),*).trim_ascii()),* }
             }
+
+            /// Whether it is counted at the sender's port, and not at the receiver's.
+            pub fn is_of_sender(self) -> bool {
+                self < Self::ReceiverAbsent
+            }
         }
     };
 }

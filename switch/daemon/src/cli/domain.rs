@@ -85,7 +85,7 @@ fn ports() -> HashMap<PathBuf, (String, PortReport)> {
 fn lines(network: &str, port: &PortReport) -> String {
     let PortTotals { receive_bytes, receive_frames, transmit_bytes, transmit_frames, .. } = port.totals;
     let drops = |of_sender: bool| -> u64 {
-        let counted = DropReason::ALL.iter().filter(|reason| (**reason < DropReason::ReceiverAbsent) == of_sender);
+        let counted = DropReason::ALL.iter().filter(|reason| reason.is_of_sender() == of_sender);
         counted.filter_map(|reason| port.totals.drops.get(reason.name())).sum()
     };
     let counters = [

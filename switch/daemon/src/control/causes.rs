@@ -235,13 +235,13 @@ impl Subject<'_> {
     }
 
     fn has_drops_of_its_guest(&self) -> bool {
-        drops(&self.report).any(|(reason, _)| reason < DropReason::ReceiverAbsent)
+        drops(&self.report).any(|(reason, _)| reason.is_of_sender())
     }
 
     fn drops(&self) -> Vec<Cause> {
         let received = self.report.totals.receive_frames;
         let cause = |(reason, count): (DropReason, u64)| {
-            let text = match (reason < DropReason::ReceiverAbsent, received) {
+            let text = match (reason.is_of_sender(), received) {
                 (true, _) => format!("{count} frames of its guest were dropped as {}: {}", reason.name(), meaning(reason)),
                 (false, 0) => format!("all frames for it were dropped, {count} as {}: {}", reason.name(), meaning(reason)),
                 (false, _) => format!("{count} frames for it were dropped as {}: {}", reason.name(), meaning(reason)),

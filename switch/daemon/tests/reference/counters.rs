@@ -18,7 +18,7 @@ pub fn page(document: &Value) -> String {
 
 fn reasons() -> String {
     let row = |reason: &DropReason| {
-        let port = if *reason < DropReason::ReceiverAbsent { "sender" } else { "receiver" };
+        let port = if reason.is_of_sender() { "sender" } else { "receiver" };
         vec![format!("`{}`", reason.name()), port.into(), reason.meaning().into()]
     };
     table(&["reason", "counted at", "meaning"], &DropReason::ALL.iter().map(row).collect::<Vec<_>>())
