@@ -62,6 +62,9 @@ pub enum RunError {
     /// Interrupted before there was anything to report.
     #[error("interrupted before the measurement began")]
     Interrupted,
+    /// No round of the measurement began in its time.
+    #[error("this machine gave the generator no CPU in the {0:?} of the measurement; measure for longer with --seconds, or end other work")]
+    Starved(Duration),
 }
 
 /// How busy a thread was during the measurement, in ticks.
@@ -167,7 +170,8 @@ pub fn run(plan: &Plan, quit: &AtomicBool, progress: &(dyn Fn(&Collector) + Sync
     let (sent, received) =
         if plan.split { run.split(&mut feeder, &mut collector)? } else { run.alone(&mut feeder, &mut collector)? };
     if !collector.books.meter.running() {
-        return Err(RunError::Interrupted);
+        let interrupted = quit.load(Ordering::Relaxed);
+        return Err(if interrupted { RunError::Interrupted } else { RunError::Starved(plan.duration) });
     }
     let end = collector.books.sinks.clone();
     drain(&feeder, &mut collector, &parts)?;
