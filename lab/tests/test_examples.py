@@ -20,13 +20,19 @@ def kernel(request: pytest.FixtureRequest) -> str:
     return str(uml_kernel.kernel().program) if request.param == "uml" else ""
 
 
+def _apart(*command: str | Path) -> list[str | Path]:
+    """The command in network and mount namespaces of its own, apart from all others."""
+    # The kernel forgets named namespaces with the last process that sees them; files in /run/netns would stay.
+    private = 'mkdir -p /run/netns; mount -t tmpfs none /run/netns; ip link set lo up; exec "$@"'
+    return ["unshare", "--net", "--mount", "sh", "-c", private, "sh", *command]
+
+
 def _run(example: str, kernel: str, *arguments: str) -> str:
-    """The example's output. It runs in network and mount namespaces of its own, apart from all others."""
+    """The example's output."""
     switch = memlane.program()
     assert switch, "no memlane: run make build"
-    script = f'ip link set lo up; exec "{_EXAMPLES / example / "run.sh"}" "$@"'
     done = subprocess.run(
-        ["unshare", "--net", "--mount", "sh", "-c", script, "sh", *arguments],
+        _apart(_EXAMPLES / example / "run.sh", *arguments),
         env={**os.environ, "MEMLANE": str(switch), "UML_KERNEL": kernel},
         capture_output=True,
         text=True,
@@ -97,8 +103,7 @@ def test_a_quiet_neighbour_gets_what_it_asks_for_and_a_noisy_one_its_limit(tmp_p
 def _contest(switch: Path) -> None:
     run = _EXAMPLES / "noisy-neighbour" / "run.sh"
     environment = {**os.environ, "MEMLANE_PROGRAMS": str(switch.parent), "SECONDS_EACH": "3"}
-    command = ["unshare", "--net", "--mount", str(run)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(_apart(run), env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     quiet, noisy, still_quiet, held = (int(found) for found in re.findall(r": (\d+) Mbit/s", done.stdout))
     assert 270 <= quiet <= 310, done.stdout
