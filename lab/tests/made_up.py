@@ -1,10 +1,13 @@
 """Made-up results, to test their readers. Values follow from the arguments, not from luck."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from memlane_lab.experiment import plan
 from memlane_lab.experiment.experiment import Experiment
+from memlane_lab.report import headlines
+from memlane_lab.results import results
 from memlane_lab.results.results import ExperimentResult, FlowRecord, Missing, RunRecord, Sample, VariantRecord
 from memlane_lab.statistics.latencies import Latencies
 
@@ -66,6 +69,21 @@ def record(*names: str, **machine: Any) -> RunRecord:
         commands=["memlane-lab run made_up.toml"], guest="uml", began="2026-11-22T00:00:00",
         ended="2026-11-22T00:10:00", machine=described, experiments=list(names),
     )  # fmt: skip
+
+
+def headline(run: Path, number: int, factor: float, spread: Sequence[float] = SPREAD, **machine: Any) -> Path:
+    """Writes a run of the experiment that `make headlines` repeats, of the day 20 + `number`; two primary endpoints."""
+
+    def values(labels: dict[str, str]) -> dict[str, float]:
+        told = usual(labels)
+        return told | {"throughput": told["throughput"] * (factor if labels["path"] == "memlane" else 1)}
+
+    wanted = {"measure": "throughput", "at_least": 1.5, "where": {"path": "memlane"}, "versus": {"path": "bridge"}}
+    told = record(headlines.EXPERIMENT, **machine)
+    results.write(run, told.model_copy(update={"began": f"2026-11-{20 + number}T00:00:00"}))
+    expect = [wanted | {"primary": True}, wanted | {"at_least": 1.0}]
+    results.write_experiment(run, result(values, spread, name=headlines.EXPERIMENT, expect=expect))
+    return run
 
 
 def _sample(number: int, turn: int, variant: plan.Variant, values: dict[str, float], factor: float) -> Sample:

@@ -25,8 +25,9 @@ from memlane_lab.results.results import ExperimentResult
 from tests import made_up
 
 
-def _written(folder: Path, *found: ExperimentResult) -> Path:
-    results.write(folder, made_up.record(*(each.experiment.name for each in found)))
+def _written(folder: Path, *found: ExperimentResult, began: str = "2026-11-22T00:00:00") -> Path:
+    record = made_up.record(*(each.experiment.name for each in found))
+    results.write(folder, record.model_copy(update={"began": began}))
     for each in found:
         results.write_experiment(folder, each)
     return folder
@@ -136,7 +137,8 @@ def test_every_result_fits_80_columns_and_is_json_on_request(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     for number in range(5):
-        _written(tmp_path / str(number), made_up.result(expect=[{"measure": "throughput", "at_least": 1.5}]))
+        made = made_up.result(expect=[{"measure": "throughput", "at_least": 1.5}])
+        _written(tmp_path / str(number), made, began=f"2026-11-2{number}T00:00:00")
     told = CliRunner().invoke(cli.app, command)
     assert told.exit_code in {0, 1, 3}, told.output
     assert told.stdout

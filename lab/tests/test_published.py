@@ -43,6 +43,10 @@ def test_figures_of_a_page_stand_on_the_benchmarks_that_it_links_to(name: str) -
     assert [each for each in figures if f"{each[0]} x ({' '.join(each[1].split())}, n" not in told] == []
 
 
+def test_what_was_learnt_is_a_page_of_600_words() -> None:
+    assert len((published.FOLDER / "what-was-learnt.md").read_text().split()) <= 600
+
+
 def test_the_committed_samples_are_small() -> None:
     assert sum(file.stat().st_size for file in published.FOLDER.rglob("*.*")) < 4 << 20
 
@@ -65,7 +69,8 @@ def test_published_samples_give_the_same_tables_and_verdicts(tmp_path: Path) -> 
     assert summary.verdicts(result) == summary.verdicts(whole)
     assert (len(result.samples), len(result.failed)) == (33, 1)
     pages = published.made(folder)
-    assert set(pages) == {published.page(own), folder / "index.md", own / "made_up.svg"}
+    lists = {folder / "index.md", folder / "headlines.md"}
+    assert set(pages) == {published.page(own), own / "made_up.svg", *lists}
     assert {page: page.read_text() for page in pages} == pages
 
 
@@ -76,7 +81,9 @@ def test_a_run_has_a_page_of_its_name_and_day_and_stands_in_the_list(tmp_path: P
     _published(tmp_path, name="shop")
     pages = published.made(folder)
     day = folder / "2026-11-22"
-    assert {page for page in pages if page.suffix == ".md"} == {day / "made-up.md", day / "shop.md", index}
+    assert {page for page in pages if page.suffix == ".md"} == {
+        day / "made-up.md", day / "shop.md", index, folder / "headlines.md",
+    }  # fmt: skip
     assert "![throughput, received](shop/made_up.svg)" in pages[day / "shop.md"]
     assert "| 2026-11-22 | [shop](2026-11-22/shop.md) |" in index.read_text()
     assert "[shop](shop/run.json)" in pages[day / "shop.md"]
@@ -118,11 +125,20 @@ def test_runs_of_one_build_have_an_interval_between_them(tmp_path: Path) -> None
     assert idle.found.another is not None
     assert 1.5 < idle.found.another[0] < 1.8 < 2.2 < idle.found.another[1]
     assert agreement.places([record for record, _ in runs]) == "5 runs (days: 5, machines: 1)"
+    assert agreement.places([runs[0][0]] * 5) == (
+        "5 runs (days: 1, machines: 1): no headline yet, which needs 5 runs on 3 days or machines"
+    )
     few = agreement.between_runs(runs[:4])
     assert [each.judgement for each in few] == ["undecided"] * 2
-    assert "too few for an interval between runs" in agreement.places([record for record, _ in runs[:4]])
+    assert agreement.places([record for record, _ in runs[:4]]).endswith(
+        ": no headline yet, which needs 5 runs on 3 days or machines"
+    )
     with pytest.raises(LabError, match="memlane: 1 there, 2 here"):
         agreement.between_runs([*runs, of(6, versions={"memlane": "2"})])
+    with pytest.raises(LabError, match="the run that began at 2026-11-20T00:00:00 is named twice"):
+        agreement.between_runs([*runs, runs[0]])
+    with pytest.raises(LabError, match=r"these runs are not of one experiment: made_up, seconds: \S+ against 9"):
+        agreement.between_runs([*runs, (of(6)[0], [made_up.result(seconds=9)])])
     for number, (record, found) in enumerate(runs):
         results.write(tmp_path / str(number), record)
         results.write_experiment(tmp_path / str(number), found[0])
@@ -209,3 +225,41 @@ def test_published_samples_have_the_present_names_of_their_measures() -> None:
     counted = [sample.values for sample in promises.good if "kicks" in sample.values]
     assert counted
     assert all("path_interrupts" in values and "calls" not in values for values in counted)
+
+
+def test_headlines_tell_the_days_of_each_build(tmp_path: Path) -> None:
+    folder = tmp_path / "docs" / "benchmarks"
+    contents = folder.parent / "SUMMARY.md"
+    folder.mkdir(parents=True)
+    contents.write_text(
+        "- [List](benchmarks/index.md)\n  - [gone](benchmarks/2026-01-01/gone.md)\n  - [n](benchmarks/notes/n.md)\n"
+    )
+    page = folder / "headlines.md"
+    for number, factor in enumerate((0.9, 0.95, 1.0, 1.05)):
+        published.publish(made_up.headline(tmp_path / str(number), number, factor), "headlines", folder)
+    needs = "no headline yet, which needs 5 runs on 3 days or machines"
+    assert f"**4 runs (days: 4, machines: 1): {needs}**" in page.read_text()
+    assert "| 1.80, 1.90, 2.00, 2.10 | 1.95 x | - | 1.17 x | undecided |" in page.read_text()
+    published.publish(made_up.headline(tmp_path / "other", 4, 1.1, versions={"memlane": "2"}), "headlines", folder)
+    assert f"## 2\n\n**1 run (days: 1, machines: 1): {needs}**" in page.read_text()
+    published.publish(made_up.headline(tmp_path / "5", 5, 1.1), "headlines", folder)
+    assert "## 1\n\n**5 runs (days: 5, machines: 1)**" in page.read_text()
+    assert "| [2026-11-25/headlines](2026-11-25/headlines.md) | 2026-11-25T00:00:00 |" in page.read_text()
+    assert contents.read_text().splitlines() == [
+        "- [List](benchmarks/index.md)",
+        *(f"  - [headlines, 2026-11-2{day}](benchmarks/2026-11-2{day}/headlines.md)" for day in (5, 4, 3, 2, 1, 0)),
+        "  - [n](benchmarks/notes/n.md)",
+    ]
+    assert {file: file.read_text() for file in published.made(folder)} == published.made(folder)
+
+
+def test_a_page_does_not_take_the_place_of_another_run(tmp_path: Path) -> None:
+    folder = tmp_path / "docs" / "benchmarks"
+    first = made_up.headline(tmp_path / "first", 0, 1.0)
+    assert published.publish(first, "headlines", folder) == published.publish(first, "headlines", folder)
+    record, _ = results.read(made_up.headline(tmp_path / "later", 0, 1.1))
+    results.write(tmp_path / "later", record.model_copy(update={"began": "2026-11-20T15:00:00"}))
+    with pytest.raises(LabError, match=r"headlines holds another run, which began at 2026-11-20T00:00:00: give this"):
+        published.publish(tmp_path / "later", "headlines", folder)
+    assert published.publish(tmp_path / "later", "headlines-later", folder).exists()
+    assert "**2 runs (days: 1, machines: 1): no headline yet" in (folder / "headlines.md").read_text()

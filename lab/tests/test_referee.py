@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy.stats import t
 
+from memlane_lab.commands import published
 from memlane_lab.experiment.experiment import known_measures
+from tests import made_up
 
 BENCHMARKS = Path(__file__).parents[2] / "docs" / "benchmarks"
 RUNS = sorted(BENCHMARKS.glob("*/*/run.json"))
@@ -276,6 +279,96 @@ def test_errors_of_predictions_are_those_of_the_held_out_samples(file: Path) -> 
     assert said
     found = [_median(rising), *(rising[math.ceil(share * len(rising)) - 1] for share in (0.9, 0.95))]
     assert [float(each) for each in said.groups()] == pytest.approx([100 * each for each in found], abs=0.6)
+
+
+Blocks = dict[str, list[tuple[str, dict[tuple[str, str], float]]]]
+"""By build, its runs as they began: name, and the ratio of each primary endpoint by variant and measure."""
+
+
+def _blocks(folder: Path) -> Blocks:
+    found: list[tuple[str, str, str, dict[tuple[str, str], float]]] = []
+    for run in folder.glob("*/*/run.json"):
+        told = json.loads(run.read_text())
+        for stated in told["experiments"]:
+            primary = [each for each in stated["experiment"].get("expect", []) if each.get("primary")]
+            if stated["experiment"]["name"] == "promises" and primary:
+                ratios = _endpoints(stated, primary, _values(run.parent / "promises.csv.gz"))
+                name = f"{run.parent.parent.name}/{run.parent.name}"
+                build = told["record"]["machine"]["versions"]["memlane"]
+                found.append((told["record"]["began"], build, name, ratios))
+    blocks: Blocks = {}
+    for _, build, name, ratios in sorted(found, key=lambda each: each[0]):
+        blocks.setdefault(build, []).append((name, ratios))
+    return blocks
+
+
+def _endpoints(stated: dict[str, Any], primary: list[dict[str, Any]], values: Values) -> dict[tuple[str, str], float]:
+    """The ratio of each primary endpoint."""
+    ratios, names = {}, {json.dumps(each["labels"], sort_keys=True): each["name"] for each in stated["variants"]}
+    for each in primary:
+        for labels in (variant["labels"] for variant in stated["variants"]):
+            if all(labels.get(name) == label for name, label in each["where"].items()):
+                sides = [names[json.dumps(own, sort_keys=True)] for own in (labels, labels | each["versus"])]
+                ratio = _ratio(*(values[side][each["measure"]] for side in sides))
+                assert ratio
+                place = ", ".join(each["versus"].values())
+                ratios[f"{sides[0]} against {place}", each["measure"]] = ratio[0]
+    return ratios
+
+
+def _between(ratios: list[float]) -> tuple[float, ...]:
+    """The geometric mean; of five and more, the bounds of that mean and of one more run (Student's t)."""
+    logarithms = [math.log(each) for each in ratios]
+    count = len(logarithms)
+    middle = sum(logarithms) / count
+    if count < 5:
+        return (math.exp(middle),)
+    spread = math.sqrt(sum((each - middle) ** 2 for each in logarithms) / (count - 1))
+    halves = [float(t.ppf(0.975, count - 1)) * spread * math.sqrt(part) for part in (1 / count, 1 + 1 / count)]
+    return math.exp(middle), *(math.exp(middle + sign * half) for half in halves for sign in (-1, 1))
+
+
+def _told_and_found(folder: Path) -> Iterator[tuple[object, object]]:
+    """Of each build on the page of headlines: runs, days and figures as told, and as the samples say."""
+    page, blocks = (folder / "headlines.md").read_text(), _blocks(folder)
+    sections = re.split(r"^## ", page, flags=re.MULTILINE)[1:]
+    yield sorted(section.splitlines()[0] for section in sections), sorted(blocks)
+    for section in sections:
+        runs = blocks[section.splitlines()[0]]
+        counted = re.search(r"\*\*(\d+) runs? \(days: (\d+)", section)
+        assert counted
+        days = {name.split("/")[0] for name, _ in runs}
+        yield tuple(map(int, counted.groups())), (len(runs), len(days))
+        yield ("no headline yet" not in section) <= (len(runs) >= 5), True
+        yield re.findall(r"^\| \[(\S+)\]\(", section, re.MULTILINE), [name for name, _ in runs]
+        rows = [re.split(r" ?\| ?", line)[1:-1] for line in section.splitlines() if re.search(r"(least|most) ", line)]
+        told = sorted((TITLES[row[1]], [float(each) for each in row[3].split(", ")]) for row in rows)
+        each = [(key[1], [ratios[key] for _, ratios in runs]) for key in runs[0][1]]
+        yield told, sorted((measure, [_rounded(ratio) for ratio in ratios]) for measure, ratios in each)
+        for row in rows:
+            bounds = re.match(r"([0-9.]+) x(?: \(([0-9.]+) to ([0-9.]+)\))?", row[4])
+            assert bounds
+            more = row[5].split(" to ") if row[5] != "-" else []
+            figures = [float(value) for value in (*filter(None, bounds.groups()), *more)]
+            said = [[_rounded(value) for value in _between(ratios)] for _, ratios in each]
+            yield figures in said, True
+
+
+def test_headlines_are_what_the_samples_of_their_runs_say(tmp_path: Path) -> None:
+    every = list(_told_and_found(BENCHMARKS))
+    assert [each for each in every if each[0] != each[1]] == []
+    folder = tmp_path / "docs" / "benchmarks"
+    for number, factor in enumerate((0.9, 0.97, 1.0, 1.05, 1.2)):
+        run = made_up.headline(tmp_path / str(number), number, factor, spread=(0.8, 0.9, 1.0))
+        published.publish(run, "headlines", folder)
+    other = made_up.headline(tmp_path / "other", 4, 0.7, versions={"memlane": "another"})
+    published.publish(other, "headlines-too", folder)
+    every = list(_told_and_found(folder))
+    assert [each for each in every if each[0] != each[1]] == []
+    assert len(every) > 10
+    page = folder / "headlines.md"
+    page.write_text(page.read_text().replace("| 1.80, ", "| 1.60, "))
+    assert [each for each in _told_and_found(folder) if each[0] != each[1]] != []
 
 
 EXPECTED = re.compile(

@@ -5,6 +5,8 @@
     docs/benchmarks/DATE/NAME.md                   the page of the run, generated from these two alone
     docs/benchmarks/DATE/NAME/EXPERIMENT.svg       its picture: the first measure, generated too
     docs/benchmarks/index.md                       the list of all pages
+    docs/benchmarks/headlines.md                   headlines: how many runs and days each build has, their ratios
+    docs/SUMMARY.md                                the book's contents: a line for each page, in place of those before
     docs/explanation/performance-*.svg             the plots of the page of performance
 
 DATE is the day on which the run began. Ratios that the first run named `promises` judged too stand beside it: do days
@@ -32,7 +34,7 @@ from memlane_lab.measuring import machine
 from memlane_lab.model import page as predictions
 from memlane_lab.model.fitted import Model
 from memlane_lab.model.page import HeldOut
-from memlane_lab.report import figures
+from memlane_lab.report import figures, headlines
 from memlane_lab.results import results
 from memlane_lab.results.results import ExperimentResult, RunRecord, Sample
 from memlane_lab.statistics import measures
@@ -40,6 +42,8 @@ from memlane_lab.statistics import measures
 FOLDER = Path(__file__).parents[3] / "docs" / "benchmarks"
 MEASURING = "../../explanation/how-we-measure.md"
 """How the lab measures, from a run's page."""
+_MEASURING_HERE = "../explanation/how-we-measure.md"
+"""The same from the pages about all runs."""
 _FIRST = "what-each-idea-is-worth"
 """Name of the runs that stand first in the list: the ablation of memlane's own ideas."""
 _COMPARED = "promises"
@@ -65,7 +69,7 @@ class _Stated(Strict):
 
 
 def publish(source: Path, name: str | None = None, folder: Path = FOLDER) -> Path:
-    """Copies a run's samples into `folder`, in place of an earlier run of its day and name, and generates the pages.
+    """Copies a run's samples into `folder` and generates the pages; a run that is there already is replaced by itself.
 
     `name`: the page's; without one, its first experiment's. Returns the run's page.
     """
@@ -81,6 +85,7 @@ def publish(source: Path, name: str | None = None, folder: Path = FOLDER) -> Pat
     if "," in commit:
         raise LabError(f"{source} mixes samples of several commits ({commit}): measure them on one")
     own = folder / day(record.began) / (name or found[0].experiment.name.replace("_", "-"))
+    _refuse_another(own, record)
     own.mkdir(parents=True, exist_ok=True)
     for old in own.glob("*.csv.gz"):
         old.unlink()
@@ -92,6 +97,16 @@ def publish(source: Path, name: str | None = None, folder: Path = FOLDER) -> Pat
     (own / "run.json").write_text(text + "\n")
     make_pages(folder)
     return page(own)
+
+
+def _refuse_another(own: Path, record: RunRecord) -> None:
+    """Raises if a folder holds the samples of another run, which would be lost."""
+    file = own / "run.json"
+    before = _Stated.model_validate_json(file.read_text()).record.began if file.exists() else record.began
+    if before != record.began:
+        raise LabError(
+            f"{own} holds another run, which began at {before}: give this one another name by --as, or remove that one"
+        )
 
 
 def publish_predictions(model: Model, held: HeldOut, folder: Path = FOLDER) -> list[Path]:
@@ -138,7 +153,9 @@ def made(folder: Path = FOLDER) -> dict[Path, str]:
         texts |= {own / f"{name}.svg": text for name, text in shown.items()}
     models = sorted(path.parent for path in folder.glob(f"*/*/{predictions.HELD_OUT}"))
     texts |= {page(own): predictions.made(own) for own in models}
-    return texts | {folder / "index.md": _index(folder, runs, models)}
+    by_name = {str(own.relative_to(folder)): run for own, run in runs.items()}
+    texts[folder / "headlines.md"] = headlines.markdown(by_name, _MEASURING_HERE)
+    return texts | {folder / "index.md": _index(folder, runs, models)} | _contents(folder, [*runs, *models])
 
 
 def _index(folder: Path, runs: Mapping[Path, Run], models: Sequence[Path]) -> str:
@@ -155,6 +172,24 @@ def _index(folder: Path, runs: Mapping[Path, Run], models: Sequence[Path]) -> st
     ]
     order = sorted(lines, key=lambda line: (f"[{_FIRST}]" in line, line), reverse=True)
     return _INDEX + "".join(f"{line}\n" for line in order) + (_unpublished(runs.values()) if folder == FOLDER else "")
+
+
+def _contents(folder: Path, owns: Iterable[Path]) -> dict[Path, str]:
+    """The book's contents with a line for each page: the ablations, then the newest day first."""
+    file = folder.parent / "SUMMARY.md"
+    if not file.exists():
+        return {}
+    order = sorted(owns, key=lambda own: (own.name == _FIRST, own.parent.name, own.name), reverse=True)
+    lines = [f"  - [{own.name}, {own.parent.name}]({page(own).relative_to(file.parent)})\n" for own in order]
+    kept = [line for line in file.read_text().splitlines(keepends=True) if not _IN_CONTENTS.search(line)]
+    after = 1 + max(
+        (at for at, line in enumerate(kept) if f"({folder.name}/" in line and "/notes/" not in line), default=-1
+    )
+    return {file: "".join([*kept[:after], *lines, *kept[after:]])}
+
+
+_IN_CONTENTS = re.compile(r"/\d{4}-\d\d-\d\d/[^/)]+\.md\)")
+"""A line of the book's contents that names the page of a run."""
 
 
 def _unpublished(runs: Iterable[Run]) -> str:
@@ -176,8 +211,8 @@ _INDEX = """<!-- Generated by `memlane-lab publish`. Do not edit. -->
 
 # Benchmarks
 
-[What was learnt](what-was-learnt.md), in 600 words. Every published run; its samples lie in the folder of the page's
-name, and `memlane-lab publish` generates the pages from them.
+[What was learnt](what-was-learnt.md), in 600 words; [headlines](headlines.md), with the days that they rest on. Every
+published run; its samples lie in the folder of the page's name, and `memlane-lab publish` generates pages from them.
 
 | day | page | experiments | guests | CPU |
 |---|---|---|---|---|

@@ -231,17 +231,28 @@ def of_both(both: Both) -> tuple[str, str, str, Text, Text, str]:
 
 def between(found: Sequence[Headline], caption: str) -> Table:
     """Ratios between runs: their mean, its interval, the interval of one more run, and whether that would hold."""
-    table = Table("", "measure", "expected", "mean", "one more run", "largest / smallest", "", caption=caption)
-    for each in found:
-        _, title, wanted, *_ = verdict(each.expectation)
-        told = each.found
-        mean = another = apart = "-"
-        if told:
-            mean = _with_bounds(told.estimate, told.mean)
-            another = " to ".join(map(significant, told.another)) if told.another else "-"
-            apart = f"{significant(told.apart)} x"
-        table.add_row(each.what, title, wanted, mean, another, apart, each.judgement)
+    header, rows = between_rows(found)
+    table = Table(*header, caption=caption)
+    for row in rows:
+        table.add_row(*row)
     return table
+
+
+def between_rows(found: Sequence[Headline]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of that table."""
+    header = ["", "measure", "expected", "each run", "mean", "one more run", "largest / smallest", ""]
+    return header, [_between_row(each) for each in found]
+
+
+def _between_row(each: Headline) -> list[str]:
+    _, title, wanted, *_ = verdict(each.expectation)
+    told = each.found
+    mean = another = apart = "-"
+    if told:
+        mean = _with_bounds(told.estimate, told.mean)
+        another = " to ".join(map(significant, told.another)) if told.another else "-"
+        apart = f"{significant(told.apart)} x"
+    return [each.what, title, wanted, ", ".join(map(significant, each.ratios)), mean, another, apart, each.judgement]
 
 
 def _with_bounds(estimate: float, bounds: tuple[float, float] | None) -> str:

@@ -7,8 +7,9 @@ always shown beside the word. Two runs of other builds may differ because their 
 **Between runs** of one build, five or more, each run is a block: `between_runs` gives every ratio its interval.
 """
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -128,13 +129,34 @@ Run = tuple[RunRecord, Sequence[ExperimentResult]]
 
 
 def between_runs(runs: Sequence[Run]) -> list[Headline]:
-    """Every ratio that all these runs judge, each run a block; raises for runs of several builds or kinds of guests."""
-    first = runs[0][0]
-    for record, _ in runs[1:]:
+    """Every ratio that all these runs judge, each run a block; raises for runs that are no repetitions of one."""
+    first, stated = runs[0]
+    for record, found in runs[1:]:
         if changed := other_builds(first, record):
             raise LabError(f"an interval between runs is that of a single build, but these runs differ: {changed}")
         if first.guest != record.guest:
             raise LabError(f"these runs have {first.guest} guests and {record.guest} guests: name runs of one kind")
+        if changed := _stated_differently(stated, found):
+            raise LabError(f"these runs are not of one experiment: {changed}")
+    began = Counter((record.began, _machine(record)) for record, _ in runs)
+    if twice := [moment for (moment, _), times in began.items() if times > 1]:
+        raise LabError(f"the run that began at {twice[0]} is named twice: name each run once")
+    if not (headlines := _in_common(runs)):
+        raise LabError("these runs have no judged ratio in common: name runs of one experiment")
+    return headlines
+
+
+def _stated_differently(ones: Sequence[ExperimentResult], others: Sequence[ExperimentResult]) -> str:
+    counterparts = {each.experiment.name: each.experiment for each in others}
+    told = {
+        one.experiment.name: comparison.stated_differently(one.experiment, counterparts[one.experiment.name])
+        for one in ones
+        if one.experiment.name in counterparts
+    }
+    return "; ".join(f"{name}, {changed}" for name, changed in told.items() if changed)
+
+
+def _in_common(runs: Sequence[Run]) -> list[Headline]:
     judged = [
         {
             (result.experiment.title, *_about(each)): each
@@ -145,8 +167,6 @@ def between_runs(runs: Sequence[Run]) -> list[Headline]:
         for _, found in runs
     ]
     common = [about for about in judged[0] if all(about in each for each in judged)]
-    if not common:
-        raise LabError("these runs have no judged ratio in common: name runs of one experiment")
     return [_headline(about, [each[about] for each in judged]) for about in common]
 
 
@@ -155,16 +175,36 @@ def _headline(about: tuple[str, ...], verdicts: Sequence[Verdict]) -> Headline:
     return Headline(f"{about[0]}: {about[1]}", verdicts[0], ratios, stats.between_runs(ratios))
 
 
+def of_one_build(runs: Sequence[Run]) -> list[list[Run]]:
+    """Runs that are blocks of one interval between runs, together: one build, kind of guests, set of endpoints."""
+    groups: dict[Hashable, list[Run]] = {}
+    for record, found in sorted(runs, key=lambda run: run[0].began):
+        stated = [comparison.stated(each.experiment) | {"expect": _endpoints(each)} for each in found]
+        key = json.dumps([builds(record), record.guest, stated], sort_keys=True)
+        groups.setdefault(key, []).append((record, found))
+    return list(groups.values())
+
+
+def _endpoints(result: ExperimentResult) -> list[str]:
+    return [each.model_dump_json() for each in result.experiment.expect if each.primary]
+
+
+def primary(runs: Sequence[Run]) -> list[Headline]:
+    """The primary endpoints of runs of one build, each run a block."""
+    return [each for each in _in_common(runs) if each.expectation.primary]
+
+
+def _machine(record: RunRecord) -> str:
+    return f"{record.machine.get('cpu')}, {record.machine.get('kernel')}"
+
+
 def places(records: Sequence[RunRecord]) -> str:
     """The days and machines of several runs, and the number that a headline lacks."""
-    days = {record.began[:10] for record in records}
-    machines = {f"{record.machine.get('cpu')}, {record.machine.get('kernel')}" for record in records}
-    told = f"{len(records)} runs (days: {len(days)}, machines: {len(machines)})"
-    if len(records) < stats.FEWEST_RUNS:
-        return f"{told}: too few for an interval between runs, which needs {stats.FEWEST_RUNS}"
-    if max(len(days), len(machines)) < HEADLINE_PLACES:
-        return f"{told}: too few for a headline, which needs {HEADLINE_PLACES} days or machines"
-    return told
+    days, machines = len({record.began[:10] for record in records}), len({_machine(record) for record in records})
+    told = f"{len(records)} run{'s' if len(records) > 1 else ''} (days: {days}, machines: {machines})"
+    if len(records) >= stats.FEWEST_RUNS and max(days, machines) >= HEADLINE_PLACES:
+        return told
+    return f"{told}: no headline yet, which needs {stats.FEWEST_RUNS} runs on {HEADLINE_PLACES} days or machines"
 
 
 HEADLINE_PLACES = 3

@@ -195,25 +195,30 @@ def _inputs(record: RunRecord, found: list[ExperimentResult]) -> dict[str, str]:
     inputs |= {f"machine: {name}": record.machine.get(name) for name in _OF_MACHINE}
     inputs |= {f"version: {name}": told for name, told in record.machine.get("versions", {}).items() if name != _LAB}
     inputs |= {f"image: {name}": told for name, told in record.machine.get("guests' images", {}).items()}
-    inputs |= {f"experiment {result.experiment.name}": _stated(result.experiment) for result in found}
+    inputs |= {f"experiment {result.experiment.name}": stated(result.experiment) for result in found}
     return {name: json.dumps(value, sort_keys=True) for name, value in inputs.items()}
 
 
 _LAB = "memlane-lab"
 
 
-def _lab(record: RunRecord) -> dict[str, str]:
+def lab(record: RunRecord) -> str:
     """The lab's own version and build: changed, it is told, but does not forbid a comparison."""
-    return {_LAB: str(record.machine.get("versions", {}).get(_LAB, "unknown"))}
+    return str(record.machine.get("versions", {}).get(_LAB, "unknown"))
+
+
+def _lab(record: RunRecord) -> dict[str, str]:
+    return {_LAB: lab(record)}
 
 
 def stated_differently(before: Experiment, after: Experiment) -> str:
     """The differences between two experiments that are to be one, in words; empty without any that matters."""
-    one, other = ({name: json.dumps(value) for name, value in _stated(each).items()} for each in (before, after))
+    one, other = ({name: json.dumps(value) for name, value in stated(each).items()} for each in (before, after))
     return _told(_changed(one, other))
 
 
-def _stated(asked: Experiment) -> dict[str, Any]:
+def stated(asked: Experiment) -> dict[str, Any]:
+    """The keys of an experiment that determine its samples."""
     return {name: value for name, value in asked.model_dump(mode="json").items() if name not in _FREE}
 
 
