@@ -63,7 +63,9 @@ pub enum RunError {
     #[error("interrupted before the measurement began")]
     Interrupted,
     /// No round of the measurement began in its time.
-    #[error("this machine gave the generator no CPU in the {0:?} of the measurement; measure for longer with --seconds, or end other work")]
+    #[error(
+        "this machine gave the generator no CPU in the {0:?} of the measurement; measure for longer with --seconds, or end other work"
+    )]
     Starved(Duration),
 }
 
