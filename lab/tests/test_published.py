@@ -191,6 +191,27 @@ def test_samples_that_were_edited_by_hand_are_found(tmp_path: Path) -> None:
         published.publish(tmp_path / "run", None, folder)
 
 
+def test_published_files_that_are_broken_are_told_in_a_sentence(tmp_path: Path) -> None:
+    folder = _published(tmp_path)
+    own = folder / "2026-11-22" / "made-up"
+    file, samples = own / "run.json", own / "made_up.csv.gz"
+    text = file.read_text()
+    for broken, said in (
+        (text.replace('"at_least": 1.5', '"at_least": "x"'), "at_least: must be a number, not 'x'"),
+        (text[:300], "is not valid JSON"),
+    ):
+        file.write_text(broken)
+        told = CliRunner().invoke(cli.app, ["agree", str(tmp_path / "run"), str(own)])
+        assert isinstance(told.exception, LabError)
+        assert said in str(told.exception)
+    file.write_text(text)
+    with pytest.raises(LabError, match="holds samples that are published, not a run's own folder: its page is"):
+        published.publish(own, None, folder)
+    samples.unlink()
+    with pytest.raises(LabError, match=r"made-up lacks made_up\.csv\.gz, which its run\.json names"):
+        published.read(own)
+
+
 def test_every_committed_file_of_samples_has_its_digest() -> None:
     for run in published.FOLDER.glob("*/*/run.json"):
         digests = json.loads(run.read_text())["digests"]

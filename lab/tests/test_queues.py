@@ -108,6 +108,11 @@ def test_what_was_not_counted_or_measured_is_refused_in_one_sentence() -> None:
         predict(_model(), ONE_MB.model_copy(update={"path": "ovs-dpdk"}), parse(["copy=0"]))
     with pytest.raises(LabError, match=r"cores=0\.5x lies outside of what was measured"):
         predict(_model(), ONE_MB, parse(["cores=0.5x"]))
+    with pytest.raises(LabError, match=r"copy=9x lies outside of what was measured, which is 0 to 2: --extrapolate"):
+        predict(_model(), ONE_MB, parse(["copy=9"]))
+    with pytest.raises(LabError, match=r"ring=0\.25x lies outside of what was measured, which is 0\.5 to 1"):
+        predict(_model(), ONE_MB, parse(["ring=0.25"]))
+    assert predict(_model(), ONE_MB, parse(["copy=9"]), extrapolate=True).rate.estimate > 0
     half = predict(_model(), ONE_MB, parse(["cores=0.5x"]), extrapolate=True)
     assert half.rate.estimate < predict(_model(), ONE_MB).rate.estimate
 

@@ -21,12 +21,12 @@ import csv
 import gzip
 import hashlib
 import io
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from memlane_lab import report
+from memlane_lab.common import strict
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.strict import Strict
 from memlane_lab.experiment import experiment
@@ -102,7 +102,7 @@ def publish(source: Path, name: str | None = None, folder: Path = FOLDER) -> Pat
 def _refuse_another(own: Path, record: RunRecord) -> None:
     """Raises if a folder holds the samples of another run, which would be lost."""
     file = own / "run.json"
-    before = _Stated.model_validate_json(file.read_text()).record.began if file.exists() else record.began
+    before = strict.read(file, _Stated, None).record.began if file.exists() else record.began
     if before != record.began:
         raise LabError(
             f"{own} holds another run, which began at {before}: give this one another name by --as, or remove that one"
@@ -221,15 +221,16 @@ published run; its samples lie in the folder of the page's name, and `memlane-la
 
 def read_either(folder: Path) -> Run:
     """A run with its samples, from its own folder or from where it is published."""
-    file = folder / "run.json"
-    return read(folder) if file.exists() and "record" in json.loads(file.read_text()) else results.read(folder)
+    return read(folder) if results.is_published(folder) else results.read(folder)
 
 
 def read(folder: Path) -> Run:
     """The published run with its samples, as far as the page needs them."""
-    stated = _Stated.model_validate_json((folder / "run.json").read_text())
+    stated = strict.read(folder / "run.json", _Stated, None)
     for name, told in stated.digests.items():
-        if not (folder / name).exists() or _digest(folder / name) != told:
+        if not (folder / name).exists():
+            raise LabError(f"{folder} lacks {name}, which its run.json names: copy the whole folder")
+        if _digest(folder / name) != told:
             raise LabError(
                 f"{folder / name} is not the file that was published: its digest differs from that in run.json"
             )

@@ -56,12 +56,12 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, frozen=True, populate_by_name=True)
 
 
-def read(path: Path, model: type[Stored], version: int) -> Stored:
-    """The content of a file of this `format_version`; raises with the mistakes in it."""
+def read(path: Path, model: type[Stored], version: int | None) -> Stored:
+    """The content of a file of this `format_version`, which None leaves unread; raises with the mistakes in it."""
     try:
         stated = json.loads(path.read_text())
         found = stated.get("format_version") if isinstance(stated, dict) else None
-        if found != version:
+        if version is not None and found != version:
             raise LabError(f"{path} has format version {found}, but this lab reads version {version} only")
         return model.model_validate(stated)
     except OSError as error:

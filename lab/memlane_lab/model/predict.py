@@ -68,8 +68,10 @@ def predict(
             "--extrapolate predicts it none the less"
         )
     change = what_if or WhatIf()
+    if model.pooled and not extrapolate:
+        _check_factors(change)
     if model.pooled and asked.work is Work.STREAM and asked.path in model.pooled.paths:
-        _check_words(asked, change, extrapolate=extrapolate)
+        _check_words(asked, change)
         found = _by_queues(model.pooled, fitted, asked, model.cpus - others, change)
     elif change.ring != 1.0:
         raise LabError("--what-if ring: only streams of a model by counted path lengths know of rings")
@@ -85,8 +87,26 @@ def predict(
     )
 
 
-def _check_words(asked: Configuration, change: WhatIf, *, extrapolate: bool) -> None:
-    """Raises for a change that counted path lengths do not know, or that nothing was measured of."""
+_MEASURED = {"cores": (1.0, 1.0), "ring": (0.5, 1.0)}
+"""Factors between which what-ifs were held against measurements (docs/benchmarks/notes/prediction.md)."""
+_MEASURED_STAGES = (0.0, 2.0)
+"""The same of a stage: from its share of instructions, which is counted, to a second one."""
+
+
+def _check_factors(change: WhatIf) -> None:
+    """Raises for a change beyond those that were measured."""
+    for word, factor in change.changed.items():
+        low, high = _MEASURED.get(word, _MEASURED_STAGES)
+        if not low <= factor <= high:
+            span = f"{low:g} to {high:g}" if low < high else "one number of CPUs"
+            raise LabError(
+                f"--what-if {word}={factor:g}x lies outside of what was measured, which is {span}: "
+                "--extrapolate predicts it none the less"
+            )
+
+
+def _check_words(asked: Configuration, change: WhatIf) -> None:
+    """Raises for a change that counted path lengths do not know."""
     if unknown := [word for word in change.changed if word not in {*WORDS, *HOST}]:
         raise LabError(
             f"--what-if {unknown[0]} is no stage that was counted; there are: {', '.join(WORDS)}, "
@@ -94,11 +114,6 @@ def _check_words(asked: Configuration, change: WhatIf, *, extrapolate: bool) -> 
         )
     if set(change.changed) & set(WORDS) and not path_lengths.is_counted(asked.path):
         raise LabError(f"--what-if: the path length of {asked.path} was not counted, so none of its stages is known")
-    if change.cores != 1.0 and not extrapolate:
-        raise LabError(
-            f"--what-if cores={change.cores:g}x lies outside of what was measured, which is one number of CPUs: "
-            "--extrapolate predicts it none the less"
-        )
 
 
 def _by_queues(pooled: Pooled, fitted: Fitted, asked: Configuration, cpus: float, change: WhatIf) -> dict[str, Bounded]:

@@ -207,8 +207,19 @@ def read(folder: Path) -> tuple[RunRecord, list[ExperimentResult]]:
     """Reads a run's results."""
     if not (folder / "run.json").exists():
         raise LabError(f"{folder} holds no results of the lab: there is no run.json in it")
+    if is_published(folder):
+        raise LabError(f"{folder} holds samples that are published, not a run's own folder: its page is {folder}.md")
     record = strict.read(folder / "run.json", RunRecord, VERSION)
     return record, [_with_journal(folder / name, _unedited(folder / name)) for name in record.experiments]
+
+
+def is_published(folder: Path) -> bool:
+    """Whether a folder holds the samples of a page; a file that is no JSON is left to its reader."""
+    try:
+        stated = json.loads((folder / "run.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(stated, dict) and "record" in stated
 
 
 def digest(samples: object) -> str:
