@@ -6,6 +6,8 @@ use crate::command::{Running, memlane, printed, wait_until, write};
 use crate::common::*;
 use memlane::address_map::Source;
 use memlane::id::PortId;
+use memlane::offload::checksum;
+use memlane::stats::DropReason;
 use memlane_rig::guest::ToyGuest;
 use memlane_rig::memory::MemoryPlan;
 use serde_json::Value;
@@ -130,13 +132,8 @@ fn a_conflict_is_decided_counted_and_told_and_why_names_the_answer() {
     web.send(&ask(mac(0), [10, 0, 0, 1], [10, 0, 0, 1])).unwrap();
     web.wait_sent(TIMEOUT).unwrap();
     let json = |arguments: &[&str]| -> Value { serde_json::from_str(&printed(folder, arguments)).unwrap() };
-    let conflicts = || -> Vec<Value> {
-        let all = printed(folder, &["events", "net.toml", "--json"]);
-        let events = all.lines().map(|line| serde_json::from_str(line).unwrap());
-        events.filter(|event: &Value| event["event"] == "address-conflict").collect()
-    };
-    wait_until(|| !conflicts().is_empty(), "the conflict is told");
-    let told_event = &conflicts()[0];
+    wait_until(|| !conflicts(folder).is_empty(), "the conflict is told");
+    let told_event = &conflicts(folder)[0];
     let text = |key: &str| told_event[key].as_str().unwrap_or_default();
     assert_eq!((text("ip"), text("port"), text("source"), text("claimed-by")), ("10.0.0.1", "db", "configuration", "web"));
     assert_eq!((text("mac"), text("claimed-mac")), ("02:00:00:00:00:01", "02:00:00:00:00:00"));
@@ -208,4 +205,141 @@ fn leases_of_a_port_that_may_serve_are_known() {
         assert_eq!((find(8), find(9).is_some()), (None, serves), "not an offer");
         assert_eq!(find(9).map(|entry| (entry.port, entry.source)), serves.then_some((PortId(1), Source::Dhcp)));
     }
+}
+
+/// A neighbour solicitation for fd00::1 from fd00::9 of `from`, changed by `change`, with the right checksum behind it: RFC 4861, section 4.3.
+fn solicitation(from: [u8; 6], change: fn(&mut [u8])) -> Vec<u8> {
+    let address = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap().octets();
+    let head = [&[0x33, 0x33, 0xff, 0, 0, 1][..], &from, &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, 58, 255]].concat();
+    let message = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &address("fd00::1"), &[1, 1], &from].concat();
+    let mut frame = [head, address("fd00::9").to_vec(), address("ff02::1:ff00:1").to_vec(), message].concat();
+    change(&mut frame);
+    let sum = checksum::over(&[&frame[22..54], &[0, 0, 0, 32, 0, 0, 0, 58], &frame[54..]]);
+    frame[56..58].copy_from_slice(&sum);
+    frame
+}
+
+/// Frames of ARP and neighbour discovery from `from` that break a rule: hosts discard them.
+fn malformed(from: [u8; 6]) -> Vec<(&'static str, Vec<u8>)> {
+    let good = ask(from, [10, 0, 0, 9], [10, 0, 0, 1]);
+    let arp_with = |at: usize, byte: u8| [&good[..at], &[byte], &good[at + 1..]].concat();
+    vec![
+        ("RFC 826: a hardware address space of another network", arp_with(15, 2)),
+        ("RFC 826: another protocol's addresses", arp_with(17, 1)),
+        ("RFC 826: a length of MAC addresses that is none", arp_with(18, 8)),
+        ("RFC 826: a length of IPv4 addresses that is none", arp_with(19, 0)),
+        ("RFC 826: an operation that is none", arp_with(21, 0)),
+        ("RFC 5227, section 1.1: a sender's MAC address that is not the frame's", arp_with(27, 77)),
+        ("RFC 1122, section 3.2.1.3: a group as the sender", arp_with(28, 224)),
+        ("RFC 826: cut off before the target's address", good[..40].to_vec()),
+        ("RFC 4861, section 7.1.1: a hop limit below 255", solicitation(from, |frame| frame[21] = 254)),
+        ("RFC 4861, section 7.1.1: another code", solicitation(from, |frame| frame[55] = 1)),
+        ("RFC 4861, section 7.1.1: a group as the target", solicitation(from, |frame| frame[62] = 0xff)),
+        ("RFC 4861, section 7.1.1: an option of length 0", solicitation(from, |frame| frame[79] = 0)),
+        ("RFC 4861, section 7.1.1: an option longer than the packet", solicitation(from, |frame| frame[79] = 2)),
+        ("RFC 4861, section 7.1.1: a probe with a link-layer address", solicitation(from, |frame| frame[22..38].fill(0))),
+        ("RFC 4861, section 7.1.1: a wrong checksum", {
+            let mut frame = solicitation(from, |_| {});
+            frame[57] ^= 1;
+            frame
+        }),
+    ]
+}
+
+/// Bridges forward by MAC addresses alone (IEEE 802.1Q, section 8.6); only the receivers judge the rest. A guarded port sends no such ARP.
+#[test]
+fn malformed_address_resolution_reaches_all_and_teaches_and_answers_nothing() {
+    let known = "mac = \"02:00:00:00:00:01\"\naddresses = [\"10.0.0.1\", \"fd00::1\"]\n";
+    let guarded = "mac = \"02:00:00:00:00:03\"\naddresses = [\"10.0.0.9\", \"fd00::9\"]\nanti-spoof = \"all\"\n";
+    let bed = Bed::with("", &["", known, "", guarded]);
+    let (mut a, mut b, mut c, mut d) = (bed.guest(0), bed.guest(1), bed.guest(2), bed.guest(3));
+    let network = bed.daemon().network();
+    let map = network.segments().pop().unwrap();
+    let why = |port: &str, frame: &[u8]| network.why(&network.find(port).unwrap(), frame, network.second());
+    let known_before = map.addresses().records(network.second()).len();
+    for (rule, frame) in malformed(mac(0)) {
+        let forecast = why("p0", &frame);
+        assert_eq!((&forecast.receivers[..], &forecast.answered_for), (&["p1", "p2", "p3"].map(String::from)[..], &None), "{rule}");
+        assert!(forecast.drops.is_empty(), "{rule}: {forecast:?}");
+        assert!(forecast.steps.iter().any(|step| step.contains("the address map learns nothing from it")), "{rule}: {forecast:?}");
+        a.send(&frame).unwrap();
+        for guest in [&mut b, &mut c, &mut d] {
+            assert!(guest.receive(TIMEOUT).unwrap().bytes == frame, "{rule}");
+        }
+    }
+    assert_eq!((map.addresses().given(), map.addresses().conflicts()), (0, 0));
+    assert_eq!(map.addresses().records(network.second()).len(), known_before);
+    // The same frames without a fault are answered and learned: no answer of before is in front of theirs.
+    a.send(&ask(mac(0), [10, 0, 0, 9], [10, 0, 0, 1])).unwrap();
+    assert_eq!(told(&a.receive(TIMEOUT).unwrap().bytes, [10, 0, 0, 1]), mac(1));
+    a.send(&solicitation(mac(0), |_| {})).unwrap();
+    assert_eq!(a.receive(TIMEOUT).unwrap().bytes[54], 136, "an advertisement");
+    // Of a guarded port: as it tells an address that it hides.
+    for (rule, frame) in malformed(mac(3)).into_iter().filter(|(_, frame)| frame[12..14] == [8, 6]) {
+        let is_own = rule.contains("an operation that is none");
+        assert_eq!(why("p3", &frame).drops.first().map(|drop| &*drop.reason), (!is_own).then_some("spoofed-arp"), "{rule}");
+        let before = bed.drops(3, DropReason::SpoofedArp);
+        d.send(&frame).unwrap();
+        d.wait_sent(TIMEOUT).unwrap();
+        assert_eq!(bed.drops(3, DropReason::SpoofedArp), before + u64::from(!is_own), "{rule}");
+    }
+}
+
+/// Events of the running network about conflicts, as JSON.
+fn conflicts(folder: &std::path::Path) -> Vec<Value> {
+    let all = printed(folder, &["events", "net.toml", "--json"]);
+    let events = all.lines().map(|line| serde_json::from_str(line).unwrap());
+    events.filter(|event: &Value| event["event"] == "address-conflict").collect()
+}
+
+/// RFC 5227, section 2.4. On a segment without `anti-spoof` a thief gets questions, and no answers of the switch, and the operator hears of it.
+#[test]
+fn a_thief_of_an_address_gets_no_answers_and_is_told_once_its_owner_speaks() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let port = |n: usize| format!("[[port]]\nname = \"p{n}\"\nvhost-user = \"p{n}.sock\"\n");
+    let segment = "[[segment]]\nname = \"lan\"\nneighbour-suppression = true\n";
+    write(folder, "net.toml", &format!("control = \"control\"\n{segment}{}", (0..3).map(port).collect::<String>()));
+    let _running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let builder = |n: usize| ToyGuest::builder().mac(mac(n)).timeout(TIMEOUT).memory(MemoryPlan::new(64 << 20));
+    let [mut asker, mut owner, mut thief] = [0, 1, 2].map(|n| builder(n).connect(folder.join(format!("p{n}.sock"))).unwrap());
+    let address = [10, 0, 0, 5];
+    let question = ask(mac(0), [10, 0, 0, 7], address);
+    let announced = |by: usize| ask(mac(by), address, address);
+    let hear = |guest: &mut ToyGuest, frame: &[u8]| {
+        let heard = guest.receive(TIMEOUT).unwrap().bytes;
+        assert!(heard == frame, "{heard:02x?}");
+    };
+    owner.send(&announced(1)).unwrap();
+    hear(&mut asker, &announced(1));
+    hear(&mut thief, &announced(1));
+    asker.send(&question).unwrap();
+    assert_eq!(told(&asker.receive(TIMEOUT).unwrap().bytes, address), mac(1), "by the switch");
+    thief.send(&announced(2)).unwrap();
+    hear(&mut asker, &announced(2));
+    hear(&mut owner, &announced(2));
+    // Both hear the next question, and the owner still answers.
+    asker.send(&question).unwrap();
+    hear(&mut owner, &question);
+    hear(&mut thief, &question);
+    let answer = arp(mac(1), mac(0), 2, address, [10, 0, 0, 7]);
+    owner.send(&answer).unwrap();
+    hear(&mut asker, &answer);
+    wait_until(|| !conflicts(folder).is_empty(), "the conflict is told");
+    let event = &conflicts(folder)[0];
+    let text = |key: &str| event[key].as_str().unwrap_or_default();
+    assert_eq!((text("ip"), text("port"), text("mac"), text("source")), ("10.0.0.5", "p1", "02:00:00:00:00:01", "arp"));
+    assert_eq!((text("claimed-by"), text("claimed-mac")), ("p2", "02:00:00:00:00:02"));
+    let known: Value = serde_json::from_str(&printed(folder, &["addresses", "net.toml", "--json"])).unwrap();
+    let entries = known[0]["addresses"].as_array().unwrap();
+    let entry = entries.iter().find(|entry| entry["ip"] == "10.0.0.5").unwrap();
+    assert_eq!((&entry["port"], &known[0]["conflicts"]), (&"p1".into(), &1.into()));
+    // Disputed: neither is answered for.
+    let why = printed(folder, &["why", "net.toml", "p0", "--packet", "arp who-has 10.0.0.5 tell 10.0.0.7", "--json"]);
+    let why: Value = serde_json::from_str(&why).unwrap();
+    assert_eq!((&why["receivers"], &why["answered-for"]), (&serde_json::json!(["p1", "p2"]), &Value::Null), "{why}");
+    asker.send(&question).unwrap();
+    hear(&mut owner, &question);
+    hear(&mut thief, &question);
+    assert_silent(&mut asker);
 }

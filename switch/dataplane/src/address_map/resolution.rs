@@ -22,6 +22,8 @@ const ADVERTISEMENT: usize = 32;
 /// All nodes, as IPv6 and as MAC address (RFC 2464, section 7).
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_NODES_MAC: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
+/// Prefix of solicited-node addresses (RFC 4291, section 2.7.1).
+const SOLICITED_NODES: [u8; 13] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff];
 
 /// A claim to have an IP address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +133,9 @@ fn of_nd(bytes: &[u8], ethernet: Ethernet, header: NetHeader) -> Option<Resoluti
     }
     let message = Nd::parse(kind, &bytes[at..])?;
     let link = link_of(&message, is_whole)?;
+    if !is_valid(&message, &packet, link.is_some()) {
+        return None;
+    }
     let source = is_host_v6(packet.source).then_some(packet.source);
     let claim = |ip: Ipv6Addr, router| {
         let mac = link.unwrap_or(ethernet.source);
@@ -139,8 +144,7 @@ fn of_nd(bytes: &[u8], ethernet: Ethernet, header: NetHeader) -> Option<Resoluti
     Some(match kind {
         NdKind::NeighbourSolicitation => {
             let is_probe = packet.source.is_unspecified();
-            // A probe with a link-layer address is invalid (section 7.1.1).
-            let asks = ethernet.is_group && is_host_v6(message.target) && (is_probe && link.is_none() || source.is_some());
+            let asks = ethernet.is_group && is_host_v6(message.target) && (is_probe || source.is_some());
             let question = asks.then(|| Question { target: message.target.into(), is_probe });
             Resolution { claim: source.filter(|_| link.is_some()).and_then(|ip| claim(ip, None)), question }
         }
@@ -157,6 +161,25 @@ fn of_nd(bytes: &[u8], ethernet: Ethernet, header: NetHeader) -> Option<Resoluti
         }
         NdKind::Redirect => return None,
     })
+}
+
+/// Whether a message keeps the rules of RFC 4861 about its addresses: hosts discard others.
+fn is_valid(message: &Nd<'_>, packet: &Ipv6, has_link: bool) -> bool {
+    let (source, target) = (packet.source, message.target);
+    match message.kind {
+        // Section 7.1.1.
+        NdKind::NeighbourSolicitation => {
+            let is_probe = source.is_unspecified();
+            !target.is_multicast() && !(is_probe && (has_link || !packet.destination.octets().starts_with(&SOLICITED_NODES)))
+        }
+        // Section 7.1.2.
+        NdKind::NeighbourAdvertisement => !target.is_multicast(),
+        // Section 6.1.1.
+        NdKind::RouterSolicitation => !(source.is_unspecified() && has_link),
+        // Section 6.1.2.
+        NdKind::RouterAdvertisement => source.is_unicast_link_local(),
+        NdKind::Redirect => true,
+    }
 }
 
 /// The link-layer address that a message tells of its sender; `None` if its options are malformed.

@@ -5,7 +5,7 @@
 use memlane_model::forecast::Forecast;
 
 use super::Network;
-use crate::address_map::resolution::Resolution;
+use crate::address_map::resolution::{self, Resolution};
 use crate::audience::Audience;
 use crate::egress::Passage;
 use crate::frame::{ETHERNET, Head, NetHeader, START};
@@ -183,7 +183,12 @@ impl Network {
 
     /// The answer of the switch to a question for an IP address, if it gives one.
     fn tell_answer(&self, forecast: &mut Forecast, port: &Port, start: Start<'_>, now: u32) -> bool {
-        let Some(resolution) = Resolution::of(start.bytes(), NetHeader::default()) else { return false };
+        let Some(resolution) = Resolution::of(start.bytes(), NetHeader::default()) else {
+            if resolution::is_candidate(start.bytes()) {
+                forecast.step("the address map learns nothing from it and gives no answer: it breaks a rule of ARP or neighbour discovery, or claims no address for its source");
+            }
+            return false;
+        };
         let (addresses, tag) = (port.segment.addresses(), start.head().vlan().0);
         let owner_port = |id| port.segment.members().contains(&id).then(|| self.port(id)).flatten();
         let asked = resolution.question.map(|question| question.target);

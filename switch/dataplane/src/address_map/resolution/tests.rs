@@ -113,7 +113,9 @@ fn duplicate_address_detection_is_a_probe() {
         let probe = solicitation("::", options);
         assert_eq!(of(&probe), Some(Resolution { claim: None, question: question("fd00::2", true) }));
     }
-    assert_eq!(of(&solicitation("::", &source_link(A))).unwrap().question, None, "RFC 4861, section 7.1.1");
+    assert_eq!(of(&solicitation("::", &source_link(A))), None, "RFC 4861, section 7.1.1");
+    let message = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &address("fd00::2").octets()].concat();
+    assert_eq!(of(&nd(SOLICITED_NODE, "::", "ff02::1", &message)), None, "to another group: the same section");
 }
 
 #[test]
@@ -133,6 +135,11 @@ fn routers_claim_by_their_advertisements() {
     let message = [&[134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0][..], &source_link(A)].concat();
     let frame = nd([0x33, 0x33, 0, 0, 0, 1], "fe80::1", "ff02::1", &message);
     assert_eq!(of(&frame), Some(Resolution { claim: claim("fe80::1", A, Some(true)), question: None }));
+    assert_eq!(of(&nd([0x33, 0x33, 0, 0, 0, 1], "fd00::1", "ff02::1", &message)), None, "RFC 4861, section 6.1.2");
+    let solicitation = [&[133, 0, 0, 0, 0, 0, 0, 0][..], &source_link(A)].concat();
+    let solicitation = |source| of(&nd([0x33, 0x33, 0, 0, 0, 2], source, "ff02::2", &solicitation));
+    assert_eq!(solicitation("fe80::1").unwrap().claim, claim("fe80::1", A, None));
+    assert_eq!(solicitation("::"), None, "section 6.1.1");
 }
 
 #[test]
@@ -154,7 +161,7 @@ fn neighbour_discovery_that_breaks_a_rule_says_nothing() {
     assert_eq!(changed(79, 2), None, "an option longer than the packet");
     assert_eq!(of(&good[..85]), None, "cut off");
     let to_group = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &address("ff02::1").octets(), &source_link(A)].concat();
-    assert_eq!(of(&nd(SOLICITED_NODE, "fd00::1", "ff02::1:ff00:2", &to_group)).unwrap().question, None);
+    assert_eq!(of(&nd(SOLICITED_NODE, "fd00::1", "ff02::1:ff00:2", &to_group)), None, "no one has a group's address");
 }
 
 #[test]
