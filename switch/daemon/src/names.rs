@@ -103,7 +103,13 @@ impl Names {
         };
         let port = network.add_port(&attach_settings, members)?;
         port.segment.set_responds(Responds { v4: config.subnet.is_some(), v6: config.subnet6.is_some() });
-        let responder = Arc::new(Mutex::new(Responder::new(settings)));
+        let mut responder = Responder::new(settings);
+        let (segment, clock) = (Arc::clone(&port.segment), Arc::clone(network));
+        responder.heed_claims(move |ip, mac| {
+            let owner = segment.addresses().find(0, ip, clock.second());
+            owner.is_some_and(|owner| owner.source.is_claim() && owner.mac != Some(mac))
+        });
+        let responder = Arc::new(Mutex::new(responder));
         Ok(Self { config: config.clone(), port, responder, clock: Clock::start(), session: None }.serve(network, news))
     }
 

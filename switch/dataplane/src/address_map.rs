@@ -11,7 +11,8 @@
 //!    the address is **disputed**, stays with the earlier owner, and the switch answers for neither until [`DISPUTE`] seconds have passed
 //!    without a claim by another.
 //!
-//! Each claim against precedence, and each dispute, is a **conflict**: it is counted, and told as an event.
+//! Each claim against precedence, each lease of an address that another machine claims, and each dispute is a **conflict**: it is counted, and
+//! told as an event.
 //!
 //! The switch **answers** ARP requests and neighbour solicitations to all for addresses that it knows (RFC 1027, RFC 6957, RFC 9161): as
 //! the owner would, to the asker only, and no other guest receives the question. A probe (RFC 5227, RFC 4862) is answered only where the
@@ -436,7 +437,13 @@ impl AddressMap {
         let expires = now.saturating_add(seconds).max(now + 1);
         // The owner's own advertisement tells it better.
         let told = before.filter(|before| before.port == port).and_then(|before| before.router);
-        self.put(shard, key, Entry { expires, router: told.or(router), ..Entry::new(Some(mac), port, Source::Dhcp, now) })
+        let entry = Entry { expires, router: told.or(router), ..Entry::new(Some(mac), port, Source::Dhcp, now) };
+        let learned = self.put(shard, key, entry);
+        let claimant = before.filter(|before| learned == Learned::Known && before.source.is_claim() && before.is_live(now));
+        if let Some((other, by)) = claimant.and_then(|before| Some((before.mac.filter(|&other| other != mac)?, before.port))) {
+            self.log.note(Conflict { key, owner: entry, claimant: (by, other) });
+        }
+        learned
     }
 
     /// Makes `leases` those that a server in this process gave to `port`, from second `now` on, in place of those before: it gives the addresses

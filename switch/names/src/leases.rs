@@ -22,6 +22,8 @@ pub(crate) const LEASE: u64 = 3600;
 const OFFER: u64 = 60;
 /// Seconds for which an address that a client found in use is not given to it again.
 const DECLINE: u64 = 600;
+/// Most claimed addresses that are passed over for a new lease.
+const MOST_CLAIMS: u128 = 64;
 /// Most static addresses of a port that are looked at.
 const MOST_FIXED: usize = 64;
 
@@ -88,9 +90,34 @@ pub(crate) struct Leases {
     owners: HashMap<IpAddr, Arc<str>>,
     /// Ports with changed leases.
     changed: BTreeSet<Arc<str>>,
+    claims: Claims,
+}
+
+/// Tells whether a machine other than this one uses an address, by its own doing.
+type Claimed = dyn Fn(IpAddr, MacAddress) -> bool + Send;
+
+/// The addresses that guests claim; by default none.
+#[derive(Default)]
+struct Claims(Option<Box<Claimed>>);
+
+impl Claims {
+    fn has_other(&self, address: IpAddr, mac: MacAddress) -> bool {
+        self.0.as_ref().is_some_and(|claimed| claimed(address, mac))
+    }
+}
+
+impl std::fmt::Debug for Claims {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Claims").finish_non_exhaustive()
+    }
 }
 
 impl Leases {
+    /// Has new leases pass over addresses that `claimed` names.
+    pub(crate) fn heed(&mut self, claimed: Box<Claimed>) {
+        self.claims = Claims(Some(claimed));
+    }
+
     /// Whether there is a port of this name.
     pub(crate) fn has_port(&self, port: &str) -> bool {
         self.ports.contains_key(port)
@@ -189,9 +216,12 @@ impl Leases {
         };
         let hash = short_hash(port.bytes().chain(mac.bytes()));
         let begin = u128::from(hash ^ hash >> 32) % count.max(1);
-        // Each step meets an address that is owned, so there are no more than owners.
-        let steps = count.min(self.owners.len() as u128 + 1);
-        let found = (0..steps).map(|step| address((begin + step) % count)).find(|address| !self.owners.contains_key(address));
+        // Each step meets an address that is owned or claimed: no more than owners, and claims up to a bound.
+        let steps = count.min(self.owners.len() as u128 + 1 + MOST_CLAIMS);
+        let mut free = (0..steps).map(|step| address((begin + step) % count)).filter(|address| !self.owners.contains_key(address));
+        let first_free = free.clone().next();
+        // A server should not give an address that is in use (RFC 2131, section 3.1); a guest that claims all takes none away.
+        let found = free.find(|address| !self.claims.has_other(*address, mac)).or(first_free);
         found.or_else(|| {
             let expired = self.ports.iter().find_map(|(name, entry)| {
                 let is_over = |lease: &&Lease| lease.address.is_ipv4() == is_v4 && lease.until <= now;

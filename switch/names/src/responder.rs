@@ -38,6 +38,11 @@ impl Responder {
         Self { settings, leases: Leases::default(), answers: Default::default(), refused: Default::default() }
     }
 
+    /// Has new leases pass over addresses, where others are free, for which `claimed` is true: one that another machine than this one uses.
+    pub fn heed_claims(&mut self, claimed: impl Fn(IpAddr, MacAddress) -> bool + Send + 'static) {
+        self.leases.heed(Box::new(claimed));
+    }
+
     /// Its settings.
     pub fn settings(&self) -> &Settings {
         &self.settings

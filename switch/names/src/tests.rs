@@ -230,6 +230,24 @@ fn an_address_that_is_declined_is_not_offered_again_at_once() {
     assert_ne!(offered(&mut responder, "web", 1), [a, b, c, d]);
 }
 
+/// RFC 2131, section 3.1: a server should find out if an address is in use before it gives it.
+#[test]
+fn an_address_that_another_machine_claims_is_given_last() {
+    let mut plain = responder();
+    let first = offered(&mut plain, "web", 1);
+    let claim_of_2 = move |ip: IpAddr, asker: MacAddress| ip == IpAddr::from(first) && asker != mac(2);
+    let mut responder = responder();
+    responder.heed_claims(claim_of_2);
+    assert_ne!(leased(&mut responder, "web", 1), first);
+    let mut own = self::responder();
+    own.heed_claims(move |ip, asker| ip == IpAddr::from(first) && asker != mac(1));
+    assert_eq!(leased(&mut own, "web", 1), first, "its own claim");
+    // A guest that claims all of them takes no lease away.
+    let mut all = self::responder();
+    all.heed_claims(|_, _| true);
+    assert_eq!(leased(&mut all, "web", 1), first);
+}
+
 #[test]
 fn requests_for_other_servers_and_of_relays_are_left_alone() {
     let mut responder = responder();

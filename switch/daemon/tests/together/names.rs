@@ -121,6 +121,23 @@ fn other_guests_hear_neither_requests_to_servers_nor_questions_for_leased_addres
     assert_eq!(&server.receive(TIMEOUT).unwrap().bytes[34..38], &[0, 68, 0, 67]);
 }
 
+/// RFC 2131, section 3.1: the server checks that an address is not in use, here by the address map.
+#[test]
+fn an_address_that_another_guest_uses_is_not_leased() {
+    let given = |used: Option<[u8; 4]>| {
+        let bed = Bed::with(SEGMENT, &["", ""]);
+        let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+        if let Some(address) = used {
+            let announcement = arp(1, address, address);
+            b.send(&announcement).unwrap();
+            assert!(a.receive(TIMEOUT).unwrap().bytes == announcement);
+        }
+        lease(&mut a, 0)
+    };
+    let first = given(None);
+    assert_ne!(given(Some(first)), first);
+}
+
 #[test]
 fn an_address_that_was_leased_passes_anti_spoofing_and_no_other() {
     let guarded = "mac = \"02:00:00:00:00:00\"\naddresses = [\"192.168.0.1\"]\nanti-spoof = \"all\"\n";

@@ -70,12 +70,15 @@ fn precedence_is_configuration_lease_claim() {
     assert_eq!(owner(&map, 1, u32::MAX - 1), Some((mac(1), A, Source::Configuration)), "without a timer");
 
     map.learn(0, claim(2, 9), C, 100);
+    map.log().take();
     assert_eq!(map.acknowledge(0, ip(2), (mac(2), B), 50, 100), Learned::Known);
+    let [conflict] = map.log().take()[..] else { panic!("another machine claims what was leased") };
+    assert_eq!((conflict.key.ip, conflict.owner.port, conflict.claimant), (ip(2), B, (C, mac(9))));
     assert_eq!(map.learn(0, claim(2, 9), C, 101), Learned::Conflict);
     assert_eq!(owner(&map, 2, 149), Some((mac(2), B, Source::Dhcp)));
     assert_eq!(map.learn(0, claim(2, 9), C, 150), Learned::Known, "the lease has ended");
     assert_eq!(owner(&map, 2, 150), Some((mac(9), C, Source::Arp)));
-    assert_eq!(map.conflicts(), 4);
+    assert_eq!(map.conflicts(), 5);
 }
 
 #[test]
