@@ -148,6 +148,89 @@ def test_unmodified_guests_talk_over_memlane(tmp_path: Path) -> None:
     assert parts["script"].splitlines()[-1] == "0", "Linux's own back end is not there"
 
 
+_MAP_IS_TOLD = """
+owners() { # the machines that have 10.0.0.2 and 10.0.0.3
+    owners=
+    for address in 10.0.0.2 10.0.0.3; do
+        owner=none
+        while read -r _ machine _ addresses; do
+            case " $addresses " in *" $address "*) owner=${machine%:} ;; esac
+        done </sys/kernel/debug/xenvmnic/pairs
+        owners="$owners $owner"
+    done
+}
+case $counted in
+c1)
+    while sleep 1; do
+        owners
+        [ "$owners" = "$before" ] || echo "map$owners"
+        before=$owners
+        set -- $owners
+        [ "$1" = none ] || [ "$1" != "$2" ] || break
+    done
+    ping -n -c 3 -W 10 10.0.0.2
+    sleep 25
+    owners
+    echo "later$owners"
+    ;;
+g3)
+    read -r word
+    ip address add 10.0.0.2/24 dev eth0
+    ;;
+esac
+"""
+"""In the guests: c1 tells each change of the owners of two addresses until g3 has both, and asks it for one of them."""
+_A_MACHINE_STANDS_STILL = """
+told() { # OWNERS: waits until c1 told these last
+    local tries=90
+    until [ "$(tr -d '\\r' </var/log/xen/console/guest-c1.log | grep '^map' | tail -n 1)" = "map $1" ]; do
+        [ $((tries--)) -gt 0 ] || exit 1
+        sleep 1
+    done
+}
+s1=$(xl domid s1) g3=$(xl domid g3)
+echo "$s1 $g3"
+told "$s1 $g3"
+xl pause s1
+told "none $g3"
+xl unpause s1
+told "$s1 $g3"
+xl pause s1
+told "none $g3"
+echo word >"$(xenstore-read "/local/domain/$g3/console/tty")"
+told "$g3 $g3"
+xl unpause s1
+finished c1 120
+xenstore-read "/xenvmnet/$s1/addresses"
+"""
+"""In dom0: s1 stands still twice, and g3 takes its address the second time."""
+
+
+@pytest.mark.xen
+@pytest.mark.timeout(900)
+def test_the_address_of_a_machine_that_is_gone_is_free_for_another(tmp_path: Path) -> None:
+    """The timer of the map alone frees it, for its folder in xenstore stays; the one that has it then keeps it."""
+    plan = Plan(
+        path="xenvmnic",
+        guests=("c1", "s1", "g3"),
+        module="address_seconds=20 idle_seconds=3",
+        inside=_MAP_IS_TOLD,
+        script=_A_MACHINE_STANDS_STILL,
+    )
+    parts = bed.boot(plan, tmp_path)
+    assert parts["status"].strip() == "0", parts["script"] + parts["guest-c1"]
+    ids, addresses = parts["script"].splitlines()
+    s1, g3 = ids.split()
+    assert addresses == "10.0.0.2", "s1 says still that it has it"
+    lines = parts["guest-c1"].splitlines()
+    told = [line.removeprefix("map ") for line in lines if line.startswith("map ")]
+    both, gone = f"{s1} {g3}", f"none {g3}"
+    at = told.index(both)
+    assert told[at:] == [both, gone, both, gone, f"{g3} {g3}"], told
+    assert f"later {g3} {g3}" in lines
+    assert "3 packets transmitted, 3 received" in parts["guest-c1"]
+
+
 @pytest.mark.xen
 @pytest.mark.timeout(900)
 def test_what_the_network_holds_is_looked_at_in_every_state(tmp_path: Path) -> None:
