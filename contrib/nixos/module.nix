@@ -4,6 +4,11 @@ let
   cfg = config.services.memlane;
   toml = pkgs.formats.toml { };
   file = name: network: toml.generate "${name}.toml" network.settings;
+  calls = [
+    "@system-service"
+    "~@privileged @resources @mount @swap @reboot @raw-io @obsolete"
+    "@chown sched_setaffinity seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self"
+  ];
   # The directives of the package's units memlane@.service and memlane-net@.service; a test compares them.
   confined = {
     NoNewPrivileges = true;
@@ -26,16 +31,13 @@ let
     RemoveIPC = true;
     UMask = "0077";
     SystemCallArchitectures = "native";
-    SystemCallFilter = [
-      "@system-service"
-      "~@privileged @resources @mount @swap @reboot @raw-io @obsolete"
-      "@chown sched_setaffinity seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self"
-    ];
+    SystemCallFilter = calls;
     SystemCallErrorNumber = "EPERM";
   };
   devices = {
     CapabilityBoundingSet = "CAP_NET_ADMIN CAP_NET_RAW";
     AmbientCapabilities = "CAP_NET_ADMIN CAP_NET_RAW";
+    SystemCallFilter = calls ++ [ "capset" ];
     DevicePolicy = "closed";
     DeviceAllow = "/dev/net/tun rw";
     RestrictAddressFamilies = "AF_UNIX AF_NETLINK AF_PACKET AF_INET AF_INET6";

@@ -94,7 +94,7 @@ def test_units_for_taps_differ_only_in_what_taps_need(tree: Path) -> None:
         "DeviceAllow",
         "DevicePolicy",
     }
-    assert more == allowed | {"RestrictAddressFamilies"}
+    assert more == allowed | {"RestrictAddressFamilies", "SystemCallFilter"}
 
 
 def test_every_command_has_a_manual_page_that_renders(tree: Path) -> None:

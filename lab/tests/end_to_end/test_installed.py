@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -46,6 +47,22 @@ subnet = "10.0.0.0/24"
 """
 # Runs a program in the group of the sockets, as no other user of the machine.
 _GROUP = ("setpriv", "--reuid=nobody", "--regid=memlane", "--clear-groups")
+
+
+@dataclass(frozen=True)
+class _Network:
+    """A network called lan: its file, the folder of its sockets; commands that become its operator and its guests."""
+
+    file: str = "/etc/memlane/lan.toml"
+    sockets: str = "/run/memlane"
+    operator: tuple[str, ...] = ()
+    guests: tuple[str, ...] = _GROUP
+
+
+_OF_THE_MACHINE = _Network()
+_USER = ("setpriv", "--reuid=1000", "--regid=1000", "--init-groups")
+_HOME = ("env", "HOME=/home/user", "XDG_RUNTIME_DIR=/run/user/1000")
+_OF_A_USER = _Network("/home/user/.config/memlane/lan.toml", "/run/user/1000/memlane", (*_USER, *_HOME), _USER)
 _NIC = """access = { group = "memlane" }
 
 [[segment]]
@@ -203,9 +220,10 @@ def _install(machine: Machine) -> None:
     machine.succeeds("systemctl", "enable", "--now", "memlane@lan")
 
 
-def _guest(machine: Machine, port: str, *arguments: str) -> subprocess.Popen[str]:
-    """A guest with a front end in the group of the sockets, run by no other user of the machine."""
-    return _start(machine, *_GROUP, "/opt/memlane-rig", "guest", f"/run/memlane/{port}.sock", *arguments, "--json")
+def _guest(machine: Machine, port: str, *arguments: str, network: _Network = _OF_THE_MACHINE) -> subprocess.Popen[str]:
+    """A guest with a front end that may connect to the network's sockets, and has no other rights."""
+    socket_of_port = f"{network.sockets}/{port}.sock"
+    return _start(machine, *network.guests, "/opt/memlane-rig", "guest", socket_of_port, *arguments, "--json")
 
 
 def _start(machine: Machine, *arguments: str) -> subprocess.Popen[str]:
@@ -222,27 +240,29 @@ def _end(guest: subprocess.Popen[str]) -> None:
     guest.wait()
 
 
-def _pings(machine: Machine) -> None:
+def _pings(machine: Machine, network: _Network = _OF_THE_MACHINE) -> None:
     """Two guests come, and one is answered by the other."""
-    db = _guest(machine, "db", "--ip", "10.0.0.5", "--mac", "02:00:00:00:00:05", "--seconds", "60")
+    own = ("--ip", "10.0.0.5", "--mac", "02:00:00:00:00:05")
+    db = _guest(machine, "db", *own, "--seconds", "60", network=network)
     try:
-        _is_answered(machine, "10.0.0.5")
+        _is_answered(machine, "10.0.0.5", network)
     finally:
         _end(db)
 
 
-def _is_answered(machine: Machine, address: str) -> None:
+def _is_answered(machine: Machine, address: str, network: _Network = _OF_THE_MACHINE) -> None:
     """A guest comes to port web, once the last one has gone, and is answered from `address`."""
-    until(partial(_is_free, machine), "port web waits for a front end")
-    web = _guest(machine, "web", "--ip", "10.0.0.6", "--mac", "02:00:00:00:00:06", "--ping", address, "--seconds", "60")
+    until(partial(_is_free, machine, network), "port web waits for a front end")
+    own = ("--ip", "10.0.0.6", "--mac", "02:00:00:00:00:06")
+    web = _guest(machine, "web", *own, "--ping", address, "--seconds", "60", network=network)
     try:
         _await_pings(web, 1)
     finally:
         _end(web)
 
 
-def _is_free(machine: Machine) -> bool:
-    ports = json.loads(machine.succeeds("memlane", "ls", "/etc/memlane/lan.toml", "--json"))
+def _is_free(machine: Machine, network: _Network) -> bool:
+    ports = json.loads(machine.succeeds(*network.operator, "memlane", "ls", network.file, "--json"))
     return any(port["name"] == "web" and port["state"] == "waiting" for port in ports)
 
 
@@ -602,6 +622,71 @@ def test_a_network_is_served_by_one_unit(machine: Machine) -> None:
     assert machine.shows("ActiveState") == "inactive"
     assert machine.shows("ActiveState", "memlane-net@lan") == "active"
     _pings(machine)
+
+
+def test_a_unit_with_rights_for_devices_serves_a_tap(machine: Machine) -> None:
+    machine.succeeds("dpkg", "-i", "/root/memlane.deb")
+    machine.succeeds("tee", "/etc/memlane/lan.toml", stdin=_LAN + '[[port]]\nname = "host"\ntap = "lan0"\n')
+    machine.succeeds("systemctl", "enable", "--now", "memlane-net@lan")
+    machine.ip("address", "add", "10.0.0.9/24", "dev", "lan0")
+    machine.ip("link", "set", "lan0", "up")
+    _is_answered(machine, "10.0.0.9")
+    status = machine.status_of(machine.shows("MainPID", "memlane-net@lan"))
+    # Of linux/capability.h: CAP_NET_ADMIN.
+    assert (status["NoNewPrivs"], status["Seccomp"], int(status["CapEff"], 16)) == ("1", "2", 1 << 12)
+    assert "cannot" not in machine.succeeds("journalctl", "--unit=memlane-net@lan")
+    machine.succeeds("dpkg", "-i", "/root/memlane.deb")
+    _is_answered(machine, "10.0.0.9")
+
+
+def test_a_network_of_a_user_is_a_service_of_the_users_manager(machine: Machine) -> None:
+    """The manager of users runs without a session, as after `loginctl enable-linger`."""
+    machine.succeeds("dpkg", "-i", "/root/memlane.deb")
+    machine.succeeds("useradd", "--create-home", "--uid=1000", "user")
+    # Of libpam-systemd, which this Debian lacks.
+    environment = "[Service]\nEnvironment=XDG_RUNTIME_DIR=/run/user/%i\n"
+    machine.succeeds("mkdir", "-p", "/etc/systemd/system/user@.service.d")
+    machine.succeeds("tee", "/etc/systemd/system/user@.service.d/environment.conf", stdin=environment)
+    machine.succeeds("systemctl", "daemon-reload")
+    machine.succeeds("systemctl", "start", "user@1000")
+    network = _OF_A_USER
+    plain = _LAN.replace('access = { group = "memlane" }', "").replace("/run/memlane", network.sockets)
+
+    def as_user(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return machine.does(*network.operator, *arguments, stdin=stdin)
+
+    def succeeds(*arguments: str, stdin: str = "") -> str:
+        return machine.succeeds(*network.operator, *arguments, stdin=stdin)
+
+    def shows(key: str) -> str:
+        return succeeds("systemctl", "--user", "show", f"--property={key}", "--value", "memlane@lan").strip()
+
+    succeeds("mkdir", "-p", str(Path(network.file).parent))
+    succeeds("tee", network.file, stdin=plain)
+    succeeds("systemctl", "--user", "enable", "--now", "memlane@lan")
+    _pings(machine, network)
+    status = machine.status_of(shows("MainPID"))
+    assert (status["Uid"].split()[0], int(status["CapEff"], 16)) == ("1000", 0)
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+
+    succeeds("systemctl", "--user", "kill", "--signal=KILL", "memlane@lan")
+    until(lambda: (shows("NRestarts"), shows("ActiveState")) == ("1", "active"), "it is started again")
+    _pings(machine, network)
+    succeeds("tee", network.file, stdin=plain + "[[port]\n")
+    assert as_user("systemctl", "--user", "reload", "memlane@lan").returncode != 0
+    succeeds("tee", network.file, stdin=plain + '[[port]]\nname = "cache"\nnull = true\n')
+    succeeds("systemctl", "--user", "reload", "memlane@lan")
+    assert "cache" in succeeds("memlane", "ls", network.file)
+
+    # It comes with the manager, with its state, and goes with it.
+    succeeds("memlane", "set", network.file, "cache", "--weight", "2")
+    machine.succeeds("systemctl", "restart", "user@1000")
+    until(lambda: shows("ActiveState") == "active", "it has started with the manager")
+    assert shows("NRestarts") == "0"
+    assert json.loads(succeeds("memlane", "show", network.file, "cache", "--json"))["entry"]["weight"] == 2
+    _pings(machine, network)
+    machine.succeeds("systemctl", "stop", "user@1000")
+    assert machine.does("test", "-e", f"{network.sockets}/web.sock").returncode != 0
 
 
 def test_a_purge_while_it_runs_leaves_nothing(machine: Machine) -> None:
