@@ -45,9 +45,12 @@ pub(super) fn main() -> u8 {
     let _ = std::env::set_current_dir("/");
     let mut bytes = Vec::new();
     let read = std::io::stdin().take(MOST + 1).read_to_end(&mut bytes);
+    let newest = VERSIONS[VERSIONS.len() - 1];
     let (code, answer) = match read {
-        Err(error) => {
-            (1, CniError::new(Code::Io, format!("cannot read standard input: {error}")).json(VERSIONS[VERSIONS.len() - 1]))
+        Err(error) => (1, CniError::new(Code::Io, format!("cannot read standard input: {error}")).json(newest)),
+        Ok(length) if length as u64 > MOST => {
+            let text = format!("the configuration is longer than {} MiB", MOST >> 20);
+            (1, CniError::new(Code::Undecodable, text).json(newest))
         }
         Ok(_) => match answer(&std::env::var("CNI_COMMAND").unwrap_or_default(), &bytes) {
             Ok(answer) => (0, answer),

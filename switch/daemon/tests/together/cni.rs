@@ -4,8 +4,11 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use memlane_backends::netns::inside_path;
 use serde_json::{Value, json};
@@ -14,9 +17,10 @@ use crate::command::{Running, memlane, printed, wait_until, write};
 use crate::common::in_a_namespace;
 use crate::tap::ip;
 
-/// Addresses by the container's name; the last call of each kind is recorded.
+/// Addresses by the container's name; the last call of each kind is recorded. All fail while there is a file "broken".
 const IPAM: &str = r#"#!/bin/sh
 cat > "$IPAM_RECORD/$CNI_COMMAND"
+[ ! -e "$IPAM_RECORD/broken" ] || { echo '{ "cniVersion": "1.1.0", "code": 999, "msg": "the store is locked" }'; exit 1; }
 [ "$CNI_COMMAND" = ADD ] || exit 0
 case $CNI_CONTAINERID in
     one) host=5 ;;
@@ -349,5 +353,133 @@ fn what_is_no_request_is_answered_with_its_code() {
                 .all(|version| versions["supportedVersions"].as_array().unwrap().contains(&json!(version)))
         );
         assert!(one.interfaces() == ["lo"] && host_ends().is_empty() && bed.ports().is_empty());
+    });
+}
+
+/// The specification's words on GC: "plugins should generally complete a GC action without error"; one that ends early leaves the rest to the next.
+#[test]
+fn gc_removes_all_it_can_after_an_error_and_the_rest_at_the_next_call() {
+    in_a_namespace("cni::gc_removes_all_it_can_after_an_error_and_the_rest_at_the_next_call", || {
+        let bed = Bed::new();
+        let containers = ["one", "two", "many-1", "many-2"].map(Container::start);
+        let added = containers.each_ref().map(|each| bed.eth0("ADD", each, &Value::Null).unwrap());
+        let names = added.map(|result| result["interfaces"][0]["name"].as_str().unwrap().to_owned());
+        let [one, two, many, gone] = containers;
+        // A container that has ended without DEL: its port is left.
+        drop(gone);
+        wait_until(|| host_ends().len() == 3, "the interface is gone with its namespace");
+        let left = |ids: &[&str]| {
+            let list: Vec<Value> = ids.iter().map(|id| json!({ "containerID": id, "ifname": "eth0" })).collect();
+            json!({ "cni.dev/valid-attachments": list })
+        };
+        let sorted = |mut list: Vec<String>| {
+            list.sort();
+            list
+        };
+        let are_there = |wanted: &[&String]| {
+            let wanted = sorted(wanted.iter().map(|name| (*name).clone()).collect());
+            assert_eq!((sorted(host_ends()), sorted(bed.ports())), (wanted.clone(), wanted));
+        };
+
+        // A list that is no list removes nothing.
+        for garbage in [Value::Null, json!("one"), json!({}), json!([7]), json!([["one"]]), json!([{ "containerID": "one" }])] {
+            let error = bed.whole("GC", &json!({ "cni.dev/valid-attachments": garbage })).unwrap_err();
+            assert_eq!(error["code"], 7, "{garbage}: {error}");
+        }
+        assert_eq!((host_ends().len(), bed.ports().len()), (3, 4));
+
+        // The network refuses to detach: each attachment is tried, none is half removed, and the error is told.
+        let refusing = Refusing::start(bed.path().join("refusing"));
+        let mut to_it = left(&["one"]);
+        to_it["control"] = json!(refusing.path);
+        let error = bed.whole("GC", &to_it).unwrap_err();
+        assert!(error["code"] == 101 && error["msg"].as_str().unwrap().contains("not now"), "{error}");
+        assert_eq!(refusing.deletions(), 2, "an error ends nothing");
+        assert_eq!((host_ends().len(), bed.ports().len()), (3, 4));
+
+        // The IPAM plugin fails: its error is told, and the rest is done.
+        let broken = write(bed.path(), "broken", "");
+        assert_eq!(bed.whole("GC", &left(&["one", "two"])).unwrap_err()["code"], 999);
+        are_there(&[&names[0], &names[1]]);
+        assert_eq!(bed.whole("GC", &left(&["one", "two"])).unwrap_err()["code"], 999, "the same again");
+        are_there(&[&names[0], &names[1]]);
+        std::fs::remove_file(broken).unwrap();
+
+        // Out of order: the list has attachments that are gone, and others that never were.
+        for ids in [&["one", "two", "many-1", "many-2", "never"][..], &["one", "never"], &["one"], &[], &[]] {
+            assert_eq!(bed.whole("GC", &left(ids)), Ok(Value::Null));
+            let kept: Vec<&String> =
+                names[..2].iter().zip(["one", "two"]).filter(|(_, id)| ids.contains(id)).map(|(name, _)| name).collect();
+            are_there(&kept);
+        }
+        assert!([&one, &two, &many].iter().all(|container| container.interfaces() == ["lo"]));
+        // What GC has removed may come again.
+        bed.eth0("ADD", &many, &Value::Null).unwrap();
+        are_there(&[&names[2]]);
+    });
+}
+
+/// A network that refuses each change.
+struct Refusing {
+    path: PathBuf,
+    deletions: Arc<AtomicUsize>,
+}
+
+impl Refusing {
+    fn start(path: PathBuf) -> Self {
+        let (listener, deletions) = (UnixListener::bind(&path).unwrap(), Arc::new(AtomicUsize::new(0)));
+        let counted = Arc::clone(&deletions);
+        // It ends with the process.
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    let mut byte = [0];
+                    stream.read_exact(&mut byte).unwrap();
+                    request.push(byte[0]);
+                }
+                if request.starts_with(b"DELETE ") {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                }
+                let problem = json!({ "error": "not now" }).to_string();
+                let head = format!("HTTP/1.1 409 Conflict\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", problem.len());
+                stream.write_all(format!("{head}{problem}").as_bytes()).unwrap();
+            }
+        });
+        Self { path, deletions }
+    }
+
+    fn deletions(&self) -> usize {
+        self.deletions.load(Ordering::Relaxed)
+    }
+}
+
+/// Configurations that are cut off, or larger than any network's.
+#[test]
+fn a_configuration_of_any_size_is_answered() {
+    in_a_namespace("cni::a_configuration_of_any_size_is_answered", || {
+        let bed = Bed::new();
+        let error = |input: &str| {
+            let output = bed.call("STATUS", &[], input);
+            assert_eq!(output.status.code(), Some(1), "{}", input.len());
+            serde_json::from_slice::<Value>(&output.stdout).expect("an error as JSON")
+        };
+        let good = bed.configuration(&Value::Null).to_string();
+        for length in [1, good.len() / 2, good.len() - 1] {
+            assert_eq!(error(&good[..length])["code"], 6, "{length} bytes");
+        }
+        let padding = |bytes: usize| bed.configuration(&json!({ "padding": "x".repeat(bytes) })).to_string();
+        assert!(bed.call("STATUS", &[], &padding(3 << 20)).status.success(), "3 MiB are read");
+        // Also where the part that is read would be valid.
+        for huge in [padding(16 << 20), "[".repeat(16 << 20), " ".repeat(16 << 20), format!("{good}{}", " ".repeat(16 << 20))] {
+            let error = error(&huge);
+            assert!(error["code"] == 6 && error["msg"].as_str().unwrap().contains("4 MiB"), "{error}");
+        }
+        // As many levels as fit.
+        assert_eq!(error(&"[".repeat(3 << 20))["code"], 6);
+        let ten_thousand: Vec<Value> =
+            (0..10_000).map(|n| json!({ "containerID": format!("{n:064}"), "ifname": "eth0" })).collect();
+        assert_eq!(bed.whole("GC", &json!({ "cni.dev/valid-attachments": ten_thousand })), Ok(Value::Null));
     });
 }

@@ -222,6 +222,15 @@ mod tests {
     }
 
     #[test]
+    fn a_configuration_that_is_cut_off_anywhere_is_undecodable() {
+        let whole = r#"{"cniVersion":"1.1.0","name":"a","ipam":{"type":"b"},"cni.dev/valid-attachments":[{"containerID":"c","ifname":"d"}]}"#;
+        parsed(whole);
+        for length in 0..whole.len() {
+            assert_eq!(code(&whole[..length]), 6, "{}", &whole[..length]);
+        }
+    }
+
+    #[test]
     fn names_of_host_ends_differ_and_fit() {
         let (a, b) = (parsed(r#"{"cniVersion":"1.1.0","name":"a"}"#), parsed(r#"{"cniVersion":"1.1.0","name":"b"}"#));
         let of = |container: &str, interface: &str| Attachment { container: container.into(), interface: interface.into() };
