@@ -66,6 +66,7 @@ mod rings_are_bounded;
 mod rings_begin;
 mod rings_churn;
 mod rings_move;
+mod sandbox;
 mod separation;
 mod service;
 mod source_rules;

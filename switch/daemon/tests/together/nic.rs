@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::command::{Running, memlane, printed, write};
 use crate::common::{POLL_INTERVAL, TIMEOUT, in_a_namespace, wait_until};
+use crate::sandbox::refuse;
 use crate::tap::{Bed, GUEST, GUESTS, KERNEL, guest, ip, kernel_socket, payload, segment, set_addresses, silence};
 use memlane::config::Config;
 use memlane::daemon::Daemon;
@@ -13,6 +14,7 @@ use memlane::uplink::UplinkReport;
 use memlane_rig::frames::{Host, NetHeader, Packet};
 use memlane_rig::frontend::features;
 use memlane_rig::guest::ToyGuest;
+use seccompiler::{SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule};
 
 const SEGMENT: &str = "[[segment]]\nname = \"lan\"\nnic = \"eth1\"\n";
 
@@ -152,6 +154,23 @@ fn a_nic_of_several_receive_queues_is_used_by_af_packet_and_the_remedy_told() {
         assert_eq!(socket(&bed).as_deref(), Some("af-packet"));
         let advice = report(&bed).advice.unwrap();
         assert!(advice.contains("AF_PACKET") && advice.contains("2 receive queues: ethtool -L eth1 combined 1"), "{advice}");
+        exchange(&mut bed);
+        bed.daemon.stop();
+    });
+}
+
+/// As where CONFIG_XDP_SOCKETS is not set.
+#[test]
+fn on_a_kernel_without_af_xdp_the_nic_is_used_by_af_packet() {
+    in_a_namespace("nic::on_a_kernel_without_af_xdp_the_nic_is_used_by_af_packet", || {
+        let family = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, libc::AF_XDP as u64).unwrap();
+        refuse(libc::SYS_socket, vec![SeccompRule::new(vec![family]).unwrap()], libc::EAFNOSUPPORT);
+        silence();
+        pair("");
+        let mut bed = Bed::of(features::LINUX, &format!("{SEGMENT}{GUESTS}"));
+        assert_eq!(socket(&bed).as_deref(), Some("af-packet"));
+        let advice = report(&bed).advice.unwrap();
+        assert!(advice.contains("the kernel has no AF_XDP"), "{advice}");
         exchange(&mut bed);
         bed.daemon.stop();
     });
