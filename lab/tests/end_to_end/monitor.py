@@ -18,7 +18,8 @@ def monitor(path: Path) -> Iterator[Ask]:
     """A conversation with QEMU at the socket of its monitor."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(30)
-        connection.connect(str(path))
+        # The socket is there before QEMU listens at it.
+        until(lambda: connection.connect_ex(str(path)) == 0, timeout=30, what="QEMU's monitor")
         lines = connection.makefile("rw")
 
         def ask(command: str, **arguments: Any) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -224,6 +224,10 @@ class _Checked:
         """Waits for the file that the guest was sending when it moved."""
         self._fetch.finish(240)
 
+    def fetch_again(self) -> None:
+        """Fetches the file of the guest anew."""
+        self._own.fetch(self._peer, bed.ipv4(1)).finish(240)
+
 
 _SUMS = "cat /tmp/served/sums"
 
@@ -247,14 +251,14 @@ class _Streams:
 
     def __init__(self, places: _Places) -> None:
         self._places = places
-        self._theirs, self._own = Library(places.peer, 4), Library(places.guest, 2)
+        self._theirs, self._own = Library(places.peer, 2), Library(places.guest, 1)
         at_peer = f"http://{bed.ipv4(0)}:{self._theirs.port}"
         at_guest = f"http://{bed.ipv4(1)}:{self._own.port}"
         self._sums = f"{at_guest}/sums"
         begins = (f"wget -q -O /dev/null {at_peer}/go", "[ -e /tmp/served/go ]")
         for reader, begin, server in zip((places.guest, places.peer), begins, (at_peer, at_guest), strict=True):
             fetch = f"wget -q -O - {server}/file | md5sum >>/tmp/served/sums"
-            reader.spawn(f"while :; do if {begin}; then {fetch}; else sleep 1; fi; done")
+            reader.spawn(f"while :; do if {begin}; then {fetch}; else sleep 0.2; fi; done")
 
     def _arrived(self) -> list[int]:
         """How many files have arrived at the guest, and at the peer. No byte of any may differ."""
@@ -352,10 +356,58 @@ def test_migrations_end_as_soon_as_over_taps_and_damage_no_byte(
     assert max(later.values()) < _LATER, (later, seen)
 
 
+def _job(ask: Ask, command: str, **arguments: Any) -> None:
+    """Runs a job of QEMU to its end."""
+    ask(command, **{"job-id": "job"}, **arguments)
+
+    def job() -> dict[str, Any]:
+        return next(job for job in ask("query-jobs") if job["id"] == "job")
+
+    wait(lambda: job()["status"] == "concluded", command)
+    assert "error" not in job(), job()
+    ask("job-dismiss", id="job")
+
+
+def _make_disk(ask: Ask, file: Path) -> None:
+    """Makes an image in which QEMU keeps snapshots."""
+    _job(ask, "blockdev-create", options={"driver": "file", "filename": str(file), "size": 0})
+    ask("blockdev-add", **{"driver": "file", "node-name": "file", "filename": str(file)})
+    _job(ask, "blockdev-create", options={"driver": "qcow2", "file": "file", "size": 1 << 20})
+    ask("blockdev-add", **{"driver": "qcow2", "node-name": "disk", "file": "file"})
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("newest", [False, True], ids=["installed", "newest"])
+def test_a_guest_goes_on_after_a_snapshot_and_back_to_it(
+    build: Builder, newest: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By QMP's forms of `savevm` and `loadvm`."""
+    if newest:
+        monkeypatch.setattr(_Movable, "program", str(foreign.newest_qemu()))
+    lan: Lan = build(UML, others={"near": {}})
+    places = _Places(lan.switch.session, lan.guests[0], [lan.switch.socket("near")])
+    places.boot()
+    slow_down(places.guest)
+    checked = _Checked(places.peer, places.guest)
+    snapshot = {"tag": "then", "vmstate": "disk", "devices": ["disk"]}
+    with monitor(places.guest.qmp) as ask:
+        _make_disk(ask, lan.switch.session.folder / "snapshots.qcow2")
+        before = len(checked.sums())
+        _job(ask, "snapshot-save", **snapshot)
+        checked.check(before)
+        checked.finish()
+        after = len(checked.sums())
+        _job(ask, "snapshot-load", **snapshot)
+    places.wait_answer()
+    # What the guest has received since is forgotten with its memory.
+    assert before <= len(checked.sums()) < after
+    checked.fetch_again()
+
+
 @pytest.mark.prove
 @pytest.mark.timeout(900)
 def test_a_domain_of_libvirt_is_saved_and_restored(build: Builder) -> None:
-    """By `virsh save` and `virsh managedsave`; its connections stay open, and no byte of a transfer differs."""
+    """By `virsh save`, `managedsave` and a snapshot of memory; connections stay open, no byte of a transfer differs."""
     lan: Lan = build(UML, others={"web": {}})
     switch = lan.switch
     domain = Domain(switch.session, "web", [Nic(Port("web", TCG, ports.mac(2)), switch.socket("web"))])
@@ -376,4 +428,9 @@ def test_a_domain_of_libvirt_is_saved_and_restored(build: Builder) -> None:
         lan.wait_answer(0, bed.ipv4(1))
         assert domain.state == "running"
         checked.check(before)
+    before = len(checked.sums())
+    memory = f"file={state}-now,snapshot=external"
+    domain.virsh("snapshot-create-as", "web", "now", "--memspec", memory)
+    assert domain.state == "running"
+    checked.check(before)
     checked.finish()
