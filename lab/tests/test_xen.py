@@ -217,7 +217,7 @@ def test_the_address_of_a_machine_that_is_gone_is_free_for_another(tmp_path: Pat
         inside=_MAP_IS_TOLD,
         script=_A_MACHINE_STANDS_STILL,
     )
-    parts = bed.boot(plan, tmp_path)
+    parts = bed.boot(plan, tmp_path, seconds=840)
     assert parts["status"].strip() == "0", parts["script"] + parts["guest-c1"]
     ids, addresses = parts["script"].splitlines()
     s1, g3 = ids.split()

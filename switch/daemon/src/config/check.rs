@@ -888,6 +888,19 @@ netns = "x"
     }
 
     #[test]
+    fn an_ip_address_belongs_to_one_port_of_a_segment() {
+        let port = |name: &str, segment: &str, address: &str| {
+            format!("[[port]]\nname = \"{name}\"\nnull = true\nsegment = \"{segment}\"\naddresses = [\"{address}\"]\n")
+        };
+        for (address, spelled) in [("10.0.0.5", "10.0.0.5"), ("fd00::5", "fd00:0:0::5")] {
+            let both = |segment: &str| format!("{}{}", port("a", "lan", address), port("b", segment, spelled));
+            assert!(check(&both("back")).is_ok(), "{:?}", mistakes(&both("back")));
+            let text = format!("address {address} on segment lan is used twice, first by port 'a': use another one");
+            assert_eq!(mistakes(&both("lan")), [(10, text)]);
+        }
+    }
+
+    #[test]
     fn mistakes_of_uplinks_are_told() {
         let good = r#"[[segment]]
 name = "lan"

@@ -201,13 +201,15 @@ fn a_segment_comes_with_its_first_port_and_goes_with_its_last() {
 
 #[test]
 fn what_is_wrong_is_told_all_at_once_and_changes_nothing() {
-    let net = Net::of(&ports(&[("a", "mac = \"02:00:00:00:00:01\"")]));
+    let net = Net::of(&ports(&[("a", "mac = \"02:00:00:00:00:01\"\naddresses = [\"10.0.0.5\"]"), ("b", "")]));
     let before = net.managed.config().unwrap();
     let wrong = net.post("/v1/ports", &json!({ "name": "b b", "vhost-user": 3, "mtu": 1, "sise": 2 })).unwrap_err();
     assert_eq!((wrong.status, keys(&wrong)), (StatusCode::UNPROCESSABLE_ENTITY, vec!["mtu", "name", "sise", "vhost-user"]));
     let taken = json!({ "name": "a", "vhost-user": "a.sock", "mac": "02:00:00:00:00:01" });
     let taken = net.post("/v1/ports", &taken).unwrap_err();
     assert_eq!((taken.status, keys(&taken)), (StatusCode::CONFLICT, vec!["mac", "name", "vhost-user"]));
+    let owned = net.patch("b", &json!({ "addresses": ["10.0.0.6", "10.0.0.5"] })).unwrap_err();
+    assert_eq!((owned.status, keys(&owned)), (StatusCode::CONFLICT, vec!["addresses"]));
     let fixed = net.patch("a", &json!({ "queues": 2, "colour": 1, "weight": 0 })).unwrap_err();
     assert_eq!((fixed.status, keys(&fixed)), (StatusCode::UNPROCESSABLE_ENTITY, vec!["colour", "queues", "weight"]));
     assert!(fixed.problem.mistakes.iter().any(|mistake| mistake.text.contains("detach the port")));

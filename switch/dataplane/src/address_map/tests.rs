@@ -162,6 +162,28 @@ fn an_address_of_another_host_comes_here_at_once_and_goes_back() {
 }
 
 #[test]
+fn an_address_that_machines_of_two_hosts_have_is_disputed() {
+    let map = AddressMap::default();
+    let uplink = C;
+    map.set_uplink(Some(uplink));
+    map.learn(0, claim(1, 1), A, 100);
+    assert_eq!(map.tell(ip(1), (mac(2), uplink), false, 101), Learned::Known, "it may have moved");
+    assert_eq!(owner(&map, 1, 101), Some((mac(2), uplink, Source::Evpn)));
+    assert!(map.find(0, ip(1), 101).unwrap().is_settling(101), "both are asked meanwhile");
+    assert_eq!(map.learn(0, claim(1, 1), A, 102), Learned::Conflict);
+    assert_eq!(owner(&map, 1, 102), Some((mac(1), A, Source::Arp)));
+    let [conflict] = map.log().take()[..] else { panic!("one conflict") };
+    assert_eq!((conflict.key.ip, conflict.owner.port, conflict.claimant), (ip(1), A, (uplink, mac(2))));
+    map.untell(ip(1));
+    assert_eq!(owner(&map, 1, 103), Some((mac(1), A, Source::Arp)), "the other host takes its route back");
+    // A lease of this host is not for another one.
+    map.acknowledge(0, ip(3), (mac(1), A), 1000, 100);
+    assert_eq!(map.tell(ip(3), (mac(2), uplink), false, 101), Learned::Conflict);
+    assert_eq!(owner(&map, 3, 101), Some((mac(1), A, Source::Dhcp)));
+    assert_eq!(map.conflicts(), 2);
+}
+
+#[test]
 fn claims_expire_and_a_port_takes_its_entries_away() {
     let map = AddressMap::default();
     map.set_age(30);
