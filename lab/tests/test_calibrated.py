@@ -46,12 +46,18 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_samples_become_a_model_that_answers(measured: Path, tmp_path: Path) -> None:
-    file = tmp_path / "model.json"
-    done = _lab("model", "fit", str(measured), "--out", str(file), *ANYHOW)
+@pytest.fixture(scope="module")
+def file(measured: Path) -> Path:
+    """The model of these samples."""
+    model = measured.parent / "model.json"
+    done = _lab("model", "fit", str(measured), "--out", str(model), *ANYHOW)
     assert done.returncode == 0, done.stderr
     for word in ("bridge, streams (TCP)", "host's kernel for senders", "µs a message"):
         assert word in done.stdout
+    return model
+
+
+def test_samples_become_a_model_that_answers(file: Path, tmp_path: Path) -> None:
     found = fitted.read(file).of("bridge", Work.STREAM)
     assert found.range.pairs == (1, 3)
     cost = found.stages.costs.of[Party.SENDER_KERNEL]
@@ -77,9 +83,7 @@ def test_samples_become_a_model_that_answers(measured: Path, tmp_path: Path) -> 
     assert "an extrapolation" in done.stdout
 
 
-def test_what_was_calibrated_is_not_held_out(measured: Path, tmp_path: Path) -> None:
-    file = tmp_path / "model.json"
-    assert _lab("model", "fit", str(measured), "--out", str(file), *ANYHOW).returncode == 0
+def test_what_was_calibrated_is_not_held_out(file: Path) -> None:
     found = fitted.read(file)
     with pytest.raises(LabError, match="held-out points must be unknown to the calibration"):
         check.check(found, found.observed)

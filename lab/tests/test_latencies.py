@@ -10,6 +10,8 @@ def test_percentiles_are_those_of_the_observations() -> None:
     assert found.count == 1000
     for share in (0.5, 0.9, 0.99, 0.999):
         assert found.percentile(share) == pytest.approx(share / 1e3, rel=2e-3)
+    shares = [number / 200 for number in range(1, 201)]
+    assert found.percentiles(shares) == [found.percentile(share) for share in shares]
     assert found.mean == pytest.approx(500.5e-6, rel=2e-3)
     assert found.deviation == pytest.approx(288.7e-6, rel=2e-3)
 

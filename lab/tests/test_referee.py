@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ Values = dict[str, dict[str, dict[int, float]]]
 """By variant, by measure, by round."""
 
 
+@cache
 def _values(file: Path) -> Values:
     """Those of whole samples that did not fail."""
     found: Values = {}

@@ -90,17 +90,17 @@ def check(model: Model, observed: Sequence[Observation]) -> list[Checked]:
     known = {each.configuration.model_copy(update={"placement": ""}) for each in model.observed}
     if seen := [str(asked) for asked in groups if asked in known]:
         raise LabError(f"held-out points must be unknown to the calibration, but it contains {'; '.join(seen)}")
-    return [_checked(model, found) for _, found in groups.items()]
+    baselines = {kind: Baseline(model, *kind) for kind in {(asked.path, asked.work) for asked in groups}}
+    return [_checked(model, found, baselines[asked.path, asked.work].of(asked)) for asked, found in groups.items()]
 
 
-def _checked(model: Model, observed: Sequence[Observation]) -> Checked:
+def _checked(model: Model, observed: Sequence[Observation], baseline: Mapping[str, float]) -> Checked:
     places = [each.configuration.placement for each in observed]
     place = statistics.mode(places)
     asked = observed[0].configuration.model_copy(update={"placement": place})
     own = [each for each in observed if each.configuration.placement == place]
     others = statistics.median(max(0.0, each.others) for each in own)
     said: Prediction = predict(model, asked, extrapolate=True, others=others)
-    baseline = interpolated(model, asked)
     unfair = [each.fairness for each in own if each.fairness is not None]
     return Checked(
         asked=asked,
@@ -110,24 +110,25 @@ def _checked(model: Model, observed: Sequence[Observation]) -> Checked:
     )
 
 
-def interpolated(model: Model, asked: Configuration) -> dict[str, float]:
-    """The baseline's prediction."""
-    own = [
-        each
-        for each in model.observed
-        if (each.configuration.path, each.configuration.work) == (asked.path, asked.work)
-    ]
-    told: dict[str, Callable[[Observation], float | None]] = {
-        "rate": lambda each: each.rate,
-        "cpu": lambda each: each.total,
-        "fairness": lambda each: each.fairness,
-    }
-    return {name: _interpolated(own, asked, figure) for name, figure in told.items()}
+class Baseline:
+    """The baseline: a figure between those of the calibrated points of one path and kind of work, linearly."""
+
+    def __init__(self, model: Model, path: str, work: Work) -> None:
+        own = [each for each in model.observed if (each.configuration.path, each.configuration.work) == (path, work)]
+        self._figures = {
+            "rate": _interpolator(own, lambda each: each.rate),
+            "cpu": _interpolator(own, lambda each: each.total),
+            "fairness": _interpolator(own, lambda each: each.fairness),
+        }
+
+    def of(self, asked: Configuration) -> dict[str, float]:
+        """The baseline's predictions."""
+        return {name: figure(asked.features[:3]) for name, figure in self._figures.items()}
 
 
-def _interpolated(
-    observed: Sequence[Observation], asked: Configuration, figure: Callable[[Observation], float | None]
-) -> float:
+def _interpolator(
+    observed: Sequence[Observation], figure: Callable[[Observation], float | None]
+) -> Callable[[tuple[float, ...]], float]:
     from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
     from scipy.spatial import QhullError
 
@@ -136,14 +137,19 @@ def _interpolated(
         if value := figure(each):
             grouped.setdefault(each.configuration.features[:3], []).append(math.log(value))
     if not grouped:
-        return math.nan
+        return lambda _: math.nan
     points, values = np.array(list(grouped)), np.array([statistics.median(each) for each in grouped.values()])
-    here = np.array([asked.features[:3]])
+    nearest = NearestNDInterpolator(points, values)
     try:
-        value = float(LinearNDInterpolator(points, values)(here)[0])
+        between = LinearNDInterpolator(points, values)
     except QhullError:  # too few points to lie between
-        value = math.nan
-    return math.exp(float(NearestNDInterpolator(points, values)(here)[0]) if math.isnan(value) else value)
+        return lambda at: math.exp(float(nearest(np.array([at]))[0]))
+
+    def told(at: tuple[float, ...]) -> float:
+        value = float(between(np.array([at]))[0])
+        return math.exp(float(nearest(np.array([at]))[0]) if math.isnan(value) else value)
+
+    return told
 
 
 def errors(figures: Iterable[Figure]) -> tuple[Errors, Errors]:

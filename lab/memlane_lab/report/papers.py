@@ -243,7 +243,7 @@ def _distribution(result: ExperimentResult, group: str, series: dict[str, Latenc
     colours = dict(coloured(summary.labels(result.experiment)))
     for label, latencies in series.items():
         shares = [number / 200 for number in range(200)] + [0.999, 1.0]
-        times = [latencies.percentile(share) * 1e6 for share in shares]
+        times = [seconds * 1e6 for seconds in latencies.percentiles(shares)]
         axes.step(times, shares, where="post", color=colours[label], label=f"{label} ({latencies.count})")
     axes.set_xscale("log")
     axes.set_xlabel("µs")
