@@ -40,9 +40,8 @@ def _section(runs: Sequence[Run], names: Sequence[str]) -> Iterator[str]:
     for (each, _), name in zip(runs, names, strict=True):
         facts = (each.machine.get("commit"), comparison.lab(each), each.machine.get("cpu"), each.machine.get("kernel"))
         yield f"| [{name}]({name}.md) | {each.began} | {' | '.join(map(str, facts))} |"
-    yield f"\nThe same in all: {record.guest} guests; " + ", ".join(
-        f"{name} {told}" for name, told in agreement.builds(record).items()
-    )
+    beside = ", ".join(f"{name}: {told}" for name, told in agreement.builds(record).items() if name != "memlane")
+    yield f"\nThe same in all: {record.guest} guests; {beside}"
     header, rows = tables.between_rows(agreement.primary(runs))
     yield f"\n| {' | '.join(header)} |\n|{'---|' * len(header)}"
     yield from (f"| {' | '.join(row)} |" for row in rows)

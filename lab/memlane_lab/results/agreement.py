@@ -138,7 +138,7 @@ def between_runs(runs: Sequence[Run]) -> list[Headline]:
             raise LabError(f"these runs have {first.guest} guests and {record.guest} guests: name runs of one kind")
         if changed := _stated_differently(stated, found):
             raise LabError(f"these runs are not of one experiment: {changed}")
-    began = Counter((record.began, _machine(record)) for record, _ in runs)
+    began = Counter((record.began, str(record.machine.get("kernel"))) for record, _ in runs)
     if twice := [moment for (moment, _), times in began.items() if times > 1]:
         raise LabError(f"the run that began at {twice[0]} is named twice: name each run once")
     if not (headlines := _in_common(runs)):
@@ -195,7 +195,8 @@ def primary(runs: Sequence[Run]) -> list[Headline]:
 
 
 def _machine(record: RunRecord) -> str:
-    return f"{record.machine.get('cpu')}, {record.machine.get('kernel')}"
+    """A kind of machine: another kernel on the same CPUs is no other one, so that none is counted twice."""
+    return f"{record.machine.get('cpu')}, {record.machine.get('cpus')}"
 
 
 def places(records: Sequence[RunRecord]) -> str:

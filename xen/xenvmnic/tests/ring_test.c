@@ -243,6 +243,7 @@ int main(void)
 {
 	check(sizeof(struct xvm_board) <= XVM_PAGE);
 	check(sizeof(struct xvm_record) == 2 + XVM_HEADER && XVM_PAYLOAD == 4090);
+	check(xvm_record_size(1500, false) == 1512);	/* internal fragmentation: where a page is handed over, 4096 */
 	frames_of_every_size_arrive_where_positions_wrap();
 	a_full_ring_takes_no_more_and_overwrites_nothing();
 	frames_stay_in_order_while_the_ring_grows_and_shrinks();
