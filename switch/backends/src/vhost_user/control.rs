@@ -86,11 +86,10 @@ pub(super) struct ControlQueue {
 #[derive(Debug)]
 pub(super) struct HeldControlQueue {
     release: Sender<()>,
-    /// Where its driver kicks.
-    pub kick: Option<OwnedFd>,
-    /// Where its driver is interrupted.
-    pub call: Option<OwnedFd>,
 }
+
+/// Descriptors of a control virtqueue: where its driver kicks, and where it is interrupted.
+type ControlFiles = (Option<OwnedFd>, Option<OwnedFd>);
 
 impl HeldControlQueue {
     /// Has the thread go on at the used index in memory: another process has served the virtqueue.
@@ -152,7 +151,7 @@ impl ControlQueue {
     }
 
     /// Has the thread stand still; `None` if it is gone or timed out.
-    pub(super) fn hold(&self) -> Option<io::Result<HeldControlQueue>> {
+    pub(super) fn hold(&self) -> Option<io::Result<(ControlFiles, HeldControlQueue)>> {
         let (release, released) = channel();
         let (reply, answer) = channel();
         self.order(Box::new(move |control| {
@@ -165,7 +164,7 @@ impl ControlQueue {
         }))?;
         let call = answer.recv_timeout(TIMEOUT).ok()?;
         let kick = self.kick.as_ref().map(|kick| kick.as_fd().try_clone_to_owned()).transpose();
-        Some(call.and_then(|call| Ok(HeldControlQueue { release, kick: kick?, call })))
+        Some(call.and_then(|call| Ok(((kick?, call), HeldControlQueue { release }))))
     }
 
     /// Changes how the driver is interrupted.

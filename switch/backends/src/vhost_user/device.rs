@@ -14,10 +14,10 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures};
 
 use super::DeviceSettings;
-use super::control::{Commands, ControlQueue};
+use super::control::{Commands, ControlQueue, HeldControlQueue};
 use super::device_state;
 use super::features::{self, Agreed, Circumstances};
-use super::saved::{Held as HeldThreads, SavedConnection, SavedInflight, SavedKick, SavedLog, SavedRegion};
+use super::saved::{SavedConnection, SavedInflight, SavedKick, SavedLog, SavedRegion};
 use super::shared_memory_check::SharedMemoryProblem;
 use super::vring::{Addresses, Kick, Vring, VringError};
 use crate::budget::Permit;
@@ -263,18 +263,24 @@ impl Device {
         self.backend_channel = self.hold(Held::Channel, true).is_ok().then_some(channel);
     }
 
-    /// Describes the device for another process, and adds its descriptors to `files`. The control queue stands still until the second
-    /// result is dropped.
+    /// Has the control queue, if it runs, stand still until the second result is dropped; the first one is its descriptors.
     ///
     /// # Errors
     /// The kernel refuses a descriptor, or the thread of the control queue does not answer.
-    pub(super) fn save(&self, files: &mut FilesToSend) -> io::Result<(SavedConnection, HeldThreads)> {
+    pub(super) fn hold_control(&self) -> io::Result<Option<(QueueFiles, HeldControlQueue)>> {
+        let Some(control) = &self.control else { return Ok(None) };
+        let held = control.hold().ok_or_else(|| io::Error::other("its control queue does not stop"))?;
+        let ((kick, call), held) = held?;
+        let index = (0..self.rings.len()).find(|index| self.is_control(*index as u32));
+        Ok(index.map(|index| (QueueFiles { key: self.key(index), kick, call }, held)))
+    }
+
+    /// Describes the device for another process, and adds its descriptors to `files`; `queues` are those of its virtqueues that run.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub(super) fn save(&self, files: &mut FilesToSend, queues: Vec<QueueFiles>) -> io::Result<SavedConnection> {
         let port = &self.settings.port;
-        let held = match self.control.as_ref().map(ControlQueue::hold) {
-            None => None,
-            Some(held) => Some(held.ok_or_else(|| io::Error::other("its control queue does not stop"))??),
-        };
-        let mut held = HeldThreads(held);
         let mut saved = SavedConnection {
             mac: self.offer.mac.bytes(),
             mtu: self.offer.mtu,
@@ -307,20 +313,14 @@ impl Device {
             let file = files.add(file.try_clone()?);
             saved.regions.push(SavedRegion { guest_start, length, user_start, file_offset, file });
         }
-        let mut queues: HashMap<RingKey, QueueFiles> =
-            self.network.queue_files(port)?.into_iter().map(|queue| (queue.key, queue)).collect();
+        let mut queues: HashMap<RingKey, QueueFiles> = queues.into_iter().map(|queue| (queue.key, queue)).collect();
         let mut errors: HashMap<RingKey, OwnedFd> = port.error_files()?.into_iter().collect();
         for (index, ring) in self.rings.iter().enumerate() {
             let key = self.key(index);
-            let queue = match &mut held.0 {
-                Some(control) if self.is_control(index as u32) => {
-                    Some(QueueFiles { key, kick: control.kick.take(), call: control.call.take() })
-                }
-                _ => queues.remove(&key).filter(|_| ring.running),
-            };
+            let queue = queues.remove(&key).filter(|_| ring.running);
             saved.rings.extend(ring.save(index as u32, port.kept_base(key), (queue, errors.remove(&key)), files)?);
         }
-        Ok((saved, held))
+        Ok(saved)
     }
 
     /// Restores the device that another process described, up to the start of its virtqueues.
@@ -533,7 +533,7 @@ impl Device {
     /// Stops virtqueue `index`: its memory is the guest's while it is disabled; it goes on with the same descriptors once it is enabled.
     fn set_aside(&mut self, index: u32) -> Result<()> {
         let key = self.key(index as usize);
-        let files = self.network.queue_files(&self.settings.port).map_err(Error::ReqHandlerError)?;
+        let files = self.network.queue_files([&self.settings.port]).map_err(Error::ReqHandlerError)?;
         self.stop_ring(index)?;
         let Some(QueueFiles { kick, call, .. }) = files.into_iter().find(|files| files.key == key) else { return Ok(()) };
         let call = self.call_through(call.map(File::from))?;

@@ -1,7 +1,8 @@
 //! Standstill of a session thread: between two reads of its connection it stops, for a takeover by another process.
 //!
 //! 1. The daemon [asks](Pause::ask) all threads, and [awaits](Pause::await_standstill) each.
-//! 2. A thread that waits for a message or a connection sees the bell, saves its session, and [stands](Pause::stand_if_asked).
+//! 2. A thread that waits for a message or a connection sees the bell, and [stands](Pause::stand_if_asked) with its session ready to be
+//!    described.
 //! 3. The process ends, or the threads [go on](Pause::end).
 
 use std::io;
@@ -11,14 +12,14 @@ use std::time::Instant;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::saved::{Held, SavedSession};
+use super::saved::{Held, StandingSession};
 
 #[derive(Debug, Default)]
 enum Stage {
     #[default]
     Runs,
     Asked,
-    Stands(Option<Box<io::Result<SavedSession>>>),
+    Stands(Option<Box<io::Result<StandingSession>>>),
 }
 
 /// See the module.
@@ -63,12 +64,12 @@ impl Pause {
     }
 
     /// The session of the thread once it stands; `None` if it does not until `deadline`.
-    pub(super) fn await_standstill(&self, deadline: Instant) -> Option<io::Result<SavedSession>> {
+    pub(super) fn await_standstill(&self, deadline: Instant) -> Option<io::Result<StandingSession>> {
         let timeout = deadline.saturating_duration_since(Instant::now());
         let is_asked = |inner: &mut Inner| matches!(inner.stage, Stage::Asked);
         let waited = self.changed.wait_timeout_while(self.inner(), timeout, is_asked);
         match &mut waited.unwrap_or_else(PoisonError::into_inner).0.stage {
-            Stage::Stands(saved) => saved.take().map(|saved| *saved),
+            Stage::Stands(session) => session.take().map(|session| *session),
             Stage::Runs | Stage::Asked => None,
         }
     }
@@ -82,17 +83,17 @@ impl Pause {
         self.changed.notify_all();
     }
 
-    /// Stands if that was asked for, until [`Self::end`]; called by the thread, which saves its session by `save`.
-    pub(super) fn stand_if_asked(&self, save: impl FnOnce() -> io::Result<(SavedSession, Held)>) {
+    /// Stands if that was asked for, until [`Self::end`]; called by the thread, whose session is that of `ready`.
+    pub(super) fn stand_if_asked(&self, ready: impl FnOnce() -> io::Result<(StandingSession, Held)>) {
         if !matches!(self.inner().stage, Stage::Asked) {
             return;
         }
-        let (saved, held) = save().map_or_else(|error| (Err(error), Held::default()), |(saved, held)| (Ok(saved), held));
+        let (session, held) = ready().map_or_else(|error| (Err(error), Held::default()), |(session, held)| (Ok(session), held));
         let mut inner = self.inner();
         if !matches!(inner.stage, Stage::Asked) {
             return;
         }
-        inner.stage = Stage::Stands(Some(Box::new(saved)));
+        inner.stage = Stage::Stands(Some(Box::new(session)));
         self.changed.notify_all();
         let stands = |inner: &mut Inner| matches!(inner.stage, Stage::Stands(_));
         let behind = self.changed.wait_while(inner, stands).unwrap_or_else(PoisonError::into_inner).behind;
@@ -122,7 +123,7 @@ mod tests {
                 tell.send(()).unwrap();
             }
         });
-        assert!(pause.await_standstill(deadline()).unwrap().unwrap().connection.is_none());
+        assert!(pause.await_standstill(deadline()).unwrap().unwrap().0.is_none());
         assert!(told.try_recv().is_err());
         pause.end(false);
         told.recv().unwrap();

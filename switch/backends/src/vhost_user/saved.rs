@@ -4,7 +4,9 @@
 //! messages, with their checks. The positions of a virtqueue are not part of it: the used index in guest memory says where to go on.
 
 use std::fmt;
+use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -12,10 +14,50 @@ use serde::{Deserialize, Serialize};
 
 use super::control::HeldControlQueue;
 use super::device::Device;
+use super::wire::PartialMessage;
 use crate::network::StartingRing;
-use crate::takeover::ReceivedFiles;
+use crate::takeover::{FilesToSend, ReceivedFiles};
+use crate::worker::QueueFiles;
 
-/// A session that stands still.
+/// A session whose thread stands still.
+#[derive(Default)]
+pub struct StandingSession(pub(super) Option<StandingConnection>);
+
+/// A connection whose thread stands still.
+pub(super) struct StandingConnection {
+    pub device: Arc<Mutex<Device>>,
+    pub stream: UnixStream,
+    /// The part of the next message that has arrived.
+    pub part: PartialMessage,
+    /// The control queue, if it runs.
+    pub control: Option<QueueFiles>,
+}
+
+impl fmt::Debug for StandingSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("StandingSession").finish_non_exhaustive()
+    }
+}
+
+impl StandingSession {
+    /// Describes it. `queues` are the descriptors of its virtqueues that run at workers
+    /// ([`Network::queue_files`](crate::network::Network::queue_files)).
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub fn save(self, mut queues: Vec<QueueFiles>) -> io::Result<SavedSession> {
+        let Some(StandingConnection { device, stream, part, control }) = self.0 else { return Ok(SavedSession::default()) };
+        queues.extend(control);
+        let mut files = FilesToSend::default();
+        let mut saved = device.lock().unwrap_or_else(PoisonError::into_inner).save(&mut files, queues)?;
+        saved.socket = files.add(stream);
+        saved.part = part.bytes;
+        saved.part_files = part.files.into_iter().map(|file| files.add(file)).collect();
+        Ok(SavedSession { connection: Some(saved), files: files.into_files() })
+    }
+}
+
+/// A session, described.
 #[derive(Debug, Default)]
 pub struct SavedSession {
     /// Its connection; `None` while the port waits for a front end.

@@ -18,7 +18,7 @@ use super::access::Access;
 use super::device::Device;
 use super::extra;
 use super::pause::Pause;
-use super::saved::{Held, Progress, RestoredDevice, RestoredSession, SavedConnection, SavedSession};
+use super::saved::{Held, Progress, RestoredDevice, RestoredSession, SavedConnection, StandingConnection, StandingSession};
 use super::shared_memory_check;
 use super::socket::{self, Listener, Waiter};
 use super::wire::{self, Message, PartialMessage, WireError};
@@ -27,7 +27,7 @@ use crate::door::{self, Arrival, Door};
 use crate::network::Network;
 use crate::network::fatal::{caught, defect};
 use crate::port::PortState;
-use crate::takeover::{FilesToSend, ReceivedFiles};
+use crate::takeover::ReceivedFiles;
 
 /// First and longest pause before the next attempt to connect.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -153,7 +153,7 @@ impl Session {
     }
 
     /// The session of the thread once it stands; `None` if it does not until `deadline`.
-    pub fn await_standstill(&self, deadline: Instant) -> Option<io::Result<SavedSession>> {
+    pub fn await_standstill(&self, deadline: Instant) -> Option<io::Result<StandingSession>> {
         self.pause.await_standstill(deadline)
     }
 
@@ -346,7 +346,7 @@ impl Conversation<'_> {
         }
         let wait = |part: &PartialMessage, most| loop {
             match (door.wait(stream, most), pause) {
-                (Arrival::Bell, Some(pause)) => pause.stand_if_asked(|| save(&device, stream, part)),
+                (Arrival::Bell, Some(pause)) => pause.stand_if_asked(|| standing(&device, stream, part)),
                 (Arrival::Nothing, _) => return false,
                 _ => return true,
             }
@@ -440,16 +440,13 @@ fn backend_channel(message: &Message) -> io::Result<Option<File>> {
     message.files.first().filter(|_| brings).map(File::try_clone).transpose()
 }
 
-/// Saves the session on `stream`, with the part of the next message that has arrived.
-fn save(device: &Mutex<Device>, stream: &UnixStream, part: &PartialMessage) -> io::Result<(SavedSession, Held)> {
-    let mut files = FilesToSend::default();
-    let (mut saved, held) = device.lock().unwrap_or_else(PoisonError::into_inner).save(&mut files)?;
-    saved.socket = files.add(stream.try_clone()?);
-    saved.part.clone_from(&part.bytes);
-    for file in &part.files {
-        saved.part_files.push(files.add(file.try_clone()?));
-    }
-    Ok((SavedSession { connection: Some(saved), files: files.into_files() }, held))
+/// The session on `stream`, with the part of the next message that has arrived, and its threads that stand still.
+fn standing(device: &Arc<Mutex<Device>>, stream: &UnixStream, part: &PartialMessage) -> io::Result<(StandingSession, Held)> {
+    let (control, held) = device.lock().unwrap_or_else(PoisonError::into_inner).hold_control()?.unzip();
+    let files = part.files.iter().map(File::try_clone).collect::<io::Result<_>>()?;
+    let part = PartialMessage { bytes: part.bytes.clone(), files };
+    let connection = StandingConnection { device: Arc::clone(device), stream: stream.try_clone()?, part, control };
+    Ok((StandingSession(Some(connection)), Held(held)))
 }
 
 /// The `vhost` crate's handler, behind a socket pair.

@@ -12,7 +12,7 @@ use memlane_backends::interface::af_packet::{PacketSettings, PacketSocket};
 use memlane_backends::interface::tap::{self, TapSettings};
 use memlane_backends::stream;
 use memlane_backends::takeover::{FilesToSend, ReceivedFiles};
-use memlane_backends::vhost_user::saved::{Gate, Progress, Report, RestoredDevice, RestoredSession, SavedSession};
+use memlane_backends::vhost_user::saved::{Gate, Progress, Report, RestoredDevice, RestoredSession};
 use memlane_backends::vhost_user::socket::Listener;
 use memlane_backends::vhost_user::{self, Endpoint};
 
@@ -27,6 +27,7 @@ use crate::port::{Port, PortState};
 use crate::shared::Shared;
 use crate::table::{Kind, LearnedAddress, Record};
 use crate::uplink::Uplink;
+use crate::worker::QueueFiles;
 
 /// Most learned addresses that are handed over; others are learned again.
 const MOST_ADDRESSES: usize = 1 << 16;
@@ -50,17 +51,22 @@ impl Daemon {
         let attached = self.attached();
         let sessions = || attached.iter().filter_map(|attached| attached.server.front_end());
         sessions().for_each(|session| session.ask_to_stand());
-        let (mut ports, mut all) = (Vec::new(), Vec::new());
+        let mut standing = Vec::new();
         for Attached { config, server, .. } in attached.iter() {
-            let session = match server.front_end().and_then(|session| session.await_standstill(deadline)) {
-                Some(session) => session?,
-                None => {
-                    if server.front_end().is_some() {
-                        tracing::warn!(port = %config.name, "handed over without its front end, which holds its thread up and connects again");
-                    }
-                    SavedSession::default()
-                }
-            };
+            let session = server.front_end().and_then(|session| session.await_standstill(deadline));
+            if session.is_none() && server.front_end().is_some() {
+                tracing::warn!(port = %config.name, "handed over without its front end, which holds its thread up and connects again");
+            }
+            standing.push(session.transpose()?.unwrap_or_default());
+        }
+        let served = attached.iter().filter(|attached| attached.server.front_end().is_some());
+        let mut queues: HashMap<PortId, Vec<QueueFiles>> = HashMap::new();
+        for queue in self.network.queue_files(served.map(|attached| &attached.port))? {
+            queues.entry(queue.key.port).or_default().push(queue);
+        }
+        let (mut ports, mut all) = (Vec::new(), Vec::new());
+        for (Attached { config, server, port, .. }, standing) in attached.iter().zip(standing) {
+            let session = standing.save(queues.remove(&port.id).unwrap_or_default())?;
             let mut files = FilesToSend::new(session.files);
             let listener = match server.listener() {
                 Some(listener) => Some(saved_listener(listener, &mut files)?),
@@ -347,7 +353,7 @@ impl Restoring {
     /// One does not start.
     pub fn start(mut self, daemon: &Daemon) -> Result<Rest, String> {
         // A frame to a port that is not served yet would be lost.
-        daemon.network.hold_transmit(true);
+        daemon.network.begin_held();
         let starting: Vec<_> = self.devices.iter().flat_map(RestoredDevice::start).collect();
         daemon.network.finish_starts(starting);
         for uplink in daemon.led_on().iter_mut() {
@@ -358,8 +364,7 @@ impl Restoring {
         for later in now {
             daemon.serve_later(later).map_err(|error| error.to_string())?;
         }
-        daemon.network.hold_transmit(false);
-        daemon.network.interrupt_drivers();
+        daemon.network.end_held();
         Ok(Rest { gate: self.gate, later: rest })
     }
 }

@@ -238,7 +238,8 @@ impl Network {
     pub fn set_active_pairs(&self, port: &Arc<Port>, pairs: u16) {
         let told = {
             let mut rings = port.rings();
-            if rings.active_pairs.replace(pairs) == Some(pairs) {
+            // Without a queue there is no route.
+            if rings.active_pairs.replace(pairs) == Some(pairs) || rings.running.is_empty() {
                 return;
             }
             self.update_route(port, &rings)

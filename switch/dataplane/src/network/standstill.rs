@@ -5,8 +5,9 @@
 //! 3. [`Network::stand_still`]: all workers stop between two poll iterations. All that they took is completed then, so that the used
 //!    index of each ring says where another process continues.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -41,10 +42,25 @@ impl Standstill {
 impl Network {
     /// Takes no further frames from any guest, or takes them again. Frames that were taken are delivered.
     pub fn hold_transmit(&self, hold: bool) {
-        for port in self.ports() {
-            port.policy.transmit.set_shut(hold || !port.is_enabled());
-        }
+        self.shut_transmit(hold);
         self.tell_all(|| |_: &mut Worker| {}).wait();
+    }
+
+    /// As [`Self::hold_transmit`], before the first queue starts: it starts held.
+    pub fn begin_held(&self) {
+        self.shut_transmit(true);
+    }
+
+    /// Takes frames from the guests, and interrupts the drivers of all virtqueues once.
+    pub fn end_held(&self) {
+        self.shut_transmit(false);
+        self.tell_all(|| Worker::interrupt_drivers).wait();
+    }
+
+    fn shut_transmit(&self, shut: bool) {
+        for port in self.ports() {
+            port.policy.transmit.set_shut(shut || !port.is_enabled());
+        }
     }
 
     /// Waits until no frame of any port is in flight, for at most `timeout`; then has the rest dropped. True once no chain of any
@@ -103,19 +119,21 @@ impl Network {
         releases.iter().all(|_| stands()).then_some(Standstill(releases))
     }
 
-    /// Interrupts the drivers of all virtqueues once.
-    pub fn interrupt_drivers(&self) {
-        self.tell_all(|| Worker::interrupt_drivers).wait();
-    }
-
-    /// Copies of the descriptors of the virtqueues of `port` that run.
+    /// Copies of the descriptors of the virtqueues of `ports` that run. Each worker that serves any is asked once.
     ///
     /// # Errors
     /// The kernel refuses a descriptor.
-    pub fn queue_files(&self, port: &Port) -> io::Result<Vec<QueueFiles>> {
-        let id = port.id;
-        let serving: BTreeSet<u8> = port.rings().running.values().map(|ring| ring.entry.worker).collect();
-        let order = |index| self.worker(index).order(move |worker| worker.queue_files(id));
+    pub fn queue_files<'p>(&self, ports: impl IntoIterator<Item = &'p Arc<Port>>) -> io::Result<Vec<QueueFiles>> {
+        let (mut ids, mut serving) = (HashSet::new(), BTreeSet::new());
+        for port in ports {
+            ids.insert(port.id);
+            serving.extend(port.rings().running.values().map(|ring| ring.entry.worker));
+        }
+        let ids = Arc::new(ids);
+        let order = |index| {
+            let ids = Arc::clone(&ids);
+            self.worker(index).order(move |worker| worker.queue_files(&ids))
+        };
         let asked: Vec<_> = serving.into_iter().map(order).collect();
         let mut files = Vec::new();
         for answer in asked {
@@ -128,8 +146,34 @@ impl Network {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::{Direction, RingKey, RouteEntry, Slot};
+    use crate::network::tests::add;
+    use crate::port::rings::Running;
     use crate::settings::Settings;
     use crate::shared::Shared;
+
+    #[test]
+    fn each_step_of_a_takeover_sends_each_worker_one_command_however_many_ports_there_are() {
+        let network = Network::start(Shared::new(2, 7, Settings::default()), &[]).unwrap();
+        let ports: Vec<_> = (0..40).map(|n| add(&network, &n.to_string(), None).unwrap()).collect();
+        let sent = || [0, 1].map(|worker| network.workers[worker].sent());
+        let costs = |step: &dyn Fn()| {
+            let before = sent();
+            step();
+            [0, 1].map(|worker| sent()[worker] - before[worker])
+        };
+        assert_eq!(costs(&|| ports.iter().for_each(|port| network.set_active_pairs(port, 2))), [0, 0], "no queue runs");
+        assert_eq!(costs(&|| network.begin_held()), [0, 0]);
+        for (worker, port) in [0, 1].into_iter().cycle().zip(&ports) {
+            let key = RingKey { port: port.id, pair: 0, direction: Direction::Receive };
+            port.rings().running.insert(key, Running { entry: RouteEntry { worker, slot: Slot::default() }, enabled: true });
+        }
+        assert_eq!(costs(&|| network.end_held()), [1, 1]);
+        assert_eq!(costs(&|| assert!(network.queue_files(&ports).unwrap().is_empty())), [1, 1]);
+        assert_eq!(costs(&|| network.hold_transmit(true)), [1, 1]);
+        ports.iter().for_each(|port| port.rings().running.clear());
+        network.shut_down();
+    }
 
     #[test]
     fn workers_stand_still_and_go_on() {

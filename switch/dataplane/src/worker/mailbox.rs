@@ -20,6 +20,9 @@ pub struct Mailbox {
     /// Whether the worker sleeps.
     pub sleep: Sleep,
     bell: EventFd,
+    /// Commands that were sent.
+    #[cfg(test)]
+    sent: std::sync::atomic::AtomicUsize,
 }
 
 impl std::fmt::Debug for Mailbox {
@@ -35,7 +38,13 @@ impl Mailbox {
     /// The kernel refuses an eventfd.
     pub fn new() -> std::io::Result<Arc<Self>> {
         let bell = EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)?;
-        Ok(Arc::new(Self { post: Post::default(), sleep: Sleep::default(), bell }))
+        Ok(Arc::new(Self {
+            post: Post::default(),
+            sleep: Sleep::default(),
+            bell,
+            #[cfg(test)]
+            sent: Default::default(),
+        }))
     }
 
     /// The eventfd that becomes readable when the worker must wake.
@@ -74,6 +83,8 @@ impl Mailbox {
     }
 
     fn send(&self, command: Command) {
+        #[cfg(test)]
+        self.sent.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.post.put(command);
         self.wake();
     }
@@ -87,6 +98,12 @@ impl WorkerHandle {
     /// A handle on the worker that collects from `mailbox`.
     pub fn new(mailbox: Arc<Mailbox>) -> Self {
         Self(mailbox)
+    }
+
+    /// Commands that were sent so far.
+    #[cfg(test)]
+    pub fn sent(&self) -> usize {
+        self.0.sent.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// See [`Mailbox::close`].

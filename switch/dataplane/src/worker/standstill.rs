@@ -1,5 +1,6 @@
 //! Commands for a takeover by another process: it needs the descriptors of the virtqueues, and the rings of their ports stand still.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,15 +31,15 @@ impl QueueFiles {
 }
 
 impl Worker {
-    /// Copies of the descriptors of the virtqueues of `port` that run here.
+    /// Copies of the descriptors of the virtqueues of `ports` that run here.
     ///
     /// # Errors
     /// The kernel refuses a descriptor.
-    pub fn queue_files(&mut self, port: PortId) -> io::Result<Vec<QueueFiles>> {
+    pub fn queue_files(&mut self, ports: &HashSet<PortId>) -> io::Result<Vec<QueueFiles>> {
         let rest = &self.rest;
         let sources = self.sources.iter().map(|(slot, source)| (slot, source.key, source.feed.ring()));
         let egress = self.egress.iter().map(|(slot, queue)| (slot, queue.key, queue.ring()));
-        let rings = sources.chain(egress).filter(|(_, key, _)| key.port == port);
+        let rings = sources.chain(egress).filter(|(_, key, _)| ports.contains(&key.port));
         let files = rings.filter_map(|(slot, key, ring)| Some(QueueFiles::of(key, rest.kick(slot, key.direction), ring?)));
         files.collect()
     }
