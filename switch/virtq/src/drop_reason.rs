@@ -67,7 +67,7 @@ drop_reasons! {
     SpoofedSource = "spoofed-source",
     /// Anti-spoofing: the IP source is not an address of the port, or the IP header is hidden or malformed.
     SpoofedIp = "spoofed-ip",
-    /// Anti-spoofing: an ARP or neighbour discovery message that claims an address which the port has not, or that hides it.
+    /// Anti-spoofing: an ARP or neighbour discovery message that claims an address which the port has not, or is malformed.
     SpoofedArp = "spoofed-arp",
     /// Anti-spoofing: a DHCP answer, router advertisement or redirect from a port that may not serve them.
     NotAServer = "not-a-server",

@@ -162,8 +162,8 @@ pub struct SegmentEntry {
     /// with VLAN tags.
     pub multicast: Multicast,
     /// IPv4 subnet, as "10.0.0.0/24". memlane then answers DHCP on the segment, and DNS queries for PORT.lan, at the subnet's first
-    /// address. A port's guest gets the first of its `addresses` in the subnet, else a lease, which only this port can have. Requests
-    /// to DHCP servers reach memlane and ports with `may-serve` only.
+    /// address. A port's guest gets the first of its `addresses` in the subnet, else a lease, which only this port can have, of an
+    /// address that no other guest is seen to use. Requests to DHCP servers reach memlane and ports with `may-serve` only.
     pub subnet: Option<Prefix>,
     /// IPv6 subnet of 64 bits, as "fd00::/64": the same by router advertisements (SLAAC, without a default router) and DHCPv6.
     pub subnet6: Option<Prefix>,
@@ -190,7 +190,8 @@ pub struct SegmentEntry {
     #[schemars(range(min = 68, max = 65485))]
     pub mtu: Option<u16>,
     /// Whether the switch answers ARP requests and neighbour solicitations for machines that it knows, instead of flooding them (ARP
-    /// and ND suppression, RFC 9161). By default it does on segments with a subnet, or with `addresses` at a port.
+    /// and ND suppression, RFC 9161). By default it does on segments with a subnet, or with `addresses` at a port. Malformed ones are forwarded
+    /// like other frames.
     pub neighbour_suppression: Option<bool>,
     /// Name of the TAP device; by default ml-tapVNI.
     pub tap: Option<String>,
