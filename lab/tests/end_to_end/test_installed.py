@@ -147,12 +147,17 @@ def until(condition: Callable[[], bool], what: str, timeout: float = _TIMEOUT) -
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     memlane, folder = program(), tmp_path_factory.mktemp("package")
     assert memlane is not None
     subprocess.run([_TOP / "contrib/package/stage", folder / "tree", memlane], check=True, capture_output=True)
     subprocess.run([_TOP / "contrib/package/make", folder / "tree", folder, "quick"], check=True, capture_output=True)
-    [deb] = folder.glob("*.deb")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def package(packages: Path) -> Path:
+    [deb] = packages.glob("*.deb")
     return deb
 
 
@@ -357,6 +362,14 @@ def test_after_a_crash_the_same_sockets_listen_again(machine: Machine) -> None:
     _install(machine)
     machine.succeeds("systemctl", "kill", "--signal=KILL", "memlane@lan")
     until(lambda: machine.shows("NRestarts") == "1" and machine.shows("ActiveState") == "active", "it is started again")
+    _pings(machine)
+
+
+def test_a_process_that_stands_still_is_ended_and_started_again(machine: Machine) -> None:
+    _install(machine)
+    machine.succeeds("systemctl", "kill", "--signal=STOP", "memlane@lan")
+    until(partial(_has_restarted, machine, "1"), "the watchdog has it started again")
+    assert "Watchdog timeout" in machine.succeeds("journalctl", "-u", "memlane@lan")
     _pings(machine)
 
 
@@ -687,6 +700,32 @@ def test_a_network_of_a_user_is_a_service_of_the_users_manager(machine: Machine)
     _pings(machine, network)
     machine.succeeds("systemctl", "stop", "user@1000")
     assert machine.does("test", "-e", f"{network.sockets}/web.sock").returncode != 0
+
+
+def test_the_rpm_serves_networks_until_it_is_erased(machine: Machine, packages: Path, tmp_path: Path) -> None:
+    """By this host's rpm, on the container's files: scriptlets run there. Files of the operator stay, as on Fedora."""
+    root, records = f"/proc/{machine._init}/root", tmp_path / "records"
+    # A file of this host, because SQLite resolves the root to that of this host.
+    records.mkdir()
+
+    def call(*arguments: str | Path) -> None:
+        # Not its files, of which rpm is none.
+        enter = ["nsenter", f"--target={machine._init}", "--pid", "--ipc", "--uts", "--net"]
+        command = [*enter, "rpm", "--force-debian", f"--dbpath={records}", f"--root={root}", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT)
+        assert done.returncode == 0, done.stderr
+        assert "ailed" not in done.stderr, done.stderr
+
+    before = _files(machine)
+    [rpm] = packages.glob("*.rpm")
+    call("--install", "--nodeps", rpm)
+    machine.succeeds("tee", "/etc/memlane/lan.toml", stdin=_LAN)
+    machine.succeeds("systemctl", "enable", "--now", "memlane@lan")
+    _pings(machine)
+    call("--erase", "memlane")
+    assert machine.shows("ActiveState") == "inactive"
+    left = {"/etc/memlane", "/etc/memlane/lan.toml", "/var/lib/memlane", "/var/lib/memlane/lan.state"}
+    assert _files(machine) - before <= left
 
 
 def test_a_purge_while_it_runs_leaves_nothing(machine: Machine) -> None:
