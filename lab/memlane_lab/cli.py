@@ -201,7 +201,7 @@ def run(
 ) -> None:
     """Measure experiments and report on them.
 
-    Five runs of one build on three days, for `memlane-lab between`: memlane-lab run all --primary --budget 20min
+    Five such runs of one build on three days, for `memlane-lab between`: memlane-lab run promises --primary
     """
     chosen = guests.choose(kind)
     if budget and repeat:

@@ -9,6 +9,7 @@ from memlane_lab.common.errors import LabError
 from memlane_lab.experiment.plan import Turn
 from memlane_lab.host.ports import GuestKind
 from memlane_lab.measuring import run
+from memlane_lab.measuring.builds import Unchanged
 from memlane_lab.results import results
 from memlane_lab.results.results import Sample
 from tests import made_up
@@ -140,3 +141,23 @@ def test_a_folder_takes_samples_of_one_build_only(tmp_path: Path) -> None:
         run._added(one, other, tmp_path, resume=True)
     with pytest.raises(LabError, match="holds results of made_up already"):
         run._added(one, one, tmp_path, resume=False)
+
+
+def test_a_switch_that_is_built_anew_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    switch = tmp_path / "memlane"
+    switch.write_text("one")
+    monkeypatch.setenv("MEMLANE", str(switch))
+    programs = run._programs([_planned(tmp_path)])
+    assert programs == {switch}
+    unchanged = Unchanged(programs)
+    unchanged.check()
+    (tmp_path / "again").write_text("one")
+    (tmp_path / "again").replace(switch)
+    unchanged.check()  # the same program, linked once more
+    switch.write_text("other")
+    with pytest.raises(LabError, match="memlane was built anew while it was measured, further samples would be"):
+        unchanged.check()
+    switch.unlink()
+    with pytest.raises(LabError, match="memlane was built anew while it was measured"):
+        unchanged.check()
+    assert run._programs([_planned(tmp_path, STATED.replace('"bridge", "memlane"', '"bridge", "none"'))]) == set()

@@ -24,10 +24,12 @@ from memlane_lab.host.ports import GuestKind
 from memlane_lab.images import foreign
 from memlane_lab.measuring import counted as counting
 from memlane_lab.measuring import machine, rig
+from memlane_lab.measuring.builds import Unchanged
 from memlane_lab.measuring.counted import CountingSampler
 from memlane_lab.measuring.rig import RigSampler
 from memlane_lab.measuring.sample import Sampler
 from memlane_lab.measuring.scoreboard import Scoreboard
+from memlane_lab.paths import memlane
 from memlane_lab.profiling.profiler import Profiler
 from memlane_lab.results import comparison, results
 from memlane_lab.results.results import ExperimentResult, Missing, RunRecord, Sample, VariantRecord
@@ -132,10 +134,11 @@ def measure(
         results.write_experiment(out, each)
     for warning in filter(None, (claims.advice(each.experiment) for each in planned)):
         say(warning)
+    unchanged = Unchanged(_programs(planned))
     with Scoreboard(sum(each.seconds for each in planned)) as board:
         for stated, result in zip(planned, begun, strict=True):
             profiler = Profiler(stated.experiment, rate, out / stated.experiment.name) if rate else None
-            _measure(stated, result, kind, out, board, profiler)
+            _measure(stated, result, kind, out, board, profiler, unchanged)
     results.write(out, record.model_copy(update={"ended": _now()}))
 
 
@@ -159,6 +162,13 @@ def shops(planned: Sequence[Planned]) -> set[tuple[int, int]]:
     """The sizes of all shops that the experiments need: books and customers."""
     found = [variant.setting.shop for each in planned for variant in each.variants]
     return {(shop.items, shop.customers) for shop in found if shop}
+
+
+def _programs(planned: Sequence[Planned]) -> set[Path]:
+    """The switches that are measured."""
+    settings = [variant.setting for each in planned for variant in each.variants]
+    builds = {each.build or memlane.program() for each in settings if each.path.startswith(memlane.Memlane.name)}
+    return {build for build in builds if build}
 
 
 def _other_builds(planned: Sequence[Planned]) -> dict[str, str]:
@@ -274,6 +284,7 @@ def _measure(
     out: Path,
     board: Scoreboard,
     profiler: Profiler | None,
+    unchanged: Unchanged,
 ) -> None:
     board.begin(result, planned.seconds, remaining(planned, result.samples))
     for missing in planned.missing:
@@ -285,6 +296,7 @@ def _measure(
             def take(turn: Turn) -> Sample:
                 nonlocal result
                 board.next(turn.variant.name)
+                unchanged.check()
                 sample = sampler.take(turn)
                 if profiler:
                     profiler.add(sample)
