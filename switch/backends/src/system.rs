@@ -2,10 +2,13 @@
 
 #![expect(unsafe_code, reason = "what no safe crate wraps")]
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
@@ -23,6 +26,20 @@ pub(crate) fn receive<const MOST: usize>(stream: &UnixStream, bytes: &mut [u8], 
     // SAFETY: the kernel has just made these descriptors ours.
     files.extend(descriptors[..descriptor_count].iter().map(|&fd| File::from(unsafe { OwnedFd::from_raw_fd(fd) })));
     Ok(count)
+}
+
+/// Exchanges the files at two paths in one step (renameat2(2)), for which musl has no function.
+///
+/// # Errors
+/// The error of the kernel.
+pub(crate) fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    let (one, other) = (CString::new(one.as_os_str().as_bytes())?, CString::new(other.as_os_str().as_bytes())?);
+    let (here, flags) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
+    // SAFETY: both paths end with a zero byte and outlive the call.
+    match unsafe { libc::syscall(libc::SYS_renameat2, here, one.as_ptr(), here, other.as_ptr(), flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Requests to `/dev/xen/gntdev`, `gntalloc` and `evtchn` (`include/uapi/xen/` of Linux), with the structures that they take.

@@ -72,7 +72,7 @@ pub fn taken_over(name: &str, file: File) -> Result<Interface, InterfaceError> {
 pub(super) fn is_gone(file: &File) -> bool {
     // SAFETY: ifreq is plain data, for which all zeroes is a value.
     let mut request: libc::ifreq = unsafe { zeroed() };
-    let answer = control(file, libc::TUNGETIFF, &mut request);
+    let answer = control(file, libc::TUNGETIFF as libc::c_ulong, &mut request);
     answer.is_err_and(|cause| cause.raw_os_error() == Some(libc::EBADFD))
 }
 
@@ -114,7 +114,7 @@ pub(super) struct Properties {
 /// There is none.
 pub(super) fn properties(name: &str) -> io::Result<Properties> {
     /// `SIOCETHTOOL`, `ETHTOOL_GCHANNELS` and fields of `struct ethtool_channels` (`include/uapi/linux/ethtool.h`).
-    const ETHTOOL: libc::Ioctl = 0x8946;
+    const ETHTOOL: libc::c_ulong = 0x8946;
     const GET_CHANNELS: u32 = 0x3c;
     const RECEIVE: usize = 5;
     const COMBINED: usize = 8;
@@ -149,10 +149,10 @@ pub(super) fn request(name: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
-/// Makes an ioctl with a pointer to `argument`.
-pub(super) fn control<T>(file: &impl AsRawFd, code: libc::Ioctl, argument: &mut T) -> io::Result<()> {
+/// Makes an ioctl with a pointer to `argument`. Codes have 32 bits, and another type in each C library.
+pub(super) fn control<T>(file: &impl AsRawFd, code: libc::c_ulong, argument: &mut T) -> io::Result<()> {
     // SAFETY: callers pair each code with the type that the kernel expects; it outlives the call.
-    match unsafe { libc::ioctl(file.as_raw_fd(), code, std::ptr::from_mut(argument)) } {
+    match unsafe { libc::ioctl(file.as_raw_fd(), code as libc::Ioctl, std::ptr::from_mut(argument)) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
@@ -161,9 +161,9 @@ pub(super) fn control<T>(file: &impl AsRawFd, code: libc::Ioctl, argument: &mut 
 fn attach_file(file: &File, name: &str) -> io::Result<()> {
     let mut request = request(name)?;
     request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
-    control(file, libc::TUNSETIFF, &mut request)?;
+    control(file, libc::TUNSETIFF as libc::c_ulong, &mut request)?;
     let mut length: libc::c_int = NetHeader::SIZE as libc::c_int;
-    control(file, libc::TUNSETVNETHDRSZ, &mut length)
+    control(file, libc::TUNSETVNETHDRSZ as libc::c_ulong, &mut length)
 }
 
 /// Enables every offload that the kernel knows (TUNSETOFFLOAD); USO since Linux 6.2.

@@ -8,13 +8,13 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use super::kept::{self, identity};
 use crate::descriptors::is_shortage;
+use crate::system;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -141,7 +141,7 @@ fn replace_left(path: &Path, left: &Metadata, mode: u32) -> io::Result<Listener>
         }
     };
     // Of two processes that found the stale socket, one gets it in exchange; the other one gets that process's socket, and returns it.
-    let exchange = || renameat2(AT_FDCWD, &beside, AT_FDCWD, path, RenameFlags::RENAME_EXCHANGE);
+    let exchange = || system::exchange(&beside, path);
     if exchange().is_err() {
         remove_left(path, left)?;
         std::fs::rename(&beside, path)?;
