@@ -161,13 +161,11 @@ bench: build
 	cargo build --quiet --locked --release
 	$(AS_ROOT) switch/daemon/benches/against_bridge
 
-# Programs without paths of this machine, from the same sources the same bytes; in a folder of their own, for other flags compile all anew.
+# In a folder of its own, for other flags compile all anew.
 PACKAGE := $(TARGET)/package
-package static: export MEMLANE_REVISION = $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 .PHONY: package
 package: deps
-	RUSTFLAGS="--remap-path-prefix=$(CURDIR)=memlane --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=cargo" \
-	  cargo build --release --locked --package memlane --bins --target-dir $(PACKAGE)/build
+	contrib/package/build $(PACKAGE)/build
 	rm -rf $(PACKAGE)/tree
 	contrib/package/stage $(PACKAGE)/tree $(PACKAGE)/build/release/memlane
 	contrib/package/make $(PACKAGE)/tree $(PACKAGE)
@@ -180,7 +178,7 @@ package: deps
 .PHONY: static
 static: deps
 	rustup target add $(shell uname -m)-unknown-linux-musl
-	cargo build --release --locked --package memlane --bins --target $(shell uname -m)-unknown-linux-musl --target-dir $(PACKAGE)/build
+	contrib/package/build $(PACKAGE)/build --target $(shell uname -m)-unknown-linux-musl
 	contrib/package/check-static $(PACKAGE)/build/$(shell uname -m)-unknown-linux-musl/release/memlane
 
 PROVE_SECONDS ?= 20

@@ -151,6 +151,31 @@ def test_the_same_files_give_the_same_packages_and_lintian_has_nothing_to_say(tr
     assert not re.search("^[EW]:", _succeeds("lintian", "--fail-on", "warning", deb), re.MULTILINE)
 
 
+def _built(top: Path) -> dict[str, bytes]:
+    """The packages of these sources, in a folder of another name, from the compiler on; by their names."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=_TOP, capture_output=True, text=True, check=True)
+    for file in filter(None, listed.stdout.split("\0")):
+        (top / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(_TOP / file, top / file, follow_symlinks=False)
+    # As that of a commit; the time of a copy is that of its file.
+    _succeeds(top / "contrib/package/build", top / "target", MEMLANE_REVISION="0")
+    text = (top / "target/release/memlane").read_bytes()
+    for path in (top, _TOP, Path.home() / ".cargo", Path.home() / ".rustup"):
+        assert bytes(path) not in text, path
+    _succeeds(top / "contrib/package/stage", top / "tree", top / "target/release/memlane", SOURCE_DATE_EPOCH="1")
+    _succeeds(top / "contrib/package/make", top / "tree", top / "packages")
+    return {file.name: file.read_bytes() for file in (top / "packages").iterdir()}
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(7200)
+def test_two_whole_builds_are_equal_byte_by_byte(tmp_path: Path) -> None:
+    """From the sources to the packages, in folders of different names, neither of which is named in the program."""
+    first, second = (_built(tmp_path / name) for name in ("one", "the/other"))
+    assert sorted(name.rpartition(".")[2] for name in first) == ["deb", "rpm"]
+    assert first == second
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package of the lab."""
