@@ -1,17 +1,18 @@
 //! Access rights of a port's socket: a user with the right to connect can act as that port's guest.
 
 use std::ffi::CString;
-use std::fs::{File, Metadata, OpenOptions, Permissions};
+use std::fs::{File, Metadata, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nix::fcntl::AtFlags;
+use nix::fcntl::{AtFlags, OFlag, open};
+use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Group, Uid, User, fchownat, geteuid, getgrouplist};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -152,7 +153,8 @@ impl Access {
 
 /// The socket at `path` as an O_PATH descriptor, which keeps naming the same file when the path is replaced.
 fn own_socket(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC).open(path)?;
+    // Not by `OpenOptions`: musl counts O_PATH among the access modes, which its flags leave out.
+    let file = File::from(open(path, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?);
     let meta = file.metadata()?;
     let is_ours = meta.file_type().is_socket() && meta.nlink() == 1 && meta.uid() == geteuid().as_raw();
     if is_ours { Ok(file) } else { Err(io::Error::other("another file has taken the socket's place")) }
