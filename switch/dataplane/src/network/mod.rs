@@ -391,6 +391,8 @@ fn pin(cpu: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::{Direction, RingKey, RouteEntry, Slot};
+    use crate::port::rings::Running;
     use crate::port::{Offer, default_address};
     use crate::settings::Settings;
     use crate::stats::DropReason;
@@ -429,6 +431,9 @@ mod tests {
     fn rings_can_be_asked_for_while_a_worker_is_busy() {
         let network = network();
         let port = add(&network, "a", None).unwrap();
+        // Without a queue no worker is told.
+        let key = RingKey { port: port.id, pair: 0, direction: Direction::Receive };
+        port.rings().running.insert(key, Running { entry: RouteEntry { worker: 0, slot: Slot::default() }, enabled: true });
         let (go_on, held) = channel::<()>();
         network.workers[0].tell(move |_| held.recv().unwrap_or_default());
         let (waits, its) = (Arc::clone(&network), Arc::clone(&port));
@@ -445,6 +450,7 @@ mod tests {
         assert_eq!(done.recv_timeout(Duration::from_millis(1)), Err(RecvTimeoutError::Timeout));
         drop(go_on);
         assert_eq!(done.recv_timeout(Duration::from_secs(10)), Ok(()));
+        port.rings().running.clear();
         network.shut_down();
     }
 
