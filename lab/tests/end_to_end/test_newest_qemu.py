@@ -1,11 +1,14 @@
 """The newest QEMU there is: the one of Debian's suite sid, unpacked beside the machine's own."""
 
+import json
 import os
 import shlex
 import socket
 import subprocess
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -54,28 +57,38 @@ def _nic(lan: Lan, name: str) -> Nic:
     return Nic(Port(name, TCG, ports.mac(2)), lan.switch.socket(name))
 
 
-class _Replaceable(TcgGuest):
-    """A guest in the newest QEMU, with its memory in a file in /dev/shm that outlives it."""
+class _Newest(TcgGuest):
+    """A guest in the newest QEMU."""
 
     program: ClassVar[str] = ""
-    incoming: str | None = None
-
-    @property
-    def _file(self) -> Path:
-        return Path("/dev/shm") / f"memlane-test-{os.getpid()}-{self.name}"
+    incoming: Sequence[str] = ()
+    """Words of the command line of a QEMU that goes on with the guest of another."""
 
     @property
     def qmp(self) -> Path:
         return self.session.folder / f"{self.name}.qmp"
 
+    def _command(self, channel: str) -> list[str]:
+        return [*super()._command(channel), "-qmp", f"unix:{self.qmp},server=on,wait=off", *self.incoming]
+
+    def _start_again(self) -> None:
+        """Starts another QEMU for the guest."""
+        # Nothing is asked there any more, but where it ended, the guest's agent would power the guest off.
+        ours, theirs = socket.socketpair()
+        self.session.enter_context(ours)
+        with theirs:
+            self._process = self._start(theirs)
+
+
+class _Replaceable(_Newest):
+    """One with its memory in a file in /dev/shm that outlives QEMU."""
+
+    @property
+    def _file(self) -> Path:
+        return Path("/dev/shm") / f"memlane-test-{os.getpid()}-{self.name}"
+
     def _memory_backend(self) -> str:
         return f"memory-backend-file,mem-path={self._file}"
-
-    def _command(self, channel: str) -> list[str]:
-        arguments = ["-qmp", f"unix:{self.qmp},server=on,wait=off"]
-        if self.incoming:
-            arguments += ["-incoming", "defer"]
-        return [*super()._command(channel), *arguments]
 
     def replace(self) -> None:
         """Ends QEMU, and starts it again around the same guest (QEMU, "CheckPoint and Restart", mode cpr-reboot)."""
@@ -87,16 +100,12 @@ class _Replaceable(TcgGuest):
             ask("quit")
         self.process.wait(30)
         self.qmp.unlink(missing_ok=True)
-        self.incoming = f"file:{state}"
-        # Nothing is asked there any more, but where it ended, the guest's agent would power the guest off.
-        ours, theirs = socket.socketpair()
-        self.session.enter_context(ours)
-        with theirs:
-            self._process = self._start(theirs)
+        self.incoming = ["-incoming", "defer"]
+        self._start_again()
         wait(self.qmp.exists, "the new QEMU's monitor")
         with monitor(self.qmp) as ask:
             _prepare(ask)
-            ask("migrate-incoming", uri=self.incoming)
+            ask("migrate-incoming", uri=f"file:{state}")
             wait(lambda: ask("query-status")["status"] != "inmigrate", "QEMU to load its devices")
             ask("cont")
 
@@ -120,5 +129,56 @@ def test_qemu_is_replaced_under_a_running_guest(build: Builder, monkeypatch: pyt
     lan.wait_answer(0, bed.ipv4(1))
     for _ in range(2):
         guest.replace()
+        lan.wait_answer(0, bed.ipv4(1))
+        lan.ping(0, bed.ipv4(1))
+
+
+class _Transferable(_Newest):
+    """One that QEMU hands to another that runs beside it (QEMU, "CheckPoint and Restart", mode cpr-transfer)."""
+
+    times = 0
+
+    @property
+    def qmp(self) -> Path:
+        return self.session.folder / f"{self.name}-{self.times}.qmp"
+
+    def _command(self, channel: str) -> list[str]:
+        words = super()._command(channel)
+        return ["q35,memory-backend=memory,aux-ram-share=on" if word.startswith("q35,") else word for word in words]
+
+    def transfer(self) -> None:
+        before, before_qmp = self.process, self.qmp
+        self.times += 1
+        channels = [
+            _channel(kind, self.session.folder / f"{self.name}-{self.times}.{kind}") for kind in ("cpr", "main")
+        ]
+        self.incoming = [word for channel in channels for word in ("-incoming", json.dumps(channel))]
+        self._start_again()
+        with monitor(before_qmp) as ask:
+            wait(Path(channels[0]["addr"]["path"]).exists, "the new QEMU")
+            ask("migrate-set-parameters", mode="cpr-transfer")
+            ask("migrate", channels=channels)
+            wait(lambda: ask("query-migrate").get("status") == "completed", "QEMU to hand its guest over")
+            with monitor(self.qmp) as ask_new:
+                wait(lambda: bool(ask_new("query-status")["running"]), "the new QEMU to run the guest")
+            # It has connected again, and waits: the port is the new one's.
+            time.sleep(0.5)
+            ask("quit")
+        before.wait(30)
+
+
+def _channel(kind: str, path: Path) -> dict[str, Any]:
+    return {"channel-type": kind, "addr": {"transport": "socket", "type": "unix", "path": str(path)}}
+
+
+def test_qemu_hands_its_guest_to_another_at_the_same_port(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Transferable, "program", str(foreign.newest_qemu()))
+    lan = build(UML, others={"moved": {"second": "replace"}})
+    guest = _Transferable(lan.switch.session, "moved", [_nic(lan, "moved")])
+    guest.boot(120)
+    guest.address(0, f"{bed.ipv4(1)}/16")
+    lan.wait_answer(0, bed.ipv4(1))
+    for _ in range(2):
+        guest.transfer()
         lan.wait_answer(0, bed.ipv4(1))
         lan.ping(0, bed.ipv4(1))

@@ -3,7 +3,7 @@
 //! A port serves one front end at a time. A second connection is refused within 50 ms: it is closed before a message is exchanged, and
 //! log and status name the program that holds the port. If it were left in the listen queue, it would hang for as long as the
 //! first session lasts. With `second = "replace"` the first session ends instead: its virtqueues stop, then its connection ends, then
-//! the second one is served.
+//! the second one is served. A vhost-user front end replaces the first only when it sets up its device.
 
 use std::cell::Cell;
 use std::net::Shutdown;
@@ -34,7 +34,7 @@ pub enum Second {
     /// It is refused.
     #[default]
     Refuse,
-    /// It replaces the first.
+    /// It replaces the first, at a vhost-user port once it sets up memory or a queue.
     Replace,
 }
 
@@ -67,6 +67,10 @@ pub struct Door<'p> {
 pub enum Arrival {
     /// The stream is readable or closed.
     Message,
+    /// A further front end has connected, which may replace the present one.
+    Visitor,
+    /// The descriptor beside the stream is readable.
+    Beside,
     /// The bell rings.
     Bell,
     /// The timeout has elapsed.
@@ -89,41 +93,49 @@ impl<'p> Door<'p> {
         self.replaced.get()
     }
 
-    /// Waits until `stream` is readable or closed, until the bell rings, or until the timeout `most`. Connections that arrive
-    /// meanwhile are refused, or end this one: then `stream` reads as closed, while the front end does not see it closed yet.
-    pub fn wait(&self, stream: &UnixStream, most: Option<Duration>) -> Arrival {
+    /// The front end at `stream` is to make way for another: the stream reads as closed, while the front end does not see it closed yet.
+    pub fn replace(&self, stream: &UnixStream) {
+        self.replaced.set(true);
+        let _ = stream.shutdown(Shutdown::Read);
+    }
+
+    /// Waits until `stream` or the descriptor `beside` it is readable or closed, until the bell rings, or until the timeout `most`.
+    /// Connections that arrive meanwhile are refused, unless they may replace this one.
+    pub fn wait(&self, stream: &UnixStream, most: Option<Duration>, beside: Option<BorrowedFd>) -> Arrival {
         let end = most.map(|most| Instant::now() + most);
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            match self.ready(stream, left) {
-                Ready::Arrival(Arrival::Nothing) if left != Some(Duration::ZERO) => {}
-                Ready::Arrival(arrival) => return arrival,
-                Ready::Listener if self.visited(stream, PollFlags::POLLIN) => {
-                    let _ = stream.shutdown(Shutdown::Read);
-                    return Arrival::Message;
-                }
-                Ready::Listener => {}
+            match self.ready(stream, left, beside) {
+                Arrival::Nothing if left != Some(Duration::ZERO) => {}
+                Arrival::Visitor if self.second == Second::Refuse => _ = self.visited(stream, PollFlags::POLLIN),
+                arrival => return arrival,
             }
         }
     }
 
     /// The next event. A message takes precedence over a new connection: it may be the end of the session, and then the new
     /// connection is not refused. The bell takes precedence over both.
-    fn ready(&self, stream: &UnixStream, most: Option<Duration>) -> Ready {
+    fn ready(&self, stream: &UnixStream, most: Option<Duration>, beside: Option<BorrowedFd>) -> Arrival {
         // Rounded up, so that a timeout means that `most` has elapsed.
         let timeout = most
             .map_or(PollTimeout::NONE, |most| PollTimeout::try_from(most + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX));
-        let mut files = vec![PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
-        files.extend(self.bell.map(|bell| PollFd::new(bell, PollFlags::POLLIN)));
-        files.extend(self.listener.map(|listener| PollFd::new(listener.as_fd(), PollFlags::POLLIN)));
-        let count = poll(&mut files, timeout);
-        let is_ready = |index: usize| files.get(index).and_then(PollFd::any) == Some(true);
-        match count {
-            Ok(0) | Err(Errno::EINTR) => Ready::Arrival(Arrival::Nothing),
-            Ok(_) if self.bell.is_some() && is_ready(1) => Ready::Arrival(Arrival::Bell),
-            Ok(_) if !is_ready(0) => Ready::Listener,
+        let listener = self.listener.map(AsFd::as_fd);
+        let watched = [
+            (self.bell, Arrival::Bell),
+            (Some(stream.as_fd()), Arrival::Message),
+            (beside, Arrival::Beside),
+            (listener, Arrival::Visitor),
+        ];
+        let (mut files, arrivals): (Vec<_>, Vec<_>) =
+            watched.into_iter().filter_map(|(file, arrival)| Some((PollFd::new(file?, PollFlags::POLLIN), arrival))).unzip();
+        match poll(&mut files, timeout) {
+            Ok(0) | Err(Errno::EINTR) => Arrival::Nothing,
             // An error of the socket is reported by the read that follows.
-            _ => Ready::Arrival(Arrival::Message),
+            Err(_) => Arrival::Message,
+            Ok(_) => {
+                let ready = files.iter().zip(arrivals).find(|(file, _)| file.any() == Some(true));
+                ready.map_or(Arrival::Nothing, |(_, arrival)| arrival)
+            }
         }
     }
 
@@ -145,11 +157,6 @@ impl<'p> Door<'p> {
         }
         self.is_replaced()
     }
-}
-
-enum Ready {
-    Arrival(Arrival),
-    Listener,
 }
 
 #[cfg(test)]

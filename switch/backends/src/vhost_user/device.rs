@@ -13,11 +13,11 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures};
 
-use super::DeviceSettings;
 use super::control::{Commands, ControlQueue, HeldControlQueue};
 use super::device_state;
 use super::features::{self, Agreed, Circumstances};
 use super::saved::{SavedConnection, SavedInflight, SavedKick, SavedLog, SavedRegion};
+use super::settings::DeviceSettings;
 use super::shared_memory_check::SharedMemoryProblem;
 use super::vring::{Addresses, Kick, Vring, VringError};
 use crate::budget::Permit;
@@ -69,6 +69,8 @@ pub(super) struct Device {
     held: HashMap<Held, Permit>,
     /// The quota did not suffice for the descriptors that the front end sent.
     short: bool,
+    /// Error eventfds of a front end beside the one that has the port, until the port is its own; `None` while it is.
+    waiting_errors: Option<HashMap<RingKey, Option<Call>>>,
     /// Virtqueues that another process has served, while they start: no news, and not waited for one by one.
     resumed: Option<Vec<StartingRing>>,
     /// The error of their start, until the session has taken it.
@@ -119,8 +121,21 @@ impl Device {
             backend_channel: None,
             held: HashMap::new(),
             short: false,
+            waiting_errors: None,
             resumed: None,
             resume_error: None,
+        }
+    }
+
+    /// The port is another front end's: nothing here concerns it until [`Self::take_port`].
+    pub(super) fn wait_for_port(&mut self) {
+        self.waiting_errors = Some(HashMap::new());
+    }
+
+    /// The port is this device's now.
+    pub(super) fn take_port(&mut self) {
+        for (key, error) in self.waiting_errors.take().into_iter().flatten() {
+            self.settings.port.set_error(key, error);
         }
     }
 
@@ -562,7 +577,9 @@ impl Device {
         self.features = Agreed::default();
         self.log = None;
         self.inflight = None;
-        self.settings.port.set_log(None);
+        if self.waiting_errors.is_none() {
+            self.settings.port.set_log(None);
+        }
     }
 
     /// The dirty log in use, if the front end has writes logged.
@@ -832,7 +849,11 @@ impl VhostUserBackendReqHandlerMut for Device {
         let error = self.call_through(fd)?;
         self.ring(index.into())?;
         self.hold(Held::Error(index.into()), error.is_some())?;
-        self.settings.port.set_error(self.key(index.into()), error);
+        let key = self.key(index.into());
+        match &mut self.waiting_errors {
+            Some(waiting) => _ = waiting.insert(key, error),
+            None => self.settings.port.set_error(key, error),
+        }
         Ok(())
     }
 

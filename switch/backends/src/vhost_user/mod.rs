@@ -1,6 +1,7 @@
 //! A vhost-user port (QEMU, "Vhost-user Protocol").
 //!
 //! 1. [`session`]: a thread for each port accepts (or makes) the connection and answers one message after the other.
+//!    [`front_end`]: the connection and its device, and a second one beside the first.
 //! 2. [`wire`]: a complete message, with its file descriptors.
 //! 3. [`features`]: feature negotiation.
 //! 4. [`device`], [`extra`]: the effect of each message.
@@ -19,31 +20,16 @@ mod device;
 mod device_state;
 mod extra;
 pub mod features;
+mod front_end;
 pub mod kept;
 mod pause;
 pub mod saved;
 mod session;
+mod settings;
 mod shared_memory_check;
 pub mod socket;
 mod vring;
 pub mod wire;
 
 pub use session::{Endpoint, Session, converse, run, run_restored};
-
-use std::sync::Arc;
-
-use crate::door::Second;
-use crate::port::Port;
-
-/// Configuration of a vhost-user port.
-#[derive(Clone, Debug)]
-pub struct DeviceSettings {
-    /// The port.
-    pub port: Arc<Port>,
-    /// Whether the guest may receive GSO frames and partial checksums (configuration key `receive-offloads`).
-    pub receive_offloads: bool,
-    /// Queue pairs offered to guests whose front end does not limit them itself.
-    pub pairs: u16,
-    /// Treatment of a second front end (configuration key `second`).
-    pub second: Second,
-}
+pub use settings::DeviceSettings;

@@ -1,27 +1,25 @@
 //! Sessions of a vhost-user port: one connection with a front end after the other, each from its beginning to its end.
 
+use std::cell::RefCell;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use vhost::vhost_user::BackendReqHandler;
-use vhost::vhost_user::message::FrontendReq;
-
-use super::DeviceSettings;
 use super::access::Access;
 use super::device::Device;
-use super::extra;
+use super::front_end::{self, Crates, FrontEnd, Second};
 use super::pause::Pause;
 use super::saved::{Held, Progress, RestoredDevice, RestoredSession, SavedConnection, StandingConnection, StandingSession};
+use super::settings::DeviceSettings;
 use super::shared_memory_check;
 use super::socket::{self, Listener, Waiter};
-use super::wire::{self, Message, PartialMessage, WireError};
+use super::wire::{Message, PartialMessage, WireError};
 use crate::descriptors;
 use crate::door::{self, Arrival, Door};
 use crate::network::Network;
@@ -119,6 +117,7 @@ pub fn run_restored(
         stream: Arc::clone(&stream),
         waiter: Arc::clone(&waiter),
         pause: Arc::clone(&pause),
+        second: RefCell::default(),
     };
     let name = format!("port-{}", server.settings.port.id.0);
     let thread = std::thread::Builder::new().name(name).stack_size(STACK).spawn(move || server.run(restored))?;
@@ -192,6 +191,8 @@ struct Server {
     stream: Arc<Mutex<Option<UnixStream>>>,
     waiter: Arc<Waiter>,
     pause: Arc<Pause>,
+    /// The front end that was admitted beside the present one.
+    second: RefCell<Option<FrontEnd>>,
 }
 
 impl Server {
@@ -199,8 +200,8 @@ impl Server {
         if let Some(restored) = restored {
             self.begin_with(restored);
         }
-        while let Some(connection) = self.meet() {
-            self.serve_unless_quit(connection, None);
+        while let Some(front_end) = self.meet() {
+            self.serve_unless_quit(front_end, None);
         }
     }
 
@@ -214,21 +215,44 @@ impl Server {
         let Some(socket) = files.take(connection.socket) else {
             return progress.report(Err("its connection is missing".into()));
         };
-        self.serve_unless_quit(OwnedFd::from(socket).into(), Some((connection, files, progress)));
+        match FrontEnd::new(&self.network, &self.settings, OwnedFd::from(socket).into()) {
+            Ok(front_end) => self.serve_unless_quit(front_end, Some((connection, files, progress))),
+            Err(error) => progress.report(Err(error.to_string())),
+        }
     }
 
-    fn serve_unless_quit(&self, connection: UnixStream, restored: Option<Restored>) {
-        *self.stream.lock().unwrap_or_else(PoisonError::into_inner) = connection.try_clone().ok();
+    fn serve_unless_quit(&self, front_end: FrontEnd, restored: Option<Restored>) {
+        *self.stream.lock().unwrap_or_else(PoisonError::into_inner) = front_end.stream.try_clone().ok();
         if !self.quit.load(Ordering::Acquire) {
-            self.serve(connection, restored);
+            self.serve(front_end, restored);
         }
         self.stream.lock().unwrap_or_else(PoisonError::into_inner).take();
         // A pause, so that a front end that reconnects in a loop gets a small part of a CPU.
         std::thread::sleep(PENALTY);
     }
 
+    /// The next front end: one that was admitted beside the one before, or that connects; `None` when told to quit.
+    fn meet(&self) -> Option<FrontEnd> {
+        loop {
+            let second = self.second.take().filter(|second| second.take_port().is_ok());
+            let front_end = match second {
+                Some(second) => Ok(second),
+                None => FrontEnd::new(&self.network, &self.settings, self.connection()?),
+            };
+            match front_end {
+                Ok(front_end) => return Some(front_end).filter(|_| !self.quit.load(Ordering::Acquire)),
+                Err(error) => {
+                    if descriptors::is_shortage(&error) {
+                        self.network.note_shortage(&self.settings.port);
+                    }
+                    std::thread::sleep(PENALTY);
+                }
+            }
+        }
+    }
+
     /// Waits for the next connection; `None` when told to quit.
-    fn meet(&self) -> Option<UnixStream> {
+    fn connection(&self) -> Option<UnixStream> {
         let mut pause = RETRY.0;
         while !self.quit.load(Ordering::Acquire) {
             self.pause.stand_if_asked(|| Ok(Default::default()));
@@ -257,23 +281,22 @@ impl Server {
     }
 
     /// Serves one connection to its end.
-    fn serve(&self, stream: UnixStream, restored: Option<Restored>) {
+    fn serve(&self, front_end: FrontEnd, restored: Option<Restored>) {
         let Self { network, settings, .. } = self;
         let port = &settings.port;
-        let Some(_held) = port.descriptors.take(descriptors::OF_CONNECTION) else {
-            return network.note_shortage(port);
-        };
+        let peer = door::peer(&front_end.stream);
         port.begin_session();
         if restored.is_none() {
-            port.front_end_came(door::peer(&stream));
+            port.front_end_came(peer);
             port.set_state(PortState::Speaking);
         } else {
-            port.front_end_stays(door::peer(&stream));
+            port.front_end_stays(peer);
         }
         let mut short = false;
         // A panic in the message handling costs the port, not the session thread, which serves later front ends.
-        let conversation = Conversation { network, settings, listener: self.endpoint.listener(), pause: Some(&self.pause) };
-        let result = caught(|| conversation.run(&stream, restored)).unwrap_or_else(|panic| Err(io::Error::other(defect(&panic))));
+        let (listener, pause, second) = (self.endpoint.listener(), Some(&*self.pause), &self.second);
+        let conversation = Conversation { network, settings, listener, pause, second };
+        let result = caught(|| conversation.run(front_end, restored)).unwrap_or_else(|panic| Err(io::Error::other(defect(&panic))));
         match result {
             Ok(why) => {
                 network.stop_port(port);
@@ -319,7 +342,8 @@ pub fn converse(
     stream: UnixStream,
     listener: Option<&UnixListener>,
 ) -> Result<&'static str, io::Error> {
-    Conversation { network, settings, listener, pause: None }.run(&stream, None)
+    let front_end = FrontEnd::new(network, settings, stream)?;
+    Conversation { network, settings, listener, pause: None, second: &RefCell::default() }.run(front_end, None)
 }
 
 /// The conversation with a front end.
@@ -329,34 +353,45 @@ struct Conversation<'c> {
     settings: &'c DeviceSettings,
     listener: Option<&'c UnixListener>,
     pause: Option<&'c Pause>,
+    /// The front end that was admitted beside this one.
+    second: &'c RefCell<Option<FrontEnd>>,
 }
 
 impl Conversation<'_> {
-    /// Runs to the end of the session; returns its reason.
-    fn run(self, stream: &UnixStream, restored: Option<Restored>) -> io::Result<&'static str> {
-        let Self { network, settings, listener, pause } = self;
+    /// Runs to the end of the session with `front_end`; returns its reason.
+    fn run(self, front_end: FrontEnd, restored: Option<Restored>) -> io::Result<&'static str> {
+        let Self { network, settings, listener, pause, second } = self;
         let mut door = Door::new(&settings.port, listener, settings.second);
         door.bell = pause.map(Pause::bell);
-        let device = Arc::new(Mutex::new(Device::new(Arc::clone(network), settings.clone())));
-        let mut crates = Crates::new(&device)?;
+        let FrontEnd { stream, device, mut part, mut first, mut crates, held: _held } = front_end;
+        let stream = &stream;
         let kicks = settings.port.totals().kicks;
-        let mut part = PartialMessage::default();
         if let Some((saved, mut files, progress)) = restored {
             part = self.restore(&mut crates, &device, (&saved, &mut files, &progress))?;
         }
         let wait = |part: &PartialMessage, most| loop {
-            match (door.wait(stream, most), pause) {
+            let arrival = {
+                let second = second.borrow();
+                door.wait(stream, most, second.as_ref().map(|second| second.stream.as_fd()))
+            };
+            match (arrival, pause) {
                 (Arrival::Bell, Some(pause)) => pause.stand_if_asked(|| standing(&device, stream, part)),
                 (Arrival::Nothing, _) => return false,
+                (Arrival::Visitor, _) => self.admit(),
+                (Arrival::Beside, _) => self.serve_second(&door, stream),
                 _ => return true,
             }
         };
         loop {
-            if part.bytes.is_empty() {
+            if part.bytes.is_empty() && first.is_none() {
                 let wait = |most| wait(&PartialMessage::default(), Some(most));
                 shared_memory_check::look_until_message(&settings.port, &device, kicks, &wait);
             }
-            let message = match Message::receive_after(stream, &mut part, &|part| _ = wait(part, None)) {
+            let received = match first.take() {
+                Some(message) => Ok(message),
+                None => Message::receive_after(stream, &mut part, &|part| _ = wait(part, None)),
+            };
+            let message = match received {
                 Ok(message) => message,
                 Err(WireError::HungUp) => return Ok(door.end()),
                 // It may have been in the middle of a message.
@@ -365,23 +400,9 @@ impl Conversation<'_> {
                 Err(error) => return Err(io::Error::other(error)),
             };
             settings.port.log_message(format_args!("front end sends {message}"));
-            let served = match extra::is_ours(&message) {
-                Some(request) => {
-                    let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
-                    extra::serve(request, &message, &mut device, stream)
-                }
-                None => {
-                    let channel = backend_channel(&message)?;
-                    let served = crates.serve(&message, stream);
-                    if served.is_ok() {
-                        let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
-                        channel.into_iter().for_each(|channel| device.keep_backend_channel(channel));
-                    }
-                    served
-                }
-            };
+            let served = front_end::serve(&message, &mut crates, &device, stream);
             let (short, fault) = {
-                let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut device = front_end::lock(&device);
                 (device.is_short(), device.take_fault())
             };
             if short || served.is_err() && fault.is_none() && descriptors::are_short() {
@@ -400,6 +421,29 @@ impl Conversation<'_> {
                 }
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// Admits a further front end, where that may replace this one. It takes the place of one that was admitted before.
+    fn admit(self) {
+        let Some(Ok((stream, _))) = self.listener.map(UnixListener::accept) else { return };
+        // A pause, so that a program that connects in a loop gets a small part of a CPU.
+        std::thread::sleep(PENALTY);
+        let admitted = FrontEnd::new(self.network, self.settings, stream).and_then(|second| second.admit().map(|()| second));
+        match admitted {
+            Ok(second) => _ = self.second.replace(Some(second)),
+            Err(error) if descriptors::is_shortage(&error) => self.network.note_shortage(&self.settings.port),
+            Err(_) => {}
+        }
+    }
+
+    /// Serves the front end that was admitted beside the one at `stream`, which ends if the other is to have the port.
+    fn serve_second(self, door: &Door, stream: &UnixStream) {
+        let mut second = self.second.borrow_mut();
+        match second.as_mut().map_or(Second::Leaves, |second| second.serve_beside(self.settings)) {
+            Second::Waits => {}
+            Second::Leaves => *second = None,
+            Second::TakesOver => door.replace(stream),
         }
     }
 
@@ -434,12 +478,6 @@ impl Conversation<'_> {
     }
 }
 
-/// A copy of the channel for messages to the front end, if `message` brings it.
-fn backend_channel(message: &Message) -> io::Result<Option<File>> {
-    let brings = message.request == u32::from(FrontendReq::SET_BACKEND_REQ_FD);
-    message.files.first().filter(|_| brings).map(File::try_clone).transpose()
-}
-
 /// The session on `stream`, with the part of the next message that has arrived, and its threads that stand still.
 fn standing(device: &Arc<Mutex<Device>>, stream: &UnixStream, part: &PartialMessage) -> io::Result<(StandingSession, Held)> {
     let (control, held) = device.lock().unwrap_or_else(PoisonError::into_inner).hold_control()?.unzip();
@@ -447,63 +485,6 @@ fn standing(device: &Arc<Mutex<Device>>, stream: &UnixStream, part: &PartialMess
     let part = PartialMessage { bytes: part.bytes.clone(), files };
     let connection = StandingConnection { device: Arc::clone(device), stream: stream.try_clone()?, part, control };
     Ok((StandingSession(Some(connection)), Held(held)))
-}
-
-/// The `vhost` crate's handler, behind a socket pair.
-struct Crates {
-    handler: BackendReqHandler<Mutex<Device>>,
-    ours: UnixStream,
-}
-
-impl Crates {
-    fn new(device: &Arc<Mutex<Device>>) -> io::Result<Self> {
-        let (ours, theirs) = UnixStream::pair()?;
-        ours.set_nonblocking(true)?;
-        Ok(Self { handler: BackendReqHandler::from_stream(theirs, Arc::clone(device)), ours })
-    }
-
-    /// Has the handler agree to the features of another process's session, as its front end did.
-    fn restore(&mut self, saved: &SavedConnection) -> io::Result<()> {
-        let number = |request: FrontendReq, number: u64| (request, number.to_ne_bytes().to_vec());
-        let ask = |request: FrontendReq| (request, Vec::new());
-        let mut messages = Vec::new();
-        if saved.owned {
-            messages.push(ask(FrontendReq::SET_OWNER));
-        }
-        messages.push(ask(FrontendReq::GET_FEATURES));
-        if saved.protocol_offer.is_some() {
-            messages.push(ask(FrontendReq::GET_PROTOCOL_FEATURES));
-        }
-        if saved.protocol != 0 {
-            messages.push(number(FrontendReq::SET_PROTOCOL_FEATURES, saved.protocol));
-        }
-        if saved.features != 0 {
-            // The offer depends on the protocol features, the crate's handling of these on the features.
-            messages.push(ask(FrontendReq::GET_FEATURES));
-            messages.push(number(FrontendReq::SET_FEATURES, saved.features));
-        }
-        // The replies are not for the front end, which has had its own.
-        let (nowhere, _replies) = UnixStream::pair()?;
-        for (request, payload) in messages {
-            let message = Message { request: request.into(), flags: extra::VERSION, payload, files: Vec::new() };
-            self.serve(&message, &nowhere)?;
-        }
-        Ok(())
-    }
-
-    /// Has the handler serve `message`, and forwards its reply to `stream`. No reply carries file descriptors, because no feature
-    /// is offered that would.
-    fn serve(&mut self, message: &Message, stream: &UnixStream) -> io::Result<()> {
-        message.send(&self.ours)?;
-        let result = self.handler.handle_request();
-        let mut answer = [0; wire::HEADER + wire::MAX_PAYLOAD];
-        match (&self.ours).read(&mut answer) {
-            Ok(length) => (&mut &*stream).write_all(&answer[..length])?,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-        result.map_err(io::Error::other)
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,192 @@
+//! A front end that has connected: its connection, and the device that it sets up.
+//!
+//! Where a second front end may replace the first (`second = "replace"`), it is **admitted** beside it: QEMU's cpr-transfer and Cloud
+//! Hypervisor's local migration start the new process while the old one still runs the guest. Its questions are answered, and the
+//! port stays with the first, until the second sends the first message that sets up memory or a virtqueue.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use vhost::vhost_user::BackendReqHandler;
+use vhost::vhost_user::message::FrontendReq;
+
+use super::device::Device;
+use super::extra;
+use super::saved::SavedConnection;
+use super::settings::DeviceSettings;
+use super::wire::{self, Message, PartialMessage, WireError};
+use crate::budget::Permit;
+use crate::descriptors;
+use crate::network::Network;
+
+/// Questions and settings that concern no other front end, as QEMU sends them before its guest runs.
+const HARMLESS: [FrontendReq; 12] = [
+    FrontendReq::GET_FEATURES,
+    FrontendReq::SET_OWNER,
+    FrontendReq::GET_PROTOCOL_FEATURES,
+    FrontendReq::SET_PROTOCOL_FEATURES,
+    FrontendReq::GET_QUEUE_NUM,
+    FrontendReq::GET_MAX_MEM_SLOTS,
+    FrontendReq::GET_CONFIG,
+    FrontendReq::SET_BACKEND_REQ_FD,
+    FrontendReq::SET_VRING_CALL,
+    FrontendReq::SET_VRING_ERR,
+    FrontendReq::SET_VRING_ENABLE,
+    FrontendReq::RESET_DEVICE,
+];
+
+/// See the module.
+pub(super) struct FrontEnd {
+    pub(super) stream: UnixStream,
+    pub(super) device: Arc<Mutex<Device>>,
+    /// The part of the next message that has arrived.
+    pub(super) part: PartialMessage,
+    /// The message by which it takes the port, to be served once the port is its own.
+    pub(super) first: Option<Message>,
+    pub(super) crates: Crates,
+    /// Of the connection's descriptors.
+    pub(super) held: Permit,
+}
+
+/// The state of a front end beside the one that has the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Second {
+    Waits,
+    /// It has ended, or has broken a rule.
+    Leaves,
+    /// The port is to be its own now.
+    TakesOver,
+}
+
+impl FrontEnd {
+    /// A front end that has connected by `stream`.
+    ///
+    /// # Errors
+    /// Descriptors ran out: the port's quota, or the process's.
+    pub(super) fn new(network: &Arc<Network>, settings: &DeviceSettings, stream: UnixStream) -> io::Result<Self> {
+        let held = settings.port.descriptors.take(descriptors::OF_CONNECTION).ok_or_else(descriptors::ran_out)?;
+        let device = Arc::new(Mutex::new(Device::new(Arc::clone(network), settings.clone())));
+        let crates = Crates::new(&device)?;
+        Ok(Self { stream, device, part: PartialMessage::default(), first: None, crates, held })
+    }
+
+    /// Admits the front end beside the one that has the port: from now on nothing that it does makes the thread wait.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn admit(&self) -> io::Result<()> {
+        self.stream.set_nonblocking(true)?;
+        lock(&self.device).wait_for_port();
+        Ok(())
+    }
+
+    /// The port is this front end's now.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn take_port(&self) -> io::Result<()> {
+        self.stream.set_nonblocking(false)?;
+        lock(&self.device).take_port();
+        Ok(())
+    }
+
+    /// Serves the next message of a front end beside the one that has the port, if it has arrived.
+    pub(super) fn serve_beside(&mut self, settings: &DeviceSettings) -> Second {
+        let message = match Message::receive_after(&self.stream, &mut self.part, &|_| {}) {
+            Ok(message) => message,
+            Err(WireError::Socket(error)) if error.kind() == io::ErrorKind::WouldBlock => return Second::Waits,
+            Err(_) => return Second::Leaves,
+        };
+        settings.port.log_message(format_args!("second front end sends {message}"));
+        if HARMLESS.iter().any(|&harmless| u32::from(harmless) == message.request) {
+            let served = serve(&message, &mut self.crates, &self.device, &self.stream);
+            let device = lock(&self.device);
+            return if served.is_ok() && !device.is_short() && !device.has_fault() { Second::Waits } else { Second::Leaves };
+        }
+        self.first = Some(message);
+        Second::TakesOver
+    }
+}
+
+/// Serves `message` from the front end at `stream`, and answers it where an answer is due.
+///
+/// # Errors
+/// The message breaks a rule, or the connection ended.
+pub(super) fn serve(message: &Message, crates: &mut Crates, device: &Mutex<Device>, stream: &UnixStream) -> io::Result<()> {
+    if let Some(request) = extra::is_ours(message) {
+        return extra::serve(request, message, &mut lock(device), stream);
+    }
+    let channel = backend_channel(message)?;
+    crates.serve(message, stream)?;
+    channel.into_iter().for_each(|channel| lock(device).keep_backend_channel(channel));
+    Ok(())
+}
+
+pub(super) fn lock(device: &Mutex<Device>) -> MutexGuard<'_, Device> {
+    device.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A copy of the channel for messages to the front end, if `message` brings it.
+fn backend_channel(message: &Message) -> io::Result<Option<File>> {
+    let brings = message.request == u32::from(FrontendReq::SET_BACKEND_REQ_FD);
+    message.files.first().filter(|_| brings).map(File::try_clone).transpose()
+}
+
+/// The `vhost` crate's handler, behind a socket pair.
+pub(super) struct Crates {
+    handler: BackendReqHandler<Mutex<Device>>,
+    ours: UnixStream,
+}
+
+impl Crates {
+    pub(super) fn new(device: &Arc<Mutex<Device>>) -> io::Result<Self> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        Ok(Self { handler: BackendReqHandler::from_stream(theirs, Arc::clone(device)), ours })
+    }
+
+    /// Has the handler agree to the features of another process's session, as its front end did.
+    pub(super) fn restore(&mut self, saved: &SavedConnection) -> io::Result<()> {
+        let number = |request: FrontendReq, number: u64| (request, number.to_ne_bytes().to_vec());
+        let ask = |request: FrontendReq| (request, Vec::new());
+        let mut messages = Vec::new();
+        if saved.owned {
+            messages.push(ask(FrontendReq::SET_OWNER));
+        }
+        messages.push(ask(FrontendReq::GET_FEATURES));
+        if saved.protocol_offer.is_some() {
+            messages.push(ask(FrontendReq::GET_PROTOCOL_FEATURES));
+        }
+        if saved.protocol != 0 {
+            messages.push(number(FrontendReq::SET_PROTOCOL_FEATURES, saved.protocol));
+        }
+        if saved.features != 0 {
+            // The offer depends on the protocol features, the crate's handling of these on the features.
+            messages.push(ask(FrontendReq::GET_FEATURES));
+            messages.push(number(FrontendReq::SET_FEATURES, saved.features));
+        }
+        // The replies are not for the front end, which has had its own.
+        let (nowhere, _replies) = UnixStream::pair()?;
+        for (request, payload) in messages {
+            let message = Message { request: request.into(), flags: extra::VERSION, payload, files: Vec::new() };
+            self.serve(&message, &nowhere)?;
+        }
+        Ok(())
+    }
+
+    /// Has the handler serve `message`, and forwards its reply to `stream`. No reply carries file descriptors, because no feature
+    /// is offered that would.
+    fn serve(&mut self, message: &Message, stream: &UnixStream) -> io::Result<()> {
+        message.send(&self.ours)?;
+        let result = self.handler.handle_request();
+        let mut answer = [0; wire::HEADER + wire::MAX_PAYLOAD];
+        match (&self.ours).read(&mut answer) {
+            Ok(length) => (&mut &*stream).write_all(&answer[..length])?,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        result.map_err(io::Error::other)
+    }
+}

@@ -1,0 +1,19 @@
+//! Configuration of a vhost-user port.
+
+use std::sync::Arc;
+
+use crate::door::Second;
+use crate::port::Port;
+
+/// Configuration of a vhost-user port.
+#[derive(Clone, Debug)]
+pub struct DeviceSettings {
+    /// The port.
+    pub port: Arc<Port>,
+    /// Whether the guest may receive GSO frames and partial checksums (configuration key `receive-offloads`).
+    pub receive_offloads: bool,
+    /// Queue pairs offered to guests whose front end does not limit them itself.
+    pub pairs: u16,
+    /// Treatment of a second front end (configuration key `second`).
+    pub second: Second,
+}
