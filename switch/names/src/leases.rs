@@ -23,7 +23,7 @@ const OFFER: u64 = 60;
 /// Seconds for which an address that a client found in use is not given to it again.
 const DECLINE: u64 = 600;
 /// Most claimed addresses that are passed over for a new lease.
-const MOST_CLAIMS: u128 = 64;
+const MOST_CLAIMS: usize = 64;
 /// Most static addresses of a port that are looked at.
 const MOST_FIXED: usize = 64;
 
@@ -217,11 +217,11 @@ impl Leases {
         let hash = short_hash(port.bytes().chain(mac.bytes()));
         let begin = u128::from(hash ^ hash >> 32) % count.max(1);
         // Each step meets an address that is owned or claimed: no more than owners, and claims up to a bound.
-        let steps = count.min(self.owners.len() as u128 + 1 + MOST_CLAIMS);
+        let steps = count.min((self.owners.len() + 1 + MOST_CLAIMS) as u128);
         let mut free = (0..steps).map(|step| address((begin + step) % count)).filter(|address| !self.owners.contains_key(address));
-        let first_free = free.clone().next();
         // A server should not give an address that is in use (RFC 2131, section 3.1); a guest that claims all takes none away.
-        let found = free.find(|address| !self.claims.has_other(*address, mac)).or(first_free);
+        let unclaimed = free.clone().take(1 + MOST_CLAIMS).find(|address| !self.claims.has_other(*address, mac));
+        let found = unclaimed.or_else(|| free.next());
         found.or_else(|| {
             let expired = self.ports.iter().find_map(|(name, entry)| {
                 let is_over = |lease: &&Lease| lease.address.is_ipv4() == is_v4 && lease.until <= now;
