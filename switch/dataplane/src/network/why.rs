@@ -185,7 +185,7 @@ impl Network {
     fn tell_answer(&self, forecast: &mut Forecast, port: &Port, start: Start<'_>, now: u32) -> bool {
         let Some(resolution) = Resolution::of(start.bytes(), NetHeader::default()) else {
             if resolution::is_candidate(start.bytes()) {
-                forecast.step("the address map learns nothing from it and gives no answer: it breaks a rule of ARP or neighbour discovery, or claims no address for its source");
+                forecast.step("the address map learns nothing from it and gives no answer: it is malformed, or its source has no IP address yet");
             }
             return false;
         };
