@@ -67,13 +67,13 @@ pub struct Door<'p> {
 pub enum Arrival {
     /// The stream is readable or closed.
     Message,
-    /// A further front end has connected, which may replace the present one.
+    /// A further front end has connected, and may replace the present one.
     Visitor,
     /// The descriptor beside the stream is readable.
     Beside,
     /// The bell rings.
     Bell,
-    /// The timeout has elapsed.
+    /// The moment to wait for has come.
     Nothing,
 }
 
@@ -93,16 +93,15 @@ impl<'p> Door<'p> {
         self.replaced.get()
     }
 
-    /// The front end at `stream` is to make way for another: the stream reads as closed, while the front end does not see it closed yet.
+    /// The front end at `stream` loses the port to another one: the stream reads as closed here, and is still open for the front end.
     pub fn replace(&self, stream: &UnixStream) {
         self.replaced.set(true);
         let _ = stream.shutdown(Shutdown::Read);
     }
 
-    /// Waits until `stream` or the descriptor `beside` it is readable or closed, until the bell rings, or until the timeout `most`.
+    /// Waits until `stream` or the descriptor `beside` it is readable or closed, until the bell rings, or until the moment `end`.
     /// Connections that arrive meanwhile are refused, unless they may replace this one.
-    pub fn wait(&self, stream: &UnixStream, most: Option<Duration>, beside: Option<BorrowedFd>) -> Arrival {
-        let end = most.map(|most| Instant::now() + most);
+    pub fn wait(&self, stream: &UnixStream, end: Option<Instant>, beside: Option<BorrowedFd>) -> Arrival {
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             match self.ready(stream, left, beside) {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight, VhostUserLog,
@@ -98,6 +98,11 @@ fn refuse(cause: impl ToString) -> Error {
     Error::ReqHandlerError(io::Error::other(cause.to_string()))
 }
 
+/// Locks the device of a session.
+pub(super) fn lock(device: &Mutex<Device>) -> MutexGuard<'_, Device> {
+    device.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Device {
     /// A device without memory, features or queues.
     pub(super) fn new(network: Arc<Network>, settings: DeviceSettings) -> Self {
@@ -127,7 +132,7 @@ impl Device {
         }
     }
 
-    /// The port is another front end's: nothing here concerns it until [`Self::take_port`].
+    /// The port is another front end's, and stays as it is until [`Self::take_port`].
     pub(super) fn wait_for_port(&mut self) {
         self.waiting_errors = Some(HashMap::new());
     }
@@ -575,9 +580,8 @@ impl Device {
         self.stop_rings();
         self.rings.iter_mut().for_each(|ring| *ring = Vring::default());
         self.features = Agreed::default();
-        self.log = None;
         self.inflight = None;
-        if self.waiting_errors.is_none() {
+        if self.log.take().is_some() {
             self.settings.port.set_log(None);
         }
     }

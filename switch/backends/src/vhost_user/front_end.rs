@@ -7,12 +7,12 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use vhost::vhost_user::BackendReqHandler;
 use vhost::vhost_user::message::FrontendReq;
 
-use super::device::Device;
+use super::device::{self, Device};
 use super::extra;
 use super::saved::SavedConnection;
 use super::settings::DeviceSettings;
@@ -21,7 +21,7 @@ use crate::budget::Permit;
 use crate::descriptors;
 use crate::network::Network;
 
-/// Questions and settings that concern no other front end, as QEMU sends them before its guest runs.
+/// Requests that change nothing for the front end that has the port; QEMU sends them before its guest runs.
 const HARMLESS: [FrontendReq; 12] = [
     FrontendReq::GET_FEATURES,
     FrontendReq::SET_OWNER,
@@ -44,18 +44,19 @@ pub(super) struct FrontEnd {
     /// The part of the next message that has arrived.
     pub(super) part: PartialMessage,
     /// The message by which it takes the port, to be served once the port is its own.
-    pub(super) first: Option<Message>,
+    pub(super) pending: Option<Message>,
     pub(super) crates: Crates,
-    /// Of the connection's descriptors.
+    /// Permit for the descriptors of the connection.
     pub(super) held: Permit,
 }
 
-/// The state of a front end beside the one that has the port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Second {
+/// The state of a second front end beside the one that has the port.
+#[derive(Debug)]
+pub(super) enum SecondState {
+    /// It waits for the port.
     Waits,
-    /// It has ended, or has broken a rule.
-    Leaves,
+    /// Its connection is to be closed, for this reason; descriptors may have run out.
+    Leaves(io::Error),
     /// The port is to be its own now.
     TakesOver,
 }
@@ -69,7 +70,7 @@ impl FrontEnd {
         let held = settings.port.descriptors.take(descriptors::OF_CONNECTION).ok_or_else(descriptors::ran_out)?;
         let device = Arc::new(Mutex::new(Device::new(Arc::clone(network), settings.clone())));
         let crates = Crates::new(&device)?;
-        Ok(Self { stream, device, part: PartialMessage::default(), first: None, crates, held })
+        Ok(Self { stream, device, part: PartialMessage::default(), pending: None, crates, held })
     }
 
     /// Admits the front end beside the one that has the port: from now on nothing that it does makes the thread wait.
@@ -78,7 +79,7 @@ impl FrontEnd {
     /// The kernel's.
     pub(super) fn admit(&self) -> io::Result<()> {
         self.stream.set_nonblocking(true)?;
-        lock(&self.device).wait_for_port();
+        device::lock(&self.device).wait_for_port();
         Ok(())
     }
 
@@ -88,25 +89,32 @@ impl FrontEnd {
     /// The kernel's.
     pub(super) fn take_port(&self) -> io::Result<()> {
         self.stream.set_nonblocking(false)?;
-        lock(&self.device).take_port();
+        device::lock(&self.device).take_port();
         Ok(())
     }
 
     /// Serves the next message of a front end beside the one that has the port, if it has arrived.
-    pub(super) fn serve_beside(&mut self, settings: &DeviceSettings) -> Second {
+    pub(super) fn serve_beside(&mut self, settings: &DeviceSettings) -> SecondState {
         let message = match Message::receive_after(&self.stream, &mut self.part, &|_| {}) {
             Ok(message) => message,
-            Err(WireError::Socket(error)) if error.kind() == io::ErrorKind::WouldBlock => return Second::Waits,
-            Err(_) => return Second::Leaves,
+            Err(WireError::Socket(error)) if error.kind() == io::ErrorKind::WouldBlock => return SecondState::Waits,
+            Err(WireError::Descriptors) if descriptors::are_short() => return SecondState::Leaves(descriptors::ran_out()),
+            Err(error) => return SecondState::Leaves(io::Error::other(error)),
         };
         settings.port.log_message(format_args!("second front end sends {message}"));
-        if HARMLESS.iter().any(|&harmless| u32::from(harmless) == message.request) {
-            let served = serve(&message, &mut self.crates, &self.device, &self.stream);
-            let device = lock(&self.device);
-            return if served.is_ok() && !device.is_short() && !device.has_fault() { Second::Waits } else { Second::Leaves };
+        if !HARMLESS.iter().any(|&harmless| u32::from(harmless) == message.request) {
+            self.pending = Some(message);
+            return SecondState::TakesOver;
         }
-        self.first = Some(message);
-        Second::TakesOver
+        let served = serve(&message, &mut self.crates, &self.device, &self.stream);
+        let mut device = device::lock(&self.device);
+        match (served, device.take_fault()) {
+            _ if device.is_short() => SecondState::Leaves(descriptors::ran_out()),
+            (_, Some(fault)) => SecondState::Leaves(io::Error::other(fault)),
+            (Err(_), None) if descriptors::are_short() => SecondState::Leaves(descriptors::ran_out()),
+            (Err(error), None) => SecondState::Leaves(error),
+            (Ok(()), None) => SecondState::Waits,
+        }
     }
 }
 
@@ -116,16 +124,12 @@ impl FrontEnd {
 /// The message breaks a rule, or the connection ended.
 pub(super) fn serve(message: &Message, crates: &mut Crates, device: &Mutex<Device>, stream: &UnixStream) -> io::Result<()> {
     if let Some(request) = extra::is_ours(message) {
-        return extra::serve(request, message, &mut lock(device), stream);
+        return extra::serve(request, message, &mut device::lock(device), stream);
     }
     let channel = backend_channel(message)?;
     crates.serve(message, stream)?;
-    channel.into_iter().for_each(|channel| lock(device).keep_backend_channel(channel));
+    channel.into_iter().for_each(|channel| device::lock(device).keep_backend_channel(channel));
     Ok(())
-}
-
-pub(super) fn lock(device: &Mutex<Device>) -> MutexGuard<'_, Device> {
-    device.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A copy of the channel for messages to the front end, if `message` brings it.

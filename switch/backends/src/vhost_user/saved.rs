@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::control::HeldControlQueue;
-use super::device::Device;
+use super::device::{self, Device};
 use super::wire::PartialMessage;
 use crate::network::StartingRing;
 use crate::takeover::{FilesToSend, ReceivedFiles};
@@ -49,7 +49,7 @@ impl StandingSession {
         let Some(StandingConnection { device, stream, part, control }) = self.0 else { return Ok(SavedSession::default()) };
         queues.extend(control);
         let mut files = FilesToSend::default();
-        let mut saved = device.lock().unwrap_or_else(PoisonError::into_inner).save(&mut files, queues)?;
+        let mut saved = device::lock(&device).save(&mut files, queues)?;
         saved.socket = files.add(stream);
         saved.part = part.bytes;
         saved.part_files = part.files.into_iter().map(|file| files.add(file)).collect();
@@ -218,7 +218,7 @@ impl RestoredDevice {
     /// Starts its virtqueues, which [`Network::finish_starts`](crate::network::Network::finish_starts) waits for. The session thread
     /// acts on errors when it goes on.
     pub fn start(&self) -> Vec<StartingRing> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).start_restored()
+        device::lock(&self.0).start_restored()
     }
 }
 

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::access::Access;
-use super::device::Device;
-use super::front_end::{self, Crates, FrontEnd, Second};
+use super::device::{self, Device};
+use super::front_end::{self, Crates, FrontEnd, SecondState};
 use super::pause::Pause;
 use super::saved::{Held, Progress, RestoredDevice, RestoredSession, SavedConnection, StandingConnection, StandingSession};
 use super::settings::DeviceSettings;
@@ -363,31 +363,35 @@ impl Conversation<'_> {
         let Self { network, settings, listener, pause, second } = self;
         let mut door = Door::new(&settings.port, listener, settings.second);
         door.bell = pause.map(Pause::bell);
-        let FrontEnd { stream, device, mut part, mut first, mut crates, held: _held } = front_end;
+        let FrontEnd { stream, device, mut part, mut pending, mut crates, held: _held } = front_end;
         let stream = &stream;
         let kicks = settings.port.totals().kicks;
         if let Some((saved, mut files, progress)) = restored {
             part = self.restore(&mut crates, &device, (&saved, &mut files, &progress))?;
         }
-        let wait = |part: &PartialMessage, most| loop {
-            let arrival = {
-                let second = second.borrow();
-                door.wait(stream, most, second.as_ref().map(|second| second.stream.as_fd()))
-            };
-            match (arrival, pause) {
-                (Arrival::Bell, Some(pause)) => pause.stand_if_asked(|| standing(&device, stream, part)),
-                (Arrival::Nothing, _) => return false,
-                (Arrival::Visitor, _) => self.admit(),
-                (Arrival::Beside, _) => self.serve_second(&door, stream),
-                _ => return true,
+        // What a second front end does lengthens no wait.
+        let wait = |part: &PartialMessage, most: Option<Duration>| {
+            let end = most.map(|most| Instant::now() + most);
+            loop {
+                let arrival = {
+                    let second = second.borrow();
+                    door.wait(stream, end, second.as_ref().map(|second| second.stream.as_fd()))
+                };
+                match (arrival, pause) {
+                    (Arrival::Bell, Some(pause)) => pause.stand_if_asked(|| standing(&device, stream, part)),
+                    (Arrival::Nothing, _) => return false,
+                    (Arrival::Visitor, _) => self.admit(),
+                    (Arrival::Beside, _) => self.serve_second(&door, stream),
+                    _ => return true,
+                }
             }
         };
         loop {
-            if part.bytes.is_empty() && first.is_none() {
+            if part.bytes.is_empty() && pending.is_none() {
                 let wait = |most| wait(&PartialMessage::default(), Some(most));
                 shared_memory_check::look_until_message(&settings.port, &device, kicks, &wait);
             }
-            let received = match first.take() {
+            let received = match pending.take() {
                 Some(message) => Ok(message),
                 None => Message::receive_after(stream, &mut part, &|part| _ = wait(part, None)),
             };
@@ -402,7 +406,7 @@ impl Conversation<'_> {
             settings.port.log_message(format_args!("front end sends {message}"));
             let served = front_end::serve(&message, &mut crates, &device, stream);
             let (short, fault) = {
-                let mut device = front_end::lock(&device);
+                let mut device = device::lock(&device);
                 (device.is_short(), device.take_fault())
             };
             if short || served.is_err() && fault.is_none() && descriptors::are_short() {
@@ -432,19 +436,29 @@ impl Conversation<'_> {
         let admitted = FrontEnd::new(self.network, self.settings, stream).and_then(|second| second.admit().map(|()| second));
         match admitted {
             Ok(second) => _ = self.second.replace(Some(second)),
-            Err(error) if descriptors::is_shortage(&error) => self.network.note_shortage(&self.settings.port),
-            Err(_) => {}
+            Err(error) => self.tell_end_of_second(&error),
         }
     }
 
     /// Serves the front end that was admitted beside the one at `stream`, which ends if the other is to have the port.
     fn serve_second(self, door: &Door, stream: &UnixStream) {
-        let mut second = self.second.borrow_mut();
-        match second.as_mut().map_or(Second::Leaves, |second| second.serve_beside(self.settings)) {
-            Second::Waits => {}
-            Second::Leaves => *second = None,
-            Second::TakesOver => door.replace(stream),
+        let state = self.second.borrow_mut().as_mut().map(|second| second.serve_beside(self.settings));
+        match state {
+            None | Some(SecondState::Waits) => {}
+            Some(SecondState::Leaves(error)) => {
+                self.second.take();
+                self.tell_end_of_second(&error);
+            }
+            Some(SecondState::TakesOver) => door.replace(stream),
         }
+    }
+
+    /// Tells why the connection of a second front end was closed.
+    fn tell_end_of_second(self, error: &io::Error) {
+        if descriptors::is_shortage(error) {
+            self.network.note_shortage(&self.settings.port);
+        }
+        self.settings.port.log_message(format_args!("second front end left: {error}"));
     }
 
     /// Goes on with a session of another process: restores its state, and waits until the virtqueues were started. Returns the part of a
@@ -455,7 +469,7 @@ impl Conversation<'_> {
         device: &Arc<Mutex<Device>>,
         (saved, files, progress): (&SavedConnection, &mut ReceivedFiles, &Progress),
     ) -> io::Result<PartialMessage> {
-        let lock = || device.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || device::lock(device);
         let restored = (|| {
             lock().restore_offer(saved);
             crates.restore(saved)?;
@@ -480,7 +494,7 @@ impl Conversation<'_> {
 
 /// The session on `stream`, with the part of the next message that has arrived, and its threads that stand still.
 fn standing(device: &Arc<Mutex<Device>>, stream: &UnixStream, part: &PartialMessage) -> io::Result<(StandingSession, Held)> {
-    let (control, held) = device.lock().unwrap_or_else(PoisonError::into_inner).hold_control()?.unzip();
+    let (control, held) = device::lock(device).hold_control()?.unzip();
     let files = part.files.iter().map(File::try_clone).collect::<io::Result<_>>()?;
     let part = PartialMessage { bytes: part.bytes.clone(), files };
     let connection = StandingConnection { device: Arc::clone(device), stream: stream.try_clone()?, part, control };

@@ -5,10 +5,10 @@
 //! guest then has no network, and the operator needs the cause. So a session with unused queues checks from time to
 //! time, until they are.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::device::Device;
+use super::device::{self, Device};
 use crate::port::Port;
 
 /// First and longest pause before the next check. QEMU kicks when a queue starts, and the guest fills the receive queue when its
@@ -49,7 +49,7 @@ impl SharedMemoryProblem {
 pub(super) fn look_until_message(port: &Port, device: &Arc<Mutex<Device>>, kicks: u64, wait: &dyn Fn(Duration) -> bool) {
     let shared_memory_problem = || {
         let kicked = port.totals().kicks > kicks;
-        device.lock().unwrap_or_else(PoisonError::into_inner).shared_memory_problem(kicked)
+        device::lock(device).shared_memory_problem(kicked)
     };
     let mut pause = PAUSE.0;
     while shared_memory_problem().is_some() {

@@ -91,14 +91,23 @@ fn guests_of_every_front_end_carry_on_after_a_restart() {
     }
 }
 
-/// QEMU's new process asks, and names its eventfds, as it starts, long before its guest runs. The port is still the first one's, until
-/// memory or a virtqueue is set up. A further one takes the place of one that waits.
+/// The other end has closed the connection. A read timeout is no such end.
+fn assert_hung_up(mut stream: &UnixStream) {
+    match stream.read(&mut [0]) {
+        Ok(0) => {}
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+        other => panic!("it is hung up on, not {other:?}"),
+    }
+}
+
+/// QEMU's new process asks for features and sends its eventfds when it starts, long before its guest runs. The port stays with the first
+/// front end until the second sets up memory or a virtqueue. A third takes the place of a second that waits.
 #[test]
 fn a_second_front_end_waits_until_it_sets_up_its_device() {
     let bed = Bed::with("", &["second = \"replace\"", ""]);
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
     announce(&mut [&mut a, &mut b]);
-    let before: Vec<_> = (0..2)
+    let seconds: Vec<_> = (0..2)
         .map(|_| {
             let mut second = UnixStream::connect(bed.socket(0)).unwrap();
             second.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -128,12 +137,12 @@ fn a_second_front_end_waits_until_it_sets_up_its_device() {
             second
         })
         .collect();
-    assert_eq!((&before[0]).read(&mut [0]).unwrap_or(0), 0, "another took its place");
-    // The last one takes the port.
-    wire::send(&before[1], Request::SET_FEATURES as u32, wire::VERSION, &0_u64.to_le_bytes(), &[]).unwrap();
+    // The later one has taken the place of the earlier one, and takes the port.
+    assert_hung_up(&seconds[0]);
+    wire::send(&seconds[1], Request::SET_FEATURES as u32, wire::VERSION, &0_u64.to_le_bytes(), &[]).unwrap();
     wait_until(|| !a.connected(), "the first one's connection ends");
-    // One that left does not matter, and one that came while it left is served.
-    drop(before);
+    // The next front end is served after it.
+    drop(seconds);
     let mut a = bed.guest(0);
     announce(&mut [&mut a, &mut b]);
     exchange(&mut a, &mut b);
@@ -192,11 +201,7 @@ fn a_second_front_end_that_lies_costs_others_nothing() {
                 exchange(&mut a, &mut b);
             }
             liar.set_read_timeout(Some(TIMEOUT)).unwrap();
-            match liar.read(&mut [0]) {
-                Ok(0) => {}
-                Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
-                other => panic!("it is hung up on, not {other:?}"),
-            }
+            assert_hung_up(&liar);
         }
         assert!((1..3).all(|index| quarantines(&bed, index) == 0));
     }
