@@ -212,9 +212,7 @@ enum Command {
     /// enabled change in place; others are detached and attached again. Ports that the file does not have are detached, including those attached at run time. If
     /// settings beside the ports differ, nothing is done: only a restart changes them. A file with mistakes changes nothing, nor
     /// does one that would detach every port, unless by --force. Without a file, the network reads its own again.
-    #[command(
-        after_help = "Examples:\n  memlane reload net.toml --dry-run\n  memlane reload net.toml\n  kill -HUP $(pidof memlane)"
-    )]
+    #[command(after_help = "Examples:\n  memlane reload net.toml --dry-run\n  memlane reload net.toml")]
     Reload(reload::Reload),
     /// Print QEMU arguments for a guest on a port.
     #[command(
