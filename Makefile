@@ -6,7 +6,7 @@
 #   make check   while working: formats, lints, types, unit tests, the switch's tests that may run together, links; a minute after an edit
 #   make test    everything that can be checked here
 #   make prove   what takes longer than tests may: harnesses, interleavings, sanitizers, fuzzing (PROVE_SECONDS=20 each), more guests, the oldest
-#                toolchain, another architecture; names what is missing
+#                toolchain, another architecture, guests of Xen; names what is missing
 #   make soak    everything at once on sixteen guests, for twenty minutes (SECONDS=1200); make test does it for seconds
 #   make lint    formats, lints, types, words, links in doc comments
 #   make docs    the pages as a book: target/book/index.html; fetches mdbook the first time
@@ -187,6 +187,7 @@ prove: build lint deny portable loom guests
 	switch/prove $(PROVE_SECONDS)
 	$(MAKE) --no-print-directory static
 	cd lab && $(AS_ROOT) ../.venv/bin/pytest -m prove
+	$(MAKE) --no-print-directory test-xen
 
 SECONDS ?= 1200
 .PHONY: soak
