@@ -1,25 +1,43 @@
 """Failed samples, and faults of the lab itself."""
 
 import os
+import re
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from memlane_lab import paths
+from memlane_lab.bed.bed import Bed
 from memlane_lab.common.errors import LabError
 from memlane_lab.experiment import plan
 from memlane_lab.experiment.experiment import Experiment
 from memlane_lab.experiment.plan import Turn
 from memlane_lab.experiment.setting import Pinning
-from memlane_lab.host.ports import GuestKind
-from memlane_lab.measuring import sample
+from memlane_lab.host.ports import Endpoint, GuestKind, Port
+from memlane_lab.host.process import HostProcess
+from memlane_lab.measuring import run, sample
 from memlane_lab.measuring.sample import Sampler
+from memlane_lab.paths import NetworkPath
 
 STATED: dict[str, Any] = {
     "name": "failing", "title": "t", "question": "q?", "seconds": 1, "warm_up": 0,
     "setting": {"path": "bridge", "traffic": {"workload": "tcp", "congestion": "no-such"}},
 }  # fmt: skip
+
+_TWO_PATHS = """
+name = "two"
+title = "t"
+question = "q?"
+baseline = "none"
+[setting]
+traffic = { workload = "tcp" }
+[vary]
+path = ["none", "raising"]
+"""
 
 
 def _turn(asked: Experiment) -> Turn:
@@ -27,7 +45,7 @@ def _turn(asked: Experiment) -> Turn:
     return Turn(0, variant)
 
 
-def _failing(fault: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sampler:
+def _failing(fault: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sampler:
     def measure(*_: object) -> None:
         raise fault
 
@@ -40,13 +58,57 @@ def test_what_went_wrong_makes_a_failed_sample(tmp_path: Path, monkeypatch: pyte
     assert sampler.take(_turn(Experiment.model_validate(STATED))).error == "LabError: the cable broke"
 
 
-@pytest.mark.parametrize("fault", [ValueError("a bug"), KeyError("a bug"), OSError("a bug")])
-def test_a_bug_of_the_lab_is_no_failed_sample(
+@pytest.mark.parametrize("fault", [ValueError("a bug"), AttributeError("a bug"), FileNotFoundError("a bug")])
+def test_a_fault_in_the_code_of_a_path_fails_its_sample_alone(
     fault: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sampler = _failing(fault, tmp_path, monkeypatch)
-    with pytest.raises(type(fault)):
+    taken = _failing(fault, tmp_path, monkeypatch).take(_turn(Experiment.model_validate(STATED)))
+    assert re.fullmatch(rf"{type(fault).__name__}: a bug \(test_sample.py:\d+\)", taken.error or ""), taken.error
+
+
+def test_an_interruption_is_no_failed_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = _failing(KeyboardInterrupt(), tmp_path, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
         sampler.take(_turn(Experiment.model_validate(STATED)))
+
+
+class _Raising(NetworkPath):
+    """A plugin that raises wherever the lab asks it."""
+
+    name, title = "raising", "a path with faults"
+
+    @classmethod
+    def missing(cls) -> str | None:
+        raise TypeError("no such word")
+
+    def _lay(self, _ports: Sequence[Port]) -> dict[str, Endpoint]:
+        raise RuntimeError("no cable")
+
+    def parties(self) -> list[HostProcess]:
+        return []
+
+    def clear(self) -> None:
+        raise RuntimeError("cannot be removed")
+
+
+def test_a_plugin_that_raises_costs_no_other_experiment_its_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(paths.PATHS, "raising", _Raising)
+    file = tmp_path / "two.toml"
+    file.write_text(_TWO_PATHS)
+    (planned,) = run.prepare([file], GuestKind.NETNS)
+    assert [each.setting.path for each in planned.variants] == ["none"]
+    (missing,) = planned.missing
+    assert missing.reason.startswith("TypeError: no such word (test_sample.py:")
+
+
+def test_a_bed_that_cannot_be_taken_down_ends_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sampler = Sampler(Experiment.model_validate(STATED), GuestKind.UML, tmp_path)
+    with ExitStack() as failing, sampler:
+        failing.callback(_Raising.clear, cast("_Raising", None))
+        sampler._kept["kept"] = (failing.pop_all(), cast("Bed", None))
+    assert "RuntimeError: cannot be removed" in capsys.readouterr().err
 
 
 @pytest.mark.real

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.table import Table
 
 from memlane_lab import guests, paths
-from memlane_lab.common import cache
+from memlane_lab.common import cache, errors
 from memlane_lab.common.errors import LabError
 from memlane_lab.counting import machine as counting
 from memlane_lab.host import cgroup, network
@@ -40,11 +40,11 @@ def examine() -> Iterator[Finding]:
     yield Finding("cache folder", None, str(cache.folder()))
     yield from _quiet()
     for kind, guest in guests.KINDS.items():
-        yield Finding(f"guest {kind}", guest.missing(), guest.note(), needed=False)
+        yield Finding(f"guest {kind}", errors.reason(guest.missing), guest.note(), needed=False)
     yield Finding("counting instructions", counting.missing(), "a host in QEMU, with a plugin", needed=False)
     yield Finding("profiling", perf.missing(), f"perf, by {perf.event().name}", needed=False)
     for name, path in paths.PATHS.items():
-        yield Finding(f"path {name}", path.missing(), path.title, needed=False)
+        yield Finding(f"path {name}", errors.reason(path.missing), path.title, needed=False)
 
 
 def table(findings: Iterator[Finding]) -> Table:

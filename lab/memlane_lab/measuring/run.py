@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from memlane_lab.common import errors
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.progress import say, span
 from memlane_lab.experiment import claims, experiment, plan
@@ -255,11 +256,11 @@ def _lacking(variant: Variant, bed: Where, kind: GuestKind) -> str | None:
     """Why the variant cannot be measured on this machine, or None."""
     match bed:
         case Where.COUNTED:
-            return counting.missing(variant.setting)
+            return errors.reason(lambda: counting.missing(variant.setting))
         case Where.RIG:
-            return rig.missing(variant.setting)
+            return errors.reason(lambda: rig.missing(variant.setting))
         case Where.LIVE:
-            return plan.missing(variant, kind)
+            return errors.reason(lambda: plan.missing(variant, kind))
 
 
 def _empty(planned: Planned, kind: GuestKind, seed: int) -> ExperimentResult:

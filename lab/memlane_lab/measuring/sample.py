@@ -20,7 +20,9 @@ from memlane_lab.bed import bed as beds
 from memlane_lab.bed import events, load
 from memlane_lab.bed.bed import Bed, BedSettings
 from memlane_lab.bed.events import Event, Timeline
+from memlane_lab.common import errors
 from memlane_lab.common.errors import LabError
+from memlane_lab.common.progress import say
 from memlane_lab.common.wait import until
 from memlane_lab.experiment.experiment import Boot, Experiment
 from memlane_lab.experiment.plan import Turn, Variant, guests_kind, kinds
@@ -73,7 +75,10 @@ class Sampler(AbstractContextManager["Sampler"]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for key in list(self._kept):
-            self._drop(key)
+            try:
+                self._drop(key)
+            except Exception as fault:  # of a path's own code: samples and other experiments are none the worse
+                say(f"a bed was not taken down as its path should: {errors.told(fault)}")
 
     def take(self, turn: Turn) -> Sample:
         """Takes a sample; one that fails says why."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from memlane_lab.common.errors import LabError
+from memlane_lab.common import errors
 from memlane_lab.experiment.plan import Turn
 from memlane_lab.meters import placement
 from memlane_lab.meters.account import Account
@@ -23,13 +23,16 @@ class Measured:
 def take(
     turn: Turn, number: int, measure: Callable[[], Measured], probe: Callable[[], str] = placement.probe
 ) -> Sample:
-    """The sample with the figures of `measure`, or its error; `probe` tells the placement before and after."""
+    """The sample with the figures of `measure`, or its error; `probe` tells the placement before and after.
+
+    Any error fails this sample alone: paths, guests and workloads may be plugins, and other samples are none the worse.
+    """
     began, clock, before = datetime.now(UTC), time.monotonic(), probe()
     measured, error = Measured(), None
     try:
         measured = measure()
-    except LabError as fault:  # anything else is a fault of the lab, and ends it
-        error = f"{type(fault).__name__}: {fault}"
+    except Exception as fault:
+        error = errors.told(fault)
     after = probe()
     return Sample(
         number=number,
