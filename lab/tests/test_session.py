@@ -1,6 +1,7 @@
 """Sessions: all that they start ends with them, and after them when they die."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -150,6 +151,33 @@ def test_what_is_closed_twice_or_fails_to_close_does_not_keep_the_rest() -> None
         assert process.alive
     assert members(process.pid) == []
     assert not opened.folder.exists()
+
+
+@pytest.mark.parametrize("step", ["_try_hold", "_end_all", "_entries", "_remove"])
+def test_a_folder_that_vanishes_during_a_sweep_ends_it_not(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lab of another version removes its own folder just before the step."""
+    folder, whole = tmp_path / "mlgone", getattr(sessions, step)
+    (folder / "ledger").mkdir(parents=True)
+    (folder / "ledger" / "process-1-sleeper").write_text("")
+
+    def vanish(place: Path, *more: Any) -> Any:
+        if place != tmp_path:
+            shutil.rmtree(folder, ignore_errors=True)
+        return whole(place, *more)
+
+    monkeypatch.setattr(sessions, step, vanish)
+    sessions.sweep(tmp_path)
+    assert not folder.exists()
+
+
+def test_two_labs_begin_and_end_sessions_beside_each_other(own_runs: Path) -> None:
+    script = "from memlane_lab.host.session import Session\nfor _ in range(60):\n    with Session(): pass"
+    labs = [subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    said = [lab.communicate(timeout=120)[1] for lab in labs]
+    assert said == ["", "", "", ""], "none fails, and none takes another one's session for a dead one's"
+    assert [path.name for path in own_runs.iterdir()] == ["lock"]
 
 
 def _name(pid: int) -> str | None:

@@ -37,8 +37,9 @@ def _verdict(qemu: str) -> str | None:
         say("probing whether KVM works here (at most 5 s)")
         verdict = _probe(qemu)
         for old in cache.folder().glob("kvm-probe-*"):
-            old.unlink()
+            old.unlink(missing_ok=True)  # another lab may probe, too
         kept.write_text(verdict or "")
+        return verdict
     return kept.read_text() or None
 
 

@@ -12,8 +12,9 @@ import secrets
 import shutil
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, NoReturn
@@ -53,11 +54,10 @@ class Session(ExitStack):
         runs.mkdir(mode=0o700, parents=True, exist_ok=True)
         if runs.stat().st_uid != os.geteuid():
             raise LabError(f"{runs} belongs to another user: remove it, or name another place in $MEMLANE_LAB_RUNS")
-        with (runs / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with alone(runs):
             sweep(runs)
-            self.name = f"ml{secrets.token_hex(2)}"
-            self.folder = runs / self.name
+            self.folder = _unused(runs)
+            self.name = self.folder.name
             self._ledger = self.folder / "ledger"
             self._ledger.mkdir(parents=True)
             self._lock = _hold(self.folder)
@@ -134,7 +134,9 @@ class Session(ExitStack):
         try:
             return super().__exit__(kind, error, trace)
         finally:
-            _clean(self.folder)
+            _end_all(self.folder)
+            with alone(self.folder.parent):  # a session that begins meanwhile sees all of the folder, or nothing
+                _remove(self.folder)
             self._lock.close()
 
     def _record(self, kind: str, full: str) -> None:
@@ -144,13 +146,28 @@ class Session(ExitStack):
         (self._ledger / f"{kind}-{full}").unlink(missing_ok=True)
 
 
-def sweep(runs: Path) -> None:
-    """Removes the leftovers of sessions with a dead lab. The caller holds the lock of `runs`."""
-    for folder in runs.iterdir():
+@contextmanager
+def alone(runs: Path) -> Iterator[None]:
+    """Keeps other labs from making, sweeping and removing run folders in `runs`."""
+    with (runs / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def sweep(runs: Path) -> list[str]:
+    """Removes the leftovers of sessions with a dead lab; returns their names. The caller is `alone` in `runs`.
+
+    A folder may vanish at any moment all the same: a lab of another version may be its owner.
+    """
+    swept = []
+    for folder in map(runs.joinpath, _entries(runs)):
         if folder.is_dir() and (lock := _try_hold(folder)):
             say(f"removing what a session of the lab left that did not end properly ({folder.name})")
-            _clean(folder)
+            _end_all(folder)
+            _remove(folder)
             lock.close()
+            swept.append(folder.name)
+    return swept
 
 
 def exit_on_termination() -> None:
@@ -167,6 +184,20 @@ def _pin(cpus: Sequence[int]) -> list[str]:
     return ["taskset", "--cpu-list", ",".join(map(str, cpus))] if cpus else []
 
 
+def _unused(runs: Path) -> Path:
+    """A folder that no session has; its name is short, because names of devices are limited."""
+    names = (f"ml{secrets.token_hex(2)}" for _ in count())
+    return next(folder for folder in map(runs.joinpath, names) if not folder.exists())
+
+
+def _entries(folder: Path) -> list[str]:
+    """The names in a folder; none if it has vanished."""
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208  # at once, where Path.glob looks up one after the other
+    except FileNotFoundError:
+        return []
+
+
 def _hold(folder: Path) -> IO[str]:
     lock = (folder / "lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -174,7 +205,10 @@ def _hold(folder: Path) -> IO[str]:
 
 
 def _try_hold(folder: Path) -> IO[str] | None:
-    lock = (folder / "lock").open("w")
+    try:
+        lock = (folder / "lock").open("w")
+    except FileNotFoundError:  # it has vanished meanwhile
+        return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -183,23 +217,28 @@ def _try_hold(folder: Path) -> IO[str] | None:
     return lock
 
 
-def _clean(folder: Path) -> None:
-    """Ends and removes all that the folder's ledger names, then the folder.
+def _end_all(folder: Path) -> None:
+    """Ends and removes all that the folder's ledger names.
 
     The ledger is closed first: a process that has not recorded itself by then ends itself.
     """
     ledger = folder / "closed-ledger"
     with suppress(FileNotFoundError):  # it was closed before, or there never was one
         (folder / "ledger").rename(ledger)
-    for record in sorted(ledger.glob(f"{_PROCESS}-*")):
-        _end_process(record.read_text())
+    recorded = [name.partition("-") for name in _entries(ledger)]
+    for kind, _, name in recorded:
+        if kind == _PROCESS:
+            with suppress(FileNotFoundError):  # the ledger has vanished meanwhile
+                _end_process((ledger / f"{_PROCESS}-{name}").read_text())
     # Processes that have left the session they were recorded with.
     kill_marked(f"{MARK}={folder.name}")
     cgroup.remove(folder.name)
-    for record in ledger.glob(f"{_NAMESPACE}-*"):
-        network.remove_namespace(record.name.removeprefix(f"{_NAMESPACE}-"))
-    for record in ledger.glob(f"{_LINK}-*"):
-        network.remove_link(record.name.removeprefix(f"{_LINK}-"))
+    network.remove_namespaces([name for kind, _, name in recorded if kind == _NAMESPACE])
+    for name in (name for kind, _, name in recorded if kind == _LINK):
+        network.remove_link(name)
+
+
+def _remove(folder: Path) -> None:
     until(lambda: _removed(folder), timeout=5, what=f"{folder} to stay empty")
 
 

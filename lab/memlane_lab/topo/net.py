@@ -17,11 +17,11 @@ from typing import IO, Any, Self
 
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.strict import hint
-from memlane_lab.common.wait import Timeout
+from memlane_lab.common.wait import Timeout, until
 from memlane_lab.guests.control import CommandFailed, GuestGone, Result
 from memlane_lab.host import network, procfs
 from memlane_lab.host.process import kill_together
-from memlane_lab.host.session import Session, runs_folder
+from memlane_lab.host.session import Session, alone, runs_folder
 from memlane_lab.images import system, uml_kernel
 from memlane_lab.topo import addresses, files, image, machines, setup, shapes, spread
 from memlane_lab.topo.addresses import Plan, is_host
@@ -36,6 +36,8 @@ from memlane_lab.topo.switched import Switched
 Progress = Callable[[str, int, int], None]
 """Called at each step: its name, how many are done, of how many."""
 
+_LOOK = 0.5
+"""Seconds for which one that lists topologies may hold the lock of one, at most."""
 _FABRICS: Mapping[str, type[Fabric]] = {"memlane": Switched, "bridge": Bridged, "veth": Paired}
 """The kinds of links, by `model.OVER`."""
 _OVERHEAD = {"uml": 12, "netns": 12, "qemu": 90}
@@ -356,19 +358,28 @@ def _claim(name: str) -> IO[str]:
     """Holds the topology's name as long as this process lives."""
     folder = runs_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = lock_of(name).open("a+")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        raise LabError(
-            f"a topology called {name} is up already: end it with `memlane-lab topo down --name {name}`, "
-            "or give this one another --name"
-        ) from None
+    with alone(folder):  # no sweep takes the file for one that a crashed topology left
+        lock = lock_of(name).open("a+")
+        try:
+            until(lambda: _locks(lock), timeout=_LOOK, what=f"the name {name}")
+        except Timeout:
+            lock.close()
+            raise LabError(
+                f"a topology called {name} is up already: end it with `memlane-lab topo down --name {name}`, "
+                "or give this one another --name"
+            ) from None
     lock.truncate(0)
     lock.write(str(os.getpid()))
     lock.flush()
     return lock
+
+
+def _locks(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def lock_of(name: str) -> Path:

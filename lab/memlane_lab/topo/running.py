@@ -72,7 +72,7 @@ def keep(topology: Topology, *, wait: bool) -> Caller:
 def end(name: str) -> None:
     """Ends a topology; its keeper by force where it does not answer. Its leftovers are removed."""
     path = lock_of(name)
-    pid = int(path.read_text() or 0)
+    pid = _keeper(path)
     try:
         list(Caller(name, "down").answers())
     except LabError:
@@ -82,9 +82,15 @@ def end(name: str) -> None:
     except Timeout:
         _signal(pid, signal.SIGKILL)
         until(lambda: not _is_held(path), timeout=10, what=f"the end of {name}")
-    for left in (path, log(name)):
-        left.unlink(missing_ok=True)
     sweep()
+
+
+def _keeper(path: Path) -> int:
+    """The process number in a topology's lock; 0 if it has ended meanwhile."""
+    try:
+        return int(path.read_text() or 0)
+    except FileNotFoundError:
+        return 0
 
 
 def sweep() -> bool:
@@ -92,15 +98,14 @@ def sweep() -> bool:
     folder = runs_folder()
     if not folder.is_dir():
         return False
-    before = set(folder.iterdir())
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        session.sweep(folder)
-    for path in folder.glob("topo-*.lock"):
-        if not _is_held(path):
-            for other in (path, path.with_suffix(".sock"), path.with_suffix(".log")):
-                other.unlink(missing_ok=True)
-    return set(folder.iterdir()) != before
+    with session.alone(folder):
+        swept = session.sweep(folder)
+        for path in list(folder.glob("topo-*.lock")):
+            if not _is_held(path):
+                swept.append(path.name)
+                for other in (path, path.with_suffix(".sock"), path.with_suffix(".log")):
+                    other.unlink(missing_ok=True)
+    return bool(swept)
 
 
 def _is_held(path: Path) -> bool:
