@@ -2,7 +2,7 @@
 
 pub mod takeover;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::budget::{Account, Permit};
-use crate::config::{Config, PortConfig, PortKind, UplinkConfig};
+use crate::config::{Config, PortConfig, PortKind, PortOrigin, UplinkConfig};
 use crate::descriptors::{self, USUAL};
 use crate::folder;
 use crate::helper::{Helper, Request};
@@ -538,6 +538,20 @@ impl Daemon {
             self.names().iter().for_each(|names| names.remove_port(port));
         }
         told
+    }
+
+    /// Gives ports the origin of the network's file, which has them now.
+    pub fn adopt(&self, names: &[&str]) {
+        let mut all = self.attached();
+        let adopted = all.iter_mut().filter(|attached| names.contains(&attached.config.name.as_str()));
+        adopted.for_each(|attached| attached.config.origin = PortOrigin::default());
+    }
+
+    /// Names of the ports with a guest: a front end that is connected, or an interface.
+    pub fn connected(&self) -> HashSet<String> {
+        let all = self.attached();
+        let connected = all.iter().filter(|attached| attached.config.kind.has_guest() && attached.port.is_connected());
+        connected.map(|attached| attached.config.name.clone()).collect()
     }
 
     /// Has `change` change the settings of a port; returns its new configuration.

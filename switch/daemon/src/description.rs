@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use crate::config::UplinkConfig;
+use crate::config::{PortOrigin, UplinkConfig};
 use crate::journal::NetworkEvent;
 use crate::names::SavedLease;
 use crate::port::short_hash;
 use crate::stats::PortTotals;
 
 /// Number of the format of all messages.
-pub const FORMAT: u32 = 4;
+pub const FORMAT: u32 = 5;
 /// Bytes of a header: magic, format, length, number of descriptors, checksum.
 pub const HEADER: usize = 28;
 /// Most bytes of a message.
@@ -153,6 +153,8 @@ pub struct SavedUplink {
 pub struct SavedPort {
     /// The keys that attach it again.
     pub entry: Map<String, Value>,
+    /// Its origin.
+    pub origin: PortOrigin,
     /// Number of its descriptors, which the rest refers to.
     pub files: u32,
     /// Its listening socket.
@@ -308,7 +310,7 @@ fn checksum(length: u32, files: u32, body: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::SegmentEntry;
+    use crate::config::{Attacher, SegmentEntry};
     use memlane_backends::vhost_user::saved::{SavedInflight, SavedKick, SavedLog, SavedRegion, SavedRing};
 
     fn description() -> Message {
@@ -334,7 +336,8 @@ mod tests {
         };
         let entry = Map::from_iter([("name".to_owned(), "web".into())]);
         let listener = Some(SavedListener { socket: 4, file: Some((7, 9)) });
-        let port = SavedPort { entry, files: 5, listener, connection: Some(connection), tap: None };
+        let origin = PortOrigin::labelled(Attacher::Libvirt, "web");
+        let port = SavedPort { entry, origin, files: 5, listener, connection: Some(connection), tap: None };
         let addresses = vec![SavedAddress { port: 0, address: [2, 0, 0, 0, 0, 1], vlan: 7 }];
         let segment = SegmentEntry {
             name: Some("lan".into()),
@@ -387,19 +390,19 @@ mod tests {
     /// A network of the version before keeps serving, and so does this one where that version asks for it.
     #[test]
     fn a_description_of_the_version_before_is_refused() {
-        let body = include_str!("description/format-3.json").trim_end();
-        assert_eq!(Message::decode(&framed(3, body.as_bytes(), 5)), Err(FormatError::Version(3)));
+        let body = include_str!("description/format-4.json").trim_end();
+        assert_eq!(Message::decode(&framed(4, body.as_bytes(), 5)), Err(FormatError::Version(4)));
         // Nor is it read as one of this format.
         let told = Message::decode(&framed(FORMAT, body.as_bytes(), 5)).unwrap_err();
-        assert!(matches!(&told, FormatError::Body(told) if told.contains("unknown variant")), "{told}");
+        assert!(matches!(&told, FormatError::Body(told) if told.contains("missing field `origin`")), "{told}");
     }
 
     /// Types that change without another [`FORMAT`] would let two versions misunderstand each other.
     #[test]
     fn a_description_of_this_format_stays_the_same() {
-        assert_eq!(FORMAT, 4, "keep a description of the new format beside that of the one before");
+        assert_eq!(FORMAT, 5, "keep a description of the new format beside that of the one before");
         let text = serde_json::to_string_pretty(&description()).unwrap();
-        let kept = include_str!("description/format-4.json").trim_end();
+        let kept = include_str!("description/format-5.json").trim_end();
         assert!(text == kept, "raise FORMAT, and keep this description of the new format:\n{text}");
     }
 

@@ -83,6 +83,11 @@ fn network_of_mute_ports(folder: &Path) -> (Arc<Managed>, Config, Vec<UnixStream
     (managed, Config::parse(stays, "test").unwrap(), mute)
 }
 
+/// A reload that detaches those ports.
+fn forced() -> ReloadOptions {
+    ReloadOptions { force: (0..MUTE).map(|n| format!("m{n}")).collect(), ..ReloadOptions::default() }
+}
+
 /// One of them takes a second; one after the other would take six.
 const AT_ONCE: Duration = Duration::from_secs(4);
 
@@ -91,7 +96,7 @@ fn front_ends_that_do_not_read_delay_a_reload_by_the_time_of_one() {
     let folder = tempfile::tempdir().unwrap();
     let (managed, wanted, _mute) = network_of_mute_ports(folder.path());
     let begun = Instant::now();
-    let reloaded = managed.reload(&wanted, ReloadOptions::default()).unwrap();
+    let reloaded = managed.reload(&wanted, forced()).unwrap();
     assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
     assert_eq!((reloaded.removed.len(), reloaded.failed), (MUTE, vec![]));
     managed.stop();
@@ -103,7 +108,7 @@ fn the_end_does_not_wait_for_a_whole_reload() {
     let (managed, wanted, _mute) = network_of_mute_ports(folder.path());
     let reloads = std::thread::spawn({
         let managed = Arc::clone(&managed);
-        move || managed.reload(&wanted, ReloadOptions::default())
+        move || managed.reload(&wanted, forced())
     });
     let deadline = Instant::now() + TIMEOUT;
     while managed.config().unwrap().ports.len() > MUTE {

@@ -19,8 +19,8 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::net::{Net, Socket};
-use crate::config::PortKind;
 use crate::config::document::PortEntry;
+use crate::config::{Attacher, PortKind, PortOrigin};
 use crate::control::{Client, ControlError, PortView, Report};
 use crate::frame::MacAddress;
 use error::{CniError, Code};
@@ -157,7 +157,7 @@ impl Plugin<'_> {
             // Of an ADD that was killed: its interface is gone, and this one has the name.
             self.detach(&client, host)?;
         }
-        client.ask::<PortView>(Method::POST, "/v1/ports", Some(&entry))?;
+        client.attach(entry, &PortOrigin::labelled(Attacher::Cni, &attachment.container))?;
         Ok(self.result(attachment, host, mac, result))
     }
 

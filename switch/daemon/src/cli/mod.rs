@@ -86,7 +86,7 @@ enum Command {
     /// Prints one line when guests can connect. Log lines go to standard error; MEMLANE_LOG=debug shows more, MEMLANE_LOG_FORMAT=json writes JSON. SIGHUP reads the
     /// file again, as `memlane reload` does. With --state, ports that were attached, detached or changed at run time are
     /// restored: the state holds the differences to the file, and where both define a port, the state wins; `memlane reload`
-    /// makes the file win, and empties the state.
+    /// makes the file win.
     #[command(after_help = "Examples:\n  memlane up net.toml\n  memlane up --state /var/lib/memlane/state.toml")]
     Up(up::Up),
     /// List running networks: this user's, and for root those of all users.
@@ -179,7 +179,7 @@ enum Command {
     /// Attach a port to a running network, and print the arguments of its guest.
     ///
     /// Options are the keys of a `[[port]]` in the file. The port exists until it is detached, the network ends (unless `memlane
-    /// up` has --state), or `memlane reload` finds that the file does not have it.
+    /// up` has --state). Its socket has the file's `access`, unless --access states other rights.
     #[command(
         allow_missing_positional = true,
         after_help = "Examples:\n  qemu-system-x86_64 -accel kvm $(memlane attach web --memory 2G) ...\n  \
@@ -209,10 +209,13 @@ enum Command {
     /// Apply the file to a running network; ports without a difference are not touched.
     ///
     /// Ports that differ in their limits, weight, storm, anti-spoof, addresses, allowed, may-serve, isolated, reserved, link, mac, mtu or
-    /// enabled change in place; others are detached and attached again. Ports that the file does not have are detached, including those attached at run time. If
-    /// settings beside the ports differ, nothing is done: only a restart changes them. A file with mistakes changes nothing, nor
-    /// does one that would detach every port, unless by --force. Without a file, the network reads its own again.
-    #[command(after_help = "Examples:\n  memlane reload net.toml --dry-run\n  memlane reload net.toml")]
+    /// enabled change in place; others are detached and attached again. Ports that the file does not have any more are detached; those that a command or
+    /// another program attached stay, unless by --prune. A port with a guest is neither detached nor attached anew: it is named, the exit code is 1, and
+    /// --force PORT does it. If settings beside the ports differ, nothing is done: only a restart changes them. A file with mistakes changes nothing, nor
+    /// does one that would detach every port. Without a file, the network reads its own again.
+    #[command(
+        after_help = "Examples:\n  memlane reload net.toml --dry-run\n  memlane reload net.toml\n  memlane reload net.toml --force web"
+    )]
     Reload(reload::Reload),
     /// Print QEMU arguments for a guest on a port.
     #[command(

@@ -88,9 +88,14 @@ impl List {
 fn port_table(ports: &[PortReport]) -> String {
     let rows = ports.iter().map(|port| {
         let words = [&port.name, &port.segment, &port.state, &port.kind, &port.place].map(String::clone);
-        words.into_iter().chain([port.address.clone().unwrap_or_default()]).collect()
+        words.into_iter().chain([port.address.clone().unwrap_or_default(), origin(port)]).collect()
     });
-    Table::new(6, ["port", "segment", "state", "kind", "place", "address"], rows).text()
+    Table::new(7, ["port", "segment", "state", "kind", "place", "address", "origin"], rows).text()
+}
+
+/// The origin of a port; a dash from a network of an earlier version.
+fn origin(port: &PortReport) -> String {
+    port.origin.as_ref().map_or_else(|| "-".into(), |origin| output::shown(&origin.to_string()))
 }
 
 /// Transmit rates and receive rates of ports, beside their counters.
@@ -132,6 +137,7 @@ fn page(PortView { report, entry }: &PortView) -> String {
     let lines = [
         ("port", format!("{} on segment {}", report.name, report.segment)),
         ("kind", place),
+        ("origin", origin(report)),
         ("state", report.state.clone()),
         ("address", report.address.clone().unwrap_or_else(|| "as its own".into())),
         ("settings", set::settings(entry)),

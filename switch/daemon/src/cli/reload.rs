@@ -6,6 +6,7 @@ use clap::Args;
 use hyper::Method;
 
 use super::net::Net;
+use super::output::shown;
 use super::{Failure, output};
 use crate::config::Reread;
 use crate::config::claim::place;
@@ -25,10 +26,13 @@ pub(super) struct Reload {
     /// Change the ports even if other keys differ, which only a restart changes.
     #[arg(long)]
     ports_only: bool,
-    /// Reload also if no running port would stay, if the file ends in the middle of a line, or while another program is writing
-    /// it.
+    /// Remove ports that the file does not have and that a command or another program attached, too.
     #[arg(long)]
-    force: bool,
+    prune: bool,
+    /// Names of ports that may be removed or attached anew though a guest is connected, and though no port would stay or the file may be
+    /// incomplete.
+    #[arg(long, value_name = "PORT", value_delimiter = ',')]
+    force: Vec<String>,
     /// As JSON.
     #[arg(long)]
     json: bool,
@@ -36,26 +40,30 @@ pub(super) struct Reload {
 
 impl Reload {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let &Self { dry_run, ports_only, force, .. } = self;
+        let &Self { dry_run, ports_only, prune, .. } = self;
+        let force = self.force.clone();
         let client = self.net.client()?;
         let read = match self.net.file() {
             Some(file) => {
                 let own = client.get::<Identity>("/v1/identity")?.file.and_then(|own| path_of(own, file));
-                Some(Reread::load(own.as_deref().unwrap_or(file), force)?)
+                Some(Reread::load(own.as_deref().unwrap_or(file), !force.is_empty())?)
             }
             None => None,
         };
         let cut_off = read.as_ref().is_some_and(|read| read.cut_off);
         let lines = read.as_ref().map_or_else(FileLines::default, |read| read.document.lines.clone());
         let document = read.map(|read| serde_json::to_value(read.document)).transpose().map_err(Failure::running)?;
-        let order = ReloadOrder { document, dry_run, ports_only, force, cut_off, lines };
+        let order = ReloadOrder { document, dry_run, ports_only, prune, force, cut_off, lines };
         let done: Reloaded = client.ask(Method::POST, "/v1/reload", Some(&order))?;
         if self.json {
             output::print_json(&done)?
         } else {
             output::print(&told(&done))?
         }
-        match done.failed.len() {
+        if dry_run {
+            return Ok(());
+        }
+        match done.unfinished().len() {
             0 => Ok(()),
             1 => Err(Failure::Running("one port or uplink could not be changed as the file says: see the lines above".into())),
             count => Err(Failure::Running(format!(
@@ -91,6 +99,8 @@ fn told(done: &Reloaded) -> String {
         line("changed", "segments with multicast snooping");
     }
     done.failed.iter().for_each(|failed| line("failed", &format!("{}: {}", failed.name, failed.error)));
+    done.left.iter().for_each(|port| line("left", &format!("{}: {}", port.name, port.told())));
+    done.kept.iter().for_each(|port| line("kept", &format!("{}, attached by {}", port.name, shown(&port.origin.to_string()))));
     line(
         "untouched",
         &match done.untouched.len() {
@@ -111,7 +121,8 @@ fn told(done: &Reloaded) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::reload::{ChangedPort, Failed};
+    use crate::config::{Attacher, PortOrigin};
+    use crate::control::reload::{ChangedPort, Failed, KeptPort, LeftPort};
 
     #[test]
     fn every_difference_has_a_line() {
@@ -120,6 +131,8 @@ mod tests {
             removed: vec!["b".into()],
             changed: vec![ChangedPort { name: "c".into(), keys: vec!["mtu".into(), "queues".into()], anew: true }],
             untouched: vec!["d".into()],
+            left: vec![LeftPort { name: "f".into(), keys: vec!["queues".into()] }],
+            kept: vec![KeptPort { name: "g".into(), origin: PortOrigin::labelled(Attacher::Libvirt, "web") }],
             leads_on: vec!["lan".into()],
             ends_here: vec!["back".into()],
             policy: true,
@@ -131,11 +144,12 @@ mod tests {
         };
         let text = told(&done);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 12, "{text}");
+        assert_eq!(lines.len(), 14, "{text}");
         assert_eq!(lines[1], "changed    c: mtu, queues, detached and attached again");
         assert_eq!(lines[3..5], ["removed    uplink of segment back", "added      uplink of segment lan"]);
         assert_eq!(lines[5..7], ["changed    policy rules", "changed    segments with multicast snooping"]);
-        assert!(lines[7].contains("e: it is taken") && lines[8].ends_with("1 port") && lines[9].ends_with("workers"));
-        assert_eq!(lines[10], "refused    no port stays");
+        assert!(lines[7].contains("e: it is taken") && lines[10].ends_with("1 port") && lines[11].ends_with("workers"));
+        assert!(lines[8].starts_with("left       f: a guest is connected, and queues cannot change meanwhile"), "{text}");
+        assert_eq!((lines[9], lines[12]), ("kept       g, attached by libvirt web", "refused    no port stays"));
     }
 }

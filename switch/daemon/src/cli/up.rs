@@ -425,6 +425,7 @@ fn reload(managed: &Managed) {
             let untouched = done.untouched.len();
             tracing::info!(event = "reloaded", added, removed, changed, untouched, "the file was read again and applied");
             done.failed.iter().for_each(|failed| tracing::error!(port = %failed.name, "{}", failed.error));
+            done.left.iter().for_each(|port| tracing::error!(port = %port.name, "the port was left as it is: {}", port.told()));
         }
         Err(refusal) => tracing::error!(event = "reload-refused", "the file was not applied: {refusal}"),
     }

@@ -51,7 +51,12 @@ pub struct Changed {
 impl Changed {
     /// Whether all of these keys can change while the port runs.
     pub fn in_place(&self) -> bool {
-        self.keys.iter().all(|key| can_change(&self.before.kind, key))
+        self.fixed_keys().is_empty()
+    }
+
+    /// Those of the keys that cannot change while the port runs.
+    pub fn fixed_keys(&self) -> Vec<String> {
+        self.keys.iter().filter(|key| !can_change(&self.before.kind, key)).cloned().collect()
     }
 }
 
@@ -64,6 +69,8 @@ pub struct Difference {
     pub removed: Vec<PortConfig>,
     /// Ports that differ.
     pub changed: Vec<Changed>,
+    /// Names of the ports of both that have another origin in the new configuration.
+    pub adopted: Vec<String>,
     /// Names of the ports without a difference.
     pub untouched: Vec<String>,
     /// Uplinks of the new configuration only, or with a difference.
@@ -89,7 +96,7 @@ impl Difference {
             match known.get(port.name.as_str()) {
                 None => difference.added.push(port.clone()),
                 Some(&old) if old == port => difference.untouched.push(port.name.clone()),
-                Some(&old) => difference.changed.push(Changed { before: old.clone(), after: port.clone(), keys: keys(old, port) }),
+                Some(&old) => difference.compare(old, port),
             }
         }
         let wanted = after.by_name();
@@ -103,6 +110,18 @@ impl Difference {
         difference.has_moved_rules = rules.any(|(old, new)| old.line != new.line);
         difference.policy = (before.policy != after.policy).then(|| after.policy.clone());
         difference
+    }
+
+    /// Adds the difference between a port's two configurations; its origin alone is none.
+    fn compare(&mut self, before: &PortConfig, after: &PortConfig) {
+        if before.origin != after.origin {
+            self.adopted.push(after.name.clone());
+        }
+        let keys = keys(before, after);
+        match keys.is_empty() {
+            true => self.untouched.push(after.name.clone()),
+            false => self.changed.push(Changed { before: before.clone(), after: after.clone(), keys }),
+        }
     }
 
     /// Whether ports, uplinks and policy rules are equal.

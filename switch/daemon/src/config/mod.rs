@@ -20,6 +20,7 @@ pub mod lines;
 pub mod metrics;
 pub mod names;
 pub mod notes;
+pub mod origin;
 mod places;
 mod renamed;
 mod shape;
@@ -39,6 +40,7 @@ use later::Later;
 use lines::FileLines;
 use metrics::MetricsListener;
 pub use names::NamesConfig;
+pub use origin::{Attacher, PortOrigin};
 pub(crate) use renamed::renamed;
 pub use uplink::{NicConfig, UplinkConfig, VxlanConfig};
 use web::WebListener;
@@ -72,6 +74,8 @@ pub struct Config {
     pub metrics: Option<MetricsListener>,
     /// Endpoint of the web page, if configured.
     pub web: Option<WebListener>,
+    /// Access rights of the sockets of ports that state none, also of ports attached later.
+    pub access: Access,
     /// Rights that the sandbox keeps for ports attached later; paths are absolute.
     pub later: Later,
     /// Whether vifs of Xen guests get ports as they are created.
@@ -111,6 +115,8 @@ pub struct PortConfig {
     pub second: Second,
     /// Its back end.
     pub kind: PortKind,
+    /// Its origin.
+    pub origin: PortOrigin,
 }
 
 /// Kind of a port.
@@ -206,6 +212,11 @@ impl PortKind {
         if let Self::Stream { checksums, .. } = self { *checksums } else { Checksums::Keep }
     }
 
+    /// Whether the port leads to a guest.
+    pub fn has_guest(&self) -> bool {
+        !matches!(self, Self::Null | Self::Loopback)
+    }
+
     /// Whether memlane listens at its socket.
     pub fn listens(&self) -> bool {
         matches!(self, Self::VhostUser { connect: false, .. } | Self::Stream { connect: false, .. })
@@ -293,6 +304,7 @@ impl Config {
                 guest_memory: document.guest_memory_gib.map_or(usual.guest_memory, |gib| gib << 30),
                 port_memory: document.port_memory_gib.map_or(usual.port_memory, |gib| gib << 30),
             },
+            access: document.access.clone(),
             later: document.sandbox.in_folder(folder),
             xen_vifs: document.xen_vifs,
             suppression: document.segment.iter().filter_map(|entry| entry.name.clone().zip(entry.neighbour_suppression)).collect(),
@@ -431,6 +443,7 @@ impl PortConfig {
             second: entry.second,
             access: if kind.listens() { entry.access.or(general) } else { Access::default() },
             kind,
+            origin: PortOrigin::default(),
         }
     }
 }

@@ -13,11 +13,15 @@ use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use super::api::{FILE, UNSAVED};
 use super::error::ControlError;
 use super::identity::NetFile;
 use super::problem::{Problem, Refusal};
+use super::report::PortView;
+use super::routes::ORIGIN;
+use crate::config::PortOrigin;
 
 /// Most bytes of a response: a network with the most ports sends fewer.
 const MOST_BYTES: usize = 64 << 20;
@@ -122,6 +126,23 @@ impl Client {
             runtime.block_on(async { tokio::time::timeout(timeout, self.fetch(method, uri, body)).await.map_err(silent)? });
         let (answer, _) = answer.map_err(|error| self.hinted(error))?;
         serde_json::from_slice(&answer).map_err(nonsense)
+    }
+
+    /// Attaches a port of this origin; without it at a network of an earlier version, before its takeover.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn attach(&self, mut entry: Map<String, Value>, origin: &PortOrigin) -> Result<PortView, ControlError> {
+        entry.insert(ORIGIN.into(), serde_json::to_value(origin).map_err(|error| ControlError::Answer(error.to_string()))?);
+        let attached = self.ask(Method::POST, "/v1/ports", Some(&entry));
+        let is_unknown = |refusal: &Refusal| refusal.problem.mistakes.iter().any(|mistake| mistake.key == ORIGIN);
+        match attached {
+            Err(ControlError::Refused(refusal)) if is_unknown(&refusal) => {
+                entry.remove(ORIGIN);
+                self.ask(Method::POST, "/v1/ports", Some(&entry))
+            }
+            attached => attached,
+        }
     }
 
     /// `error`, with a hint if the network cannot be reached.

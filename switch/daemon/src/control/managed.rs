@@ -18,14 +18,14 @@ use super::health::Health;
 use super::identity::{Identity, NetFile};
 use super::metrics::{self, LastReload, ProcessUsage};
 use super::problem::Refusal;
-use super::reload::{self, ReloadOptions, Reloaded};
+use super::reload::{self, ReloadOptions, Reloaded, Untouchable};
 use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView, known_addresses};
 use super::state::SavedNetwork;
 use super::state_file::StateFile;
 use super::why::{WhyFrame, address_of_guest};
 use crate::config::difference::Difference;
 use crate::config::lines::FileLines;
-use crate::config::{Config, Mistakes, PortConfig, PortEntry, Reread};
+use crate::config::{Config, Mistakes, PortConfig, PortEntry, PortOrigin, Reread};
 use crate::daemon::takeover::Restoring;
 use crate::daemon::{Daemon, NoSuchPort};
 use crate::journal::NetworkEvent;
@@ -433,12 +433,14 @@ impl Managed {
         self.ask(|daemon| known_addresses(daemon.network()))
     }
 
-    /// Attaches the port that `entry` describes.
+    /// Attaches the port that `entry` describes, with this origin. Its socket has the file's access rights where the entry states none.
     ///
     /// # Errors
     /// The entry is invalid, claims a resource of another port, or the machine refuses; nothing has changed then.
-    pub fn attach(&self, entry: &Value) -> Result<PortView, Refusal> {
-        let port = PortConfig::from_json(entry, &self.origin.folder)?;
+    pub fn attach(&self, entry: &Value, origin: PortOrigin) -> Result<PortView, Refusal> {
+        let read = PortConfig::from_json(entry, &self.origin.folder)?;
+        let access = if read.kind.listens() { read.access.or(&self.changing().access) } else { read.access };
+        let port = PortConfig { access, origin, ..read };
         self.refuse_clashes(&port, "")?;
         // Opening an interface or asking a name service may take long: other changes do not wait for this.
         let prepared = self.daemon.prepare(&port)?;
@@ -519,10 +521,16 @@ impl Managed {
         wanted.ports.iter().for_each(|port| port.access.look_up());
         let mut base = self.changing();
         let now = self.config()?;
-        let difference = Difference::between(&now, wanted);
-        let refused = options.refuse(&difference, now.ports.len());
+        if let Some(unknown) = options.force.iter().find(|name| now.port(name).is_none()) {
+            return Err(NoSuchPort(unknown.clone()).into());
+        }
+        let connected = self.ask(Daemon::connected)?;
+        let mut difference = Difference::between(&now, wanted);
+        let kept = options.keep_others(&mut difference);
+        let refused = options.refuse(&difference, &now);
+        let untouchable = Untouchable { kept, left: options.leave_connected(&mut difference, &connected) };
         if options.dry_run {
-            return Ok(Reloaded::planned(&difference, refused));
+            return Ok(Reloaded::planned(&difference, untouchable, refused));
         }
         if !difference.restart.is_empty() && !options.ports_only {
             let keys = difference.restart.join(", ");
@@ -534,11 +542,14 @@ impl Managed {
         if let Some(text) = refused {
             return Err(Refusal::new(StatusCode::CONFLICT, text));
         }
-        let reloaded = reload::carry_out(&self.daemon, &difference);
+        let reloaded = reload::carry_out(&self.daemon, &difference, untouchable);
         if difference.policy.is_none() && difference.has_moved_rules {
             self.ask(|daemon| daemon.network().set_policy(&wanted.policy))?;
         }
-        *base = Config { lines: wanted.lines.clone(), ..self.config()? };
+        // The state keeps ports of other origins; of a port that was left, the file decides at the next start.
+        let mut now = self.config()?;
+        now.ports.retain(|port| port.origin.is_file());
+        *base = Config { lines: wanted.lines.clone(), access: wanted.access.clone(), ..now };
         self.keep(&base)?;
         Ok(reloaded)
     }
@@ -548,9 +559,10 @@ impl Managed {
     /// # Errors
     /// The document or file is invalid; there is no file; as [`Self::reload`].
     pub fn reload_from(&self, document: Option<(&Value, FileLines)>, options: ReloadOptions) -> Result<Reloaded, Refusal> {
+        let dry_run = options.dry_run;
         let result = self.reload_document(document, options);
-        if !options.dry_run {
-            self.last_reload.note(result.as_ref().is_ok_and(|reloaded| reloaded.failed.is_empty()));
+        if !dry_run {
+            self.last_reload.note(result.as_ref().is_ok_and(Reloaded::is_complete));
             self.tell_reload(&result);
         }
         result
@@ -562,7 +574,7 @@ impl Managed {
                 added: reloaded.added.clone(),
                 removed: reloaded.removed.clone(),
                 changed: reloaded.changed.iter().map(|changed| changed.name.clone()).collect(),
-                failed: reloaded.failed.iter().map(|failed| failed.name.clone()).collect(),
+                failed: reloaded.unfinished(),
                 left_out: 0,
             },
             Err(refusal) => NetworkEvent::ReloadRefused { cause: refusal.to_string() },
@@ -576,7 +588,7 @@ impl Managed {
             let read = Config::from_json(document, &self.config()?.name, &self.origin.folder)?;
             return self.reload(&Config { lines, ..read }, options);
         }
-        let Reread { document, cut_off } = self.load_file(options.force)?;
+        let Reread { document, cut_off } = self.load_file(!options.force.is_empty())?;
         self.reload(&document.config(), ReloadOptions { cut_off, ..options })
     }
 

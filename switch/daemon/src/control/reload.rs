@@ -1,46 +1,83 @@
 //! Reload: the change from one configuration to another, port by port: first ports are removed, then changed, then added. Policy rules
 //! are replaced before ports change. Ports
-//! without a difference are not touched. Uplinks are removed before ports change, and added after: the change may be a port's
+//! without a difference are not touched, nor those of other origins than the file. A port with a guest is neither removed nor attached
+//! anew, unless the operator names it. Uplinks are removed before ports change, and added after: the change may be a port's
 //! MTU.
+
+use std::collections::HashSet;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::daemon_handle::DaemonHandle;
 use crate::config::difference::{Changed, Difference};
-use crate::config::{Config, PortConfig, UplinkConfig};
+use crate::config::{Config, PortConfig, PortOrigin, UplinkConfig};
 use crate::daemon::Daemon;
 
 /// Options of a reload.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReloadOptions {
     /// Only report the changes, without making them.
     pub dry_run: bool,
     /// Change the ports even if keys beside them differ, which only a restart changes.
     pub ports_only: bool,
-    /// Allow that all running ports are detached, and that the file may be incomplete.
-    pub force: bool,
+    /// Remove ports of other origins than the file, too.
+    pub prune: bool,
+    /// Names of the ports that may be removed or attached anew while a guest is connected, and if the file may be incomplete.
+    pub force: Vec<String>,
     /// The file ends in the middle of a line, or a program has it open for writing.
     pub cut_off: bool,
 }
 
 impl ReloadOptions {
-    /// Why this `difference` is refused for a network of `ports` ports, if so.
-    pub(super) fn refuse(&self, difference: &Difference, ports: usize) -> Option<String> {
+    fn forces(&self, port: &str) -> bool {
+        self.force.iter().any(|name| name == port)
+    }
+
+    /// Why this `difference` to the network `now` is refused, if so.
+    pub(super) fn refuse(&self, difference: &Difference, now: &Config) -> Option<String> {
         let removed = &difference.removed;
-        if removed.is_empty() || self.force {
+        let unnamed: Vec<&str> = removed.iter().map(|port| port.name.as_str()).filter(|name| !self.forces(name)).collect();
+        if unnamed.is_empty() {
             return None;
         }
+        let names = unnamed.join(",");
+        let ports = now.ports.iter().filter(|port| self.prune || port.origin.is_file()).count();
         if removed.len() == ports {
-            let text = "the file contains none of the running ports, so all of them would be detached";
-            return Some(format!("{text} ({ports} now). Check the file, or use `memlane reload --force` to detach them"));
+            let text = "the file contains none of its running ports, so all of them would be detached";
+            return Some(format!(
+                "{text} ({ports} now). Check the file, or name the ports to detach: `memlane reload --force {names}`"
+            ));
         }
-        let names: Vec<&str> = removed.iter().map(|port| port.name.as_str()).collect();
         let text = "the file may have been cut off (it ends in the middle of a line, or another program has it open for writing): it lacks \
                     the ports";
-        let remedy = "End its last line and close it, or use `memlane reload --force`";
-        self.cut_off.then(|| format!("{text} {}. {remedy}", names.join(", ")))
+        let remedy = "End its last line and close it, or name the ports to detach: `memlane reload --force";
+        self.cut_off.then(|| format!("{text} {}. {remedy} {names}`", unnamed.join(", ")))
     }
+
+    /// Takes the ports of other origins out of those that `difference` removes.
+    pub(super) fn keep_others(&self, difference: &mut Difference) -> Vec<KeptPort> {
+        let others = difference.removed.extract_if(.., |port| !self.prune && !port.origin.is_file());
+        others.map(|port| KeptPort { name: port.name, origin: port.origin }).collect()
+    }
+
+    /// Takes out of `difference` the ports that would be removed or attached anew though they are `connected`.
+    pub(super) fn leave_connected(&self, difference: &mut Difference, connected: &HashSet<String>) -> Vec<LeftPort> {
+        let stays = |name: &String| connected.contains(name) && !self.forces(name);
+        let removed = difference.removed.extract_if(.., |port| stays(&port.name));
+        let mut left: Vec<LeftPort> = removed.map(|port| LeftPort { name: port.name, keys: Vec::new() }).collect();
+        let changed = difference.changed.extract_if(.., |changed| !changed.in_place() && stays(&changed.after.name));
+        left.extend(changed.map(|changed| LeftPort { keys: changed.fixed_keys(), name: changed.after.name }));
+        difference.adopted.retain(|name| !left.iter().any(|port| port.name == *name));
+        left
+    }
+}
+
+/// Ports that a reload does not touch, though the file lacks them or has them otherwise.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Untouchable {
+    pub(super) kept: Vec<KeptPort>,
+    pub(super) left: Vec<LeftPort>,
 }
 
 /// Changes that a reload made, or would make.
@@ -55,6 +92,10 @@ pub struct Reloaded {
     pub changed: Vec<ChangedPort>,
     /// Ports without a difference.
     pub untouched: Vec<String>,
+    /// Ports that the file would remove or attach anew, and that were left as they are because a guest is connected.
+    pub left: Vec<LeftPort>,
+    /// Ports of other origins, which the file does not have.
+    pub kept: Vec<KeptPort>,
     /// Segments that got an uplink to other hosts, or a different one.
     pub leads_on: Vec<String>,
     /// Segments that lost their uplink.
@@ -86,6 +127,40 @@ pub struct ChangedPort {
     pub anew: bool,
 }
 
+/// A port that was left as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct LeftPort {
+    /// Its name.
+    pub name: String,
+    /// Keys that cannot change while it is attached; empty if the file does not have the port.
+    pub keys: Vec<String>,
+}
+
+impl LeftPort {
+    /// The cause in a sentence, and the remedy.
+    pub fn told(&self) -> String {
+        let Self { name, keys } = self;
+        match keys.is_empty() {
+            true => format!("a guest is connected, and the file lacks the port: `memlane reload --force {name}` detaches it"),
+            false => format!(
+                "a guest is connected, and {} cannot change meanwhile: `memlane reload --force {name}` attaches the port anew",
+                keys.join(", ")
+            ),
+        }
+    }
+}
+
+/// A port of another origin than the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct KeptPort {
+    /// Its name.
+    pub name: String,
+    /// Its origin.
+    pub origin: PortOrigin,
+}
+
 /// A port or a segment's uplink with a failed change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -98,13 +173,15 @@ pub struct Failed {
 
 impl Reloaded {
     /// The planned changes, or why they are refused.
-    pub fn planned(difference: &Difference, refused: Option<String>) -> Self {
+    pub(super) fn planned(difference: &Difference, untouchable: Untouchable, refused: Option<String>) -> Self {
         let names = |ports: &[PortConfig]| ports.iter().map(|port| port.name.clone()).collect();
         Self {
             added: names(&difference.added),
             removed: names(&difference.removed),
             changed: difference.changed.iter().map(told).collect(),
             untouched: difference.untouched.clone(),
+            left: untouchable.left,
+            kept: untouchable.kept,
             leads_on: segments(&difference.leads_on),
             ends_here: ending(difference),
             policy: difference.policy.is_some(),
@@ -114,6 +191,17 @@ impl Reloaded {
             dry_run: true,
             refused,
         }
+    }
+
+    /// Whether the network has all that the file says.
+    pub fn is_complete(&self) -> bool {
+        self.failed.is_empty() && self.left.is_empty()
+    }
+
+    /// Names of ports and uplinks that are not as the file says.
+    pub fn unfinished(&self) -> Vec<String> {
+        let left = self.left.iter().map(|port| port.name.clone());
+        self.failed.iter().map(|failed| failed.name.clone()).chain(left).collect()
     }
 
     fn fail(&mut self, name: &str, error: impl ToString) {
@@ -137,9 +225,11 @@ fn ending(difference: &Difference) -> Vec<String> {
 
 /// Makes the changes; reports successes and failures. Each port is then attached completely or not at all. The daemon is asked
 /// step by step, so that the end of the network waits for one step only.
-pub(super) fn carry_out(handle: &DaemonHandle, difference: &Difference) -> Reloaded {
+pub(super) fn carry_out(handle: &DaemonHandle, difference: &Difference, untouchable: Untouchable) -> Reloaded {
     let mut done = Reloaded {
         untouched: difference.untouched.clone(),
+        left: untouchable.left,
+        kept: untouchable.kept,
         restart: difference.restart.iter().map(|&key| key.into()).collect(),
         ..Reloaded::default()
     };
@@ -163,6 +253,8 @@ pub(super) fn carry_out(handle: &DaemonHandle, difference: &Difference) -> Reloa
         }
     }
     let _ = handle.ask(|daemon| change_all(daemon, &in_place, &mut done));
+    let adopted: Vec<&str> = difference.adopted.iter().map(String::as_str).collect();
+    let _ = handle.ask(|daemon| daemon.adopt(&adopted));
     for uplink in &difference.leads_on {
         let _ = handle.ask(|daemon| lead_on(daemon, uplink, difference, &mut done));
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::blocked::BlockedQueue;
 use crate::address_map::{Entry, Key, Source};
-use crate::config::{Config, PortConfig, PortEntry, PortKind};
+use crate::config::{Config, PortConfig, PortEntry, PortKind, PortOrigin};
 use crate::descriptors::DescriptorReport;
 use crate::host_memory::HostMemory;
 use crate::known_addresses::{AddressTotals, KnownAddress, SegmentAddresses};
@@ -107,6 +107,9 @@ pub struct PortReport {
     pub kind: String,
     /// See [`PortKind::place`].
     pub place: String,
+    /// Its origin; none from a network of an earlier version.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub origin: Option<PortOrigin>,
     /// State of the port, see [`port::PortState`]; "disabled" while the operator has disabled it, whatever its front end does.
     pub state: String,
     /// Whether it forwards frames.
@@ -338,6 +341,7 @@ impl PortReport {
             segment: port.segment.clone(),
             kind: port.kind.name().into(),
             place: port.kind.place(),
+            origin: Some(port.origin.clone()),
             state: if port.settings.enabled { state.name() } else { "disabled" }.into(),
             enabled: port.settings.enabled,
             address: address.map(|address| address.to_string()),

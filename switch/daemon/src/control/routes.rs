@@ -27,8 +27,9 @@ use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
 use super::stream::{self, EventsQuery, Form, Lease};
 use super::why::{Why, WhyFrame};
 use crate::config::difference::CHANGEABLE;
+use crate::config::json::misshapen;
 use crate::config::lines::FileLines;
-use crate::config::{Document, PortEntry};
+use crate::config::{Document, PortEntry, PortOrigin};
 use crate::known_addresses::SegmentAddresses;
 use crate::{quantity, takeover};
 
@@ -38,10 +39,51 @@ pub const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Most bytes of a request of the web page.
 const PAGE_BYTES: usize = 64 << 10;
 
-/// A port to attach, with the keys of a `[[port]]` in the file.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+/// A port to attach, with the keys of a `[[port]]` in the file, and its origin.
+#[derive(Clone, Debug, Deserialize)]
 #[serde(transparent)]
-pub struct NewPort(#[schemars(with = "PortEntry")] Value);
+pub struct NewPort(Value);
+
+/// Key of a new port for its origin.
+pub const ORIGIN: &str = "origin";
+
+impl NewPort {
+    /// The entry and the origin, by default a command.
+    fn split(self) -> Result<(Value, PortOrigin), Refusal> {
+        let Self(mut entry) = self;
+        let Some(stated) = entry.as_object_mut().and_then(|keys| keys.remove(ORIGIN)) else {
+            return Ok((entry, PortOrigin::COMMAND));
+        };
+        let origin = PortOrigin::deserialize(&stated).map_err(|_| {
+            let mut mistakes = misshapen(&schemars::schema_for!(PortOrigin).to_value(), &stated);
+            mistakes
+                .list
+                .iter_mut()
+                .for_each(|mistake| mistake.key = format!("{ORIGIN}.{}", mistake.key).trim_end_matches('.').into());
+            Refusal::from(mistakes)
+        })?;
+        match origin.mistake() {
+            None => Ok((entry, origin)),
+            Some(mistake) => Err(Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, vec![mistake])),
+        }
+    }
+}
+
+impl JsonSchema for NewPort {
+    fn schema_name() -> Cow<'static, str> {
+        "NewPort".into()
+    }
+
+    /// The schema of a port in the file, with its origin.
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let origin = generator.subschema_for::<PortOrigin>();
+        let mut schema = PortEntry::json_schema(generator);
+        if let Some(Value::Object(keys)) = schema.ensure_object().get_mut("properties") {
+            keys.insert(ORIGIN.into(), origin.to_value());
+        }
+        schema
+    }
+}
 
 /// Changes to a running port, with keys of a `[[port]]` in the file: a missing key stays as it is, null removes a key, and a
 /// guest is offered a new `mac` or `mtu` when it connects next.
@@ -112,10 +154,14 @@ pub struct ReloadOrder {
     pub dry_run: bool,
     /// Change the ports even if other keys differ, which only a restart changes.
     pub ports_only: bool,
-    /// Allow that all running ports are detached, and that the document may be incomplete.
-    pub force: bool,
+    /// Remove the ports of other origins than the file, too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub prune: bool,
+    /// Names of the ports that may be removed or attached anew while a guest is connected, and if the document may be incomplete.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub force: Vec<String>,
     /// The file of this document may be incomplete: it ends in the middle of a line, or a program has it open for writing. No
-    /// port is detached then, unless by force.
+    /// port is detached then, unless it is named in `force`.
     pub cut_off: bool,
     /// Lines of the file of this document, for `memlane why`.
     #[serde(skip_serializing_if = "FileLines::is_empty")]
@@ -195,7 +241,7 @@ pub fn api() -> Api {
             "/v1/ports",
             created(about(
                 "attach",
-                "Attaches a port. A segment is created with its first port and removed with its last. Relative paths are relative to the folder of the network's file.",
+                "Attaches a port. A segment is created with its first port and removed with its last. Relative paths are relative to the folder of the network's file. Its socket has the file's access rights, unless the request states others.",
                 &[400, 409, 413, 422, 500, 503],
             )),
             attach,
@@ -244,8 +290,8 @@ pub fn api() -> Api {
             "/v1/reload",
             about(
                 "reload",
-                "Applies a document to the network; ports without a difference are not touched.",
-                &[400, 409, 413, 422, 500, 503],
+                "Applies a document to the network; ports without a difference are not touched, nor those of other origins than the file. Ports with a guest are neither removed nor attached anew.",
+                &[400, 404, 409, 413, 422, 500, 503],
             ),
             reload,
         )
@@ -325,8 +371,9 @@ fn ports(managed: &Managed, _: &str, (): ()) -> Result<Vec<PortReport>, Refusal>
     managed.ports()
 }
 
-fn attach(managed: &Managed, _: &str, Sent(NewPort(entry)): Sent<NewPort>) -> Result<PortView, Refusal> {
-    managed.attach(&entry)
+fn attach(managed: &Managed, _: &str, Sent(port): Sent<NewPort>) -> Result<PortView, Refusal> {
+    let (entry, origin) = port.split()?;
+    managed.attach(&entry, origin)
 }
 
 fn port(managed: &Managed, name: &str, (): ()) -> Result<PortView, Refusal> {
@@ -372,8 +419,9 @@ fn segment(managed: &Managed, name: &str, (): ()) -> Result<SegmentView, Refusal
 }
 
 fn reload(managed: &Managed, _: &str, Sent(order): Sent<ReloadOrder>) -> Result<Reloaded, Refusal> {
-    let ReloadOrder { document, dry_run, ports_only, force, cut_off, lines } = order;
-    managed.reload_from(document.as_ref().map(|document| (document, lines)), ReloadOptions { dry_run, ports_only, force, cut_off })
+    let ReloadOrder { document, dry_run, ports_only, prune, force, cut_off, lines } = order;
+    let options = ReloadOptions { dry_run, ports_only, prune, force, cut_off };
+    managed.reload_from(document.as_ref().map(|document| (document, lines)), options)
 }
 
 fn events(managed: &Arc<Managed>, headers: &HeaderMap, query: &EventsQuery, (): (), lease: Lease) -> Result<Response, Refusal> {

@@ -3,7 +3,7 @@
 //!
 //! It holds differences only, so that the network's file can change too: `removed` ports are left out, a `[[change]]` holds keys
 //! that differ from the file's (and, in `unset`, keys to remove), a `[[port]]` is added to the file's or replaces the one of its
-//! name. [`super::state_file`] locks and writes it.
+//! name, and has its origin. [`super::state_file`] locks and writes it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use crate::config::difference::Difference;
-use crate::config::{Config, Mistakes};
+use crate::config::{Config, Mistakes, PortConfig, PortOrigin};
 use crate::names::SavedLease;
 
 const HEADING: &str = "# What was attached, detached and changed while the network ran, by memlane; see `memlane up --state`.\n";
@@ -66,10 +66,39 @@ pub struct SavedNetwork {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     change: Vec<SavedChange>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    port: Vec<Map<String, Value>>,
+    port: Vec<SavedPort>,
     /// Leases of the segments' responders.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lease: Vec<SavedLease>,
+}
+
+/// A port that the file does not have, or that replaces the file's port of its name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct SavedPort {
+    // Of files of earlier versions, a command.
+    #[serde(default = "command", skip_serializing_if = "is_command")]
+    origin: PortOrigin,
+    #[serde(flatten)]
+    keys: Map<String, Value>,
+}
+
+fn command() -> PortOrigin {
+    PortOrigin::COMMAND
+}
+
+fn is_command(origin: &PortOrigin) -> bool {
+    *origin == PortOrigin::COMMAND
+}
+
+impl SavedPort {
+    fn of(port: &PortConfig) -> Self {
+        Self { origin: port.origin.clone(), keys: port.stated() }
+    }
+
+    fn name(&self) -> Option<&str> {
+        self.keys.get("name").and_then(Value::as_str)
+    }
 }
 
 /// The differences at a port of the file.
@@ -90,17 +119,17 @@ impl SavedNetwork {
         let difference = Difference::between(file, now);
         let (mut change, mut port) = (Vec::new(), Vec::new());
         for changed in &difference.changed {
-            let mut after = changed.after.stated();
             if changed.in_place() {
+                let mut after = changed.after.stated();
                 let is_set = |key: &&String| after.contains_key(*key);
                 let unset = changed.keys.iter().filter(|key| !is_set(key)).cloned().collect();
                 after.retain(|key, _| changed.keys.contains(key));
                 change.push(SavedChange { name: changed.after.name.clone(), unset, keys: after });
             } else {
-                port.push(after);
+                port.push(SavedPort::of(&changed.after));
             }
         }
-        port.extend(difference.added.iter().map(|added| added.stated()));
+        port.extend(difference.added.iter().map(SavedPort::of));
         Self { removed: difference.removed.into_iter().map(|port| port.name).collect(), change, port, lease: Vec::new() }
     }
 
@@ -135,14 +164,18 @@ impl SavedNetwork {
             }
         }
         for new in &self.port {
-            let name = new.get("name").and_then(Value::as_str);
-            ports.retain(|port| !is_called(port, name));
-            ports.push(new.clone());
+            ports.retain(|port| !is_called(port, new.name()));
+            ports.push(new.keys.clone());
         }
         let names: Vec<String> = ports.iter().map(|port| port.get("name").map(Value::to_string).unwrap_or_default()).collect();
         let read = Config::from_json(&json!({ "port": ports }), &file.name, Path::new(""));
         let unfit = |mistakes: Mistakes| StateError::Unfit { path: path.into(), mistakes: sentences(&mistakes, &names) };
-        Ok(Config { ports: read.map_err(unfit)?.ports, ..file.clone() })
+        let mut ports = read.map_err(unfit)?.ports;
+        for saved in &self.port {
+            let own = ports.iter_mut().find(|port| saved.name() == Some(&port.name));
+            own.into_iter().for_each(|port| port.origin = saved.origin.clone());
+        }
+        Ok(Config { ports, ..file.clone() })
     }
 
     /// Parses the state from `text`; `path` is named in errors.
@@ -176,6 +209,7 @@ fn sentences(mistakes: &Mistakes, names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Attacher;
 
     const FILE: &str = r#"
         [[port]]
@@ -214,10 +248,14 @@ mod tests {
     #[test]
     fn a_state_makes_of_the_file_what_was() {
         let path = Path::new("state");
-        let state = SavedNetwork::between(&config(FILE), &config(NOW));
+        let mut now = config(NOW);
+        // One was detached and attached again, the other the file does not have.
+        now.ports[1].origin = PortOrigin::COMMAND;
+        now.ports[2].origin = PortOrigin::labelled(Attacher::Libvirt, "d");
+        let state = SavedNetwork::between(&config(FILE), &now);
         let read = SavedNetwork::parse(&state.text().unwrap(), path).unwrap();
         assert_eq!(read, state);
-        assert_eq!(read.applied_to(&config(FILE), path).unwrap().ports, config(NOW).ports);
+        assert_eq!(read.applied_to(&config(FILE), path).unwrap().ports, now.ports);
     }
 
     #[test]

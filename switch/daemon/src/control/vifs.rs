@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::managed::Managed;
 use super::problem::Refusal;
+use crate::config::{Attacher, PortOrigin};
 use crate::daemon::StartError;
 use memlane_backends::xen::{Newcomer, News};
 
@@ -38,7 +39,10 @@ fn name(domain: u16, vif: u16) -> String {
 
 fn act(managed: &Managed, news: &News) -> Result<(), Refusal> {
     match news {
-        News::Came(newcomer) => managed.attach(&entry(newcomer)).map(drop),
+        News::Came(newcomer) => {
+            let origin = PortOrigin::labelled(Attacher::Xen, &newcomer.domain.to_string());
+            managed.attach(&entry(newcomer), origin).map(drop)
+        }
         // The operator may have detached it.
         News::Gone(domain, vif) => managed.detach(&name(*domain, *vif)).map(drop).or(Ok(())),
     }

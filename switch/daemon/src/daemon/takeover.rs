@@ -74,7 +74,7 @@ impl Daemon {
             };
             let tap = server.interface()?.map(|tap| files.add(tap));
             let (entry, connection) = (config.stated(), session.connection);
-            ports.push(SavedPort { entry, files: files.count(), listener, connection, tap });
+            ports.push(SavedPort { entry, origin: config.origin.clone(), files: files.count(), listener, connection, tap });
             all.extend(files.into_files());
         }
         Ok((ports, all))

@@ -90,8 +90,9 @@ impl Takeover {
         let led_on = uplinks.iter().map(|uplink| uplink.config.clone()).collect();
         let of_file = read(file_ports)?;
         // Mostly no port was attached or changed by hand.
-        let ports = if now == *file_ports { of_file.clone() } else { read(&now)? };
-        Ok((with(of_file, file_uplinks.clone()), with(ports, led_on)))
+        let mut of_network = if now == *file_ports { of_file.clone() } else { read(&now)? };
+        of_network.iter_mut().zip(ports).for_each(|(port, saved)| port.origin = saved.origin.clone());
+        Ok((with(of_file, file_uplinks.clone()), with(of_network, led_on)))
     }
 
     /// Uplinks and ports of the running network, and the descriptors to which they and [`Self::sockets`] refer.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::common::*;
 use hyper::{Method, StatusCode};
-use memlane::config::Config;
-use memlane::control::reload::{ReloadOptions, Reloaded, is_same};
+use memlane::config::{Attacher, Config, PortConfig, PortOrigin};
+use memlane::control::reload::{LeftPort, ReloadOptions, Reloaded, is_same};
 use memlane::control::routes::{DrainOrder, Drained};
 use memlane::control::{Client, ControlError, Managed, Origin, PortReport, Refusal, document, listen, serve};
 use memlane_rig::guest::{GuestBuilder, ReceiveBuffers, ToyGuest};
@@ -368,7 +368,8 @@ fn answers_are_what_the_document_says() {
     let net = Net::of(&ports(&[("a", "mac = \"02:00:00:00:00:01\"\nlink = { delay = \"1ms\" }")]));
     let document = document();
     let port = json!({ "name": "b", "vhost-user": "b.sock", "transmit": { "rate": "1Gbit" } });
-    let whole = json!({ "document": { "port": [{ "name": "c", "null": true }] }, "ports-only": true, "force": true });
+    let whole =
+        json!({ "document": { "port": [{ "name": "c", "null": true }] }, "ports-only": true, "prune": true, "force": ["a"] });
     for (method, path, uri, status, body) in [
         ("get", "/v1/network", "/v1/network", 200, json!({})),
         ("get", "/v1/ports", "/v1/ports", 200, json!({})),
@@ -516,9 +517,126 @@ fn a_reload_detaches_all_ports_only_by_force() {
     assert!(refused.problem.error.contains("middle of a line") && refused.problem.error.contains("b, c"), "{refused}");
     assert_eq!(net.managed.config().unwrap(), before);
     net.post("/v1/reload", &json!({ "document": fewer })).unwrap();
-    net.post("/v1/reload", &json!({ "document": none, "force": true })).unwrap();
+    net.post("/v1/reload", &json!({ "document": none, "force": ["a"] })).unwrap();
     assert!(net.managed.config().unwrap().ports.is_empty());
     net.post("/v1/reload", &json!({ "document": none })).unwrap();
+}
+
+fn prune() -> ReloadOptions {
+    ReloadOptions { prune: true, ..ReloadOptions::default() }
+}
+
+fn forced(names: &[&str]) -> ReloadOptions {
+    ReloadOptions { force: names.iter().map(|&name| name.into()).collect(), ..ReloadOptions::default() }
+}
+
+/// Removed by the file, to be attached anew, and attached by others: none is touched while its guest is there, each is named.
+#[test]
+fn a_reload_leaves_connected_ports_as_they_are_and_names_them() {
+    let net = Net::of(&ports(&[("gone", ""), ("anew", ""), ("mixed", ""), ("free", "")]));
+    let hook = json!({ "by": "libvirt", "label": "db" });
+    net.post("/v1/ports", &json!({ "name": "hook", "vhost-user": "hook.sock", "origin": hook })).unwrap();
+    net.post("/v1/ports", &json!({ "name": "idle", "vhost-user": "idle.sock" })).unwrap();
+    assert_eq!(net.port("hook").origin, Some(PortOrigin::labelled(Attacher::Libvirt, "db")));
+    assert_eq!(net.port("idle").origin, Some(PortOrigin::COMMAND));
+    let names = ["gone", "anew", "mixed", "hook"];
+    let mut guests: Vec<ToyGuest> = names.iter().zip(0..).map(|(name, index)| net.guest(name, index)).collect();
+    announce(&mut guests.iter_mut().collect::<Vec<_>>());
+    let sessions = |net: &Net| names.map(|name| net.port(name).sessions);
+    let before = sessions(&net);
+    let wanted = net.config(&ports(&[("anew", "queues = 2"), ("mixed", "queues = 2\nweight = 7"), ("new", "")]));
+    let plan = net.managed.reload(&wanted, ReloadOptions { dry_run: true, ..ReloadOptions::default() }).unwrap();
+    let done = net.managed.reload(&wanted, ReloadOptions::default()).unwrap();
+    let told = |done: &Reloaded| done.left.iter().map(|port| (port.name.clone(), port.keys.join(","))).collect::<Vec<_>>();
+    let wanted_left =
+        [("gone", ""), ("anew", "queues"), ("mixed", "queues")].map(|(name, keys)| (name.to_owned(), keys.to_owned()));
+    assert_eq!((told(&done), told(&plan)), (wanted_left.to_vec(), wanted_left.to_vec()));
+    assert_eq!((done.removed.clone(), done.added.clone()), (vec!["free".to_owned()], vec!["new".to_owned()]));
+    assert_eq!(done.kept.iter().map(|port| port.name.as_str()).collect::<Vec<_>>(), ["hook", "idle"]);
+    assert!(!done.is_complete() && done.failed.is_empty());
+    // A reload that removes the others' ports leaves those with a guest, too.
+    let pruned = net.managed.reload(&wanted, prune()).unwrap();
+    assert_eq!((pruned.removed, pruned.left.len()), (vec!["idle".to_owned()], 4));
+    assert_eq!(net.port("mixed").limits.weight, 1, "it is left whole");
+    assert_eq!(sessions(&net), before, "no front end was disconnected");
+    announce(&mut guests.iter_mut().collect::<Vec<_>>());
+    // By name, each goes; a name that no port has is a mistake.
+    let unknown = net.managed.reload(&wanted, forced(&["webb"])).unwrap_err();
+    assert_eq!(unknown.status, StatusCode::NOT_FOUND);
+    let done = net.managed.reload(&wanted, forced(&["gone", "anew"])).unwrap();
+    assert_eq!((done.removed, told_names(&done.left)), (vec!["gone".to_owned()], vec!["mixed".to_owned()]));
+    assert!(done.changed.iter().any(|port| port.name == "anew" && port.anew));
+    guests.remove(2);
+    wait_until(|| net.port("mixed").state == "waiting", "its guest has gone");
+    assert!(net.managed.reload(&wanted, ReloadOptions::default()).unwrap().is_complete());
+}
+
+fn told_names(left: &[LeftPort]) -> Vec<String> {
+    left.iter().map(|port| port.name.clone()).collect()
+}
+
+/// Also not where the other ports of the network have no guest, and where the operator names those.
+#[test]
+fn a_file_without_the_running_ports_costs_no_guest() {
+    let net = Net::of(&ports(&[("a", ""), ("b", "")]));
+    let mut guest = net.guest("a", 0);
+    for document in [json!({}), json!({ "port": [{ "name": "z", "null": true }] })] {
+        for order in [json!({}), json!({ "prune": true }), json!({ "cut-off": true }), json!({ "ports-only": true })] {
+            let mut order = order;
+            order["document"] = document.clone();
+            assert_eq!(net.post("/v1/reload", &order).unwrap_err().status, StatusCode::CONFLICT, "{order}");
+        }
+    }
+    let refused = net.post("/v1/reload", &json!({ "document": {}, "force": ["b"] })).unwrap_err();
+    assert!(refused.problem.error.ends_with("`memlane reload --force a`"), "{refused}");
+    announce(&mut [&mut guest]);
+    assert_eq!(net.port("a").sessions, 1);
+    net.post("/v1/reload", &json!({ "document": {}, "force": ["a", "b"] })).unwrap();
+    assert!(net.managed.config().unwrap().ports.is_empty());
+}
+
+/// Ports of the file that were attached by others before are the file's from a reload on.
+#[test]
+fn a_port_that_the_file_has_now_is_the_files() {
+    let net = Net::of(&ports(&[("a", "")]));
+    net.post("/v1/ports", &json!({ "name": "b", "vhost-user": "b.sock" })).unwrap();
+    net.post("/v1/ports", &json!({ "name": "c", "vhost-user": "c.sock" })).unwrap();
+    let both = net.config(&ports(&[("a", ""), ("b", "weight = 2"), ("c", "")]));
+    assert!(net.managed.reload(&both, ReloadOptions::default()).unwrap().is_complete());
+    assert!(net.managed.config().unwrap().ports.iter().all(|port| port.origin.is_file()));
+    let done = net.managed.reload(&net.config(&ports(&[("a", "")])), ReloadOptions::default()).unwrap();
+    assert_eq!((done.removed, done.kept), (vec!["b".to_owned(), "c".to_owned()], vec![]));
+}
+
+#[test]
+fn a_port_attached_by_command_has_the_access_of_the_file() {
+    use std::os::unix::fs::PermissionsExt;
+    let file = format!("access = {{ mode = \"0606\" }}\n{}", ports(&[("a", "")]));
+    let net = Net::of(&file);
+    let mode = |name: &str| std::fs::metadata(net.socket(name)).unwrap().permissions().mode() & 0o777;
+    net.post("/v1/ports", &json!({ "name": "b", "vhost-user": "b.sock" })).unwrap();
+    net.post("/v1/ports", &json!({ "name": "c", "vhost-user": "c.sock", "access": { "mode": "0600" } })).unwrap();
+    assert_eq!(["a", "b", "c"].map(mode), [0o606, 0o606, 0o600]);
+    net.managed.reload(&net.config(&file.replace("0606", "0666")), ReloadOptions::default()).unwrap();
+    net.post("/v1/ports", &json!({ "name": "d", "vhost-user": "d.sock" })).unwrap();
+    assert_eq!(mode("d"), 0o666, "as the file says since the reload");
+}
+
+#[test]
+fn an_origin_that_cannot_be_is_refused() {
+    let net = Net::of("");
+    let long = "x".repeat(257);
+    for (origin, key) in [
+        (json!({ "by": "file" }), "origin.by"),
+        (json!({ "by": "me" }), "origin.by"),
+        (json!("libvirt"), "origin"),
+        (json!({ "by": "cni", "label": long }), "origin.label"),
+        (json!({ "by": "cni", "label": "a\u{1b}b" }), "origin.label"),
+    ] {
+        let refused = net.post("/v1/ports", &json!({ "name": "a", "null": true, "origin": origin })).unwrap_err();
+        assert_eq!((refused.status, keys(&refused)), (StatusCode::UNPROCESSABLE_ENTITY, vec![key]), "{refused}");
+    }
+    assert!(net.managed.config().unwrap().ports.is_empty());
 }
 
 #[test]
@@ -566,9 +684,14 @@ fn what_was_changed_comes_back_with_the_state() {
     let mut wanted = now.clone();
     wanted.ports.extend(net.config(&ports(&[("e", "")])).ports);
     assert!(is_same(&net.managed.config().unwrap(), &wanted));
-    // A reload makes the file win, for the next start too.
+    // A reload makes the file win, for the next start too; what the file does not have stays, and goes by `prune`.
     let wanted = net.config(&file);
-    net.managed.reload(&wanted, ReloadOptions::default()).unwrap();
+    let done = net.managed.reload(&wanted, ReloadOptions::default()).unwrap();
+    assert_eq!((done.kept[0].name.as_str(), &done.kept[0].origin), ("d", &PortOrigin::COMMAND));
+    let net = net.restart(&file).unwrap();
+    assert_eq!(net.managed.config().unwrap().port("d").map(|port| port.origin.clone()), Some(PortOrigin::COMMAND));
+    net.managed.reload(&wanted, prune()).unwrap();
+    assert!(is_same(&net.managed.config().unwrap(), &wanted));
     let net = net.restart(&file).unwrap();
     assert!(is_same(&net.managed.config().unwrap(), &wanted));
     std::fs::write(net.folder.path().join("state.toml"), "nonsense").unwrap();
@@ -648,13 +771,32 @@ fn any_network() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// From any network to any other: the network that runs then agrees with the file, and the state makes it again.
+    /// From any network to any other, and pruned: guests that are connected stay connected, at their ports.
+    #[test]
+    fn no_reload_detaches_a_connected_guest(first in any_network(), second in any_network(), prunes in any::<bool>()) {
+        let net = Net::of(&first);
+        let has_guest = |port: &&PortConfig| port.settings.enabled && port.kind.place().ends_with(&format!("/{}.sock", port.name));
+        let config = net.managed.config().unwrap();
+        let listening = config.ports.iter().filter(|port| port.kind.name() == "vhost-user").filter(has_guest);
+        let guests: Vec<(String, ToyGuest)> = listening.zip(0..).map(|(port, index)| (port.name.clone(), net.guest(&port.name, index))).collect();
+        let before: Vec<_> = guests.iter().map(|(name, _)| net.port(name)).collect();
+        // One that would detach every port is refused, which detaches no guest either.
+        let done = net.managed.reload(&net.config(&second), ReloadOptions { prune: prunes, ..ReloadOptions::default() });
+        for report in &before {
+            let now = net.port(&report.name);
+            prop_assert_eq!((now.sessions, &now.place), (report.sessions, &report.place));
+            prop_assert!(now.front_end.is_some(), "{done:?}");
+        }
+    }
+
+    /// From any network to any other, where no guest is connected: the network that runs then agrees with the file, and the state makes it again.
     #[test]
     fn after_a_reload_the_network_is_what_the_file_says(first in any_network(), second in any_network(), third in any_network()) {
         let net = Net::in_folder(tempfile::tempdir().unwrap(), &first, true).unwrap();
         for text in [&second, &third] {
             let wanted = net.config(text);
-            let done = net.managed.reload(&wanted, ReloadOptions { force: true, ..ReloadOptions::default() }).unwrap();
+            let names = net.managed.config().unwrap().ports.into_iter().map(|port| port.name).collect();
+            let done = net.managed.reload(&wanted, ReloadOptions { force: names, ..prune() }).unwrap();
             prop_assert_eq!(&done.failed, &[]);
             prop_assert!(is_same(&net.managed.config().unwrap(), &wanted));
         }

@@ -193,7 +193,7 @@ const FILES: [&str; 64] = [
 ];
 
 /// Command lines, and the codes that they end with.
-const COMMANDS: [(i32, &[&str]); 49] = [
+const COMMANDS: [(i32, &[&str]); 50] = [
     (0, &["check", "net.toml"]),
     (2, &["check", "missing.toml"]),
     (2, &["check"]),
@@ -240,6 +240,7 @@ const COMMANDS: [(i32, &[&str]); 49] = [
     (2, &["qemu", "net.toml", "nobody"]),
     (2, &["qemu", "net.toml", "web", "--memory", "soon"]),
     (2, &["reload", "bad.toml"]),
+    (1, &["reload", "net.toml", "--force", "nobody"]),
     (2, &["completion", "bsh"]),
     (2, &["evpn", "--as", "0", "--peers", "10.0.0.2"]),
     (2, &["evpn", "--as", "65000", "--peers", "10.0.0.300"]),
@@ -287,6 +288,8 @@ fn sent() -> Vec<Case> {
         ("POST", "/v1/ports", serde_json::json!({ "name": "a", "null": true, "storm": u64::MAX })),
         ("POST", "/v1/ports", serde_json::json!({ "name": "a", "null": true, "mac": long })),
         ("POST", "/v1/ports", serde_json::json!({ "name": "web", "vhost-user": "web.sock" })),
+        ("POST", "/v1/ports", serde_json::json!({ "name": "a", "null": true, "origin": { "by": "me", "label": 7 } })),
+        ("POST", "/v1/ports", serde_json::json!({ "name": "a", "null": true, "origin": { "by": "file" } })),
         ("PATCH", "/v1/ports/web", serde_json::json!([1])),
         ("PATCH", "/v1/ports/web", serde_json::json!({ "mtu": 1, "weigth": 2 })),
         ("PATCH", "/v1/ports/web", serde_json::json!({ "queues": 2 })),

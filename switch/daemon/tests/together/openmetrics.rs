@@ -292,7 +292,7 @@ fn counters_never_fall_whatever_happens_to_other_ports() {
             0 => {
                 let ports: Vec<usize> = (0..4).filter(|_| dice.once_in(2)).collect();
                 write(folder, "net.toml", &file(&ports, 1 + dice.below(9)));
-                ask(folder, "POST /v1/reload", "{\"force\":true}")
+                ask(folder, "POST /v1/reload", "{\"prune\":true}")
             }
             1 => ask(folder, &format!("POST /v1/ports/{name}/drain"), "{\"timeout-ms\":5000}"),
             2 => ask(folder, &format!("DELETE /v1/ports/{name}"), ""),

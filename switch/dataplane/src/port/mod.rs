@@ -438,6 +438,16 @@ impl Port {
         self.inner().state.clone()
     }
 
+    /// Whether a front end is connected, before features are negotiated too, or the interface is there.
+    pub fn is_connected(&self) -> bool {
+        let inner = self.inner();
+        match inner.state {
+            PortState::Waiting | PortState::Gone => false,
+            PortState::Quarantined(_) => inner.front_end.is_some(),
+            PortState::Speaking | PortState::Running => true,
+        }
+    }
+
     /// Link emulation of frames to it.
     pub fn link(&self) -> Option<Impairment> {
         self.inner().link.clone()
