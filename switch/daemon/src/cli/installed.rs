@@ -21,8 +21,9 @@ const SNIPPETS: &str = "/var/lib/vz/snippets";
 const PLUGINS: [&str; 3] = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];
 /// The plugin of memlane.
 const PLUGIN: &str = "memlane-cni";
-/// The package's copy of the hook.
-const HOOK_SOURCE: &str = "/usr/share/memlane/hookscript";
+/// The package's copies of the hook of libvirt, and of the hook script of Proxmox VE.
+const HOOK_SOURCE: &str = "/usr/share/memlane/libvirt-hook";
+const SCRIPT_SOURCE: &str = "/usr/share/memlane/hookscript";
 
 /// Installs the package, which has units, hooks and plugin.
 const PACKAGE: &str = "apt install ./memlane_*.deb";
@@ -99,10 +100,10 @@ pub(super) fn proxmox() -> Finding {
         );
     }
     let text = "its machines do not attach their ports: the hook script is missing";
-    if !Path::new(HOOK_SOURCE).exists() {
+    if !Path::new(SCRIPT_SOURCE).exists() {
         return Finding::note("Proxmox VE", text, "the package has it").by(PACKAGE);
     }
-    Finding::note("Proxmox VE", text, "copy it").by(format!("install -D {HOOK_SOURCE} {SNIPPETS}/memlane"))
+    Finding::note("Proxmox VE", text, "copy it").by(format!("install -D {SCRIPT_SOURCE} {SNIPPETS}/memlane"))
 }
 
 /// The module of NixOS, where that runs.

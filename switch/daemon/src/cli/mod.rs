@@ -15,6 +15,7 @@ mod extcap;
 pub mod frames;
 mod guest;
 mod helper;
+mod hook;
 mod installed;
 mod journald;
 mod keys;
@@ -265,6 +266,14 @@ enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
+    /// Attach the ports of a guest of libvirt or Proxmox VE before it starts, and detach them at its end: their hooks run it.
+    ///
+    /// A vhost-user socket /run/memlane/NETWORK.PORT.sock asks for port PORT of the network /etc/memlane/NETWORK.toml. Guests without such a socket
+    /// always start. Exit code 1: the guest cannot have its port.
+    #[command(
+        after_help = "Examples:\n  virsh dumpxml web | memlane hook libvirt web prepare begin -\n  memlane hook proxmox 101 pre-start"
+    )]
+    Hook(hook::Hook),
     /// Open NICs and start passt for the process of a network, outside of its sandbox.
     #[command(hide = true)]
     Helper(helper::HelperCommand),
@@ -397,6 +406,7 @@ fn run(command: Command) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut self::command(), "memlane", &mut script);
             output::print(&String::from_utf8_lossy(&script))
         }
+        Command::Hook(hook) => hook.run(),
         Command::Helper(helper) => helper.run(),
         Command::Man { folder } => clap_mangen::generate_to(self::command(), folder).map_err(Failure::running),
     }
