@@ -62,6 +62,8 @@ let
       environment.FDSTORE = "4096";
       # A changed file is read by the process that runs; guests notice nothing.
       reloadTriggers = [ (file name network) ];
+      # Nor is a new version a reason to disconnect guests: nixos-rebuild names the unit that it does not restart.
+      restartIfChanged = false;
       unitConfig = { StartLimitIntervalSec = 60; StartLimitBurst = 20; };
       serviceConfig = confined // (if network.devices then devices else noDevices) // {
         Type = "notify-reload";

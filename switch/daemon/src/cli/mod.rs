@@ -300,6 +300,14 @@ impl Failure {
     fn running(cause: impl fmt::Display) -> Self {
         Self::Running(cause.to_string())
     }
+
+    /// The cause in words; empty if it was printed already.
+    fn text(&self) -> &str {
+        match self {
+            Self::Running(text) | Self::Configuration(text) => text,
+            Self::Lacking => "",
+        }
+    }
 }
 
 impl From<Mistakes> for Failure {

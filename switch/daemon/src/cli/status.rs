@@ -7,7 +7,9 @@ use super::output::{Table, bytes, count, rate, wrapped};
 use super::top::rates::{PortRates, Rates};
 use super::top::{SECOND, measure, percent};
 use super::{Failure, output};
+use crate::config::Document;
 use crate::control::health::Ready;
+use crate::control::identity::Identity;
 use crate::control::{PortReport, Report};
 use crate::descriptors;
 use crate::stats::DropReason;
@@ -31,6 +33,14 @@ pub(super) struct Status {
 }
 
 impl Status {
+    /// See [`upgrade`]; mistakes are those in the file of the network.
+    fn not_taken_over(&self, report: &Report) -> String {
+        let file = || self.net.client().ok()?.get::<Identity>("/v1/identity").ok()?.file;
+        let is_current = report.version == env!("CARGO_PKG_VERSION") && !report.program_replaced;
+        let mistakes = (!is_current).then(|| Document::load(&file()?.path).err()).flatten();
+        upgrade(report, mistakes.map(|mistakes| mistakes.to_string()))
+    }
+
     pub(super) fn run(&self) -> Result<(), Failure> {
         if self.check {
             return output::print(&ready(&self.net.client()?.get("/readyz")?));
@@ -40,8 +50,26 @@ impl Status {
             return output::print(&table_with(&report, Some(&rates)));
         }
         let report = self.net.report_with_blocked()?;
-        if self.json { output::print_json(&report) } else { output::print(&table(&report)) }
+        if self.json {
+            return output::print_json(&report);
+        }
+        output::print(&(self.not_taken_over(&report) + &table(&report)))
     }
+}
+
+/// The line about a missing takeover by the installed program; empty if that serves the network.
+fn upgrade(report: &Report, mistakes: Option<String>) -> String {
+    let (runs, installed) = (&report.version, env!("CARGO_PKG_VERSION"));
+    let state = match runs == installed {
+        true if !report.program_replaced => return String::new(),
+        true => format!("runs version {runs} from before its program was replaced"),
+        false => format!("runs version {runs}, {installed} is installed"),
+    };
+    let cause = mistakes.or_else(|| report.not_taken_over.clone());
+    let cause = cause.unwrap_or_else(|| "`memlane up --takeover`, or the signal USR2 to its process, hands it over".into());
+    // One line, which packages print.
+    let cause: Vec<&str> = cause.lines().map(str::trim).collect();
+    format!("not taken over: {state}: {}\n", cause.join("; "))
 }
 
 fn ready(Ready { name, workers, ports, running, quarantined }: &Ready) -> String {
@@ -352,6 +380,21 @@ web0  lan      quarantined   18.4E  18.4EB   99999  123MB    18.4E  12345.68
         ] {
             assert!(text.contains(wanted), "{wanted}: {text}");
         }
+    }
+
+    #[test]
+    fn a_program_that_did_not_take_over_is_told_with_the_cause() {
+        let (now, old) = (report(json!({})), Report { version: "0.0.9".into(), ..report(json!({})) });
+        assert_eq!(upgrade(&now, Some("net.toml:9: a mistake".into())), "", "it is the one that runs");
+        let installed = env!("CARGO_PKG_VERSION");
+        let told = upgrade(&old, Some("net.toml:9: a mistake\nnet.toml:10: another".into()));
+        let runs = format!("not taken over: runs version 0.0.9, {installed} is installed: ");
+        assert_eq!(told, format!("{runs}net.toml:9: a mistake; net.toml:10: another\n"));
+        let refused = Report { not_taken_over: Some("another format".into()), ..old.clone() };
+        assert_eq!(upgrade(&refused, None), format!("{runs}another format\n"));
+        assert!(upgrade(&old, None).contains("memlane up --takeover"));
+        let replaced = Report { program_replaced: true, ..now };
+        assert!(upgrade(&replaced, None).starts_with(&format!("not taken over: runs version {installed} from before")));
     }
 
     #[test]

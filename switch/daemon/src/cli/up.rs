@@ -196,9 +196,9 @@ impl Begun {
 
     /// Takes the network over. Until the other process has ended, connections and sockets are that one's, so on an error this one is to
     /// end at once.
-    fn take_over(config: &Config, origin: Origin, web: Option<&WebListener>, mut takeover: Takeover) -> Result<Self, Failure> {
+    fn take_over(config: &Config, origin: Origin, web: Option<&WebListener>, takeover: &mut Takeover) -> Result<Self, Failure> {
         let socket = config.control_socket(origin.file.as_deref());
-        let (managed, restoring, sockets) = Managed::take_over(config, origin, &mut takeover).map_err(Failure::running)?;
+        let (managed, restoring, sockets) = Managed::take_over(config, origin, takeover).map_err(Failure::running)?;
         let TakenSockets { saved, mut files } = sockets;
         let missing = || Failure::running("the running network did not hand its control socket over: restart it");
         let control = restored_listener(&socket, &saved.control, &mut files).ok_or_else(missing)?;
@@ -315,9 +315,12 @@ async fn serve(
     let taken = if takeover.is_some() { ", taken over from the process that served it" } else { "" };
     let begun = match takeover {
         None => Begun::start(config, origin, web.as_ref(), passed)?,
-        Some(takeover) => match Begun::take_over(&config, origin, web.as_ref(), takeover) {
+        Some(mut takeover) => match Begun::take_over(&config, origin, web.as_ref(), &mut takeover) {
             Ok(begun) => begun,
-            Err(failure) => std::process::exit(super::tell(failure).into()),
+            Err(failure) => {
+                takeover.fail(failure.text());
+                std::process::exit(super::tell(failure).into())
+            }
         },
     };
     kept::remove_rest();

@@ -69,6 +69,8 @@ pub struct Managed {
     health: Health,
     /// Locked while another process takes the network over.
     giving: Mutex<()>,
+    /// Why the last takeover failed.
+    not_taken_over: Mutex<Option<String>>,
     resources: OnceLock<TakeoverResources>,
 }
 
@@ -130,6 +132,7 @@ impl Managed {
             last_reload: LastReload::at_start(),
             health,
             giving: Mutex::default(),
+            not_taken_over: Mutex::default(),
             resources: OnceLock::new(),
         }
     }
@@ -162,6 +165,7 @@ impl Managed {
         let mut channel = Channel::new(stream);
         if let Err(error) = self.try_hand_over(&mut channel) {
             tracing::warn!("the network was not handed over, and goes on: {error}");
+            *self.not_taken_over.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
             // It may have ended.
             let _ = channel.send(&Message::Failed(error.to_string()), &[], REPLY);
         }
@@ -257,9 +261,10 @@ impl Managed {
     /// The network ends.
     pub fn report(&self) -> Result<Report, Refusal> {
         let unsaved = self.unsaved();
+        let not_taken_over = self.not_taken_over.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.ask(|daemon| {
             let report = Report::new(&daemon.config(), daemon.network(), self.started.elapsed());
-            Report { uplinks: daemon.uplinks(), names: daemon.names_reports(), unsaved, ..report }
+            Report { uplinks: daemon.uplinks(), names: daemon.names_reports(), unsaved, not_taken_over, ..report }
         })
     }
 

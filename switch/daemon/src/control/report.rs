@@ -33,6 +33,12 @@ pub struct Report {
     pub name: String,
     /// Version of memlane.
     pub version: String,
+    /// The file of this program was replaced since, without a takeover, or removed.
+    #[serde(default)]
+    pub program_replaced: bool,
+    /// Why the last takeover failed, if one did.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub not_taken_over: Option<String>,
     /// Process.
     pub pid: u32,
     /// Seconds since its start.
@@ -275,6 +281,11 @@ pub struct AddressReport {
     pub pinned: bool,
 }
 
+/// Whether the file of this program was replaced or removed since it was started (proc_pid_exe(5)).
+fn is_program_replaced() -> bool {
+    std::fs::read_link("/proc/self/exe").is_ok_and(|program| program.to_string_lossy().ends_with(" (deleted)"))
+}
+
 impl Report {
     /// The present report of `network`, without its uplinks and responders.
     pub fn new(config: &Config, network: &Network, uptime: Duration) -> Self {
@@ -295,6 +306,8 @@ impl Report {
         Self {
             name: config.name.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
+            program_replaced: is_program_replaced(),
+            not_taken_over: None,
             pid: std::process::id(),
             uptime: uptime.as_secs(),
             uptime_ns: uptime.as_nanos() as u64,

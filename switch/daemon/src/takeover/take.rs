@@ -111,11 +111,17 @@ impl Takeover {
         &self.description.service
     }
 
+    /// Tells the running process why the takeover fails.
+    pub fn fail(&mut self, cause: &str) {
+        // It may have ended, or have given the reason itself.
+        let _ = self.channel.send(&Message::Failed(cause.into()), &[], REPLY);
+    }
+
     /// Has the running process stop, and starts the ports that are being restored. When this returns, this process serves the network.
     ///
     /// # Errors
     /// A [`TakeError`]; the process is to end at once, and the other one goes on.
-    pub fn complete(mut self, daemon: &Daemon, mut restoring: Restoring) -> Result<(), TakeError> {
+    pub fn complete(&mut self, daemon: &Daemon, mut restoring: Restoring) -> Result<(), TakeError> {
         restoring.await_restored(REPLY).map_err(TakeError::Session)?;
         daemon.learn(&self.description.addresses);
         self.channel.send(&Message::Prepared {}, &[], REPLY)?;
@@ -125,7 +131,7 @@ impl Takeover {
         daemon.inherit(&standing.records);
         let rest = restoring.start(daemon).map_err(TakeError::Session)?;
         // In place of its own: that its ports were attached and run is no news.
-        let events = self.description.events.into_iter().chain(standing.events).map(Into::into);
+        let events = std::mem::take(&mut self.description.events).into_iter().chain(standing.events).map(Into::into);
         daemon.network().shared().journal.load(events, standing.next_event);
         self.channel.send(&Message::Running {}, &[], REPLY)?;
         rest.let_sessions_go_on();
