@@ -716,8 +716,13 @@ fn listen<T>(port: &PortConfig, path: &Path, listen: impl FnOnce(&Path, &Access)
         let remedy = match cause.kind() {
             _ if descriptors::is_shortage(&cause) => descriptors::REMEDY,
             io::ErrorKind::AddrInUse => "Stop the process that listens there, or choose another path.",
-            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied if port.access != Access::default() => {
-                "Set access to an existing user or group, and run memlane as root or as a member of that group."
+            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput
+                if port.access != Access::default() =>
+            {
+                "Set access to an existing user or group, and run memlane as root or as a member of that group (`memlane check --unit`)."
+            }
+            io::ErrorKind::ReadOnlyFilesystem => {
+                "A packaged unit makes sockets in /run/memlane; `memlane check --unit` prints the drop-in for another folder."
             }
             io::ErrorKind::PermissionDenied => "Choose a folder that you may write to, such as $XDG_RUNTIME_DIR.",
             _ => "Check that the folder exists and is on a local filesystem.",

@@ -77,12 +77,19 @@ pub(super) fn is_gone(file: &File) -> bool {
 }
 
 fn attach_here(name: &str) -> Result<Interface, InterfaceError> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
-        .open("/dev/net/tun")
-        .map_err(|cause| failed(name, cause, "Load the module tun and allow access to /dev/net/tun, see `memlane doctor`."))?;
+    let file =
+        OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open("/dev/net/tun").map_err(
+            |cause| {
+                let remedy = match cause.kind() {
+                    io::ErrorKind::NotFound if is_without_devices() => {
+                        "The unit memlane@ has no devices: start memlane-net@ for this network instead."
+                    }
+                    io::ErrorKind::NotFound => "Load the module tun: modprobe tun.",
+                    _ => "Allow access to /dev/net/tun, see `memlane doctor`.",
+                };
+                failed(name, cause, remedy)
+            },
+        )?;
     attach_file(&file, name).map_err(|cause| {
         let remedy = match cause.raw_os_error() {
             Some(libc::EPERM) => "Run memlane as root or with CAP_NET_ADMIN, or give it a device of yours: ip tuntap add dev NAME mode tap vnet_hdr user USER.",
@@ -94,6 +101,11 @@ fn attach_here(name: &str) -> Result<Interface, InterfaceError> {
     let offloads =
         set_offloads(&file).map_err(|cause| failed(name, cause, "The kernel is too old: Linux 5.10 or newer is needed."))?;
     Ok(Interface { file, offloads, kind: Kind::Tap })
+}
+
+/// Whether this process runs in the packaged unit that has no devices.
+fn is_without_devices() -> bool {
+    std::fs::read_to_string("/proc/self/cgroup").is_ok_and(|groups| groups.contains("/memlane@"))
 }
 
 fn failed(name: &str, cause: io::Error, remedy: &'static str) -> InterfaceError {

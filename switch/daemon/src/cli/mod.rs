@@ -6,6 +6,7 @@
 mod addresses;
 mod attach;
 mod capture;
+mod check;
 mod cni;
 mod doctor;
 mod domain;
@@ -46,7 +47,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use memlane_virtq::ablation;
 
-use crate::config::{Config, Mistakes, document};
+use crate::config::{Mistakes, document};
 use crate::control::{self, ControlError};
 
 /// The version, and a mark on builds that are not for use.
@@ -99,12 +100,9 @@ enum Command {
     /// Stop a running network, and wait until it has ended.
     #[command(after_help = "Examples:\n  memlane down net.toml\n  memlane down")]
     Down(list::Down),
-    /// Check a file without running it: every mistake with its line.
-    #[command(after_help = "Example:\n  memlane check net.toml")]
-    Check {
-        /// The network's file.
-        net: PathBuf,
-    },
+    /// Check a file without running it: every mistake with its line, and for a file in /etc/memlane the packaged unit that serves it.
+    #[command(after_help = "Examples:\n  memlane check net.toml\n  memlane check --unit /etc/memlane/net.toml")]
+    Check(check::Check),
     /// Print the JSON Schema of network files, or the OpenAPI document of the control socket.
     #[command(after_help = "Examples:\n  memlane schema > memlane.schema.json\n  memlane schema --api > memlane.openapi.json")]
     Schema {
@@ -376,12 +374,7 @@ fn tell(failure: Failure) -> u8 {
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Up(up) => up.run(),
-        Command::Check { net } => {
-            let config = Config::load(&net)?;
-            let (ports, segments) = (config.ports.len(), config.segments().len());
-            let notes: String = config.notes().into_iter().map(|note| format!("note: {note}\n")).collect();
-            output::print(&format!("{}: {ports} ports on {segments} segments, no mistakes\n{notes}", net.display()))
-        }
+        Command::Check(check) => check.run(),
         Command::Schema { api: false } => output::print_json(&document::schema()),
         Command::Schema { api: true } => output::print_json(&control::document()),
         Command::List(list) => list.run(),

@@ -7,6 +7,15 @@ use thiserror::Error;
 
 use super::problem::Refusal;
 use super::reach;
+use crate::config::unit;
+
+/// The remedy where a system call to listen at the address of `key` fails.
+fn listening(cause: &io::Error, key: &str) -> String {
+    let is_forbidden =
+        [libc::EAFNOSUPPORT, libc::EACCES, libc::EPERM, libc::EROFS, libc::EINVAL].map(Some).contains(&cause.raw_os_error());
+    let remedy = is_forbidden.then(unit::remedy).flatten();
+    remedy.unwrap_or_else(|| format!("End the process that listens there, or set another with {key} = \"...\""))
+}
 
 /// Why the control socket cannot be served or reached.
 #[derive(Debug, Error)]
@@ -33,9 +42,7 @@ pub enum ControlError {
         holder: String,
     },
     /// The socket of the metrics cannot be bound.
-    #[error(
-        "cannot listen for scrapes of metrics at {place}: {cause}. End the process that listens there, or set another with metrics = \"...\""
-    )]
+    #[error("cannot listen for scrapes of metrics at {place}: {cause}. {}", listening(cause, "metrics"))]
     Metrics {
         /// Its path or address.
         place: String,
@@ -43,9 +50,7 @@ pub enum ControlError {
         cause: io::Error,
     },
     /// The address of the web page cannot be bound.
-    #[error(
-        "cannot listen for browsers at {place}: {cause}. End the process that listens there, or set another address with web = \"...\""
-    )]
+    #[error("cannot listen for browsers at {place}: {cause}. {}", listening(cause, "web"))]
     Web {
         /// The address.
         place: String,
