@@ -337,6 +337,46 @@ def test_two_guests_of_libvirt_ping_by_name_five_commands_after_a_fresh_debian(h
         until(partial(_has_ports, host, left), "the port of a domain that has ended is detached")
 
 
+# A domain without a port of memlane's.
+_PLAIN = """<domain type='qemu'><name>plain</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>
+  <os><type arch='x86_64' machine='q35'>hvm</type><kernel>/opt/vmlinuz</kernel></os>
+</domain>
+"""
+
+
+def test_domains_start_without_python_with_a_broken_file_and_without_memlane(host: Machine) -> None:
+    """Those with a port of memlane's start as long as it runs; else that is told in a sentence."""
+    socket_of_web = "/run/memlane/lan.web.sock"
+    boot = ("/opt/vmlinuz", "/opt/initramfs", "")
+    own = domain("web", "52:54:00:00:00:01", socket_of_web, boot, memory=320, devices="", vectors=0)
+    for name, text in {"plain": _PLAIN, "web": own}.items():
+        host.succeeds("tee", f"/root/{name}.xml", stdin=text)
+    host.succeeds("dpkg", "-i", "/root/memlane.deb")
+    host.succeeds("tee", "/etc/memlane/lan.toml", stdin=_GUESTS)
+    host.succeeds("systemctl", "enable", "--now", "memlane@lan")
+    host.succeeds("mv", "/usr/bin/python3", "/usr/bin/python3.away")
+
+    def starts(name: str) -> None:
+        host.succeeds("virsh", "create", f"/root/{name}.xml")
+        assert _has_ports(host, {"web"} if name == "web" else set())
+        host.succeeds("virsh", "destroy", name)
+        until(partial(_has_ports, host, set()), "the port of a domain that has ended is detached")
+
+    starts("plain")
+    starts("web")
+    host.succeeds("tee", "/etc/memlane/lan.toml", stdin=_GUESTS + '[[port]]\nname = "new\n')
+    starts("plain")
+    starts("web")
+    host.succeeds("systemctl", "stop", "memlane@lan")
+    host.succeeds("virsh", "create", "/root/plain.xml")
+    host.succeeds("virsh", "destroy", "plain")
+    refused = host.does("virsh", "create", "/root/web.xml")
+    assert refused.returncode != 0
+    assert "does not run" in refused.stderr, refused.stderr
+    host.succeeds("rm", "/usr/bin/memlane")
+    host.succeeds("virsh", "create", "/root/plain.xml")
+
+
 def _has_ports(machine: Machine, names: set[str]) -> bool:
     return _ports(machine) == names
 
@@ -444,14 +484,167 @@ def test_an_upgrade_goes_on_with_the_networks_that_run(machine: Machine) -> None
     _pings(machine)
 
 
-def _next_version(package: Path, folder: Path) -> Path:
-    """The same package under a higher version."""
-    subprocess.run(["dpkg-deb", "--raw-extract", package, folder / "next"], check=True)
-    control = folder / "next/DEBIAN/control"
+def _next_version(package: Path, folder: Path, program: Callable[[Path], None] | None = None) -> Path:
+    """The same package under a higher version, its program as `program` changes it."""
+    tree = folder / "next"
+    shutil.rmtree(tree, ignore_errors=True)
+    subprocess.run(["dpkg-deb", "--raw-extract", package, tree], check=True)
+    control = tree / "DEBIAN/control"
     control.write_text(re.sub("^(Version: .*)$", r"\1.1", control.read_text(), flags=re.MULTILINE))
+    if program is not None:
+        program(tree / "usr/bin/memlane")
     made = folder / "next.deb"
-    subprocess.run(["dpkg-deb", "--build", "-Znone", folder / "next", made], check=True, capture_output=True)
+    subprocess.run(["dpkg-deb", "--build", "-Znone", tree, made], check=True, capture_output=True)
     return made
+
+
+def _version(machine: Machine) -> str:
+    return machine.succeeds("memlane", "--version").split()[1]
+
+
+def _newer(version: str) -> str:
+    """Another version, of the same length."""
+    return version[:-1] + ("9" if version[-1] != "9" else "8")
+
+
+# A program that cannot take networks over, as one with another takeover format.
+_REFUSES = """#!/bin/sh
+case "$*" in *--takeover*) echo "memlane: takeover format 4, not 5" >&2; exit 1 ;; esac
+exec /usr/bin/memlane.real "$@"
+"""
+
+
+def test_no_upgrade_restarts_a_network_whatever_its_file_says(machine: Machine, package: Path, tmp_path: Path) -> None:
+    """Over a half-edited file, one with a key that the unit cannot have, and with a program that takes nothing over."""
+    _install(machine)
+    version = _version(machine)
+    newer = _newer(version)
+
+    def of_another_version(program: Path) -> None:
+        program.write_bytes(program.read_bytes().replace(version.encode(), newer.encode()))
+
+    def refusing(program: Path) -> None:
+        of_another_version(program)
+        program.rename(program.with_name("memlane.real"))
+        program.write_text(_REFUSES)
+        program.chmod(0o755)
+
+    for name, change in {"next.deb": of_another_version, "refusing.deb": refusing}.items():
+        shutil.copy(_next_version(package, tmp_path, change), tmp_path / "root/root" / name)
+    since, process = machine.shows("ActiveEnterTimestampMonotonic"), machine.shows("MainPID")
+    db = _guest(machine, "db", "--ip", "10.0.0.5", "--mac", "02:00:00:00:00:05")
+    web = _guest(machine, "web", "--ip", "10.0.0.6", "--mac", "02:00:00:00:00:06", "--ping", "10.0.0.5")
+
+    def installs(deb: str, told: str) -> None:
+        """The package is installed, the network left running, and that is told."""
+        # Of a network that was left running, the program installed before is the one that runs.
+        done = machine.does("dpkg", "-i", f"/root/{deb}")
+        assert done.returncode == 0, done.stderr
+        runs = f"runs version {version}, {newer} is installed: "
+        wanted = f"memlane@lan.service is left running: {runs}"
+        assert wanted in done.stderr, done.stdout + done.stderr
+        assert told in done.stderr, done.stderr
+        assert f"not taken over: {runs}" in machine.succeeds("memlane", "status", "/etc/memlane/lan.toml")
+        assert (machine.shows("ActiveState"), machine.shows("MainPID")) == ("active", process)
+        assert machine.shows("ActiveEnterTimestampMonotonic") == since
+        assert "lost" not in _await_pings(web, 3)
+
+    try:
+        _await_pings(web, 1)
+        for text, told in {
+            _LAN + '[[port]]\nname = "new\n': "lan.toml:11",
+            'metrics = "127.0.0.1:9891"\n' + _LAN: "memlane check --unit /etc/memlane/lan.toml",
+        }.items():
+            machine.succeeds("tee", "/etc/memlane/lan.toml", stdin=text)
+            assert machine.does("systemctl", "reload", "memlane@lan").returncode != 0
+            installs("next.deb", told)
+            assert told in machine.succeeds("journalctl", "-u", "memlane@lan")
+        machine.succeeds("tee", "/etc/memlane/lan.toml", stdin=_LAN)
+        installs("refusing.deb", "")
+        assert "takeover format 4, not 5" in machine.succeeds("journalctl", "-u", "memlane@lan")
+        for deb in ("next.deb", "memlane.deb"):
+            machine.succeeds("dpkg", "-i", f"/root/{deb}")
+            assert machine.shows("MainPID") != process
+            process = machine.shows("MainPID")
+            assert "not taken over" not in machine.succeeds("memlane", "status", "/etc/memlane/lan.toml")
+        assert machine.shows("ActiveEnterTimestampMonotonic") == since
+        assert "lost" not in _await_pings(web, 3)
+    finally:
+        for guest in (db, web):
+            _end(guest)
+
+
+def test_a_reload_of_the_unit_touches_no_guest_and_no_port_of_others(machine: Machine) -> None:
+    """The file loses a port with a guest and gets another one; a third was attached by a command."""
+    _install(machine)
+    file = "/etc/memlane/lan.toml"
+    machine.succeeds("memlane", "attach", file, "lan.vm", "--vhost-user", "/run/memlane/vm.sock", "--print", "nothing")
+    assert machine.succeeds("stat", "--format=%G", "/run/memlane/vm.sock").strip() == "memlane", "as the file says"
+    vm = _guest(machine, "vm", "--ip", "10.0.0.5", "--mac", "02:00:00:00:00:05")
+    web = _guest(machine, "web", "--ip", "10.0.0.6", "--mac", "02:00:00:00:00:06", "--ping", "10.0.0.5")
+    try:
+        _await_pings(web, 1)
+        fewer = _LAN.replace('"web"', '"new"').replace("web.sock", "new.sock")
+        machine.succeeds("tee", file, stdin=fewer)
+        for reload in (("reload",), ("kill", "--kill-whom=main", "--signal=HUP")):
+            assert (machine.does("systemctl", *reload, "memlane@lan").returncode != 0) == (reload == ("reload",))
+            assert machine.shows("ActiveState") == "active"
+            assert _ports(machine) == {"web", "db", "lan.vm", "new"}
+        until(lambda: "the port was left as it is" in machine.succeeds("journalctl", "-u", "memlane@lan"), "it is told")
+        assert "memlane reload --force web" in machine.succeeds("journalctl", "-u", "memlane@lan")
+        assert "lost" not in _await_pings(web, 3)
+        machine.succeeds("memlane", "reload", file, "--force", "web")
+        assert _ports(machine) == {"db", "lan.vm", "new"}
+        machine.succeeds("systemctl", "reload", "memlane@lan")
+    finally:
+        for guest in (vm, web):
+            _end(guest)
+
+
+def test_the_drop_in_that_check_prints_allows_what_the_file_needs(machine: Machine) -> None:
+    """The first example of the page on monitoring, addresses of TCP, and a TAP, which needs the other unit."""
+    machine.succeeds("dpkg", "-i", "/root/memlane.deb")
+    machine.succeeds("groupadd", "prometheus")
+    file = "/etc/memlane/lan.toml"
+
+    def told() -> str:
+        return machine.succeeds("journalctl", "--no-pager", "-u", "memlane@lan", "-u", "memlane-net@lan")
+
+    def applies(text: str, remedy: str) -> None:
+        """The unit refuses the file with a remedy; by the commands of the drop-in, it serves it."""
+        machine.succeeds("tee", file, stdin=text)
+        assert machine.does("systemctl", "restart", "memlane@lan").returncode != 0
+        assert remedy in told()
+        shown = machine.succeeds("memlane", "check", "--unit", file)
+        assert "unit: memlane@lan.service, with a drop-in for" in machine.succeeds("memlane", "check", file)
+        commands = [
+            line.removeprefix("# ") for line in shown.splitlines() if line.startswith(("# memlane", "# systemctl"))
+        ]
+        machine.succeeds("systemctl", "reset-failed", "memlane@lan")
+        for command in commands:
+            machine.succeeds("sh", "-c", command)
+        assert "unit: memlane@lan.service, with its drop-in\n" in machine.succeeds("memlane", "check", file)
+        assert machine.shows("ActiveState") == "active"
+
+    [example, *_] = _blocks("monitor.md", "toml")
+    applies(example, f"memlane check --unit {file}")
+    socket_of_metrics = "/run/memlane/net.metrics"
+    assert machine.succeeds("stat", "--format=%G %a", socket_of_metrics).split() == ["prometheus", "660"]
+    machine.succeeds("rm", "-r", "/etc/systemd/system/memlane@lan.service.d")
+    machine.succeeds("systemctl", "daemon-reload")
+    applies('metrics = "127.0.0.1:9891"\nweb = "127.0.0.1:9892"\n' + _LAN, f"memlane check --unit {file}")
+    for port, path in (("9891", "/metrics"), ("9892", "/")):
+        head = rf"GET {path} HTTP/1.0\r\nhost: 127.0.0.1:{port}\r\n\r\n"
+        request = f"exec 3<> /dev/tcp/127.0.0.1/{port}; printf '{head}' >&3; cat <&3"
+        assert " 200 OK" in machine.succeeds("bash", "-c", request)
+    _pings(machine)
+    tap = _LAN + '[[port]]\nname = "host"\ntap = "lan0"\n'
+    machine.succeeds("tee", file, stdin=tap)
+    assert "unit: memlane-net@lan.service, for tap\n" in machine.succeeds("memlane", "check", file)
+    assert machine.does("systemctl", "restart", "memlane@lan").returncode != 0
+    assert "start memlane-net@ for this network instead" in told()
+    machine.succeeds("systemctl", "start", "memlane-net@lan")
+    assert machine.shows("ActiveState", "memlane-net@lan") == "active"
 
 
 def test_an_upgrade_under_load_loses_no_frame(machine: Machine, package: Path, tmp_path: Path) -> None:
