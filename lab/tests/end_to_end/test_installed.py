@@ -588,7 +588,7 @@ def test_a_reload_of_the_unit_touches_no_guest_and_no_port_of_others(machine: Ma
         machine.succeeds("tee", file, stdin=fewer)
         for reload in (("reload",), ("kill", "--kill-whom=main", "--signal=HUP")):
             assert (machine.does("systemctl", *reload, "memlane@lan").returncode != 0) == (reload == ("reload",))
-            assert machine.shows("ActiveState") == "active"
+            until(partial(_is_active, machine), "the file was read")
             assert _ports(machine) == {"web", "db", "lan.vm", "new"}
         until(lambda: "the port was left as it is" in machine.succeeds("journalctl", "-u", "memlane@lan"), "it is told")
         assert "memlane reload --force web" in machine.succeeds("journalctl", "-u", "memlane@lan")
@@ -599,6 +599,10 @@ def test_a_reload_of_the_unit_touches_no_guest_and_no_port_of_others(machine: Ma
     finally:
         for guest in (vm, web):
             _end(guest)
+
+
+def _is_active(machine: Machine) -> bool:
+    return machine.shows("ActiveState") == "active"
 
 
 def test_the_drop_in_that_check_prints_allows_what_the_file_needs(machine: Machine) -> None:

@@ -36,7 +36,7 @@ impl Status {
     /// See [`upgrade`]; mistakes are those in the file of the network.
     fn not_taken_over(&self, report: &Report) -> String {
         let file = || self.net.client().ok()?.get::<Identity>("/v1/identity").ok()?.file;
-        let is_current = report.version == env!("CARGO_PKG_VERSION") && !report.program_replaced;
+        let is_current = report.version == crate::version() && !report.program_replaced;
         let mistakes = (!is_current).then(|| Document::load(&file()?.path).err()).flatten();
         upgrade(report, mistakes.map(|mistakes| mistakes.to_string()))
     }
@@ -59,7 +59,7 @@ impl Status {
 
 /// The line about a missing takeover by the installed program; empty if that serves the network.
 fn upgrade(report: &Report, mistakes: Option<String>) -> String {
-    let (runs, installed) = (&report.version, env!("CARGO_PKG_VERSION"));
+    let (runs, installed) = (&report.version, crate::version());
     let state = match runs == installed {
         true if !report.program_replaced => return String::new(),
         true => format!("runs version {runs} from before its program was replaced"),

@@ -320,7 +320,7 @@ impl Managed {
         let config = self.config()?;
         Ok(Identity {
             name: config.name,
-            version: env!("CARGO_PKG_VERSION").into(),
+            version: crate::version().into(),
             pid: std::process::id(),
             uptime: self.started.elapsed().as_secs(),
             file: self.file.as_ref().map(NetFile::now),

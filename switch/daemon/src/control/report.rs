@@ -305,7 +305,7 @@ impl Report {
         });
         Self {
             name: config.name.clone(),
-            version: env!("CARGO_PKG_VERSION").into(),
+            version: crate::version().into(),
             program_replaced: is_program_replaced(),
             not_taken_over: None,
             pid: std::process::id(),

@@ -75,15 +75,15 @@ pub fn called(name: &str) -> Vec<PathBuf> {
     own_folder().map(|folder| sockets(&folder, fits)).unwrap_or_default()
 }
 
-/// The control socket of this user's network that runs from `file`, whatever the file says now: found by its path, or else, if a
-/// link leads to it, as the same file.
+/// The control socket of the network that runs from `file`, whatever the file says now: found by its path, or else, if a link leads to it or
+/// for root the network of another user has it, as the same file.
 pub fn of_file(file: &Path) -> Option<PathBuf> {
-    let (folder, ending) = (own_folder()?, format!("-{}", file_mark(file)));
-    let by_path = sockets(&folder, |stem| stem.ends_with(&ending)).pop();
+    let (folder, ending) = (own_folder(), format!("-{}", file_mark(file)));
+    let by_path = folder.and_then(|folder| sockets(&folder, |stem| stem.ends_with(&ending)).pop());
     by_path.or_else(|| {
         let file = NetFile::at(file).ok()?;
         let is_same = |running: &Running| running.identity.file.as_ref().is_some_and(|known| known.is(&file));
-        identify(sockets(&folder, |_| true)).into_iter().find(is_same).map(|running| running.control)
+        all().into_iter().find(is_same).map(|running| running.control)
     })
 }
 
