@@ -369,7 +369,7 @@ fn answers_are_what_the_document_says() {
     let document = document();
     let port = json!({ "name": "b", "vhost-user": "b.sock", "transmit": { "rate": "1Gbit" } });
     let whole =
-        json!({ "document": { "port": [{ "name": "c", "null": true }] }, "ports-only": true, "prune": true, "force": ["a"] });
+        json!({ "document": { "port": [{ "name": "c", "null": true }] }, "ports-only": true, "prune": true, "force": ["a", "b"] });
     for (method, path, uri, status, body) in [
         ("get", "/v1/network", "/v1/network", 200, json!({})),
         ("get", "/v1/ports", "/v1/ports", 200, json!({})),
