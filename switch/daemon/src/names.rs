@@ -102,7 +102,7 @@ impl Names {
             offer: Offer { mac, mtu: None },
         };
         let port = network.add_port(&attach_settings, members)?;
-        port.segment.set_responds(Responds { v4: config.subnet.is_some(), v6: config.subnet6.is_some() });
+        network.set_responder(&port, Some(Responds { v4: config.subnet.is_some(), v6: config.subnet6.is_some() }));
         let mut responder = Responder::new(settings);
         let (segment, clock) = (Arc::clone(&port.segment), Arc::clone(network));
         responder.heed_claims(move |ip, mac| {
@@ -202,7 +202,7 @@ impl Names {
     /// Removes the responder.
     pub fn stop(mut self, network: &Network) {
         Session::stop(self.session.take().into_iter().collect());
-        self.port.segment.set_responds(Responds::default());
+        network.set_responder(&self.port, None);
         network.remove_port(&self.port);
     }
 }

@@ -27,7 +27,7 @@ pub const ADDRESSES: u32 = 1024;
 /// MTU that every frame fits.
 const ANY_MTU: u32 = u32::MAX;
 /// No port's number.
-const NO_UPLINK: u32 = u32::MAX;
+const NO_PORT: u32 = u32::MAX;
 
 /// IP versions of a segment's responder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub struct Segment {
     key: u64,
     /// Moves of a MAC address in ten seconds after which it is held.
     moves: u16,
-    /// The number of the port that leads to other hosts, or [`NO_UPLINK`].
+    /// The number of the port that leads to other hosts, or [`NO_PORT`].
     uplink: AtomicU32,
     /// MTU of the uplink; [`ANY_MTU`] if it is not known.
     uplink_mtu: AtomicU32,
@@ -57,6 +57,8 @@ pub struct Segment {
     gated: AtomicBool,
     /// IP versions of its responder, if it has one: a bit each.
     responds: AtomicU8,
+    /// The number of its responder's port, or [`NO_PORT`].
+    responder: AtomicU32,
     /// Moves of MAC addresses, in all its tables.
     move_log: Arc<MoveLog>,
     /// IP addresses and their owners.
@@ -113,7 +115,7 @@ impl Segment {
             told_moves: Told::default(),
             told_conflicts: Told::default(),
         };
-        let uplink = AtomicU32::new(NO_UPLINK);
+        let uplink = AtomicU32::new(NO_PORT);
         Arc::new(Self {
             id,
             name: name.into(),
@@ -123,6 +125,7 @@ impl Segment {
             uplink_mtu: AtomicU32::new(ANY_MTU),
             gated: AtomicBool::new(false),
             responds: AtomicU8::new(0),
+            responder: AtomicU32::new(NO_PORT),
             move_log,
             addresses: AddressMap::default(),
             snooping: Snooping::default(),
@@ -180,14 +183,20 @@ impl Segment {
         Responds { v4: bits & 1 != 0, v6: bits & 2 != 0 }
     }
 
-    /// It has a responder for these IP versions from now on.
-    pub fn set_responds(&self, responds: Responds) {
+    /// The port of its responder, if it has one.
+    pub fn responder(&self) -> Option<PortId> {
+        u16::try_from(self.responder.load(Ordering::Relaxed)).ok().map(PortId)
+    }
+
+    /// Its responder is `port` from now on, for these IP versions.
+    pub(crate) fn set_responder(&self, port: Option<PortId>, responds: Responds) {
+        self.responder.store(port.map_or(NO_PORT, |port| port.0.into()), Ordering::Relaxed);
         self.responds.store(u8::from(responds.v4) | u8::from(responds.v6) << 1, Ordering::Relaxed);
     }
 
     /// Sets the port that leads to other hosts.
     pub fn set_uplink(&self, port: Option<PortId>) {
-        self.uplink.store(port.map_or(NO_UPLINK, |port| port.0.into()), Ordering::Relaxed);
+        self.uplink.store(port.map_or(NO_PORT, |port| port.0.into()), Ordering::Relaxed);
         self.addresses.set_uplink(port);
     }
 

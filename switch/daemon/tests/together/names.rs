@@ -70,10 +70,7 @@ fn a_guest_gets_an_address_and_a_name_and_others_hear_none_of_it() {
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
     let address = lease(&mut a, 0);
     let own = default_address("test", "names:lan").bytes();
-    let mut query = dns(b"\x02p0\x03lan\0\0\x01\0\x01");
-    query[..6].copy_from_slice(&own);
-    query[6..12].copy_from_slice(&mac(1));
-    b.send(&query).unwrap();
+    b.send(&dns_query(1, b"\x02p0\x03lan\0\0\x01\0\x01")).unwrap();
     let answer = loop {
         let frame = b.receive(TIMEOUT).unwrap().bytes;
         // Guests hear broadcasts of others, and no answers to them.
@@ -96,6 +93,40 @@ fn arp(n: usize, own: [u8; 4], target: [u8; 4]) -> Vec<u8> {
     [&head[..], &mac(n), &own, &[0; 6], &target, &[0; 18]].concat()
 }
 
+/// A router solicitation of guest `n` (RFC 4861, section 4.1).
+fn router_solicitation(n: usize) -> Vec<u8> {
+    let ip = [&[0x60, 0, 0, 0, 0, 8, 58, 255][..], &[0; 16], &[0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]].concat();
+    [&[0x33, 0x33, 0, 0, 0, 2][..], &mac(n), &[0x86, 0xdd], &ip, &[133, 0, 0x7b, 0xb8, 0, 0, 0, 0]].concat()
+}
+
+/// A query of guest `n` for `question`, to the responder's MAC address.
+fn dns_query(n: usize, question: &[u8]) -> Vec<u8> {
+    let mut query = dns(question);
+    query[..6].copy_from_slice(&default_address("test", "names:lan").bytes());
+    query[6..12].copy_from_slice(&mac(n));
+    query
+}
+
+/// Rules are about frames between ports: DHCP, DNS and router advertisements need none.
+#[test]
+fn policy_rules_judge_no_request_to_the_segments_own_server() {
+    let bed = Bed::with(&format!("{SEGMENT}[[policy]]\naction = \"deny\"\n"), &["", ""]);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    lease(&mut a, 0);
+    let address = lease(&mut b, 1);
+    a.send(&router_solicitation(0)).unwrap();
+    assert_eq!(a.receive(TIMEOUT).unwrap().bytes[54], 134, "a router advertisement");
+    a.send(&dns_query(0, b"\x02p1\x03lan\0\0\x01\0\x01")).unwrap();
+    assert!(a.receive(TIMEOUT).unwrap().bytes.ends_with(&address));
+    assert_eq!(bed.drops(0, DropReason::PolicyDenied), 0);
+    // The same to another guest is denied.
+    let mut to_guest = dns_query(0, b"\x02p1\x03lan\0\0\x01\0\x01");
+    to_guest[..6].copy_from_slice(&mac(1));
+    a.send(&to_guest).unwrap();
+    a.wait_sent(TIMEOUT).unwrap();
+    assert_eq!(bed.drops(0, DropReason::PolicyDenied), 1);
+}
+
 /// Requests to servers reach the responder and ports that may serve; questions for leased addresses are answered by the switch.
 #[test]
 fn other_guests_hear_neither_requests_to_servers_nor_questions_for_leased_addresses() {
@@ -108,9 +139,7 @@ fn other_guests_hear_neither_requests_to_servers_nor_questions_for_leased_addres
     // The responder's own address is answered for, too.
     a.send(&arp(0, addresses[0], [10, 0, 0, 1])).unwrap();
     assert_eq!(a.receive(TIMEOUT).unwrap().bytes[6..12], default_address("test", "names:lan").bytes());
-    // A router solicitation: RFC 4861, section 4.1.
-    let ip = [&[0x60, 0, 0, 0, 0, 8, 58, 255][..], &[0; 16], &[0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]].concat();
-    a.send(&[&[0x33, 0x33, 0, 0, 0, 2][..], &mac(0), &[0x86, 0xdd], &ip, &[133, 0, 0x7b, 0xb8, 0, 0, 0, 0]].concat()).unwrap();
+    a.send(&router_solicitation(0)).unwrap();
     assert_eq!(a.receive(TIMEOUT).unwrap().bytes[54], 134, "a router advertisement");
     // Another broadcast reaches all, as the first frame of a guest without may-serve.
     let last = arp(0, addresses[0], [10, 0, 0, 99]);

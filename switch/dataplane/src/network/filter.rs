@@ -4,6 +4,7 @@ use super::Network;
 use crate::id::PortId;
 use crate::policy::filter::{Filter, Filtered, PolicyRule};
 use crate::port::Port;
+use crate::segment::Responds;
 use crate::table::LearnedAddress;
 use crate::verdict::filter::FilteredFlood;
 use crate::verdict::reading::Start;
@@ -32,7 +33,7 @@ impl Network {
         let _alone = self.alone();
         let mut filter = Filter::new(rules);
         for port in self.ports() {
-            filter.enter(port.id, &port.name, &port.policy.rules.get().groups);
+            enter(&mut filter, &port);
         }
         if !filter.is_empty() {
             // Before the rules: they are looked at where gates decide.
@@ -44,10 +45,17 @@ impl Network {
 
     /// Applies the policy rules, if there are any, to a `port` that was added or is in other groups now. The caller holds `changing`.
     pub(super) fn enter_filter(&self, port: &Port) {
-        self.change_filter(|filter| filter.enter(port.id, &port.name, &port.policy.rules.get().groups));
+        self.change_filter(|filter| enter(filter, port));
         if !self.shared.filter.get().is_empty() {
             port.segment.set_gated();
         }
+    }
+
+    /// The responder of the segment of `port` is that port from now on, for these IP versions; none with `None`.
+    pub fn set_responder(&self, port: &Port, responds: Option<Responds>) {
+        let _alone = self.alone();
+        port.segment.set_responder(responds.map(|_| port.id), responds.unwrap_or_default());
+        self.enter_filter(port);
     }
 
     /// Removes a port from the policy rules. The caller holds `changing`.
@@ -84,5 +92,13 @@ impl Network {
             line: rule.line,
             allowed_by: flood.remedy(&port.name, &to.name).stated(),
         })
+    }
+}
+
+/// Enters `port` into `filter`.
+fn enter(filter: &mut Filter, port: &Port) {
+    match port.segment.responder() == Some(port.id) {
+        true => filter.enter_responder(port.id),
+        false => filter.enter(port.id, &port.name, &port.policy.rules.get().groups),
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Each port has two sets of rules, those that name it in `from` and those that do in `to`: only rules in the sender's first set
 //! and in the receiver's second one are compared with a frame. Workers share one filter, which is replaced as a whole, so that both sets
-//! are always of the same rules.
+//! are always of the same rules. Rules are about frames between ports of the operator: the sets of a segment's responder are empty.
 
 use std::sync::Arc;
 
@@ -68,6 +68,12 @@ impl Filter {
         self.ports[port.index()] = (sets != *self.unnamed).then(|| Arc::new(sets));
     }
 
+    /// Adds the port of a segment's responder: no rule judges its frames, nor those to it.
+    pub fn enter_responder(&mut self, port: PortId) {
+        self.enter(port, "", &[]);
+        self.ports[port.index()] = Some(Arc::default());
+    }
+
     /// Removes a port.
     pub fn remove(&mut self, port: PortId) {
         if let Some(sets) = self.ports.get_mut(port.index()) {
@@ -128,12 +134,15 @@ mod tests {
         filter.enter(web, "web", &[]);
         filter.enter(db, "db", &[]);
         filter.enter(front, "a", &["front".into(), "web".into()]);
-        let between = |from, to| filter.between(from, to).map(|(index, _)| index).collect::<Vec<_>>();
-        assert_eq!(between(web, db), (0..130).step_by(2).collect::<Vec<_>>());
-        assert_eq!(between(front, db), (0..130).collect::<Vec<_>>());
-        assert_eq!(between(front, web), (1..130).step_by(2).collect::<Vec<_>>());
-        assert!(between(db, web).is_empty() && between(late, db).is_empty());
-        assert_eq!(between(front, late).len(), 65, "all receivers include those that come later");
+        let between = |filter: &Filter, from, to| filter.between(from, to).map(|(index, _)| index).collect::<Vec<_>>();
+        assert_eq!(between(&filter, web, db), (0..130).step_by(2).collect::<Vec<_>>());
+        assert_eq!(between(&filter, front, db), (0..130).collect::<Vec<_>>());
+        assert_eq!(between(&filter, front, web), (1..130).step_by(2).collect::<Vec<_>>());
+        assert!(between(&filter, db, web).is_empty() && between(&filter, late, db).is_empty());
+        assert_eq!(between(&filter, front, late).len(), 65, "all receivers include those that come later");
+        let server = PortId(4);
+        filter.enter_responder(server);
+        assert!(between(&filter, front, server).is_empty() && between(&filter, server, front).is_empty(), "rules about all ports do not concern it");
         filter.remove(front);
         assert!(filter.between(front, db).next().is_none());
     }
