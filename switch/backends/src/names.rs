@@ -26,7 +26,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use rtrb::{Consumer, Producer, RingBuffer};
 use vmm_sys_util::epoll::EventSet;
 
-use crate::frame::{Head, MacAddress, TYPE_IPV4, TYPE_IPV6, UDP};
+use crate::frame::{Head, MacAddress, TCP, TYPE_IPV4, TYPE_IPV6, UDP};
 use crate::id::PortId;
 use crate::network::Network;
 use crate::network::fatal::{caught, defect};
@@ -137,11 +137,13 @@ struct Asks {
 impl Asks {
     /// Whether the responder may answer the frame that begins with `start`.
     fn is_wanted(&self, start: &[u8]) -> bool {
+        let is_own = start.starts_with(&self.mac.bytes());
         let Some(&kind) = start.get(12..).and_then(<[u8]>::first_chunk) else { return false };
         match u16::from_be_bytes(kind) {
             TYPE_ARP => true,
-            TYPE_IPV4 => matches!(start.get(23), Some(&(UDP | ICMP))),
-            TYPE_IPV6 => start.get(20).is_some_and(|next| IPV6_WANTED.contains(next)),
+            // A flood of TCP asks the responder nothing.
+            TYPE_IPV4 => start.get(23).is_some_and(|&protocol| matches!(protocol, UDP | ICMP) || protocol == TCP && is_own),
+            TYPE_IPV6 => start.get(20).is_some_and(|&next| IPV6_WANTED.contains(&next) || next == TCP && is_own),
             _ => false,
         }
     }

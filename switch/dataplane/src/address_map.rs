@@ -437,7 +437,10 @@ impl AddressMap {
         let expires = now.saturating_add(seconds).max(now + 1);
         // The owner's own advertisement tells it better.
         let told = before.filter(|before| before.port == port).and_then(|before| before.router);
-        let entry = Entry { expires, router: told.or(router), ..Entry::new(Some(mac), port, Source::Dhcp, now) };
+        // A lease that is told again was not seen in use by that.
+        let same = before.filter(|before| before.source == Source::Dhcp && (before.mac, before.port) == (Some(mac), port));
+        let confirmed = same.map_or(now, |same| same.confirmed);
+        let entry = Entry { expires, router: told.or(router), confirmed, ..Entry::new(Some(mac), port, Source::Dhcp, now) };
         let learned = self.put(shard, key, entry);
         let claimant = before.filter(|before| learned == Learned::Known && before.source.is_claim() && before.is_live(now));
         if let Some((other, by)) = claimant.and_then(|before| Some((before.mac.filter(|&other| other != mac)?, before.port))) {

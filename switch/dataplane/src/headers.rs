@@ -293,6 +293,12 @@ pub fn link_local(mac: MacAddress) -> Ipv6Addr {
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
+/// The solicited-node multicast address of `address` (RFC 4291, section 2.7.1).
+pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
+    let [.., a, b, c] = address.octets();
+    Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -363,6 +369,13 @@ pub(crate) mod tests {
         // RFC 4291, appendix A, with the universal/local bit inverted.
         let mac = MacAddress::new([0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde]);
         assert_eq!(link_local(mac), "fe80::3656:78ff:fe9a:bcde".parse::<Ipv6Addr>().unwrap());
+    }
+
+    #[test]
+    fn a_solicited_node_address_ends_as_its_address() {
+        // RFC 4291, section 2.7.1.
+        let address: Ipv6Addr = "4037::01:800:200e:8c6c".parse().unwrap();
+        assert_eq!(solicited_node(address), "ff02::1:ff0e:8c6c".parse::<Ipv6Addr>().unwrap());
     }
 
     #[test]

@@ -134,9 +134,10 @@ fn judge<'g>(
     may_send_from(source, sender, table)?;
     let tag = frame.vlan();
     let vlan = if sender.is_gated { sender.gate.vlans.of_sent(tag).ok_or(DropReason::VlanNotCarried)? } else { tag };
-    if let Some(identity) = &sender.rules.identity {
-        identity::check(frame, source, identity, |mac| is_own(mac, sender, table))?;
-    }
+    let asks = match &sender.rules.identity {
+        Some(identity) => identity::check(frame, source, identity, |mac| is_own(mac, sender, table))?,
+        None => None,
+    };
     if sender.rules.tells_leases {
         serving::mark(frame);
     }
@@ -147,6 +148,9 @@ fn judge<'g>(
         Learned::Known | Learned::Changed | Learned::NoRoom => Verdict::Flood,
     };
     let destination = frame.destination();
+    if let (Some(responder), Verdict::Flood) = (asks, flood) {
+        return Ok(Verdict::To(responder));
+    }
     if destination.is_group() {
         let is_refused = sender.gate.drops_reserved && destination.is_reserved_group();
         return if is_refused { Err(DropReason::ReservedGroup) } else { Ok(flood) };

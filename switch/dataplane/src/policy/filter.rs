@@ -142,7 +142,10 @@ mod tests {
         assert_eq!(between(&filter, front, late).len(), 65, "all receivers include those that come later");
         let server = PortId(4);
         filter.enter_responder(server);
-        assert!(between(&filter, front, server).is_empty() && between(&filter, server, front).is_empty(), "rules about all ports do not concern it");
+        assert!(
+            between(&filter, front, server).is_empty() && between(&filter, server, front).is_empty(),
+            "rules about all ports do not concern it"
+        );
         filter.remove(front);
         assert!(filter.between(front, db).next().is_none());
     }

@@ -3,7 +3,7 @@
 //! A worker keeps a reference to the rules with each transmit queue, and exchanges it when their version changes, so that frames
 //! meet no lock.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,6 +12,23 @@ pub use memlane_model::addresses::{AllowedPair, Prefix, Service};
 use super::{AntiSpoof, PortLimits};
 use crate::frame::MacAddress;
 use crate::headers::link_local;
+use crate::id::PortId;
+
+/// Addresses that guests make of an IPv6 prefix (RFC 4862): a probe for one that the port does not have goes to the responder alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Autoconf {
+    /// The prefix, of 64 bits.
+    pub prefix: Ipv6Addr,
+    /// The responder, which gives addresses to ports: the first one that probes has it (RFC 6620).
+    pub responder: PortId,
+}
+
+impl Autoconf {
+    /// Whether a guest may make `address`: of the prefix, or link-local.
+    fn contains(&self, address: Ipv6Addr) -> bool {
+        address.is_unicast_link_local() || u128::from(address) >> 64 == u128::from(self.prefix) >> 64
+    }
+}
 
 /// The addresses that a port may use, with `anti-spoof = "all"`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,6 +37,8 @@ pub struct Identity {
     addresses: Vec<Prefix>,
     /// With this MAC address.
     pairs: Vec<(MacAddress, Prefix)>,
+    /// Addresses that its guests may make.
+    autoconf: Option<Autoconf>,
     /// It may answer as a DHCP server.
     pub serves_dhcp: bool,
     /// It may send router advertisements and redirects.
@@ -33,6 +52,11 @@ impl Identity {
         self.addresses.iter().any(|own| own.contains(address))
             || self.pairs.iter().any(|&(with, own)| with == mac && own.contains(address))
             || address == link_local(mac)
+    }
+
+    /// The responder that decides if the port may have `address`, which its guest probes for.
+    pub fn responder_for(&self, address: Ipv6Addr) -> Option<PortId> {
+        self.autoconf.filter(|autoconf| autoconf.contains(address)).map(|autoconf| autoconf.responder)
     }
 }
 
@@ -63,6 +87,7 @@ impl PortRules {
         let identity = || Identity {
             addresses: limits.addresses.iter().copied().map(Prefix::from).chain(with_any).collect(),
             pairs: limits.allowed.iter().filter_map(|pair| pair.mac.zip(pair.ip)).collect(),
+            autoconf: None,
             serves_dhcp: limits.may_serve.contains(&Service::Dhcp),
             serves_ra: limits.may_serve.contains(&Service::Ra),
         };
@@ -85,13 +110,15 @@ struct Present<R> {
     configured: R,
     /// Addresses that were leased to the port.
     leased: Vec<Prefix>,
+    /// Addresses that its guests may make.
+    autoconf: Option<Autoconf>,
     /// Both together.
     rules: Arc<R>,
 }
 
 impl Published<PortRules> {
     /// Uses `rules` from now on.
-    pub(super) fn set(&self, rules: PortRules) {
+    pub(crate) fn set(&self, rules: PortRules) {
         self.change(|present| present.configured = rules);
     }
 
@@ -100,12 +127,18 @@ impl Published<PortRules> {
         self.change(|present| present.leased = addresses.iter().copied().map(Prefix::from).collect());
     }
 
+    /// Its guests may make these addresses from now on.
+    pub fn set_autoconf(&self, autoconf: Autoconf) {
+        self.change(|present| present.autoconf = Some(autoconf));
+    }
+
     fn change(&self, change: impl FnOnce(&mut Present<PortRules>)) {
         let present = &mut *self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         change(present);
         let mut rules = present.configured.clone();
         if let Some(identity) = &mut rules.identity {
             identity.addresses.extend(&present.leased);
+            identity.autoconf = present.autoconf;
         }
         if *present.rules != rules {
             present.rules = Arc::new(rules);

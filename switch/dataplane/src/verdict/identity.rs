@@ -2,8 +2,10 @@
 //! that the frame is part of (`may-serve`).
 //!
 //! The rule reads the source of IPv4 and IPv6 packets, the sender of ARP packets, and the addresses that neighbour discovery tells the
-//! receiver to use. A frame that hides them is refused: behind more than two VLAN tags, in fragments (RFC 6980), or behind extension
-//! headers that are not all in the first bytes (RFC 7112, RFC 7113).
+//! receiver to use. A probe for an address that the port does not have disturbs its owner, or another prober (RFC 5227, section 2.1.1;
+//! RFC 4862, section 5.4.3), so no other port receives it: one for an address that guests may make goes to the segment's responder. A frame
+//! that hides its addresses is refused: behind more than two VLAN tags, in fragments (RFC 6980), or behind extension headers that are not all
+//! in the first bytes (RFC 7112, RFC 7113).
 
 use std::net::IpAddr;
 
@@ -11,8 +13,9 @@ use super::reading::Reading;
 use crate::frame::{MacAddress, TYPE_IPV4, TYPE_IPV6, UDP, network_type};
 use crate::headers::{
     Arp, Fragment, ICMPV6, IGMP, IPV6_HEADER, Ipv4, Ipv6, LEAST_TYPE, Nd, NdKind, SOURCE_LINK, TYPE_ARP, TYPE_RARP, Upper,
-    is_extension, number_at,
+    is_extension, number_at, solicited_node,
 };
+use crate::id::PortId;
 use crate::policy::rules::Identity;
 use crate::stats::DropReason;
 
@@ -21,7 +24,8 @@ const DHCP_SERVER: u16 = 67;
 const DHCP_CLIENT: u16 = 68;
 const DHCPV6_CLIENT: u16 = 546;
 
-/// Checks a frame from `source`, a MAC address of the port; `is_own` tells of other MAC addresses whether they are, too.
+/// Checks a frame from `source`, a MAC address of the port; `is_own` tells of other MAC addresses whether they are, too. Returns the one port
+/// that is to receive it, if it is a probe for a responder.
 ///
 /// # Errors
 /// The frame is to be dropped, for this reason.
@@ -30,8 +34,10 @@ pub(super) fn check(
     source: MacAddress,
     identity: &Identity,
     is_own: impl Fn(MacAddress) -> bool,
-) -> Result<(), DropReason> {
-    Check { frame, source, identity, is_own }.frame()
+) -> Result<Option<PortId>, DropReason> {
+    let mut check = Check { frame, source, identity, is_own, asks: None };
+    check.frame()?;
+    Ok(check.asks)
 }
 
 struct Check<'c, 'f, O> {
@@ -39,10 +45,12 @@ struct Check<'c, 'f, O> {
     source: MacAddress,
     identity: &'c Identity,
     is_own: O,
+    /// The responder that decides on a probe.
+    asks: Option<PortId>,
 }
 
 impl<O: Fn(MacAddress) -> bool> Check<'_, '_, O> {
-    fn frame(mut self) -> Result<(), DropReason> {
+    fn frame(&mut self) -> Result<(), DropReason> {
         let bytes = self.frame.start.bytes();
         let Some((kind, at)) = network_type(bytes) else { return self.refuse(DropReason::SpoofedIp) };
         (12..at).step_by(4).for_each(|at| self.frame.mark(at..at + 2));
@@ -138,12 +146,15 @@ impl<O: Fn(MacAddress) -> bool> Check<'_, '_, O> {
         }
         let (bytes, is_whole) = packet.packet(bytes);
         let Some(message) = Nd::parse(kind, &bytes[at.min(bytes.len())..]) else { return self.refuse(DropReason::SpoofedArp) };
+        let asks = self.responder_for(packet, &message, at);
         let may = |mac, address: IpAddr| (self.is_own)(mac) && self.identity.may_use(mac, address);
         let source = packet.source.into();
         let mut good = match kind {
             NdKind::NeighbourAdvertisement => may(self.source, message.target.into()),
             // Duplicate address detection (RFC 4862, section 5.4.2) for another's address would take it from there.
-            NdKind::NeighbourSolicitation if packet.source.is_unspecified() => may(self.source, message.target.into()),
+            NdKind::NeighbourSolicitation if packet.source.is_unspecified() => {
+                may(self.source, message.target.into()) || asks.is_some()
+            }
             _ => true,
         };
         for link in message.links() {
@@ -156,14 +167,28 @@ impl<O: Fn(MacAddress) -> bool> Check<'_, '_, O> {
                 (_, Err(_)) => is_routers && !is_whole,
             };
         }
+        self.asks = asks;
         self.demand(good && (is_whole || is_routers), DropReason::SpoofedArp)
+    }
+
+    /// The responder that decides on a probe for an address that the port does not have: one without tags and extension headers, to the
+    /// address of its target.
+    fn responder_for(&self, packet: &Ipv6, message: &Nd<'_>, at: usize) -> Option<PortId> {
+        let is_probe = message.kind == NdKind::NeighbourSolicitation && packet.source.is_unspecified();
+        let is_plain = at == IPV6_HEADER && self.frame.start.head().vlan().0 == 0 && message.links().next().is_none();
+        let has_address = self.identity.may_use(self.source, message.target);
+        let is_new = is_probe && is_plain && !has_address && packet.destination == solicited_node(message.target);
+        self.identity.responder_for(message.target).filter(|_| is_new)
     }
 
     fn arp(&mut self, bytes: &[u8]) -> Result<(), DropReason> {
         let good = Arp::parse(bytes).is_some_and(|arp| {
             let (mac, ip) = arp.sender;
-            // Without an address, the sender asks if one is in use (RFC 5227, section 1.1).
-            (self.is_own)(mac) && (ip.is_unspecified() || self.identity.may_use(mac, ip))
+            // Without an address, the sender asks if one is in use that it was given (RFC 5227, section 1.1), or a hypervisor tells of it by
+            // reverse ARP.
+            let claimed = if ip.is_unspecified() { arp.target.1 } else { ip };
+            let is_reverse = matches!(arp.operation, 3 | 4) && ip.is_unspecified();
+            (self.is_own)(mac) && (is_reverse || self.identity.may_use(mac, claimed))
         });
         self.demand(good, DropReason::SpoofedArp)
     }
@@ -194,7 +219,10 @@ pub(crate) fn claimed(bytes: &[u8]) -> (MacAddress, Option<IpAddr>) {
     match kind {
         TYPE_IPV4 => (source, Ipv4::parse(bytes).map(|packet| packet.source.into())),
         TYPE_IPV6 => Ipv6::parse(bytes).map_or((source, None), |packet| claimed_by_ipv6(source, &packet, bytes)),
-        TYPE_ARP | TYPE_RARP => Arp::parse(bytes).map_or((source, None), |arp| (arp.sender.0, Some(arp.sender.1.into()))),
+        TYPE_ARP | TYPE_RARP => Arp::parse(bytes).map_or((source, None), |arp| {
+            let (mac, ip) = arp.sender;
+            (mac, Some(if ip.is_unspecified() { arp.target.1 } else { ip }.into()))
+        }),
         _ => (source, None),
     }
 }

@@ -5,7 +5,7 @@ use crate::frame::START;
 use crate::headers::link_local;
 use crate::id::PortId;
 use crate::policy::gate::Gate;
-use crate::policy::rules::{AllowedPair, PortRules, Service};
+use crate::policy::rules::{AllowedPair, Autoconf, PortRules, Published, Service};
 use crate::policy::{AntiSpoof, PortLimits};
 use crate::table::Table;
 use crate::verdict::reading::Start;
@@ -105,7 +105,11 @@ fn udp(from: u16, to: u16) -> Vec<u8> {
 }
 
 fn arp(operation: u8, mac: [u8; 6], address: &str) -> Vec<u8> {
-    [&[0, 1, 8, 0, 6, 4, 0, operation][..], &mac, &ip(address), &[0; 6], &ip("10.0.0.6")].concat()
+    arp_for(operation, mac, address, "10.0.0.6")
+}
+
+fn arp_for(operation: u8, mac: [u8; 6], address: &str, target: &str) -> Vec<u8> {
+    [&[0, 1, 8, 0, 6, 4, 0, operation][..], &mac, &ip(address), &[0; 6], &ip(target)].concat()
 }
 
 /// A neighbour discovery message with a target and a link-layer address option (RFC 4861, sections 4.3, 4.4 and 4.6.1).
@@ -173,7 +177,9 @@ fn frames() -> Vec<(&'static str, Vec<u8>, Wanted)> {
         ("DHCPv6 answer behind options", v6(ipv6(LOCAL, 60, &extended(&[17, 0, 1, 4, 0, 0, 0, 0], &udp(547, 546)))), SERVER),
         // ARP
         ("ARP request", arps(arp(1, OWN, "10.0.0.5")), GOOD),
-        ("ARP probe: RFC 5227, section 1.1", arps(arp(1, OWN, "0.0.0.0")), GOOD),
+        ("ARP probe: RFC 5227, section 1.1", arps(arp_for(1, OWN, "0.0.0.0", "10.0.0.5")), GOOD),
+        ("ARP probe for another's, which would take it for a conflict: RFC 5227, section 2.1.1", arps(arp(1, OWN, "0.0.0.0")), ARP),
+        ("ARP reply to a probe, with no address", arps(arp(2, OWN, "0.0.0.0")), ARP),
         ("ARP reply for another", arps(arp(2, OWN, "10.0.0.6")), ARP),
         ("ARP with another's MAC address", arps(arp(1, OTHER, "10.0.0.5")), ARP),
         ("ARP of the VRRP pair", ethernet(VIRTUAL, &[], 0x0806, &arp(2, VIRTUAL, "10.0.0.100")), GOOD),
@@ -234,6 +240,38 @@ fn good_frames_pass_and_forged_ones_do_not() {
     for (name, frame, wanted) in frames() {
         assert_eq!(judge(&frame, &[]), wanted, "{name}");
     }
+}
+
+/// A probe for an address that guests may make goes to the responder, which decides on its owner; no other port hears of it.
+#[test]
+fn a_probe_for_an_address_of_the_prefix_goes_to_the_responder_alone() {
+    let published = Published::<PortRules>::default();
+    published.set(PortRules::of(&limits(&[])));
+    published.set_autoconf(Autoconf { prefix: "fd00::".parse().unwrap(), responder: PortId(2) });
+    let rules = published.get();
+    let verdict = |bytes: &[u8]| {
+        let (start, length) = start_of(bytes);
+        let sender = Sender { port: PortId(0), rules: &rules, gate: Gate::OPEN, is_gated: false };
+        let decision = decide(Start::new(&start, length), sender, open, &table(), 0);
+        assert!(decision.masks.is_none(), "it holds for this frame only");
+        decision.verdict
+    };
+    let probe = |target: &str, group: &str, tags: &[[u8; 4]], options: &[u8]| {
+        let mut packet = ipv6("::", 58, &[&[135, 0, 0, 0, 0, 0, 0, 0][..], &ip6(target), options].concat());
+        packet[24..40].copy_from_slice(&ip6(group));
+        let mut bytes = ethernet(OWN, tags, 0x86dd, &packet);
+        bytes[..2].copy_from_slice(&[0x33, 0x33]);
+        verdict(&bytes)
+    };
+    let (asked, refused) = (Verdict::To(PortId(2)), Verdict::Drop(DropReason::SpoofedArp));
+    // RFC 8981, RFC 7217; with a nonce (RFC 7527).
+    assert_eq!(probe("fd00::42aa:1:2:3", "ff02::1:ff02:3", &[], &[]), asked);
+    assert_eq!(probe("fe80::1234:5678:9abc:def0", "ff02::1:ffbc:def0", &[], &[14, 1, 1, 2, 3, 4, 5, 6]), asked);
+    assert_eq!(probe("fd00::5", "ff02::1:ff00:5", &[], &[]), Verdict::Flood, "its own");
+    assert_eq!(probe("fd01::6", "ff02::1:ff00:6", &[], &[]), refused, "of another prefix");
+    assert_eq!(probe("fd00::6", "ff02::1", &[], &[]), refused, "to all");
+    assert_eq!(probe("fd00::6", "ff02::1:ff00:6", &[[0x81, 0, 0, 10]], &[]), refused, "in a VLAN");
+    assert_eq!(probe("fd00::6", "ff02::1:ff00:6", &[], &[[1, 1].as_slice(), &OTHER].concat()), refused, "with another's address");
 }
 
 #[test]
