@@ -15,7 +15,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::budget::{Account, Permit};
-use crate::config::{Config, PortConfig, PortKind, PortOrigin, UplinkConfig};
+use crate::config::{Config, NamesConfig, PortConfig, PortKind, PortOrigin, UplinkConfig};
 use crate::descriptors::{self, USUAL};
 use crate::folder;
 use crate::helper::{Helper, Request};
@@ -282,7 +282,7 @@ impl Daemon {
     fn start_names(&self, config: &Config, members: &HashMap<&str, usize>) -> Result<(), StartError> {
         for names in &config.names {
             let members = members.get(names.segment.as_str()).copied().unwrap_or(1);
-            let started = Names::start(&self.network, &config.name, names, members, &self.lease_news)?;
+            let started = Names::start(&self.network, &config.name, (names, leads_out(config, names)), members, &self.lease_news)?;
             self.names().push(started);
         }
         self.attached().iter().for_each(|attached| self.name_port(&attached.config));
@@ -309,6 +309,11 @@ impl Daemon {
     /// Sends a message through `news` for each change of leases.
     pub fn tell_of_leases(&self, news: Sender<()>) {
         *self.lease_news.lock().unwrap_or_else(PoisonError::into_inner) = Some(news);
+    }
+
+    /// Running leases of `port`, if it was lately refused another one.
+    pub fn shortage(&self, port: &PortConfig) -> Option<usize> {
+        self.names().iter().filter(|names| names.config().segment == port.segment).find_map(|names| names.shortage(&port.name))
     }
 
     /// Reports of all responders.
@@ -608,6 +613,13 @@ impl Daemon {
         uplinks.into_iter().for_each(|uplink| uplink.stop(&self.network));
         self.network.shut_down();
     }
+}
+
+/// Whether the segment of `names` has a way out of the network: a router, a NIC, or passt.
+fn leads_out(config: &Config, names: &NamesConfig) -> bool {
+    let is_passt = |port: &PortConfig| port.segment == names.segment && matches!(port.kind, PortKind::Passt(_));
+    let is_uplink = |uplink: &UplinkConfig| uplink.segment() == names.segment;
+    names.router.is_some() || config.ports.iter().any(is_passt) || config.uplinks.iter().any(is_uplink)
 }
 
 /// The number of ports of each segment, with its responder's.

@@ -64,6 +64,7 @@ pub mod description;
 pub mod folder;
 pub mod helper;
 pub mod names;
+pub mod resolvers;
 pub mod sandbox;
 mod system;
 pub mod takeover;

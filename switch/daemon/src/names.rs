@@ -10,17 +10,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memlane_backends::names::{Clock, SharedResponder, run};
 use memlane_backends::session::Session;
-use memlane_names::{Lease, LeaseKind, NamesReport, PortAddresses, Responder, Settings};
+use memlane_names::{Holder, Lease, LeaseKind, NamesReport, PortAddresses, Responder, Settings, Sightings};
 use serde::{Deserialize, Serialize};
 
 use crate::address_map::GivenLease;
 use crate::config::{NamesConfig, PortConfig};
+use crate::frame::MacAddress;
 use crate::network::{AddError, AttachSettings, Network};
-use crate::policy::PortLimits;
-use crate::policy::rules::Service;
+use crate::policy::rules::{Autoconf, Service};
+use crate::policy::{AntiSpoof, PortLimits};
 use crate::port::settings::PortSettings;
 use crate::port::{Offer, Port, default_address};
-use crate::segment::Responds;
+use crate::resolvers;
+use crate::segment::{Responds, Segment};
 
 /// A lease, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -34,8 +36,29 @@ pub struct SavedLease {
     pub address: IpAddr,
     /// MAC address of its guest.
     pub mac: String,
+    /// Hash of the client identifier of its guest; 0 without one.
+    #[serde(default, skip_serializing_if = "is_zero", with = "hexadecimal")]
+    pub client: u64,
     /// Its origin.
     pub source: SavedSource,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// A number of 64 bits as text: TOML has none without a sign.
+mod hexadecimal {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{number:016x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+        u64::from_str_radix(&String::deserialize(deserializer)?, 16).map_err(D::Error::custom)
+    }
 }
 
 /// Origin of a stored lease.
@@ -64,14 +87,15 @@ pub struct Names {
 }
 
 impl Names {
-    /// Starts the responder `config` of the network called `name`, before there are ports on its segment. `news` is told of changes.
+    /// Starts the responder `config` of the network called `name`, before there are ports on its segment, which may lead out. `news` is told
+    /// of changes.
     ///
     /// # Errors
     /// The kernel refuses a thread or a descriptor, or the network another port.
     pub fn start(
         network: &Arc<Network>,
         name: &str,
-        config: &NamesConfig,
+        (config, leads_out): (&NamesConfig, bool),
         members: usize,
         news: &LeaseNews,
     ) -> Result<Self, AddError> {
@@ -84,6 +108,7 @@ impl Names {
             subnet6: config.subnet6,
             domain: config.domain.clone(),
             router: config.router,
+            dns: config.dns.clone().unwrap_or_else(|| if leads_out { resolvers::of_host() } else { Vec::new() }),
         };
         let attach_settings = AttachSettings {
             name: &port_name,
@@ -104,11 +129,7 @@ impl Names {
         let port = network.add_port(&attach_settings, members)?;
         network.set_responder(&port, Some(Responds { v4: config.subnet.is_some(), v6: config.subnet6.is_some() }));
         let mut responder = Responder::new(settings);
-        let (segment, clock) = (Arc::clone(&port.segment), Arc::clone(network));
-        responder.heed_claims(move |ip, mac| {
-            let owner = segment.addresses().find(0, ip, clock.second());
-            owner.is_some_and(|owner| owner.source.is_claim() && owner.mac != Some(mac))
-        });
+        responder.heed(SegmentSightings { segment: Arc::clone(&port.segment), network: Arc::clone(network) });
         let responder = Arc::new(Mutex::new(responder));
         Ok(Self { config: config.clone(), port, responder, clock: Clock::start(), session: None }.serve(network, news))
     }
@@ -145,11 +166,18 @@ impl Names {
         if port.segment != self.config.segment {
             return;
         }
+        let limits = &port.settings.limits;
+        let is_guarded = limits.anti_spoof == AntiSpoof::All;
         let changed = {
             let mut responder = self.responder();
-            responder.set_port(&port.name, PortAddresses { fixed: port.settings.limits.addresses.clone(), mtu: offer.mtu });
+            let addresses = PortAddresses { fixed: limits.addresses.clone(), mtu: offer.mtu, leases: limits.leases, is_guarded };
+            responder.set_port(&port.name, addresses);
             responder.take_changed()
         };
+        if let (Some(prefix), Some(port)) = (self.config.subnet6, network.find(&port.name)) {
+            // The advertisements ask guests to make addresses of the prefix.
+            port.policy.rules.set_autoconf(Autoconf { prefix, responder: self.port.id });
+        }
         changed.iter().for_each(|port| allow_leased(network, &self.responder, self.clock, port));
     }
 
@@ -168,9 +196,10 @@ impl Names {
             segment: self.config.segment.clone(),
             port: port.into(),
             address: lease.address,
-            mac: lease.mac.to_string(),
+            mac: lease.holder.mac.to_string(),
+            client: lease.holder.id,
             source: match lease.kind {
-                LeaseKind::Claimed => SavedSource::Slaac,
+                LeaseKind::Claimed | LeaseKind::Probed => SavedSource::Slaac,
                 LeaseKind::Expected => SavedSource::Expected,
                 LeaseKind::Leased | LeaseKind::Offered | LeaseKind::Declined => SavedSource::Dhcp,
             },
@@ -187,8 +216,9 @@ impl Names {
                 SavedSource::Expected => LeaseKind::Expected,
             };
             let Ok(mac) = lease.mac.parse() else { continue };
+            let holder = Holder { mac, id: lease.client };
             // An address that is another port's now is left out.
-            self.responder().restore(&lease.port, lease.address, mac, kind, self.clock.now());
+            self.responder().restore(&lease.port, lease.address, holder, kind, self.clock.now());
         }
         let changed = self.responder().take_changed();
         changed.iter().for_each(|port| allow_leased(network, &self.responder, self.clock, port));
@@ -196,7 +226,14 @@ impl Names {
 
     /// Its report.
     pub fn report(&self) -> NamesReport {
-        self.responder().report(self.clock.now())
+        let (mut responder, now) = (self.responder(), self.clock.now());
+        responder.settle(now);
+        responder.report(now)
+    }
+
+    /// Running leases of `port`, if it was lately refused another one.
+    pub fn shortage(&self, port: &str) -> Option<usize> {
+        self.responder().shortage(port, self.clock.now())
     }
 
     /// Removes the responder.
@@ -207,13 +244,31 @@ impl Names {
     }
 }
 
+/// Addresses in use, by the address map of the segment.
+struct SegmentSightings {
+    segment: Arc<Segment>,
+    network: Arc<Network>,
+}
+
+impl Sightings for SegmentSightings {
+    fn is_used_by_other(&self, address: IpAddr, mac: MacAddress) -> bool {
+        let owner = self.segment.addresses().find(0, address, self.network.second());
+        owner.is_some_and(|owner| owner.source.is_claim() && owner.mac != Some(mac))
+    }
+
+    fn idle(&self, address: IpAddr) -> Option<u64> {
+        let now = self.network.second();
+        self.segment.addresses().find(0, address, now).map(|owner| now.saturating_sub(owner.confirmed).into())
+    }
+}
+
 /// Has `anti-spoof` of `port` allow its leased addresses, and no others that were; and the switch answer for them.
 fn allow_leased(network: &Network, responder: &Mutex<Responder>, clock: Clock, port: &str) {
     let Some(port) = network.find(port) else { return };
     let (responder, now) = (responder.lock().unwrap_or_else(PoisonError::into_inner), clock.now());
     port.policy.rules.set_leased(&responder.allowed(&port.name, now));
     let left = |lease: &Lease| u32::try_from(lease.until.saturating_sub(now)).unwrap_or(u32::MAX);
-    let given = |lease: &Lease| GivenLease { ip: lease.address, mac: lease.mac, seconds: left(lease) };
+    let given = |lease: &Lease| GivenLease { ip: lease.address, mac: lease.holder.mac, seconds: left(lease) };
     let in_use: Vec<GivenLease> = responder.in_use(&port.name, now).map(given).collect();
     let (is_router, gives) = (port.policy.may_serve(Service::Ra), |ip| responder.settings().contains(ip));
     port.segment.addresses().set_leases(port.id, &in_use, gives, is_router, network.second());

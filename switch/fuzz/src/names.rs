@@ -1,11 +1,11 @@
-//! Target `names`: frames of guests to the responder of a segment. It answers the sender or not at all, with complete checksums, and no
-//! address has two owners, however guests ask.
+//! Target `names`: frames of guests to the responder of a segment. It answers the sender, asks all or does nothing, with complete checksums;
+//! no address has two owners, and no running lease ends by a frame of another machine, however guests ask.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use memlane::frame::MacAddress;
-use memlane_names::{PortAddresses, Responder, Settings};
+use memlane_names::{Lease, LeaseKind, MOST_CLAIMS, PortAddresses, Responder, Settings};
 
 use super::script::Script;
 
@@ -13,8 +13,8 @@ use super::script::Script;
 const PORTS: [&str; 3] = ["web", "db", "cache"];
 const FIXED: [&str; 2] = ["10.0.0.5", "fd00::5"];
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 0xff];
-/// Most leases of a port, of each IP version.
-const QUOTA: usize = 8;
+/// Most leases of port "db", of each IP version.
+const LEASES: u32 = 3;
 
 /// Plays `data`: frames, each behind the number of its port, the seconds since the one before, and its length.
 pub fn run(data: &[u8]) {
@@ -24,8 +24,16 @@ pub fn run(data: &[u8]) {
         now += u64::from(script.byte()) * 16;
         let length = script.word();
         let frame = script.bytes(length.into());
+        let before = running(&responder, port, frame, now);
         if let Some(answer) = responder.answer(frame, port, now) {
             judge(frame, &answer);
+        }
+        let after = responder.leases(now);
+        for (owner, lease) in before {
+            assert!(
+                after.iter().any(|(port, kept)| *port == owner && kept.address == lease.address),
+                "{lease:?} of {owner} has ended"
+            );
         }
         judge_leases(&mut responder, now);
     }
@@ -40,17 +48,29 @@ fn responder() -> Responder {
         subnet6: Some("fd00::".parse().unwrap()),
         domain: "lan".into(),
         router: None,
+        dns: vec!["192.0.2.53".parse().unwrap()],
     });
     for port in PORTS {
         let fixed = if port == "cache" { FIXED.map(|text| text.parse().unwrap()).to_vec() } else { Vec::new() };
-        responder.set_port(port, PortAddresses { fixed, mtu: None });
+        let leases = (port == "db").then_some(LEASES);
+        responder.set_port(port, PortAddresses { fixed, mtu: None, leases, is_guarded: port == "db" });
     }
     responder
 }
 
+/// Running leases of machines other than the sender of `frame` at `port`.
+fn running(responder: &Responder, port: &str, frame: &[u8], now: u64) -> Vec<(String, Lease)> {
+    let is_sender = |owner: &str, lease: &Lease| owner == port && frame.get(6..12) == Some(&lease.holder.mac.bytes());
+    let leases =
+        responder.leases(now).into_iter().filter(|(owner, lease)| lease.kind == LeaseKind::Leased && !is_sender(owner, lease));
+    leases.map(|(owner, lease)| (owner.to_owned(), lease)).collect()
+}
+
 fn judge(frame: &[u8], answer: &[u8]) {
     assert!((42..=1700).contains(&answer.len()), "{} bytes", answer.len());
-    assert!(answer[..6] == frame[6..12] && answer[6..12] == OWN, "it goes to its sender");
+    // Neighbour discovery asks a group, or tells another machine of an owner.
+    let is_nd = answer[12..14] == [0x86, 0xdd] && answer[20] == 58 && matches!(answer[54], 135 | 136);
+    assert!((answer[..6] == frame[6..12] || is_nd) && answer[6..12] == OWN, "it goes to its sender");
     let (ip, pseudo, transport) = match answer[12..14] {
         [8, 6] => return,
         [8, 0] => (&answer[14..34], &answer[26..34], &answer[34..]),
@@ -77,23 +97,31 @@ fn sum(parts: &[&[u8]]) -> u32 {
 
 fn judge_leases(responder: &mut Responder, now: u64) {
     let mut owners: HashMap<IpAddr, &str> = HashMap::new();
-    let mut counts: BTreeMap<(&str, bool), usize> = BTreeMap::new();
+    let mut counts: BTreeMap<(&str, bool, bool), usize> = BTreeMap::new();
     for fixed in FIXED {
         owners.insert(fixed.parse().unwrap(), "cache");
     }
     for (port, lease) in responder.leases(now) {
         assert_eq!(*owners.entry(lease.address).or_insert(port), port, "{} has two owners", lease.address);
+        let is_link_local = lease.address.to_string().starts_with("fe80:");
         assert!(
-            responder.settings().contains(lease.address)
+            (responder.settings().contains(lease.address) || is_link_local)
                 && ![Some(lease.address)].contains(&responder.settings().own4().map(IpAddr::V4))
         );
-        *counts.entry((port, lease.address.is_ipv4())).or_default() += 1;
+        *counts.entry((port, lease.kind == LeaseKind::Leased, lease.address.is_ipv4())).or_default() += 1;
     }
-    assert!(counts.values().all(|count| *count <= QUOTA), "{counts:?}");
+    let most = |port: &str, is_leased: bool| match (port, is_leased) {
+        // "cache" has a static address, which each of its machines gets.
+        ("cache", true) => 1,
+        ("db", true) => LEASES as usize,
+        (_, true) => usize::MAX,
+        (_, false) => MOST_CLAIMS,
+    };
+    assert!(counts.iter().all(|((port, is_leased, _), count)| *count <= most(port, *is_leased)), "{counts:?}");
 }
 
 /// Scripts that reach each service.
-pub fn seeds() -> [(&'static str, Vec<u8>); 8] {
+pub fn seeds() -> [(&'static str, Vec<u8>); 11] {
     let one = |port: u8, seconds: u8, frame: Vec<u8>| [&[port, seconds][..], &(frame.len() as u16).to_le_bytes(), &frame].concat();
     let discover = |n| dhcp(n, &[53, 1, 1]);
     let request = |n, last| dhcp(n, &[53, 1, 3, 50, 4, 10, 0, 0, last]);
@@ -131,6 +159,21 @@ pub fn seeds() -> [(&'static str, Vec<u8>); 8] {
                 one(1, 0, probe(2, 7)),
                 one(1, 0, probe(2, 1)),
                 one(0, 0, arp),
+            ]
+            .concat(),
+        ),
+        (
+            "dhcp-overload",
+            [one(0, 0, dhcp(1, &[52, 1, 3, 61, 2, 0, 9, 53, 1, 1])), one(1, 0, dhcp(2, &[61, 3, 0, 1, 2, 53, 1, 3]))].concat(),
+        ),
+        ("dns-edns", one(0, 0, dns_with(b"\x03lan\0\0\x06\0\x01", &[0, 0, 41, 4, 0xd0, 0, 1, 0x80, 0, 0, 4, 0, 100, 0, 0]))),
+        (
+            "dns-by-tcp",
+            [
+                one(0, 0, tcp(2, 7, &[])),
+                one(0, 1, tcp(16, 8, &[])),
+                one(0, 1, tcp(24, 8, &[0, 29, 7, 7, 1, 0, 0, 1])),
+                one(0, 1, tcp(17, 16, &[])),
             ]
             .concat(),
         ),
@@ -180,6 +223,19 @@ fn dhcpv6(n: u8, message: &[u8]) -> Vec<u8> {
 
 /// A DNS query to the first address of 10.0.0.0 with this question.
 pub fn dns(question: &[u8]) -> Vec<u8> {
-    let message = [&[7, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0][..], question].concat();
-    ipv4(OWN, 1, [[10, 0, 0, 9], [10, 0, 0, 1]], &udp([4000, 53], &message))
+    dns_with(question, &[])
+}
+
+/// The same with this further record.
+fn dns_with(question: &[u8], record: &[u8]) -> Vec<u8> {
+    let head = [7, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, u8::from(!record.is_empty())];
+    ipv4(OWN, 1, [[10, 0, 0, 9], [10, 0, 0, 1]], &udp([4000, 53], &[&head[..], question, record].concat()))
+}
+
+/// A segment to port 53 with these flags and this number.
+fn tcp(flags: u8, number: u8, payload: &[u8]) -> Vec<u8> {
+    let head = [0x0f, 0xa0, 0, 53, 0, 0, 0, number, 0, 0, 0, 0, 0x50, flags, 4, 0, 0, 0, 0, 0];
+    let mut frame = ipv4(OWN, 1, [[10, 0, 0, 9], [10, 0, 0, 1]], &[&head[..], payload].concat());
+    frame[14 + 9] = 6;
+    frame
 }

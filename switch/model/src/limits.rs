@@ -134,6 +134,8 @@ pub struct PortLimits {
     pub trunk: Vec<VlanRange>,
     /// Groups by which policy rules name it.
     pub groups: Vec<String>,
+    /// Most leases of machines behind it.
+    pub leases: Option<u32>,
 }
 
 /// Treatment of frames to the reserved group addresses 01:80:c2:00:00:00 to 0f (IEEE 802.1Q, table 8-1): spanning tree, LACP,
@@ -163,6 +165,7 @@ impl Default for PortLimits {
             vlan: None,
             trunk: Vec::new(),
             groups: Vec::new(),
+            leases: None,
         }
     }
 }

@@ -5,13 +5,16 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::exchange::{Client, Refused};
-use crate::leases::{LEASE, LeaseKind, Leases};
+use crate::leases::{Holder, LEASE, LeaseKind, Leases};
 use crate::settings::Settings;
 
 /// Port of DHCP clients.
 pub(crate) const CLIENT: u16 = 68;
 /// Bytes of a message before its options, the magic cookie included (RFC 2131, section 2).
 const FIXED: usize = 240;
+/// Fields that may have options (RFC 2131, section 2).
+const SNAME: std::ops::Range<usize> = 44..108;
+const FILE: std::ops::Range<usize> = 108..236;
 /// The magic cookie (RFC 2131, section 3).
 const MAGIC: [u8; 4] = [99, 130, 83, 99];
 /// Operations, and hardware type and length of Ethernet.
@@ -47,10 +50,12 @@ mod option {
     pub(super) const BROADCAST_ADDRESS: u8 = 28;
     pub(super) const REQUESTED_ADDRESS: u8 = 50;
     pub(super) const LEASE_TIME: u8 = 51;
+    pub(super) const OVERLOAD: u8 = 52;
     pub(super) const MESSAGE_TYPE: u8 = 53;
     pub(super) const SERVER_IDENTIFIER: u8 = 54;
     pub(super) const RENEWAL_TIME: u8 = 58;
     pub(super) const REBINDING_TIME: u8 = 59;
+    pub(super) const CLIENT_IDENTIFIER: u8 = 61;
     pub(super) const END: u8 = 255;
 }
 
@@ -68,15 +73,30 @@ struct Request<'b> {
     kind: Option<u8>,
     requested: Option<Ipv4Addr>,
     server: Option<Ipv4Addr>,
+    /// The client identifier (DHCP option 61); empty without one.
+    identifier: &'b [u8],
+    /// Fields with further options, a bit each.
+    overload: u8,
 }
 
 impl<'b> Request<'b> {
-    /// Of a repeated option, the first counts; one of a wrong length is malformed. Options end with the message, if not before. Each has
-    /// a byte or more, so the walk ends.
+    /// Of a repeated option, the first counts; one of a wrong length is malformed. Options end with their field, if not before.
     fn of(bytes: &'b [u8]) -> Result<Self, Refused> {
-        let (fixed, mut rest) = bytes.split_first_chunk::<FIXED>().ok_or(Refused::Malformed)?;
+        let (fixed, rest) = bytes.split_first_chunk::<FIXED>().ok_or(Refused::Malformed)?;
         let is_ours = fixed[0] == REQUEST && fixed[1..3] == ETHERNET && fixed[FIXED - MAGIC.len()..] == MAGIC;
-        let mut request = Self { fixed, kind: None, requested: None, server: None };
+        let mut request = Self { fixed, kind: None, requested: None, server: None, identifier: &[], overload: 0 };
+        request.walk(rest)?;
+        // Option overload (RFC 2131, section 4.1): the fields have options, file before sname.
+        let fields = [(1, &fixed[FILE]), (2, &fixed[SNAME])];
+        let overload = request.overload;
+        for (_, field) in fields.into_iter().filter(|(bit, _)| overload & bit != 0) {
+            request.walk(field)?;
+        }
+        is_ours.then_some(request).ok_or(Refused::Malformed)
+    }
+
+    /// Walks the options of a field. Each has a byte or more, so the walk ends.
+    fn walk(&mut self, mut rest: &'b [u8]) -> Result<(), Refused> {
         while let Some((&code, after)) = rest.split_first() {
             match code {
                 option::END => break,
@@ -84,21 +104,23 @@ impl<'b> Request<'b> {
                 _ => {
                     let (&length, after) = after.split_first().ok_or(Refused::Malformed)?;
                     let (value, after) = after.split_at_checked(length.into()).ok_or(Refused::Malformed)?;
-                    request.note(code, value)?;
+                    self.note(code, value)?;
                     rest = after;
                 }
             }
         }
-        is_ours.then_some(request).ok_or(Refused::Malformed)
+        Ok(())
     }
 
-    fn note(&mut self, code: u8, value: &[u8]) -> Result<(), Refused> {
+    fn note(&mut self, code: u8, value: &'b [u8]) -> Result<(), Refused> {
         let address = || <[u8; 4]>::try_from(value).map(Ipv4Addr::from).map_err(|_| Refused::Malformed);
         match (code, value) {
             (option::MESSAGE_TYPE, &[kind]) => self.kind = self.kind.or(Some(kind)),
+            (option::OVERLOAD, &[fields @ 1..=3]) if self.overload == 0 => self.overload = fields,
             (option::MESSAGE_TYPE, _) => return Err(Refused::Malformed),
             (option::REQUESTED_ADDRESS, _) => self.requested = self.requested.or(Some(address()?)),
             (option::SERVER_IDENTIFIER, _) => self.server = self.server.or(Some(address()?)),
+            (option::CLIENT_IDENTIFIER, _) if self.identifier.is_empty() => self.identifier = value,
             _ => {}
         }
         Ok(())
@@ -121,6 +143,11 @@ impl<'b> Request<'b> {
         &self.fixed[28..34]
     }
 
+    /// Whether the client identifier is the MAC address (RFC 2132, section 9.14), which tells no more than the MAC address itself.
+    fn is_identified_by_mac(&self) -> bool {
+        self.identifier.split_first().is_some_and(|(&kind, rest)| kind == ETHERNET[0] && rest == self.chaddr())
+    }
+
     fn wants_broadcast(&self) -> bool {
         self.fixed[10] & BROADCAST != 0
     }
@@ -132,13 +159,16 @@ pub(crate) fn answer(settings: &Settings, leases: &mut Leases, client: Client<'_
     if request.chaddr() != client.mac.bytes() || !request.giaddr().is_unspecified() {
         return Err(Refused::NotOwner);
     }
-    Exchange { settings, leases, client, request }.answer()
+    let identifier = if request.is_identified_by_mac() { &[] } else { request.identifier };
+    let holder = Holder::new(client.mac, identifier);
+    Exchange { settings, leases, client, holder, request }.answer()
 }
 
 struct Exchange<'e, 'b> {
     settings: &'e Settings,
     leases: &'e mut Leases,
     client: Client<'e>,
+    holder: Holder,
     request: Request<'b>,
 }
 
@@ -155,8 +185,8 @@ impl Exchange<'_, '_> {
                 self.decline(address)
             }
             Some(kind::RELEASE) => {
-                let Client { port, mac, now } = self.client;
-                self.leases.release(port, self.request.ciaddr().into(), mac, now);
+                let Client { port, now, .. } = self.client;
+                self.leases.release(port, self.request.ciaddr().into(), self.holder, now);
                 Err(Refused::NotAsked)
             }
             Some(kind::INFORM) => Ok(self.reply(kind::ACK, None)),
@@ -165,21 +195,21 @@ impl Exchange<'_, '_> {
         }
     }
 
-    fn its_address(&mut self) -> Option<Ipv4Addr> {
-        let Client { port, mac, now } = self.client;
-        match self.leases.address_for(self.settings, port, mac, true, now) {
-            Some(IpAddr::V4(address)) => Some(address),
-            _ => None,
+    fn its_address(&mut self, wanted: Option<Ipv4Addr>) -> Result<Ipv4Addr, Refused> {
+        let Client { port, now, .. } = self.client;
+        match self.leases.address_for(self.settings, port, self.holder, (true, wanted.map(IpAddr::V4)), now)? {
+            IpAddr::V4(address) => Ok(address),
+            IpAddr::V6(_) => Err(Refused::NoAddress),
         }
     }
 
     fn enter(&mut self, address: Ipv4Addr, kind: LeaseKind) -> bool {
-        let Client { port, mac, now } = self.client;
-        self.leases.enter(self.settings, port, (address.into(), mac), kind, now)
+        let Client { port, now, .. } = self.client;
+        self.leases.enter(self.settings, port, (address.into(), self.holder), kind, now)
     }
 
     fn offer(&mut self) -> Result<Reply, Refused> {
-        let address = self.its_address().ok_or(Refused::NoAddress)?;
+        let address = self.its_address(self.request.requested)?;
         if !self.enter(address, LeaseKind::Offered) {
             return Err(Refused::NoAddress);
         }
@@ -193,16 +223,16 @@ impl Exchange<'_, '_> {
         if wanted.is_unspecified() {
             return Err(Refused::Malformed);
         }
-        if self.its_address() == Some(wanted) && self.enter(wanted, LeaseKind::Leased) {
+        if self.its_address(Some(wanted)) == Ok(wanted) && self.enter(wanted, LeaseKind::Leased) {
             return Ok(self.reply(kind::ACK, Some(wanted)));
         }
         Ok(self.reply(kind::NAK, None))
     }
 
-    /// Only a lease of the client itself can be declined: it counts against its port's quota.
+    /// Only a lease of the client itself can be declined: it counts against its port's `leases`.
     fn decline(&mut self, address: Ipv4Addr) -> Result<Reply, Refused> {
-        let Client { port, mac, now } = self.client;
-        let is_its = self.leases.lease(port, address.into(), now).is_some_and(|lease| lease.mac == mac);
+        let Client { port, now, .. } = self.client;
+        let is_its = self.leases.lease(port, address.into(), now).is_some_and(|lease| lease.holder == self.holder);
         if is_its {
             self.enter(address, LeaseKind::Declined);
         }
@@ -238,13 +268,17 @@ impl Exchange<'_, '_> {
     fn put_options(&self, message: &mut Vec<u8>, kind: u8, has_lease: bool) {
         let settings = self.settings;
         let own = settings.own4().unwrap_or(Ipv4Addr::UNSPECIFIED).octets();
-        // Values are shorter than 255 bytes.
+        // Values have at most 255 bytes.
         let mut put = |code: u8, value: &[u8]| {
             message.extend([code, value.len() as u8]);
             message.extend(value);
         };
         put(option::MESSAGE_TYPE, &[kind]);
         put(option::SERVER_IDENTIFIER, &own);
+        // As the client sent it (RFC 6842, section 3).
+        if !self.request.identifier.is_empty() {
+            put(option::CLIENT_IDENTIFIER, self.request.identifier);
+        }
         if has_lease {
             // RFC 2131, section 4.4.5.
             put(option::LEASE_TIME, &(LEASE as u32).to_be_bytes());
@@ -253,7 +287,7 @@ impl Exchange<'_, '_> {
         }
         if kind != kind::NAK {
             put(option::SUBNET_MASK, &settings.mask().octets());
-            put(option::DNS_SERVER, &own);
+            put(option::DNS_SERVER, &settings.dns4().iter().flat_map(Ipv4Addr::octets).collect::<Vec<_>>());
             put(option::DOMAIN_NAME, settings.domain.as_bytes());
             settings.broadcast().iter().for_each(|address| put(option::BROADCAST_ADDRESS, &address.octets()));
             settings.router.iter().for_each(|router| put(option::ROUTER, &router.octets()));

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::dns;
 use crate::exchange::{Client, Refused};
-use crate::leases::{LEASE, LeaseKind, Leases};
+use crate::leases::{Holder, LEASE, LeaseKind, Leases};
 use crate::settings::Settings;
 
 /// Port of DHCPv6 clients.
@@ -20,11 +20,13 @@ const DUID: usize = 130;
 const CLIENT_ID: u16 = 1;
 const SERVER_ID: u16 = 2;
 const IA_NA: u16 = 3;
+const IA_TA: u16 = 4;
 const IA_ADDRESS: u16 = 5;
 const STATUS: u16 = 13;
 const RAPID_COMMIT: u16 = 14;
 const DNS_SERVERS: u16 = 23;
 const DOMAINS: u16 = 24;
+const IA_PD: u16 = 25;
 
 /// Message types (RFC 8415, section 7.3).
 mod kind {
@@ -44,7 +46,9 @@ mod kind {
 mod status {
     pub(super) const SUCCESS: u16 = 0;
     pub(super) const NO_ADDRESS: u16 = 2;
+    pub(super) const NO_BINDING: u16 = 3;
     pub(super) const NOT_ON_LINK: u16 = 4;
+    pub(super) const NO_PREFIX: u16 = 6;
 }
 
 /// Appends an option.
@@ -99,6 +103,8 @@ struct Request<'b> {
     client: Option<&'b [u8]>,
     server: Option<&'b [u8]>,
     associations: Vec<Association>,
+    /// Associations of kinds that are not served, by their codes and identifiers.
+    unserved: Vec<(u16, [u8; 4])>,
     rapid: bool,
 }
 
@@ -112,12 +118,15 @@ impl<'b> Request<'b> {
         if client.is_some_and(|id| id.is_empty() || id.len() > DUID) {
             return Err(Refused::Malformed);
         }
+        let unserved = all.iter().filter(|(code, _)| matches!(*code, IA_TA | IA_PD)).take(MOST_ASSOCIATIONS);
+        let unserved = unserved.map(|(code, content)| Some((*code, *content.first_chunk()?)));
         Ok(Self {
             kind,
             transaction: [a, b, c],
             client,
             server,
             associations: associations.map(|(_, content)| Association::of(content)).collect::<Result<_, _>>()?,
+            unserved: unserved.collect::<Option<_>>().ok_or(Refused::Malformed)?,
             rapid: find(RAPID_COMMIT).is_some(),
         })
     }
@@ -145,15 +154,15 @@ pub(crate) fn answer(settings: &Settings, leases: &mut Leases, client: Client<'_
     if request.server.is_some_and(|server| server != own) {
         return Err(Refused::NotAsked);
     }
-    let mut exchange = Exchange { settings, leases, client, offers: request.kind == kind::SOLICIT && !request.rapid };
+    let holder = Holder::new(client.mac, request.client.unwrap_or_default());
+    let mut exchange = Exchange { settings, leases, client, holder, offers: request.kind == kind::SOLICIT && !request.rapid };
     let [a, b, c] = request.transaction;
     let mut message = vec![if exchange.offers { kind::ADVERTISE } else { kind::REPLY }, a, b, c];
     request.client.iter().for_each(|id| put(&mut message, CLIENT_ID, id));
     put(&mut message, SERVER_ID, &own);
     exchange.put_answer(&request, &mut message)?;
-    if let Some(server) = settings.own6() {
-        put(&mut message, DNS_SERVERS, &server.octets());
-    }
+    let servers: Vec<u8> = settings.dns6().iter().flat_map(Ipv6Addr::octets).collect();
+    put(&mut message, DNS_SERVERS, &servers);
     dns::encoded(&settings.domain).iter().for_each(|domain| put(&mut message, DOMAINS, domain));
     Ok(message)
 }
@@ -162,6 +171,7 @@ struct Exchange<'e> {
     settings: &'e Settings,
     leases: &'e mut Leases,
     client: Client<'e>,
+    holder: Holder,
     /// Addresses are only offered.
     offers: bool,
 }
@@ -175,6 +185,7 @@ impl Exchange<'_> {
                 for (index, one) in request.associations.iter().enumerate() {
                     put(message, IA_NA, &self.associate(index == 0, one));
                 }
+                request.unserved.iter().for_each(|association| put_unserved(message, request.kind, *association));
                 if request.kind == kind::SOLICIT && request.rapid {
                     put(message, RAPID_COMMIT, &[]);
                 }
@@ -196,7 +207,7 @@ impl Exchange<'_> {
     /// The answer to one association. A client has one address, which its first association gets; other addresses that the client names
     /// are not valid any more (RFC 8415, section 18.3.4).
     fn associate(&mut self, is_first: bool, wanted: &Association) -> Vec<u8> {
-        let address = if is_first { self.address() } else { None };
+        let address = if is_first { self.address(wanted.addresses.first().copied()) } else { None };
         let mut association = wanted.id.to_be_bytes().to_vec();
         association.extend(((LEASE / 2) as u32).to_be_bytes());
         association.extend(((LEASE * 4 / 5) as u32).to_be_bytes());
@@ -212,22 +223,40 @@ impl Exchange<'_> {
         association
     }
 
-    fn address(&mut self) -> Option<Ipv6Addr> {
-        let Client { port, mac, now } = self.client;
-        let Some(IpAddr::V6(address)) = self.leases.address_for(self.settings, port, mac, false, now) else { return None };
+    fn address(&mut self, wanted: Option<Ipv6Addr>) -> Option<Ipv6Addr> {
+        let Client { port, now, .. } = self.client;
+        let found = self.leases.address_for(self.settings, port, self.holder, (false, wanted.map(IpAddr::V6)), now);
+        let Ok(IpAddr::V6(address)) = found else { return None };
         let kind = if self.offers { LeaseKind::Offered } else { LeaseKind::Leased };
-        self.leases.enter(self.settings, port, (address.into(), mac), kind, now).then_some(address)
+        self.leases.enter(self.settings, port, (address.into(), self.holder), kind, now).then_some(address)
     }
 
     fn give_up(&mut self, address: Ipv6Addr, is_declined: bool) {
-        let Client { port, mac, now } = self.client;
-        let is_its = self.leases.lease(port, address.into(), now).is_some_and(|lease| lease.mac == mac);
+        let Client { port, now, .. } = self.client;
+        let is_its = self.leases.lease(port, address.into(), now).is_some_and(|lease| lease.holder == self.holder);
         match is_declined {
             true if is_its => {
-                self.leases.enter(self.settings, port, (address.into(), mac), LeaseKind::Declined, now);
+                self.leases.enter(self.settings, port, (address.into(), self.holder), LeaseKind::Declined, now);
             }
             true => {}
-            false => self.leases.release(port, address.into(), mac, now),
+            false => self.leases.release(port, address.into(), self.holder, now),
         }
     }
+}
+
+/// Appends the answer to an association that is not served: of prefixes (RFC 8415, section 18.3.9) or temporary addresses. One that a
+/// client renews is not known (section 18.3.4).
+fn put_unserved(message: &mut Vec<u8>, request: u8, (code, id): (u16, [u8; 4])) {
+    let status = match code {
+        _ if matches!(request, kind::RENEW | kind::REBIND) => status::NO_BINDING,
+        IA_PD => status::NO_PREFIX,
+        _ => status::NO_ADDRESS,
+    };
+    let mut content = id.to_vec();
+    if code == IA_PD {
+        // T1 and T2 (section 21.21), which the client ignores then.
+        content.extend([0; 8]);
+    }
+    put(&mut content, STATUS, &status.to_be_bytes());
+    put(message, code, &content);
 }

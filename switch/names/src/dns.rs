@@ -1,11 +1,9 @@
 //! DNS (RFC 1035): names of ports in the segment's domain, and names of their addresses.
 //!
-//! Queries for other names are refused, not forwarded, so that a resolver asks its next server.
+//! Queries for other names are refused, not forwarded, so that a resolver asks its next server. Every query gets an answer, also one with a
+//! type, class, opcode, flag, EDNS version or option that is not known here (RFC 8906), and one that is malformed behind its header.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-use simple_dns::rdata::{A, AAAA, OPT, PTR, RData, SOA};
-use simple_dns::{CLASS, Name, OPCODE, Packet, PacketFlag, QCLASS, QTYPE, Question, RCODE, ResourceRecord, TYPE};
 
 use crate::exchange::Refused;
 use crate::leases::Leases;
@@ -13,14 +11,51 @@ use crate::settings::Settings;
 
 /// Seconds for which a resolver may keep an answer: leases move seldom.
 const TTL: u32 = 10;
-/// Longest query that is looked at, and longest answer (RFC 9715, section 3.2).
-const LONGEST: usize = 1232;
+/// Longest answer by UDP that is offered to a client (RFC 9715, section 3.2).
+const PAYLOAD: u16 = 1232;
 /// Most addresses in an answer: it fits 512 bytes then, the limit without EDNS.
 const MOST: usize = 8;
-/// Bytes of a header.
+/// Most records of a DNS query that are walked.
+const MOST_RECORDS: usize = 16;
+/// Bytes of a header, behind which the question begins.
 const HEADER: usize = 12;
-/// Numbers of records of a query: a question, no answers, and at most two further ones, as of EDNS.
-const MOST_RECORDS: [u8; 4] = [1, 0, 0, 2];
+/// Longest name (RFC 1035, section 2.3.4).
+const NAME: usize = 255;
+/// The first two bits of a pointer to an earlier name (RFC 1035, section 4.1.4).
+const POINTER: u16 = 0xc000;
+
+/// Types and classes of records.
+mod record {
+    pub(super) const A: u16 = 1;
+    pub(super) const SOA: u16 = 6;
+    pub(super) const PTR: u16 = 12;
+    pub(super) const HINFO: u16 = 13;
+    pub(super) const AAAA: u16 = 28;
+    pub(super) const OPT: u16 = 41;
+    /// Zone transfers: IXFR and AXFR.
+    pub(super) const TRANSFERS: [u16; 2] = [251, 252];
+    pub(super) const ANY: u16 = 255;
+    pub(super) const IN: u16 = 1;
+}
+
+/// Response codes (RFC 6895, section 2.3).
+mod code {
+    pub(super) const NO_ERROR: u16 = 0;
+    pub(super) const FORMAT: u16 = 1;
+    pub(super) const NO_NAME: u16 = 3;
+    pub(super) const NOT_IMPLEMENTED: u16 = 4;
+    pub(super) const REFUSED: u16 = 5;
+    pub(super) const BAD_VERSION: u16 = 16;
+}
+
+/// Flags in the third and fourth byte of a header.
+mod flag {
+    pub(super) const RESPONSE: u16 = 0x8000;
+    pub(super) const OPCODE: u16 = 0x7800;
+    pub(super) const AUTHORITATIVE: u16 = 0x0400;
+    pub(super) const RECURSION_DESIRED: u16 = 0x0100;
+    pub(super) const CHECKING_DISABLED: u16 = 0x0010;
+}
 
 /// `domain` as labels with their lengths (RFC 1035, section 3.1); `None` if it is no domain name.
 pub(crate) fn encoded(domain: &str) -> Option<Vec<u8>> {
@@ -31,77 +66,231 @@ pub(crate) fn encoded(domain: &str) -> Option<Vec<u8>> {
         bytes.extend(label.bytes());
     }
     bytes.push(0);
-    (bytes.len() <= 255).then_some(bytes)
+    (bytes.len() <= NAME).then_some(bytes)
 }
 
-/// Whether the numbers of records in the header are those of a query: the parser allocates by them.
-fn has_few_records(bytes: &[u8]) -> bool {
-    let numbers = bytes.get(HEADER - 8..HEADER).unwrap_or(&[0xff; 8]);
-    numbers.chunks(2).zip(MOST_RECORDS).all(|(number, most)| number[0] == 0 && number[1] <= most)
+/// Bytes of a DNS message that are still to be read.
+struct Rest<'b>(&'b [u8]);
+
+impl<'b> Rest<'b> {
+    fn take(&mut self, count: usize) -> Option<&'b [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn number(&mut self) -> Option<u16> {
+        self.take(2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
+    }
+
+    /// The labels of a name without pointers, which has no more than [`NAME`] bytes.
+    fn name(&mut self) -> Option<Vec<&'b [u8]>> {
+        let (mut labels, mut length) = (Vec::new(), 1);
+        loop {
+            let label = usize::from(self.take(1)?[0]);
+            length += 1 + label;
+            match label {
+                0 => return Some(labels),
+                1..=63 if length <= NAME => labels.push(self.take(label)?),
+                _ => return None,
+            }
+        }
+    }
+
+    /// Skips a name: it ends with the root or a pointer.
+    fn skip_name(&mut self) -> Option<()> {
+        loop {
+            match self.take(1)?[0] {
+                0 => return Some(()),
+                label @ 1..=63 => drop(self.take(label.into())?),
+                label if label & 0xc0 == 0xc0 => return self.take(1).map(drop),
+                _ => return None,
+            }
+        }
+    }
 }
 
-/// The answer to the query `bytes`.
+/// A label in lower case, with a letter for each byte.
+fn text(label: &[u8]) -> String {
+    label.iter().map(|byte| char::from(byte.to_ascii_lowercase())).collect()
+}
+
+/// A question, with its bytes as the client sent them: the case of letters is kept.
+struct Question<'b> {
+    bytes: &'b [u8],
+    labels: Vec<String>,
+    kind: u16,
+    class: u16,
+}
+
+/// An OPT record (RFC 6891).
+#[derive(Clone, Copy)]
+struct Edns {
+    version: u8,
+    /// The flag DO, which an answer repeats (RFC 3225, section 3).
+    wants_dnssec: u16,
+}
+
+struct Query<'b> {
+    id: u16,
+    flags: u16,
+    question: Option<Question<'b>>,
+    edns: Option<Edns>,
+    /// The message is shorter than its header says, or has another number of questions than one.
+    is_malformed: bool,
+}
+
+impl<'b> Query<'b> {
+    /// # Errors
+    /// It has no header, or is no query.
+    fn of(bytes: &'b [u8]) -> Result<Self, Refused> {
+        let mut rest = Rest(bytes);
+        let mut numbers = [0; HEADER / 2];
+        for number in &mut numbers {
+            *number = rest.number().ok_or(Refused::Malformed)?;
+        }
+        let [id, flags, questions, answers, authorities, additional] = numbers;
+        if flags & flag::RESPONSE != 0 {
+            return Err(Refused::NotAsked);
+        }
+        let mut query = Self { id, flags, question: None, edns: None, is_malformed: true };
+        query.question = if questions == 1 { Self::question(&mut rest) } else { None };
+        if query.question.is_some() || questions == 0 {
+            let records = [answers, authorities, additional].map(usize::from).iter().sum();
+            let is_whole = query.walk(&mut rest, records).is_some();
+            query.is_malformed = !is_whole || questions == 0;
+        }
+        Ok(query)
+    }
+
+    fn question(rest: &mut Rest<'b>) -> Option<Question<'b>> {
+        let start = rest.0;
+        let labels = rest.name()?.into_iter().map(text).collect();
+        let (kind, class) = (rest.number()?, rest.number()?);
+        Some(Question { bytes: &start[..start.len() - rest.0.len()], labels, kind, class })
+    }
+
+    /// Walks `count` records behind the question, for an OPT record.
+    fn walk(&mut self, rest: &mut Rest<'b>, count: usize) -> Option<()> {
+        for _ in 0..count.min(MOST_RECORDS) {
+            let is_root = rest.0.first() == Some(&0);
+            rest.skip_name()?;
+            let (kind, _class) = (rest.number()?, rest.number()?);
+            let (ttl, length) = ([rest.number()?, rest.number()?], rest.number()?);
+            rest.take(length.into())?;
+            if kind == record::OPT {
+                // One at most, of the root (RFC 6891, section 6.1.1).
+                let edns = Edns { version: ttl[0] as u8, wants_dnssec: ttl[1] & 0x8000 };
+                let is_first = self.edns.replace(edns).is_none();
+                (is_root && is_first).then_some(())?;
+            }
+        }
+        Some(())
+    }
+}
+
+/// The DNS answer to the query `bytes`.
+///
+/// # Errors
+/// They are no query.
 pub(crate) fn answer(settings: &Settings, leases: &Leases, now: u64, bytes: &[u8]) -> Result<Vec<u8>, Refused> {
-    if bytes.len() > LONGEST || !has_few_records(bytes) {
-        return Err(Refused::Malformed);
-    }
-    // A malformed query gets no answer: forged ones cost the least then.
-    let request = Packet::parse(bytes).map_err(|_| Refused::Malformed)?;
-    if request.has_flags(PacketFlag::RESPONSE) {
-        return Err(Refused::NotAsked);
-    }
-    let [question] = &request.questions[..] else { return Err(Refused::Malformed) };
-    let mut reply = Packet::new_reply(request.id());
-    *reply.opcode_mut() = request.opcode();
-    if request.has_flags(PacketFlag::RECURSION_DESIRED) {
-        reply.set_flags(PacketFlag::RECURSION_DESIRED);
-    }
-    if request.opt().is_some() {
-        // RFC 6891, section 6.1.1.
-        *reply.opt_mut() = Some(OPT { opt_codes: Vec::new(), udp_packet_size: LONGEST as u16, version: 0 });
-    }
-    reply.questions.push(question.clone());
-    let found = match request.opcode() {
-        OPCODE::StandardQuery => Zone { settings, leases, now }.look_up(question),
-        _ => Found::Code(RCODE::NotImplemented),
+    let query = Query::of(bytes)?;
+    let found = match &query {
+        Query { flags, .. } if flags & flag::OPCODE != 0 => Found::Code(code::NOT_IMPLEMENTED),
+        Query { edns: Some(Edns { version: 1.., .. }), .. } => Found::Code(code::BAD_VERSION),
+        Query { question: Some(question), is_malformed: false, .. } => Zone { settings, leases, now }.look_up(question),
+        _ => Found::Code(code::FORMAT),
     };
-    found.put(settings, &question.qname, &mut reply);
-    reply.build_bytes_vec_compressed().map_err(|_| Refused::Malformed)
+    Ok(Reply::new(&query).with(found))
 }
+
+/// Records of a name: their type and contents.
+type Records = Vec<(u16, Vec<u8>)>;
 
 /// The outcome of a look-up.
 enum Found {
-    /// Records of the name, perhaps none of the type in question.
-    Records(Vec<RData<'static>>),
+    /// Records of a name in the zone that begins at this label of the name, perhaps none of the type in question.
+    Records(Records, usize),
+    /// The zone that begins at this label has no such name.
+    NoName(usize),
     /// An error.
-    Code(RCODE),
+    Code(u16),
 }
 
-impl Found {
-    fn put<'r>(self, settings: &'r Settings, name: &Name<'r>, reply: &mut Packet<'r>) {
-        let (records, code) = match self {
-            Self::Records(records) => (records, RCODE::NoError),
-            Self::Code(code) => (Vec::new(), code),
+/// A DNS answer that is written.
+struct Reply<'q, 'b> {
+    query: &'q Query<'b>,
+    bytes: Vec<u8>,
+}
+
+impl<'q, 'b> Reply<'q, 'b> {
+    fn new(query: &'q Query<'b>) -> Self {
+        let question = query.question.as_ref().map_or(&[][..], |question| question.bytes);
+        let mut bytes = vec![0; HEADER];
+        bytes.extend(question);
+        Self { query, bytes }
+    }
+
+    fn with(mut self, found: Found) -> Vec<u8> {
+        let (code, records, zone) = match found {
+            Found::Records(records, zone) => (code::NO_ERROR, records, Some(zone)),
+            Found::NoName(zone) => (code::NO_NAME, Vec::new(), Some(zone)),
+            Found::Code(code) => (code, Vec::new(), None),
         };
-        let is_ours = matches!(code, RCODE::NoError | RCODE::NameError);
-        *reply.rcode_mut() = code;
-        if is_ours {
-            reply.set_flags(PacketFlag::AUTHORITATIVE_ANSWER);
+        for (kind, data) in &records {
+            self.put(POINTER | HEADER as u16, *kind, data);
         }
-        if is_ours && records.is_empty() {
-            // RFC 2308, section 3.
-            reply.name_servers.extend(soa(settings));
+        // RFC 2308, section 3.
+        let negative = zone.filter(|_| records.is_empty());
+        negative.into_iter().for_each(|zone| {
+            let apex = self.query.question.as_ref().map_or(POINTER, |question| pointer_to(&question.labels, zone));
+            self.put(apex, record::SOA, &soa(apex));
+        });
+        self.put_edns(code);
+        let is_ours = if zone.is_some() { flag::AUTHORITATIVE } else { 0 };
+        let copied = flag::OPCODE | flag::RECURSION_DESIRED | flag::CHECKING_DISABLED;
+        let flags = flag::RESPONSE | is_ours | self.query.flags & copied | code & 0xf;
+        let has = |is: bool| u16::from(is);
+        let counts =
+            [has(self.query.question.is_some()), records.len() as u16, has(negative.is_some()), has(self.query.edns.is_some())];
+        let head = [self.query.id, flags].into_iter().chain(counts).flat_map(u16::to_be_bytes);
+        self.bytes.iter_mut().zip(head).for_each(|(byte, value)| *byte = value);
+        self.bytes
+    }
+
+    fn put(&mut self, name: u16, kind: u16, data: &[u8]) {
+        self.bytes.extend([name, kind, record::IN].into_iter().flat_map(u16::to_be_bytes));
+        self.bytes.extend(TTL.to_be_bytes());
+        self.bytes.extend((data.len() as u16).to_be_bytes());
+        self.bytes.extend(data);
+    }
+
+    /// RFC 6891, section 6.1.1: an OPT record where the query has one; it has the upper bits of the code.
+    fn put_edns(&mut self, code: u16) {
+        if let Some(edns) = self.query.edns {
+            let [upper, version] = [(code >> 4) as u8, 0];
+            self.bytes.push(0);
+            self.bytes.extend(
+                [record::OPT, PAYLOAD, u16::from_be_bytes([upper, version]), edns.wants_dnssec, 0]
+                    .into_iter()
+                    .flat_map(u16::to_be_bytes),
+            );
         }
-        let record = |data| ResourceRecord::new(name.clone(), CLASS::IN, TTL, data);
-        reply.answers.extend(records.into_iter().map(record));
     }
 }
 
-fn soa(settings: &Settings) -> Option<ResourceRecord<'_>> {
-    let name = Name::new(&settings.domain).ok()?;
-    let (mname, rname) = (name.clone(), name.clone());
-    let soa = SOA { mname, rname, serial: 1, refresh: 3600, retry: 600, expire: 86400, minimum: TTL };
-    Some(ResourceRecord::new(name, CLASS::IN, TTL, RData::SOA(soa)))
+/// A pointer to label `index` of the question's name.
+fn pointer_to(labels: &[String], index: usize) -> u16 {
+    let before: usize = labels.iter().take(index).map(|label| 1 + label.chars().count()).sum();
+    POINTER | (HEADER + before) as u16
+}
+
+/// The SOA record of the zone with the name at `apex`: the zone itself is server and mailbox.
+fn soa(apex: u16) -> Vec<u8> {
+    const SERIAL_REFRESH_RETRY_EXPIRE: [u32; 4] = [1, 3600, 600, 86400];
+    let mut data = [apex, apex].map(u16::to_be_bytes).concat();
+    data.extend(SERIAL_REFRESH_RETRY_EXPIRE.into_iter().chain([TTL]).flat_map(u32::to_be_bytes));
+    data
 }
 
 struct Zone<'z> {
@@ -112,48 +301,54 @@ struct Zone<'z> {
 
 impl Zone<'_> {
     fn look_up(&self, question: &Question<'_>) -> Found {
-        let labels: Vec<String> =
-            question.qname.as_bytes().map(|label| String::from_utf8_lossy(label).to_ascii_lowercase()).collect();
+        let labels = &question.labels[..];
         let domain: Vec<String> = self.settings.domain.split('.').map(str::to_ascii_lowercase).collect();
-        let is_of = |kind| question.qtype == QTYPE::TYPE(kind);
-        if question.qclass != QCLASS::CLASS(CLASS::IN) {
-            return Found::Code(RCODE::Refused);
+        if ![record::IN, record::ANY].contains(&question.class) || record::TRANSFERS.contains(&question.kind) {
+            return Found::Code(code::REFUSED);
         }
         if let Some(name) = labels.strip_suffix(&domain[..]) {
-            return self.forward(name, is_of);
+            return self.forward(name, question);
         }
-        match address_of(&labels).filter(|address| self.settings.contains(*address)) {
-            Some(address) => self.reverse(address, is_of),
-            None => Found::Code(RCODE::Refused),
+        match address_of(labels).filter(|address| self.settings.contains(*address)) {
+            Some(address) => self.reverse(address, question),
+            None => Found::Code(code::REFUSED),
         }
     }
 
     /// Records of a name in the domain.
-    fn forward(&self, name: &[String], is_of: impl Fn(TYPE) -> bool) -> Found {
+    fn forward(&self, name: &[String], question: &Question<'_>) -> Found {
+        let zone = name.len();
         if name.is_empty() {
-            return Found::Records(Vec::new());
+            let own = [(record::SOA, soa(pointer_to(&question.labels, 0)))];
+            return found(own.to_vec(), question, zone);
         }
-        let Some(port) = self.leases.port_called(&name.join(".")) else { return Found::Code(RCODE::NameError) };
+        let Some(port) = self.leases.port_called(&name.join(".")) else { return Found::NoName(zone) };
         let record = |address| match address {
-            IpAddr::V4(address) if is_of(TYPE::A) => Some(RData::A(A { address: address.into() })),
-            IpAddr::V6(address) if is_of(TYPE::AAAA) => Some(RData::AAAA(AAAA { address: address.into() })),
-            _ => None,
+            IpAddr::V4(address) => (record::A, address.octets().to_vec()),
+            IpAddr::V6(address) => (record::AAAA, address.octets().to_vec()),
         };
-        Found::Records(self.leases.addresses(port, self.now).into_iter().filter_map(record).take(MOST).collect())
+        found(self.leases.addresses(port, self.now).into_iter().map(record).collect(), question, zone)
     }
 
     /// Names of an address.
-    fn reverse(&self, address: IpAddr, is_of: impl Fn(TYPE) -> bool) -> Found {
+    fn reverse(&self, address: IpAddr, question: &Question<'_>) -> Found {
+        // The zone of the subnet: of /24, or /64.
+        let zone = if address.is_ipv4() { 1 } else { 16 };
         let owner = self.leases.owner(address).filter(|port| self.leases.addresses(port, self.now).contains(&address));
-        let Some(port) = owner else { return Found::Code(RCODE::NameError) };
-        let name = format!("{port}.{}", self.settings.domain);
-        match Name::new(&name) {
-            Ok(name) if is_of(TYPE::PTR) => Found::Records(vec![RData::PTR(PTR(name.into_owned()))]),
-            Ok(_) => Found::Records(Vec::new()),
-            // A port's name may be longer than a label.
-            Err(_) => Found::Code(RCODE::NameError),
-        }
+        // A port's name may be longer than a label.
+        let name = owner.and_then(|port| encoded(&format!("{port}.{}", self.settings.domain)));
+        name.map_or(Found::NoName(zone), |name| found(vec![(record::PTR, name)], question, zone))
     }
+}
+
+/// Those of `records` that are of the type in question.
+fn found(records: Records, question: &Question<'_>, zone: usize) -> Found {
+    if question.kind == record::ANY {
+        // RFC 8482, section 4.2.
+        return Found::Records(vec![(record::HINFO, b"\x07RFC8482\0".to_vec())], zone);
+    }
+    let wanted = records.into_iter().filter(|(kind, _)| *kind == question.kind).take(MOST);
+    Found::Records(wanted.collect(), zone)
 }
 
 /// The address of a name in in-addr.arpa (RFC 1035, section 3.5) or ip6.arpa (RFC 3596, section 2.5).

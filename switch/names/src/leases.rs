@@ -1,9 +1,10 @@
-//! Leases: which port has which address.
+//! Leases: the port of each address.
 //!
-//! Each address has one owner, a port: as a static address, or by a lease of the port and one of its MAC addresses. A port has at most
-//! [`QUOTA`] leases of each IP version, and less in a small subnet: where it asks for more, its own oldest one ends. The address of a
-//! new lease is a hash of port and MAC address, so that a guest gets the same one where leases were lost; where that one is taken, the
-//! next free one. The address of an expired lease stays its port's until no other is free.
+//! Each address has one owner, a port: as a static address, by a lease, or by a [claim](crate::claims). A lease belongs to a [`Holder`] at a
+//! port. A running lease is never ended for another one: a port has at most its key `leases`, by default half of the free addresses, and one
+//! address is kept for each other port that has none. The address of a new lease is the one that the client names, if it is free, else a
+//! hash of port and holder, so that a guest gets the same one where leases were lost, else the next free one. The address of an expired
+//! lease stays its port's until no other is free.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,16 +13,19 @@ use std::sync::Arc;
 use memlane_dataplane::port::short_hash;
 use memlane_virtq::frame::MacAddress;
 
+use crate::exchange::Refused;
 use crate::settings::{PortAddresses, Settings};
 
 /// Most leases of a port, of each IP version.
-pub(crate) const QUOTA: usize = 8;
+pub const MOST_LEASES: usize = 1024;
 /// Seconds of a lease.
 pub(crate) const LEASE: u64 = 3600;
 /// Seconds for which an offered address is kept.
 const OFFER: u64 = 60;
 /// Seconds for which an address that a client found in use is not given to it again.
 const DECLINE: u64 = 600;
+/// Seconds for which a refusal is told.
+const TOLD: u64 = 3600;
 /// Most claimed addresses that are passed over for a new lease.
 const MOST_CLAIMS: usize = 64;
 /// Most static addresses of a port that are looked at.
@@ -36,10 +40,47 @@ pub enum LeaseKind {
     Declined,
     /// The address that a guest can form of the IPv6 prefix and its MAC address (SLAAC, RFC 4862).
     Expected,
+    /// A guest has probed for it lately: another machine may still defend it (RFC 4862, section 5.4.3).
+    Probed,
     /// Leased by DHCP or DHCPv6.
     Leased,
-    /// A guest has claimed it by duplicate address detection (RFC 4862, section 5.4).
+    /// A guest has claimed it: its duplicate address detection went unanswered (RFC 4862, section 5.4).
     Claimed,
+}
+
+impl LeaseKind {
+    /// Whether a server gives it, in place of the guest.
+    pub(crate) fn is_given(self) -> bool {
+        matches!(self, Self::Offered | Self::Declined | Self::Leased)
+    }
+}
+
+/// The client of a lease: two machines with one client identifier, as clones, are two clients, and so are two with one MAC address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its MAC address.
+    pub mac: MacAddress,
+    /// A hash of its client identifier or DHCP unique identifier; 0 without one.
+    pub id: u64,
+}
+
+impl Holder {
+    /// The client with this MAC address and this identifier.
+    pub(crate) fn new(mac: MacAddress, id: &[u8]) -> Self {
+        Self { mac, id: if id.is_empty() { 0 } else { short_hash(id.iter().copied()) } }
+    }
+
+    /// Bytes of which the address of a new lease is a hash.
+    fn bytes(self) -> impl Iterator<Item = u8> {
+        self.mac.bytes().into_iter().chain((self.id != 0).then(|| self.id.to_be_bytes()).into_iter().flatten())
+    }
+}
+
+impl From<MacAddress> for Holder {
+    /// A machine that is known by its MAC address alone.
+    fn from(mac: MacAddress) -> Self {
+        Self { mac, id: 0 }
+    }
 }
 
 /// An address of a port.
@@ -47,14 +88,16 @@ pub enum LeaseKind {
 pub struct Lease {
     /// The address.
     pub address: IpAddr,
-    /// MAC address of its guest.
-    pub mac: MacAddress,
+    /// Its client.
+    pub holder: Holder,
     /// Its origin.
     pub kind: LeaseKind,
     /// The second in which it was confirmed last.
     pub since: u64,
     /// The second in which it ends; of one that does not end, the largest.
     pub until: u64,
+    /// Another machine behind the port that probed for the address, and the second.
+    pub(crate) rival: Option<(MacAddress, u64)>,
 }
 
 impl Lease {
@@ -63,59 +106,91 @@ impl Lease {
         self.kind >= LeaseKind::Expected && now < self.until
     }
 
-    /// Whether it is in use, as far as is known.
+    /// Whether it is in use in second `now`, as far as is known.
     pub(crate) fn is_in_use(&self, now: u64) -> bool {
-        self.kind >= LeaseKind::Leased && now < self.until
+        let is_link_local = matches!(self.address, IpAddr::V6(address) if address.is_unicast_link_local());
+        self.kind >= LeaseKind::Leased && now < self.until && !is_link_local
     }
 
-    /// The lease of a port with the least rank ends first.
-    fn rank(&self, now: u64) -> (bool, LeaseKind, u64) {
-        (now < self.until, self.kind, self.since)
+    /// Whether a DHCP server gave it, of this IP version, and it runs in second `now`.
+    fn is_given(&self, is_v4: bool, now: u64) -> bool {
+        self.kind.is_given() && self.address.is_ipv4() == is_v4 && now < self.until
     }
 }
 
 #[derive(Debug, Default)]
-struct PortLeases {
-    own: PortAddresses,
-    leases: Vec<Lease>,
+pub(crate) struct PortLeases {
+    pub(crate) own: PortAddresses,
+    pub(crate) leases: Vec<Lease>,
+    /// The second in which it was last refused an address.
+    refused: Option<u64>,
+}
+
+impl PortLeases {
+    /// Running leases that a DHCP server gave.
+    fn given(&self, is_v4: bool, now: u64) -> impl Iterator<Item = &Lease> {
+        self.leases.iter().filter(move |lease| lease.is_given(is_v4, now))
+    }
+
+    /// Whether it has a static address of this IP version, or a running lease.
+    fn has_address(&self, settings: &Settings, is_v4: bool, now: u64) -> bool {
+        self.fixed(settings, is_v4).is_some() || self.given(is_v4, now).next().is_some()
+    }
+
+    /// The static address that its guests are leased.
+    fn fixed(&self, settings: &Settings, is_v4: bool) -> Option<IpAddr> {
+        self.own.fixed.iter().find(|address| address.is_ipv4() == is_v4 && settings.is_host(**address)).copied()
+    }
 }
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
-    ports: BTreeMap<Arc<str>, PortLeases>,
+    pub(crate) ports: BTreeMap<Arc<str>, PortLeases>,
     /// Names of ports in lower case; of two ports that differ only in case, the first one has the name.
     names: BTreeMap<String, Arc<str>>,
     /// Owners of all addresses in `ports`.
-    owners: HashMap<IpAddr, Arc<str>>,
+    pub(crate) owners: HashMap<IpAddr, Arc<str>>,
     /// Ports with changed leases.
-    changed: BTreeSet<Arc<str>>,
-    claims: Claims,
+    pub(crate) changed: BTreeSet<Arc<str>>,
+    /// Addresses that a machine has probed for lately, with their ports.
+    pub(crate) tentative: BTreeSet<(Arc<str>, IpAddr)>,
+    pub(crate) seen: Seen,
 }
 
-/// Tells whether a machine other than this one uses an address, by its own doing.
-type Claimed = dyn Fn(IpAddr, MacAddress) -> bool + Send;
+/// The use of addresses on the segment, as the switch sees it.
+pub trait Sightings: Send {
+    /// Whether a machine with another MAC address than `mac` uses `address`, by its own doing.
+    fn is_used_by_other(&self, address: IpAddr, mac: MacAddress) -> bool;
 
-/// The addresses that guests claim; by default none.
+    /// Seconds since `address` was last seen in use; `None` if it is not known.
+    fn idle(&self, address: IpAddr) -> Option<u64>;
+}
+
+/// The sightings of the segment, if there are any.
 #[derive(Default)]
-struct Claims(Option<Box<Claimed>>);
+pub(crate) struct Seen(Option<Box<dyn Sightings>>);
 
-impl Claims {
-    fn has_other(&self, address: IpAddr, mac: MacAddress) -> bool {
-        self.0.as_ref().is_some_and(|claimed| claimed(address, mac))
+impl Seen {
+    fn by_other(&self, address: IpAddr, mac: MacAddress) -> bool {
+        self.0.as_ref().is_some_and(|seen| seen.is_used_by_other(address, mac))
+    }
+
+    pub(crate) fn idle(&self, address: IpAddr) -> Option<u64> {
+        self.0.as_ref()?.idle(address)
     }
 }
 
-impl std::fmt::Debug for Claims {
+impl std::fmt::Debug for Seen {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Claims").finish_non_exhaustive()
+        formatter.debug_struct("Seen").finish_non_exhaustive()
     }
 }
 
 impl Leases {
-    /// Has new leases pass over addresses that `claimed` names.
-    pub(crate) fn heed(&mut self, claimed: Box<Claimed>) {
-        self.claims = Claims(Some(claimed));
+    /// Heeds the use of addresses that `seen` tells.
+    pub(crate) fn heed(&mut self, seen: Box<dyn Sightings>) {
+        self.seen = Seen(Some(seen));
     }
 
     /// Whether there is a port of this name.
@@ -130,21 +205,18 @@ impl Leases {
     /// Adds a port, or changes its static addresses: leases of other ports for these end.
     pub(crate) fn set_port(&mut self, port: &str, own: PortAddresses) {
         let name: Arc<str> = port.into();
-        let leases = self.ports.remove(port).map(|former| {
-            former.own.fixed.iter().for_each(|address| self.disown(*address, port));
-            former.leases
-        });
+        let former = self.ports.remove(port).unwrap_or_default();
+        former.own.fixed.iter().for_each(|address| self.disown(*address, port));
         for address in own.fixed.iter().take(MOST_FIXED) {
             if let Some(other) = self.owners.insert(*address, Arc::clone(&name)).filter(|other| **other != *name) {
                 self.end(&other, *address);
             }
         }
-        let leases = leases.unwrap_or_default();
-        leases.iter().for_each(|lease| {
+        former.leases.iter().for_each(|lease| {
             self.owners.entry(lease.address).or_insert_with(|| Arc::clone(&name));
         });
         self.names.entry(port.to_ascii_lowercase()).or_insert_with(|| Arc::clone(&name));
-        self.ports.insert(name, PortLeases { own, leases });
+        self.ports.insert(name, PortLeases { own, ..former });
     }
 
     /// Removes a port, with its leases.
@@ -163,14 +235,14 @@ impl Leases {
         }
     }
 
-    fn disown(&mut self, address: IpAddr, port: &str) {
+    pub(crate) fn disown(&mut self, address: IpAddr, port: &str) {
         if self.owners.get(&address).is_some_and(|owner| **owner == *port) {
             self.owners.remove(&address);
         }
     }
 
     /// Ends the lease of `port` for `address`.
-    fn end(&mut self, port: &str, address: IpAddr) {
+    pub(crate) fn end(&mut self, port: &str, address: IpAddr) {
         let Some(entry) = self.ports.get_mut(port) else { return };
         let before = entry.leases.len();
         entry.leases.retain(|lease| lease.address != address);
@@ -183,44 +255,55 @@ impl Leases {
         }
     }
 
-    /// The address that `mac` at `port` gets: a static one, its present one, or a new one. `None` if no address is free.
+    /// The address that `holder` at `port` gets: a static one, its present one, or a new one, if it may be that which it `wanted`.
+    ///
+    /// # Errors
+    /// No address is free for the port.
     pub(crate) fn address_for(
         &mut self,
         settings: &Settings,
         port: &str,
-        mac: MacAddress,
-        is_v4: bool,
+        holder: Holder,
+        (is_v4, wanted): (bool, Option<IpAddr>),
         now: u64,
-    ) -> Option<IpAddr> {
-        let entry = self.ports.get(port)?;
-        if let Some(fixed) = entry.own.fixed.iter().find(|address| address.is_ipv4() == is_v4 && settings.is_host(**address)) {
-            return Some(*fixed);
+    ) -> Result<IpAddr, Refused> {
+        let entry = self.ports.get(port).ok_or(Refused::NotAsked)?;
+        if let Some(fixed) = entry.fixed(settings, is_v4) {
+            return Ok(fixed);
         }
         let is_its = |lease: &&Lease| {
             let is_dhcp = matches!(lease.kind, LeaseKind::Leased | LeaseKind::Offered);
-            is_dhcp && lease.mac == mac && lease.address.is_ipv4() == is_v4
+            is_dhcp && lease.holder == holder && lease.address.is_ipv4() == is_v4
         };
         if let Some(lease) = entry.leases.iter().find(is_its) {
-            return Some(lease.address);
+            return Ok(lease.address);
         }
-        self.make_room(settings, port, is_v4, now);
-        self.free_address(settings, port, mac, is_v4, now)
+        let wanted = wanted.filter(|address| {
+            let is_free = address.is_ipv4() == is_v4 && settings.is_leasable(*address) && !self.owners.contains_key(address);
+            is_free && !self.seen.by_other(*address, holder.mac)
+        });
+        let has_room = self.make_room(settings, port, is_v4, now);
+        let found = has_room.then(|| wanted.or_else(|| self.free_address(settings, port, holder, is_v4, now))).flatten();
+        found.ok_or_else(|| {
+            self.ports.get_mut(port).into_iter().for_each(|entry| entry.refused = Some(now));
+            Refused::NoAddress
+        })
     }
 
     /// A free address, or else that of an expired lease.
-    fn free_address(&mut self, settings: &Settings, port: &str, mac: MacAddress, is_v4: bool, now: u64) -> Option<IpAddr> {
+    fn free_address(&mut self, settings: &Settings, port: &str, holder: Holder, is_v4: bool, now: u64) -> Option<IpAddr> {
         let (first, count) = settings.pool(is_v4)?;
         let address = |number: u128| match is_v4 {
             true => IpAddr::V4(Ipv4Addr::from((first + number) as u32)),
             false => IpAddr::V6(Ipv6Addr::from(first + number)),
         };
-        let hash = short_hash(port.bytes().chain(mac.bytes()));
+        let hash = short_hash(port.bytes().chain(holder.bytes()));
         let begin = u128::from(hash ^ hash >> 32) % count.max(1);
         // Each step meets an address that is owned or claimed: no more than owners, and claims up to a bound.
         let steps = count.min((self.owners.len() + 1 + MOST_CLAIMS) as u128);
         let mut free = (0..steps).map(|step| address((begin + step) % count)).filter(|address| !self.owners.contains_key(address));
         // A server should not give an address that is in use (RFC 2131, section 3.1); a guest that claims all takes none away.
-        let unclaimed = free.clone().take(1 + MOST_CLAIMS).find(|address| !self.claims.has_other(*address, mac));
+        let unclaimed = free.clone().take(1 + MOST_CLAIMS).find(|address| !self.seen.by_other(*address, holder.mac));
         let found = unclaimed.or_else(|| free.next());
         found.or_else(|| {
             let expired = self.ports.iter().find_map(|(name, entry)| {
@@ -234,60 +317,79 @@ impl Leases {
         })
     }
 
-    /// Most leases of a port: [`QUOTA`], and of a small subnet half of a fair share.
-    fn quota(&self, settings: &Settings, is_v4: bool) -> usize {
-        let count = settings.pool(is_v4).map_or(0, |(_, count)| usize::try_from(count).unwrap_or(usize::MAX));
-        (count / (2 * self.ports.len().max(1))).clamp(1, QUOTA)
-    }
-
-    /// Ends leases of `port` until it may have another one.
-    fn make_room(&mut self, settings: &Settings, port: &str, is_v4: bool, now: u64) {
-        let quota = self.quota(settings, is_v4);
-        while let Some(entry) = self.ports.get(port) {
-            let same = || entry.leases.iter().filter(|lease| lease.address.is_ipv4() == is_v4);
-            let least = same().min_by_key(|lease| lease.rank(now)).map(|lease| lease.address);
-            match least {
-                Some(address) if same().count() >= quota => self.end(port, address),
-                _ => return,
-            }
+    /// Whether `port` may have another lease. Ends records that are no running leases where they take its room: an expired one, or
+    /// the oldest offer, which need not be kept (RFC 2131, section 3.1).
+    fn make_room(&mut self, settings: &Settings, port: &str, is_v4: bool, now: u64) -> bool {
+        let Some(entry) = self.ports.get(port) else { return false };
+        let records = entry.leases.iter().filter(|lease| lease.kind.is_given() && lease.address.is_ipv4() == is_v4);
+        let oldest = |lease: &&Lease| lease.since;
+        let expired = records.clone().filter(|lease| lease.until <= now).min_by_key(oldest).map(|lease| lease.address);
+        let offer = records.clone().filter(|lease| lease.kind == LeaseKind::Offered).min_by_key(oldest).map(|lease| lease.address);
+        if let Some(address) = expired.filter(|_| records.count() >= MOST_LEASES) {
+            self.end(port, address);
         }
+        if self.has_room(settings, port, is_v4, now) {
+            return true;
+        }
+        offer.into_iter().for_each(|address| self.end(port, address));
+        offer.is_some() && self.has_room(settings, port, is_v4, now)
     }
 
-    /// Records a lease of `address` by `mac` at `port`, and returns whether it is the port's: no other port has it.
+    fn has_room(&self, settings: &Settings, port: &str, is_v4: bool, now: u64) -> bool {
+        let Some(entry) = self.ports.get(port) else { return false };
+        let count = settings.pool(is_v4).map_or(0, |(_, count)| usize::try_from(count).unwrap_or(usize::MAX));
+        let (mut taken, mut without) = (0, 0);
+        for (name, other) in &self.ports {
+            let fixed = other.own.fixed.iter().filter(|address| address.is_ipv4() == is_v4 && settings.is_leasable(**address));
+            let leased = other.leases.iter().filter(|lease| settings.is_leasable(lease.address) && now < lease.until);
+            taken += fixed.count() + leased.filter(|lease| lease.address.is_ipv4() == is_v4).count();
+            without += usize::from(**name != *port && !other.has_address(settings, is_v4, now));
+        }
+        let (free, own) = (count.saturating_sub(taken), entry.given(is_v4, now).count());
+        let most = entry.own.leases.map_or((free + own) / 2, |most| most as usize).clamp(1, MOST_LEASES);
+        own < most && free > if own == 0 { 0 } else { without }
+    }
+
+    /// Running leases of `port`, if it was lately refused another one.
+    pub(crate) fn shortage(&self, port: &str, now: u64) -> Option<usize> {
+        let entry = self.ports.get(port)?;
+        entry.refused.filter(|refused| now < refused + TOLD)?;
+        Some(entry.leases.iter().filter(|lease| lease.kind.is_given() && now < lease.until).count())
+    }
+
+    /// Records a lease of `address` by `holder` at `port`, and returns whether it is the port's: no other port has it.
     pub(crate) fn enter(
         &mut self,
         settings: &Settings,
         port: &str,
-        (address, mac): (IpAddr, MacAddress),
+        (address, holder): (IpAddr, Holder),
         kind: LeaseKind,
         now: u64,
     ) -> bool {
-        if !settings.is_host(address) || self.owners.get(&address).is_some_and(|owner| **owner != *port) {
+        if !settings.may_have(address) || self.owners.get(&address).is_some_and(|owner| **owner != *port) {
             return false;
         }
         let until = match kind {
             LeaseKind::Offered => now + OFFER,
             LeaseKind::Declined => now + DECLINE,
             LeaseKind::Leased => now + LEASE,
-            LeaseKind::Expected | LeaseKind::Claimed => u64::MAX,
+            LeaseKind::Expected | LeaseKind::Probed | LeaseKind::Claimed => u64::MAX,
         };
-        let lease = Lease { address, mac, kind, since: now, until };
-        let is_known = |entry: &PortLeases| entry.leases.iter().any(|known| known.address == address);
-        if !self.ports.get(port).is_some_and(is_known) {
-            self.make_room(settings, port, address.is_ipv4(), now);
-        }
+        let lease = Lease { address, holder, kind, since: now, until, rival: None };
         let Some((name, entry)) = self.ports.get_key_value(port).map(|(name, _)| Arc::clone(name)).zip(self.ports.get_mut(port))
         else {
             return false;
         };
         match entry.leases.iter_mut().find(|known| known.address == address) {
             // An offer takes nothing from a lease, nor an expectation from a claim.
-            Some(known) if known.mac == mac && known.is_active(now) && kind < known.kind && kind != LeaseKind::Declined => {
+            Some(known)
+                if known.holder.mac == holder.mac && known.is_active(now) && kind < known.kind && kind != LeaseKind::Declined =>
+            {
                 known.since = now;
             }
             Some(known) => {
                 // A lease that is longer now is news, too: the address map is told of its end.
-                let is_news = known.mac != mac || known.kind != kind || known.until != lease.until;
+                let is_news = known.holder.mac != holder.mac || known.kind != kind || known.until != lease.until;
                 *known = lease;
                 if is_news {
                     self.changed.insert(Arc::clone(&name));
@@ -302,10 +404,11 @@ impl Leases {
         true
     }
 
-    /// Ends the lease of `mac` at `port` for `address`, which stays the port's until it is needed.
-    pub(crate) fn release(&mut self, port: &str, address: IpAddr, mac: MacAddress, now: u64) {
+    /// Ends the lease of `holder` at `port` for `address`, which stays the port's until it is needed.
+    pub(crate) fn release(&mut self, port: &str, address: IpAddr, holder: Holder, now: u64) {
         let Some(entry) = self.ports.get_mut(port) else { return };
-        let lease = entry.leases.iter_mut().find(|lease| lease.address == address && lease.mac == mac && lease.is_active(now));
+        let lease =
+            entry.leases.iter_mut().find(|lease| lease.address == address && lease.holder == holder && lease.is_active(now));
         if let Some(lease) = lease {
             lease.until = now;
             self.changed.insert(port.into());
@@ -320,6 +423,17 @@ impl Leases {
     /// The port that has `address`.
     pub(crate) fn owner(&self, address: IpAddr) -> Option<&str> {
         self.owners.get(&address).map(|name| &**name)
+    }
+
+    /// MAC address of the machine that has `address`, if it is known.
+    pub(crate) fn holder_of(&self, address: IpAddr) -> Option<MacAddress> {
+        let entry = self.ports.get(self.owner(address)?)?;
+        entry.leases.iter().find(|lease| lease.address == address).map(|lease| lease.holder.mac)
+    }
+
+    /// Whether only the responder receives probes of `port`.
+    pub(crate) fn is_guarded(&self, port: &str) -> bool {
+        self.ports.get(port).is_some_and(|entry| entry.own.is_guarded)
     }
 
     /// The port called `name`, in any case.

@@ -3,21 +3,22 @@
 //! ```text
 //!   frame of a guest --> wire --> ARP, echo, neighbour discovery (nd)   --> answer
 //!                                 DHCP (dhcp4), DHCPv6 (dhcp6)  <--> leases
-//!                                 DNS (dns)                      <--
+//!                                 DNS (dns), also by TCP (tcp)   <--
 //! ```
 //!
 //! 1. [`Responder`]: takes one frame of one port and returns its answer. It reads no clock and no socket: the moment, the port and the
 //!    frame come in as arguments.
 //! 2. `leases`: the owner of each address. An address belongs to a port: to one of its static `addresses`, or as a lease of the port and
-//!    one of its MAC addresses. No port can take an address, or the name, of another.
+//!    one of its machines, or as a claim of the guest (`claims`). No port can take an address, or the name, of another.
 //! 3. `wire`: frames are read by the switch's own bounded parsers, and answers are written with complete checksums.
 //!
-//! DNS messages are read and written by the crate `simple-dns`; options of DHCP and DHCPv6 are walked, and written, here: see the
-//! decision on dependencies.
+//! Messages of DNS, options of DHCP and DHCPv6, and the few segments of DNS over TCP are read, and written, here: see the decision on
+//! dependencies.
 
 #![deny(unsafe_code)]
 #![warn(unreachable_pub)]
 
+mod claims;
 mod dhcp4;
 mod dhcp6;
 mod dns;
@@ -27,10 +28,12 @@ mod nd;
 mod report;
 mod responder;
 mod settings;
+mod tcp;
 mod wire;
 
+pub use claims::MOST_CLAIMS;
 pub use exchange::{Refused, Service};
-pub use leases::{Lease, LeaseKind};
+pub use leases::{Holder, Lease, LeaseKind, MOST_LEASES, Sightings};
 pub use report::{LeaseReport, NamesReport};
 pub use responder::Responder;
 pub use settings::{PortAddresses, Settings};

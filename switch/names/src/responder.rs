@@ -4,12 +4,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use memlane_dataplane::headers::{Arp, ICMPV6, TYPE_ARP, link_local};
-use memlane_virtq::frame::{ETHERNET, MacAddress, TYPE_IPV4, TYPE_IPV6, UDP};
+use memlane_virtq::frame::{ETHERNET, MacAddress, TCP, TYPE_IPV4, TYPE_IPV6, UDP};
 
 use crate::exchange::{Answer, Client, Refused, Service};
-use crate::leases::{Lease, LeaseKind, Leases};
+use crate::leases::{Holder, Lease, LeaseKind, Leases, Sightings};
 use crate::report::{LeaseReport, NamesReport};
 use crate::settings::{PortAddresses, Settings};
+use crate::tcp::{Peer, Streams};
 use crate::wire::{self, Datagram, ICMP, ND_HOPS, Way};
 use crate::{dhcp4, dhcp6, dns, nd};
 
@@ -17,7 +18,7 @@ use crate::{dhcp4, dhcp6, dns, nd};
 const LONGEST: usize = 1600;
 const HOPS: u8 = 64;
 /// Ports of UDP: DNS (RFC 1035), DHCP servers (RFC 2131), DHCPv6 servers (RFC 8415).
-const DNS: u16 = 53;
+pub(crate) const DNS: u16 = 53;
 const DHCP: u16 = 67;
 const DHCPV6: u16 = 547;
 /// All DHCPv6 servers and relay agents of the link (RFC 8415, section 7.1).
@@ -28,6 +29,7 @@ const DHCPV6_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 pub struct Responder {
     settings: Settings,
     leases: Leases,
+    streams: Streams,
     answers: [u64; Service::ALL.len()],
     refused: [u64; Refused::ALL.len()],
 }
@@ -35,12 +37,19 @@ pub struct Responder {
 impl Responder {
     /// A responder without ports.
     pub fn new(settings: Settings) -> Self {
-        Self { settings, leases: Leases::default(), answers: Default::default(), refused: Default::default() }
+        Self {
+            settings,
+            leases: Leases::default(),
+            streams: Streams::default(),
+            answers: Default::default(),
+            refused: Default::default(),
+        }
     }
 
-    /// Has new leases pass over addresses, where others are free, for which `claimed` is true: one that another machine than this one uses.
-    pub fn heed_claims(&mut self, claimed: impl Fn(IpAddr, MacAddress) -> bool + Send + 'static) {
-        self.leases.heed(Box::new(claimed));
+    /// Heeds the use of addresses that `seen` tells: new leases pass over those of other machines, where others are free, and a port
+    /// keeps claims that are in use.
+    pub fn heed(&mut self, seen: impl Sightings + 'static) {
+        self.leases.heed(Box::new(seen));
     }
 
     /// Its settings.
@@ -56,6 +65,7 @@ impl Responder {
     /// Removes a port: its name and its leases end.
     pub fn remove_port(&mut self, port: &str) {
         self.leases.remove_port(port);
+        self.streams.remove_port(port);
     }
 
     /// Ports with leases that changed since this was last asked.
@@ -79,8 +89,18 @@ impl Responder {
     }
 
     /// Restores a lease that was stored; it lasts as long as a new one. False if its address is another port's, or none.
-    pub fn restore(&mut self, port: &str, address: IpAddr, mac: MacAddress, kind: LeaseKind, now: u64) -> bool {
-        kind >= LeaseKind::Expected && self.leases.enter(&self.settings, port, (address, mac), kind, now)
+    pub fn restore(&mut self, port: &str, address: IpAddr, holder: Holder, kind: LeaseKind, now: u64) -> bool {
+        kind >= LeaseKind::Expected && self.leases.enter(&self.settings, port, (address, holder), kind, now)
+    }
+
+    /// Running leases of `port`, if it was refused another one in the last hour.
+    pub fn shortage(&self, port: &str, now: u64) -> Option<usize> {
+        self.leases.shortage(port, now)
+    }
+
+    /// Makes claims of probes that no other machine answered until second `now`.
+    pub fn settle(&mut self, now: u64) {
+        self.leases.settle(now);
     }
 
     /// Counts a frame that was not handed over.
@@ -90,6 +110,7 @@ impl Responder {
 
     /// The answer to `frame`, which the guest of `port` sent in second `now`; none is needed, or possible, for most frames.
     pub fn answer(&mut self, frame: &[u8], port: &str, now: u64) -> Option<Vec<u8>> {
+        self.settle(now);
         match self.respond(frame, port, now) {
             Ok((service, answer)) => {
                 self.answers[service as usize] += 1;
@@ -145,6 +166,7 @@ impl Responder {
             packet.destination == Ipv4Addr::BROADCAST || self.settings.broadcast().map(IpAddr::V4) == Some(packet.destination);
         match packet.protocol {
             ICMP if is_own => self.echo(client, packet, (8, 0)),
+            TCP if is_own => self.tcp(client, packet),
             UDP if is_own || is_broadcast => {
                 let datagram = wire::udp(packet.payload).ok_or(Refused::Malformed)?;
                 match datagram.destination {
@@ -167,9 +189,10 @@ impl Responder {
         match packet.protocol {
             ICMPV6 => match packet.payload.first() {
                 Some(128) if is_own => self.echo(client, packet, (128, 129)),
-                Some(133 | 135) => nd::answer(&self.settings, &mut self.leases, client, packet),
+                Some(133 | 135 | 136) => nd::answer(&self.settings, &mut self.leases, client, packet),
                 _ => Err(Refused::NotAsked),
             },
+            TCP if is_own => self.tcp(client, packet),
             UDP => {
                 let datagram = wire::udp(packet.payload).ok_or(Refused::Malformed)?;
                 match datagram.destination {
@@ -212,17 +235,32 @@ impl Responder {
         Ok((Service::Dns, wire::udp_frame(way, (DNS, datagram.source), &reply)))
     }
 
+    /// DNS over TCP (RFC 7766).
+    fn tcp(&mut self, client: Client<'_>, packet: &Datagram<'_>) -> Answer {
+        let segment = wire::tcp(packet.payload).ok_or(Refused::Malformed)?;
+        let is_for_one = !packet.source.is_unspecified() && !packet.source.is_multicast();
+        if segment.ports.1 != DNS || segment.ports.0 == 0 || !is_for_one {
+            return Err(Refused::NotAsked);
+        }
+        let (settings, leases) = (&self.settings, &self.leases);
+        let peer = Peer { mac: client.mac, ip: packet.source, own: packet.destination, port: segment.ports.0 };
+        let ask = |query: &[u8]| dns::answer(settings, leases, client.now, query);
+        let answer = self.streams.answer(client.port, peer, &segment, client.now, ask)?;
+        let way = self.way(client, packet.destination, packet.source);
+        Ok((Service::Dns, answer.frame(way)))
+    }
+
     /// Its report in second `now`.
     pub fn report(&self, now: u64) -> NamesReport {
         let lease = |(port, lease): (&str, Lease)| LeaseReport {
             address: lease.address.to_string(),
             port: port.into(),
-            mac: lease.mac.to_string(),
+            mac: lease.holder.mac.to_string(),
             source: if lease.kind == LeaseKind::Leased { "dhcp" } else { "slaac" }.into(),
             expires_in: (lease.until < u64::MAX).then(|| lease.until.saturating_sub(now)),
         };
         let mut leases = self.leases(now);
-        leases.retain(|(_, lease)| lease.kind != LeaseKind::Expected);
+        leases.retain(|(_, lease)| lease.is_in_use(now));
         leases.sort_by_key(|(_, lease)| lease.address);
         let own = [self.settings.own4().map(IpAddr::V4), self.settings.own6().map(IpAddr::V6)];
         NamesReport {

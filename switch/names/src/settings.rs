@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use memlane_dataplane::headers::link_local;
 use memlane_virtq::frame::MacAddress;
 
 /// Settings of a segment's responder.
@@ -19,6 +20,8 @@ pub struct Settings {
     pub domain: String,
     /// IPv4 address of the router that guests are told of, if any.
     pub router: Option<Ipv4Addr>,
+    /// DNS servers for names outside, of which guests are told behind the responder itself.
+    pub dns: Vec<IpAddr>,
 }
 
 impl Settings {
@@ -53,6 +56,18 @@ impl Settings {
         }
     }
 
+    /// IPv4 addresses of the DNS servers that guests are told of, the responder first.
+    pub(crate) fn dns4(&self) -> Vec<Ipv4Addr> {
+        let outside = self.dns.iter().filter_map(|address| if let IpAddr::V4(address) = address { Some(*address) } else { None });
+        self.own4().into_iter().chain(outside).collect()
+    }
+
+    /// The same of IPv6.
+    pub(crate) fn dns6(&self) -> Vec<Ipv6Addr> {
+        let outside = self.dns.iter().filter_map(|address| if let IpAddr::V6(address) = address { Some(*address) } else { None });
+        self.own6().into_iter().chain(outside).collect()
+    }
+
     /// Whether `address` may be leased or static: one of a subnet that is neither the responder's nor reserved.
     pub(crate) fn is_host(&self, address: IpAddr) -> bool {
         let is_reserved = match address {
@@ -65,6 +80,22 @@ impl Settings {
             IpAddr::V6(address) => Some(address) == self.own6() || Some(address) == self.subnet6,
         };
         self.contains(address) && !is_reserved
+    }
+
+    /// Whether a port may have `address`: one of a host, or a link-local one that is not the responder's.
+    pub(crate) fn may_have(&self, address: IpAddr) -> bool {
+        let is_link_local = matches!(address, IpAddr::V6(address)
+            if self.subnet6.is_some() && address.is_unicast_link_local() && address != link_local(self.mac));
+        is_link_local || self.is_host(address)
+    }
+
+    /// Whether `address` is one of those that are leased dynamically.
+    pub(crate) fn is_leasable(&self, address: IpAddr) -> bool {
+        let number = match address {
+            IpAddr::V4(address) => u128::from(u32::from(address)),
+            IpAddr::V6(address) => u128::from(address),
+        };
+        self.pool(address.is_ipv4()).is_some_and(|(first, count)| number.checked_sub(first).is_some_and(|place| place < count))
     }
 
     /// First address and number of the addresses that are leased dynamically: of IPv4 all behind the responder's, of IPv6 65534.
@@ -86,4 +117,8 @@ pub struct PortAddresses {
     pub fixed: Vec<IpAddr>,
     /// MTU that its guest is offered.
     pub mtu: Option<u16>,
+    /// Most leases (configuration key `leases`); by default half of the free addresses.
+    pub leases: Option<u32>,
+    /// Only the responder receives its probes: other ports are asked by the responder (`anti-spoof = "all"`).
+    pub is_guarded: bool,
 }

@@ -3,12 +3,15 @@
 //! Checksums of frames that come in are not compared: between guests of a host they are often left to the receiver (partial checksums,
 //! VIRTIO_NET_HDR_F_NEEDS_CSUM), and no wire damages frames here.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 
+pub(crate) use memlane_dataplane::headers::solicited_node;
 use memlane_dataplane::headers::{Fragment, IPV6_HEADER, Ipv4, Ipv6, Upper, number_at};
-use memlane_virtq::frame::{ETHERNET, MacAddress, TYPE_IPV4, TYPE_IPV6, UDP};
+use memlane_virtq::frame::{ETHERNET, MacAddress, TCP, TYPE_IPV4, TYPE_IPV6, UDP};
 use memlane_virtq::offload::checksum::{self, Sum};
 
+/// Bytes of a TCP header without options.
+const TCP_HEADER: usize = 20;
 /// Protocol number of ICMP.
 pub(crate) const ICMP: u8 = 1;
 /// Bytes of a UDP header.
@@ -86,6 +89,43 @@ pub(crate) fn udp(bytes: &[u8]) -> Option<UdpDatagram<'_>> {
     let length = usize::from(number_at(bytes, 4)?);
     let payload = bytes.get(UDP_HEADER..length)?;
     Some(UdpDatagram { source: number_at(bytes, 0)?, destination: number_at(bytes, 2)?, payload })
+}
+
+/// A TCP segment (RFC 9293).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TcpSegment<'f> {
+    /// Source and destination port.
+    pub ports: (u16, u16),
+    /// Sequence number.
+    pub sequence: u32,
+    /// Acknowledgement number.
+    pub acknowledged: u32,
+    /// Flags.
+    pub flags: u8,
+    /// Payload.
+    pub payload: &'f [u8],
+}
+
+/// The TCP segment `bytes`; `None` if its header is cut off.
+pub(crate) fn tcp(bytes: &[u8]) -> Option<TcpSegment<'_>> {
+    let number = |at| Some(u32::from(number_at(bytes, at)?) << 16 | u32::from(number_at(bytes, at + 2)?));
+    let length = 4 * usize::from(bytes.get(12)? >> 4);
+    let payload = bytes.get(length..).filter(|_| length >= TCP_HEADER)?;
+    let ports = (number_at(bytes, 0)?, number_at(bytes, 2)?);
+    Some(TcpSegment { ports, sequence: number(4)?, acknowledged: number(8)?, flags: bytes[13], payload })
+}
+
+/// A frame with a TCP segment, which has these options, a multiple of 4 bytes.
+pub(crate) fn tcp_frame(way: Way, segment: &TcpSegment<'_>, window: u16, options: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(TCP_HEADER + options.len() + segment.payload.len());
+    bytes.extend([segment.ports.0, segment.ports.1].into_iter().flat_map(u16::to_be_bytes));
+    bytes.extend([segment.sequence, segment.acknowledged].into_iter().flat_map(u32::to_be_bytes));
+    bytes.extend([(((TCP_HEADER + options.len()) / 4) << 4) as u8, segment.flags]);
+    bytes.extend(window.to_be_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(options);
+    bytes.extend(segment.payload);
+    ip_frame(way, TCP, HOPS, &bytes, 16)
 }
 
 /// The Ethernet header.
@@ -168,12 +208,6 @@ pub(crate) fn icmp_frame(way: Way, protocol: u8, hops: u8, message: &[u8]) -> Ve
     ip_frame(way, protocol, hops, message, 2)
 }
 
-/// The solicited-node multicast address of `address` (RFC 4291, section 2.7.1).
-pub(crate) fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
-    let [.., a, b, c] = address.octets();
-    Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
-}
-
 const _: () = assert!(ETHERNET == 14 && IPV6_HEADER == 40);
 
 #[cfg(test)]
@@ -225,12 +259,5 @@ mod tests {
         assert!(ipv4(&header(28, 0)).is_some() && ipv4(&header(24, 0)).is_some_and(|packet| packet.payload.len() == 4));
         assert!(ipv4(&header(29, 0)).is_none() && ipv4(&header(19, 0)).is_none() && ipv4(&header(28, 0x20)).is_none());
         assert!(udp(&[0, 53, 0, 54, 0, 9, 0, 0]).is_none() && udp(&[0, 53, 0, 54, 0, 7, 0, 0]).is_none());
-    }
-
-    #[test]
-    fn a_solicited_node_address_ends_as_its_address() {
-        // RFC 4291, section 2.7.1.
-        let address: Ipv6Addr = "4037::01:800:200e:8c6c".parse().unwrap();
-        assert_eq!(solicited_node(address), "ff02::1:ff0e:8c6c".parse::<Ipv6Addr>().unwrap());
     }
 }

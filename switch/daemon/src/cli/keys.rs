@@ -71,6 +71,9 @@ pub(super) struct Changeable {
     /// Groups by which policy rules name the port, as in the file: '["web"]'.
     #[arg(long, value_name = "LIST")]
     groups: Option<String>,
+    /// Most addresses that memlane leases to machines behind the port, of each IP version: 1 to 1024.
+    #[arg(long, value_name = "NUMBER")]
+    leases: Option<String>,
     /// Link emulation towards the guest, as in the file: '{ delay = "10ms", loss = "1%" }'.
     #[arg(long, value_name = "LINK")]
     link: Option<String>,
@@ -103,6 +106,7 @@ impl Changeable {
             &self.isolated,
             &self.reserved,
             &self.groups,
+            &self.leases,
             &self.link,
             &self.mac,
             &self.mtu,
@@ -140,6 +144,7 @@ mod tests {
             ("isolated", "true", json!(true)),
             ("reserved", "drop", json!("drop")),
             ("groups", "[\"web\"]", json!(["web"])),
+            ("leases", "250", json!(250)),
             ("link", "{ loss = \"1%\" }", json!({ "loss": "1%" })),
             ("mac", "02:00:00:00:00:01", json!("02:00:00:00:00:01")),
             ("mtu", "1400", json!(1400)),

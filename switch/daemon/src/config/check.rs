@@ -28,6 +28,7 @@ use super::words::{either, printable};
 use crate::cpus::Cpus;
 use crate::frame::MacAddress;
 use crate::policy::AntiSpoof;
+use crate::resolvers;
 use memlane_backends::door::Second;
 use memlane_backends::netns;
 use memlane_backends::stream::checksums::Checksums;
@@ -462,6 +463,7 @@ impl<'t> Checker<'t> {
         if place.has("domain") && !has_subnet {
             self.note(place, "domain", "domain needs a subnet: add one, as subnet = \"10.0.0.0/24\"");
         }
+        self.check_dns(entry, place, has_subnet);
         match (entry.router, four) {
             (Some(_), None) => self.note(place, "router", "router needs a subnet: add one, as subnet = \"10.0.0.0/24\""),
             (Some(router), Some(Ok((network, length)))) => {
@@ -474,6 +476,16 @@ impl<'t> Checker<'t> {
                 }
             }
             _ => {}
+        }
+    }
+
+    fn check_dns(&mut self, entry: &SegmentEntry, place: &Place, has_subnet: bool) {
+        if place.has("dns") && !has_subnet {
+            self.note(place, "dns", "dns needs a subnet: add one, as subnet = \"10.0.0.0/24\"");
+        }
+        for address in entry.dns.iter().flatten().filter(|address| !resolvers::is_usable(address)) {
+            let text = format_args!("dns contains \"{address}\"; it must be the address of a DNS server that guests can reach");
+            self.note(place, "dns", text);
         }
     }
 

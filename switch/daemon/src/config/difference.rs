@@ -6,7 +6,7 @@ use crate::settings::Settings;
 use memlane_model::policy::PolicyRule;
 
 /// Keys of a port that can change while it runs.
-pub const CHANGEABLE: [&str; 15] = [
+pub const CHANGEABLE: [&str; 16] = [
     "weight",
     "transmit",
     "receive",
@@ -18,6 +18,7 @@ pub const CHANGEABLE: [&str; 15] = [
     "isolated",
     "reserved",
     "groups",
+    "leases",
     "link",
     "mac",
     "mtu",

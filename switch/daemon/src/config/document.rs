@@ -171,6 +171,10 @@ pub struct SegmentEntry {
     pub domain: Option<String>,
     /// IPv4 address of a default router, of which guests are told by DHCP; by default none.
     pub router: Option<Ipv4Addr>,
+    /// DNS servers for names outside, of which guests are told behind memlane's own, which answers for its domain alone: at most 3. By default
+    /// those of this host where the segment has a way out (`router`, `nic` or a passt port), without its loopback addresses, else none.
+    #[schemars(length(max = 3))]
+    pub dns: Option<Vec<IpAddr>>,
     /// Whether the segment extends to other hosts by VXLAN. Needs CAP_NET_ADMIN.
     pub uplink: bool,
     /// Name of a NIC by which the segment extends to the network there, instead of VXLAN: by AF_XDP, or by AF_PACKET where driver or kernel lack
@@ -224,6 +228,7 @@ impl SegmentEntry {
             subnet6,
             domain: self.domain.clone().unwrap_or_else(|| names::DOMAIN.into()),
             router: self.router,
+            dns: self.dns.clone(),
         })
     }
 }
@@ -237,6 +242,7 @@ impl Default for SegmentEntry {
             subnet6: None,
             domain: None,
             router: None,
+            dns: None,
             uplink: false,
             nic: None,
             vni: None,
@@ -325,7 +331,8 @@ pub struct PortEntry {
     /// Filter of the guest's addresses. "off": frames from MAC addresses that are tied to other ports are dropped. "mac": all that
     /// are not from the port's `mac` or one of `allowed`. "all": also frames with other IP addresses than `addresses` and `allowed`
     /// name (source of IPv4 and IPv6, sender of ARP, neighbour discovery), DHCP answers, router advertisements and redirects.
-    /// Always allowed are DHCP requests, the link-local address made of the MAC address, and duplicate address detection.
+    /// Always allowed are DHCP requests and the link-local address made of the MAC address; with `subnet6` also addresses of it and link-local
+    /// ones for which the guest is the first to probe: at most 32, and one that was not seen for 10 minutes ends for a new one.
     pub anti_spoof: AntiSpoof,
     /// IP addresses of the guest, as ["10.0.0.5", "fd00::5"]; no other port of the segment may have them.
     pub addresses: Vec<IpAddr>,
@@ -347,6 +354,10 @@ pub struct PortEntry {
     pub trunk: Vec<VlanRange>,
     /// Groups by which the rules of `[[policy]]` name the port, as ["web", "front"].
     pub groups: Vec<String>,
+    /// Most addresses that memlane leases to machines behind the port, of each IP version, on a segment with a subnet; by default half of those that
+    /// are free. One address is kept for each other port that has none, and no running lease is ended for another.
+    #[schemars(range(min = 1, max = 1024))]
+    pub leases: Option<u32>,
     /// Link emulation for frames to this port (receive direction), as { delay = "10ms", jitter = "2ms", loss = "1%", rate =
     /// "100Mbit" }.
     #[serde(deserialize_with = "Impairment::read")]
@@ -404,6 +415,7 @@ impl PortEntry {
                 vlan: self.vlan,
                 trunk: self.trunk.clone(),
                 groups: self.groups.clone(),
+                leases: self.leases,
             },
             link: self.link.clone().filter(|link| *link != Impairment::default()),
         }
@@ -426,13 +438,14 @@ impl PortEntry {
             vlan,
             trunk,
             groups,
+            leases,
         } = limits;
         (self.enabled, self.mac, self.mtu, self.link) = (enabled, mac.map(|mac| mac.to_string()), mtu, link);
         (self.weight, self.transmit, self.receive) = (weight, transmit, receive);
         (self.storm, self.anti_spoof) = (storm, anti_spoof);
         (self.addresses, self.allowed, self.may_serve) = (addresses, allowed, may_serve);
         (self.isolated, self.reserved, self.vlan, self.trunk) = (isolated, reserved, vlan, trunk);
-        self.groups = groups;
+        (self.groups, self.leases) = (groups, leases);
     }
 }
 
@@ -473,6 +486,7 @@ impl Default for PortEntry {
             vlan: None,
             trunk: Vec::new(),
             groups: Vec::new(),
+            leases: None,
             link: None,
         }
     }

@@ -24,6 +24,8 @@ pub struct NamesConfig {
     pub domain: String,
     /// Router of IPv4 that guests are told.
     pub router: Option<Ipv4Addr>,
+    /// DNS servers for names outside that guests are told of, if configured.
+    pub dns: Option<Vec<IpAddr>>,
 }
 
 /// The IPv4 subnet `prefix`.

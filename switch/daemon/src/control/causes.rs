@@ -38,6 +38,16 @@ pub struct PortCauses {
     pub causes: Vec<Cause>,
 }
 
+impl PortCauses {
+    /// With the cause that a machine was refused an address, while `leases` of the port run.
+    pub fn short_of_addresses(mut self, leases: usize) -> Self {
+        let text = format!("memlane's DHCP server refused an address to a machine behind it (no-address): it has {leases} leases");
+        let remedy = "Raise the port's key leases, or give the segment a larger subnet";
+        self.causes.push(Cause::new(CauseKind::NoAddress, text, remedy));
+        self
+    }
+}
+
 /// A port, with all that tells of it.
 struct Subject<'a> {
     config: &'a Config,

@@ -410,7 +410,9 @@ impl Managed {
     pub fn causes(&self, name: &str) -> Result<PortCauses, Refusal> {
         let (port, config) = (self.port(name)?, self.config()?);
         let causes = self.ask(|daemon| PortCauses::of(&config, &port, daemon.network(), self.started.elapsed()))?;
-        causes.ok_or_else(|| NoSuchPort(name.into()).into())
+        let causes = causes.ok_or_else(|| NoSuchPort(name.into()))?;
+        let shortage = self.ask(|daemon| daemon.shortage(&port))?;
+        Ok(shortage.into_iter().fold(causes, PortCauses::short_of_addresses))
     }
 
     /// The segments.

@@ -125,7 +125,8 @@ fn table(root: &Value, schema: &Value, place: &dyn Fn(&str, &str) -> String) -> 
 }
 
 /// Mistakes of several keys together, and files that are no TOML.
-const FILES: [&str; 64] = [
+const FILES: [&str; 65] = [
+    "[[segment]]\nname = \"lan\"\nmulticast = \"snoop\"\ndns = [\"192.0.2.53\", \"127.0.0.53\"]\n",
     "workers = \n",
     "workers 1\n",
     "workers: 1\n",

@@ -1,5 +1,6 @@
 //! Guests of a segment with a subnet get addresses and names, which stay theirs: over restarts, takeovers, and against other guests.
 
+use std::net::Ipv6Addr;
 use std::path::Path;
 
 use memlane::port::default_address;
@@ -186,6 +187,91 @@ fn an_address_that_was_leased_passes_anti_spoofing_and_no_other() {
     a.send(&ipv4([x, y, z, last ^ 1])).unwrap();
     a.wait_sent(TIMEOUT).unwrap();
     assert_eq!(bed.drops(0, DropReason::SpoofedIp), 1);
+}
+
+/// An ICMPv6 message of guest `n` in a frame (RFC 8200, section 3; RFC 4443, section 2.3).
+fn icmp6(n: usize, source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> Vec<u8> {
+    let (source, destination) = (source.octets(), destination.octets());
+    let mut message = message.to_vec();
+    let pseudo = [&source[..], &destination, &(message.len() as u32).to_be_bytes(), &[0, 0, 0, 58]].concat();
+    let words = [&pseudo[..], &message].concat();
+    let mut sum: u32 = words.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0))).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    message[2..4].copy_from_slice(&(!sum as u16).to_be_bytes());
+    let length = (message.len() as u16).to_be_bytes();
+    let head = [&[0x33, 0x33][..], &destination[12..], &mac(n), &[0x86, 0xdd, 0x60, 0, 0, 0], &length, &[58, 255]].concat();
+    [&head[..], &source, &destination, &message].concat()
+}
+
+/// A probe of guest `n` for `target` (RFC 4862, section 5.4.2).
+fn probe(n: usize, target: &str) -> Vec<u8> {
+    let target: Ipv6Addr = target.parse().unwrap();
+    let message = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &target.octets()].concat();
+    icmp6(n, Ipv6Addr::UNSPECIFIED, memlane::headers::solicited_node(target), &message)
+}
+
+/// A UDP datagram of guest 0 to guest 1, from `source`.
+fn udp6(source: &str) -> Vec<u8> {
+    let source: Ipv6Addr = source.parse().unwrap();
+    let head = [&mac(1)[..], &mac(0), &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 16, 17, 64], &source.octets(), &[0xfd; 16]].concat();
+    [&head[..], &[3, 0xe8, 7, 0xd0, 0, 16, 0xab, 0xcd, 1, 2, 3, 4, 5, 6, 7, 8]].concat()
+}
+
+/// Guests make temporary (RFC 8981) and stable private addresses (RFC 7217, RFC 8064) of the prefix that memlane tells them; the first port that
+/// probes for one has it (RFC 6620).
+#[test]
+fn an_address_that_a_guest_makes_of_the_prefix_passes_anti_spoofing_unless_another_has_it() {
+    let guarded = "mac = \"02:00:00:00:00:00\"\naddresses = [\"10.0.0.5\"]\nanti-spoof = \"all\"\n";
+    let bed = Bed::with(SEGMENT, &[guarded, ""]);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    b.send(&probe(1, "fd00::77")).unwrap();
+    while b.receive(POLL_INTERVAL).is_ok() {}
+    for address in ["fd00::42aa:1:2:3", "fd00::b4d9:c92:7e2b:17ad"] {
+        a.send(&probe(0, address)).unwrap();
+        // The responder asks in its own name; the probe reaches no other guest.
+        let asked = b.receive(TIMEOUT).unwrap().bytes;
+        assert!(asked[54] == 135 && asked[6..12] == default_address("test", "names:lan").bytes(), "{asked:02x?}");
+        a.send(&udp6(address)).unwrap();
+        assert_eq!(b.receive(TIMEOUT).unwrap().bytes, udp6(address));
+    }
+    while a.receive(POLL_INTERVAL).is_ok() {}
+    a.send(&probe(0, "fd00::77")).unwrap();
+    let told = a.receive(TIMEOUT).unwrap().bytes;
+    assert!(told[54] == 136 && told.ends_with(&mac(1)), "it hears of the owner: {told:02x?}");
+    a.send(&udp6("fd00::77")).unwrap();
+    a.wait_sent(TIMEOUT).unwrap();
+    assert_eq!(bed.drops(0, DropReason::SpoofedIp), 1);
+    // A solicitation from a stable private link-local address.
+    let own: Ipv6Addr = "fe80::1234:5678:9abc:def0".parse().unwrap();
+    a.send(&probe(0, &own.to_string())).unwrap();
+    while a.receive(POLL_INTERVAL).is_ok() {}
+    let all_routers = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
+    a.send(&icmp6(0, own, all_routers, &[&[133, 0, 0, 0, 0, 0, 0, 0, 1, 1][..], &mac(0)].concat())).unwrap();
+    assert_eq!(a.receive(TIMEOUT).unwrap().bytes[54], 134, "a router advertisement");
+}
+
+/// A guest with more machines than its port may have leases for: no lease that runs ends, and the operator is told.
+#[test]
+fn a_machine_that_gets_no_address_is_told_by_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let port = "[[port]]\nname = \"p0\"\nvhost-user = \"p0.sock\"\nleases = 1\n";
+    write(folder, "net.toml", &format!("{SEGMENT}{port}"));
+    let _running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let mut guest = guest(folder, 0);
+    let address = lease(&mut guest, 0);
+    guest.send(&dhcp(9, &[53, 1, 1])).unwrap();
+    wait_until(
+        || printed(folder, &["why", "net.toml", "p0"]).contains("no-address"),
+        "why tells of the machine without an address",
+    );
+    assert_eq!(leases(folder), [("p0".to_owned(), told(address))]);
+    assert!(printed(folder, &["why", "net.toml", "p0"]).contains("key leases"));
+    printed(folder, &["set", "net.toml", "p0", "--leases", "2"]);
+    lease(&mut guest, 9);
+    assert_eq!(leases(folder).len(), 2);
 }
 
 #[test]

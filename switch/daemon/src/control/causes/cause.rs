@@ -49,6 +49,8 @@ pub enum CauseKind {
     MissedKicks,
     /// Frames wait for receive buffers.
     Waiting,
+    /// A machine behind it was refused an address by memlane's DHCP server.
+    NoAddress,
     /// Frames were dropped.
     Dropped,
 }
