@@ -74,10 +74,12 @@ impl Outcomes<'_> {
         let (copied, length) = (port_table.filtered(sender).map(|filtered| (filtered, packet.start)), packet.start_length as usize);
         let filtered = copied.as_ref().map(|(filtered, start)| FilteredFlood::new(*filtered, Start::new(start, length)));
         let (uplink, audience) = (port_table.too_short_uplink(packet), port_table.audience(packet));
+        let hears = |to| audience.is_none_or(|audience| port_table.port(to).is_some_and(|to| to.hears(audience)));
         let passage = |to| match passage(port_table, sender, to, head, filtered.as_ref()) {
+            // A request to a server is denied to no port that would not receive it.
+            _ if !hears(to) => Passage::None,
             passage @ (Passage::None | Passage::Dropped(_)) => passage,
             _ if uplink == Some(to) => Passage::Dropped(DropReason::TooLong),
-            _ if audience.is_some_and(|audience| port_table.port(to).is_none_or(|to| !to.hears(audience))) => Passage::None,
             passage => passage,
         };
         egress.flood(packet, ports, weight, passage, |port, reason| {
