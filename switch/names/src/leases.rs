@@ -376,17 +376,14 @@ impl Leases {
             LeaseKind::Expected | LeaseKind::Probed | LeaseKind::Claimed => u64::MAX,
         };
         let lease = Lease { address, holder, kind, since: now, until, rival: None };
+        let is_less = |mac| kind == LeaseKind::Offered || (mac == holder.mac && kind != LeaseKind::Declined);
         let Some((name, entry)) = self.ports.get_key_value(port).map(|(name, _)| Arc::clone(name)).zip(self.ports.get_mut(port))
         else {
             return false;
         };
         match entry.leases.iter_mut().find(|known| known.address == address) {
-            // An offer takes nothing from a lease, nor an expectation from a claim.
-            Some(known)
-                if known.holder.mac == holder.mac && known.is_active(now) && kind < known.kind && kind != LeaseKind::Declined =>
-            {
-                known.since = now;
-            }
+            // An offer takes nothing from a lease, also of a static address that another machine has, nor an expectation from a claim.
+            Some(known) if known.is_active(now) && kind < known.kind && is_less(known.holder.mac) => known.since = now,
             Some(known) => {
                 // A lease that is longer now is news, too: the address map is told of its end.
                 let is_news = known.holder.mac != holder.mac || known.kind != kind || known.until != lease.until;

@@ -177,6 +177,8 @@ fn no_port_gets_the_address_of_another() {
 fn static_addresses_are_leased_to_their_port_only() {
     let mut responder = responder();
     assert_eq!(leased(&mut responder, "cache", 3), [10, 0, 0, 77]);
+    offered(&mut responder, "cache", 4);
+    assert_eq!(responder.leases(NOW)[0].1.holder.mac, mac(3), "an offer to another machine ends no lease");
     assert_eq!(leased(&mut responder, "cache", 4), [10, 0, 0, 77], "also with another MAC address");
     let of_web = leased(&mut responder, "web", 1);
     responder.set_port("db", PortAddresses { fixed: vec![of_web.into()], ..PortAddresses::default() });
