@@ -14,4 +14,4 @@ def sources() -> list[Path]:
 
 def build() -> list[Path]:
     """Builds the control agent and what else the lab brings (a few seconds the first time); returns the programs."""
-    return static_program.build(SOURCE, ("memlane-agent", "exchange"), "the guests' own programs")
+    return static_program.build(SOURCE, ("memlane-agent", "exchange", "own-root"), "the guests' own programs")

@@ -20,7 +20,7 @@ PROGRAMS = {
     "dash": ["dash"],
     "ethtool": ["ethtool"],
     "iperf3": ["iperf3"],
-    "iproute2": ["ip", "ss", "tc"],
+    "iproute2": ["bridge", "ip", "ss", "tc"],
     "iputils-ping": ["ping"],
     "sockperf": ["sockperf"],
     "stress-ng": ["stress-ng"],
@@ -120,6 +120,11 @@ def install(source: Path, target: Path) -> None:
     target.unlink(missing_ok=True)
     shutil.copyfile(source, target)
     target.chmod(0o755)
+
+
+def folders(recipe: Recipe) -> set[str]:
+    """Paths of an image's folders, and of links to folders: no file can be laid there."""
+    return {f"/{name}" for name in (*_FOLDERS, *_LINKS, *recipe.links)} - {"/bin/sh"}
 
 
 class Harvest:

@@ -215,7 +215,7 @@ class _Reader:
             **({"daemons": daemons} if frr and (daemons := self._daemons(merged, levels, files)) is not None else {}),
             "files": files,
             "sysctls": _FORWARDS | self._settings(levels),
-            "commands": list(_commands(levels, merged)),
+            "commands": [*self._bare(levels, name), *_commands(levels, merged)],
             "tolerant": True,
             **({"memory": self._memory(merged["memory"], levels)} if "memory" in merged else {}),
         }
@@ -236,6 +236,16 @@ class _Reader:
                 else:
                     found |= self._laid(self._here(source, name), target, at)
         return found
+
+    def _bare(self, levels: Sequence[Level], name: str) -> Iterator[str]:
+        """Makes the folders of binds that hold nothing yet."""
+        binds = (str(bind).split(":") for _, table in levels for bind in table.get("binds", ()))
+        pairs = ((self._folder / self._here(bind[0], name), bind[1]) for bind in binds if len(bind) > 1)
+        bare = sorted(
+            {target for here, target in pairs if here.is_dir() and not any(each.is_file() for each in here.rglob("*"))}
+        )
+        if bare:
+            yield f"mkdir -p {shlex.join(bare)}"
 
     def _here(self, source: str, name: str) -> str:
         lab = f"clab-{self._document.get('name', 'clab')}"

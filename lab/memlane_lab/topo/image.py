@@ -35,6 +35,12 @@ _RECIPE = Recipe(
 )
 
 
+FOLDERS = frozenset({"/etc/frr", "/var", "/.image", *root.folders(_RECIPE)})
+"""Paths at which a node has folders."""
+KERNELS = ("/proc", "/sys", "/dev")
+"""Folders that are the kernel's, of a netns node this machine's."""
+
+
 def image() -> RootImage:
     """The nodes' root tree."""
     return root.image(_RECIPE)

@@ -104,13 +104,14 @@ class Machine:
         result = self._script.wait(_SYSTEM if self.node.image else _SETUP)
         if result.status:
             raise CommandFailed(f"{self.name} cannot be set up: {(result.stderr or result.stdout).strip()[-1000:]}")
-        self.complaints = []
+        told = result.stdout.splitlines()
+        self.complaints = [line.removeprefix(setup.LACK) for line in told if line.startswith(setup.LACK)]
         for command in self.node.commands:
-            if not (told := self._lack(command)):
+            if not (fault := self._lack(command)):
                 continue
             if not self.node.tolerant:
-                raise CommandFailed(told)
-            self.complaints.append(told)
+                raise CommandFailed(fault)
+            self.complaints.append(fault)
 
     def _lack(self, command: str) -> str:
         """Runs a command of the topology; returns the fault, empty if it succeeds."""

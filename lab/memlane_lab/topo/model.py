@@ -18,7 +18,7 @@ from memlane_lab.common.errors import LabError
 from memlane_lab.common.strict import Place, Strict, hint, keyed, shown
 from memlane_lab.common.strict import mistakes as found_in
 from memlane_lab.images.system import NAMED
-from memlane_lab.topo.image import NAMES
+from memlane_lab.topo.image import FOLDERS, KERNELS, NAMES
 
 OVER = ("memlane", "bridge", "veth")
 """Kinds of links; the first is the usual one."""
@@ -234,8 +234,12 @@ class Node(Strict):
     @classmethod
     def _files(cls, files: dict[str, str]) -> dict[str, str]:
         for path in files:
-            if not path.startswith("/") or path.endswith("/"):
+            if not path.startswith("/") or {"", ".", ".."} & set(path[1:].split("/")):
                 raise ValueError(f"{path!r} is not an absolute path of a file in the node, as /etc/motd")
+            if "/".join(path.split("/")[:2]) in KERNELS:
+                raise ValueError(f"{path!r} lies in a folder of the kernel: choose another place")
+            if below := next((other for other in files if other.startswith(f"{path}/")), None):
+                raise ValueError(f"{path!r} is a file, and the folder of {below!r}: rename one")
         return files
 
     @field_validator("sysctls")
@@ -253,6 +257,12 @@ class Node(Strict):
                 f'image: {self.image!r} needs kind = "qemu" and role = "host": kernels of uml nodes have no disks, and '
                 "FRR's daemons lie in the tree that all other nodes share"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _no_folder(self) -> Self:
+        if self.image is None and (taken := [path for path in self.files if path in FOLDERS]):
+            raise ValueError(f"files: {taken[0]!r} is a folder in nodes: name the file in it, as {taken[0]}/a")
         return self
 
     @model_validator(mode="after")
@@ -407,6 +417,7 @@ def check(stated: Mapping[str, Any], *, folder: str = ".", notes: Sequence[str] 
     if not nodes and not mistakes:
         mistakes.append(Mistake(("node",), "a topology needs a node: [[node]]"))
     mistakes += _between(nodes, links, _names(stated.get("node")))
+    mistakes += _over(over, nodes, links)
     mistakes += _files(nodes, Path(folder))
     if mistakes:
         raise BadTopology(mistakes)
@@ -483,6 +494,18 @@ def _between(nodes: list[tuple[int, Node]], links: list[tuple[int, Link]], names
     for index, link in links:
         for text in _of_ends(index, link, names, used):
             yield Mistake(("link", index, "ends"), text)
+
+
+def _over(over: str, nodes: list[tuple[int, Node]], links: list[tuple[int, Link]]) -> Iterator[Mistake]:
+    """Nodes and links that the kind of links cannot serve."""
+    for index, link in links if over != OVER[0] else ():
+        if parts := link.impairment.parts():
+            told = f'links over {over} have no {parts[0].split()[0]}: only memlane\'s have (over = "memlane")'
+            yield Mistake(("link", index), told)
+    for index, node in nodes if over == "veth" else ():
+        if node.kind != "netns":
+            told = f'{node.name} is a machine, and only namespaces can take links over veth: kind = "netns"'
+            yield Mistake(("node", index), told)
 
 
 def _of_ends(index: int, link: Link, names: set[str], used: dict[tuple[str, str], int]) -> Iterator[str]:

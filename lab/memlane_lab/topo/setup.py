@@ -5,7 +5,7 @@ Addresses, names and FRR's configuration go into it; nothing is asked back but i
 
 import base64
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from memlane_lab.common.errors import LabError
@@ -15,12 +15,10 @@ from memlane_lab.topo.model import Node, Topology
 
 _HOPS = 255
 """The hop limit of nodes' packets: Linux's usual 64 ends within a line of a hundred."""
+LACK = "lack: "
+"""Before a line of the script's output that tells a fault which the node tolerates."""
 _END = "END_OF_THIS_FILE"
-_SHARED_TREE = (
-    # Read-only files become the node's own.
-    "mkdir -p /run/etc /run/frr /dev/pts; cp -a /etc/. /run/etc; mount --bind /run/etc /etc",
-    "mount -t devpts devpts /dev/pts",
-)
+_SHARED_TREE = ("mkdir -p /run/frr /dev/pts", "mount -t devpts devpts /dev/pts")
 _OWN_SYSTEM = (
     # The agent answers before the system's init has started: systemd would undo settings that it finds.
     "case $(readlink -f /sbin/init) in */systemd)",
@@ -41,6 +39,7 @@ def script(topology: Topology, plan: Plan, node: Node, devices: Mapping[str, str
         *_settings(node),
         *_interfaces(plan, node, devices),
         *_stated(node),
+        *_room(node, [*made, *brought]),
         *_files({"/etc/hosts": _hosts(plan), **made}, brought),
         *_executable(topology, node),
         *(f"{command} 2>>/run/frr/start.log" for command in frr.start(names, brought, made)),
@@ -62,10 +61,14 @@ def _settings(node: Node) -> Iterator[str]:
 
 
 def _stated(node: Node) -> Iterator[str]:
-    """Settings of the kernel that the topology states; one that is not there is a fault."""
+    """Settings of the kernel that the topology states; one that is not there is a fault, if the node tolerates none."""
     for key, value in node.sysctls.items():
         path = f"/proc/sys/{key if '/' in key else key.replace('.', '/')}"
-        yield f"echo {shlex.quote(str(value))} >{shlex.quote(path)}"
+        line = f"echo {shlex.quote(str(value))} >{shlex.quote(path)}"
+        lack = shlex.quote(
+            f"{LACK}the sysctl {key} of {node.name} cannot be set to {value}: its kernel has none, or refuses"
+        )
+        yield f"( {line} ) 2>/dev/null || echo {lack}" if node.tolerant else line
 
 
 def _interfaces(plan: Plan, node: Node, devices: Mapping[str, str]) -> Iterator[str]:
@@ -102,11 +105,19 @@ def _hosts(plan: Plan) -> str:
     return f"127.0.0.1 localhost\n::1 localhost\n{names}"
 
 
+def _room(node: Node, paths: Iterable[str]) -> Iterator[str]:
+    """Makes the folders of files, by one program for all."""
+    elsewhere = sorted(path for path in set(paths) if path.rpartition("/")[0] not in {"/etc", "/etc/frr"})
+    if not elsewhere:
+        return
+    if node.image:
+        yield f"mkdir -p {shlex.join(sorted({path.rpartition('/')[0] or '/' for path in elsewhere}))}"
+    else:
+        yield f"own-root --room {shlex.join(elsewhere)}"
+
+
 def _files(made: Mapping[str, str], brought: Mapping[str, bytes]) -> Iterator[str]:
     for path, content in {**{path: text.encode() for path, text in made.items()}, **brought}.items():
-        folder = path.rpartition("/")[0]
-        if folder not in {"/etc", "/etc/frr"}:
-            yield f"mkdir -p {shlex.quote(folder or '/')}"
         yield f"{_printed(content)} >{shlex.quote(path)}"
 
 

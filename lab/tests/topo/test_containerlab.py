@@ -1,13 +1,15 @@
 """containerlab's files: each key has its effect, or none and a note, or is a mistake with its line."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from memlane_lab import topo
 from memlane_lab.common.errors import LabError
-from memlane_lab.topo import addresses
+from memlane_lab.topo import addresses, image
 from memlane_lab.topo.model import Topology
+from memlane_lab.topo.settings import Settings
 
 
 def _load(folder: Path, text: str, **files: str) -> Topology:
@@ -199,3 +201,73 @@ def test_a_program_of_a_container_runs_beside_the_rest(tmp_path: Path) -> None:
     program, *commands = node.commands
     assert "setsid sleep infinity >/run/cmd.log 2>&1 &" in program
     assert commands == ["true", "on"]
+
+
+@pytest.mark.parametrize(
+    ("binds", "told"),
+    [
+        ("s:/dev/s", "'/dev/s' lies in a folder of the kernel"),
+        ("s:/lib", "'/lib' is a folder in nodes"),
+        ("s:/opt, s:/opt/s", "'/opt' is a file, and the folder of '/opt/s'"),
+        ("/dev/null:/etc/null", "the file /dev/null for /etc/null of a cannot be read: it is no file"),
+    ],
+)
+def test_a_bind_that_no_node_can_have_is_a_mistake(tmp_path: Path, binds: str, told: str) -> None:
+    (tmp_path / "s").touch()
+    text = f"topology:\n  nodes:\n    a: {{ binds: [{binds}] }}\n"
+    (mistake,) = _mistakes(tmp_path, text)
+    assert mistake.startswith("3: ")
+    assert told in mistake
+
+
+def test_a_folder_that_holds_nothing_is_there_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "shared" / "inside").mkdir(parents=True)
+    text = 'topology:\n  nodes:\n    a: { binds: ["shared:/shared"], exec: ["ls /shared"] }\n'
+    assert _load(tmp_path, text).nodes[0].commands == ("mkdir -p /shared", "ls /shared")
+
+
+_AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+_PLACES = (
+    "/etc/s.sh", "/setup.sh", "/opt/s.sh", "/home/user/s.sh", "/config/a/b/s.sh", "/usr/local/bin/s.sh",
+    "/usr/bin/s.sh", "/bin/ping", "/lib/own/s.sh", "/var/lib/s.sh", "/var/run/s.sh", "/tmp/s.sh", "/root/.s.sh",
+)  # fmt: skip
+_VLANS = (
+    "ip link add br0 type bridge vlan_filtering 1", "ip link set eth1 master br0", "ip link set br0 up",
+    "bridge vlan add dev eth1 vid 7 pvid untagged", "bridge vlan add dev br0 vid 7 self",
+    "ip link add link br0 name br0.7 type vlan id 7", "ip link set br0.7 up", "ip addr add 192.0.2.1/24 dev br0.7",
+)  # fmt: skip
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("own_runs")
+@pytest.mark.parametrize("kind", ["uml", pytest.param("netns", marks=_AS_ROOT)])
+def test_files_are_bound_to_any_folder_and_leave_the_image_as_it_is(tmp_path: Path, kind: str) -> None:
+    binds = ", ".join(f'"s.sh:{place}"' for place in _PLACES)
+    commands = ", ".join(f'"sh {place}"' for place in _PLACES)
+    lines = _VLANS if kind == "uml" else ("ip addr add 192.0.2.1/24 dev eth1",)  # kernels of hosts may have no bridge
+    vlans = ", ".join(f'"{line}"' for line in lines)
+    text = f"""name: binds
+topology:
+  nodes:
+    a:
+      binds: [{binds}]
+      sysctls: {{ net.ipv4.no_such_setting: 1 }}
+      exec: [{commands}, "/usr/bin/s.sh", "bridge -V", {vlans}]
+    b: {{ exec: ["ip addr add 192.0.2.2/24 dev eth1"] }}
+  links:
+    - endpoints: ["a:eth1", "b:eth1"]
+"""
+    (tmp_path / "s.sh").write_text("#!/bin/sh\necho $0 >>/tmp/ran\n")
+    (tmp_path / "s.sh").chmod(0o755)
+    (tmp_path / "net.clab.yml").write_text(text)
+    tree = image.image().tree
+    before = sorted(path.relative_to(tree) for path in tree.rglob("*"))
+    with topo.up(tmp_path / "net.clab.yml", settings=Settings(node={"kind": kind})) as net:
+        (told,) = net.complaints or [""]
+        assert told.startswith("the sysctl net.ipv4.no_such_setting of a cannot be set to 1")
+        assert net["a"].get("/tmp/ran").decode().split() == [*_PLACES, "/usr/bin/s.sh"]
+        assert net["b"].run("ping -c 1 -W 5 192.0.2.1").status == 0, "a bridge carries VLAN 7"
+        assert "whole" in net["a"].run("touch /whole /usr/own /bin/../home/user/x && ls /").stdout
+        assert net["a"].run("touch /.image/bin/mine").status != 0
+    assert sorted(path.relative_to(tree) for path in tree.rglob("*")) == before
+    assert os.access(tree / "bin" / "ping", os.X_OK)

@@ -121,6 +121,27 @@ _LISTED = [
     (f"{_A}addresses = ['10.0.0']", "3: addresses: '10.0.0' is not an address with a prefix, as 10.0.0.1/31"),
     (f"{_A}files = {{ 'etc' = 'x' }}", "3: files: 'etc' is not an absolute path of a file in the node, as /etc/motd"),
     (
+        f"{_A}files = {{ '/a/../b' = 'x' }}",
+        "3: files: '/a/../b' is not an absolute path of a file in the node, as /etc/motd",
+    ),
+    (f"{_A}files = {{ '/dev/x' = 'x' }}", "3: files: '/dev/x' lies in a folder of the kernel: choose another place"),
+    (
+        f"{_A}files = {{ '/a' = 'x', '/a/b' = 'x' }}",
+        "3: files: '/a' is a file, and the folder of '/a/b': rename one",
+    ),
+    (
+        f"{_A}files = {{ '/usr/bin' = 'x' }}",
+        "1: files: '/usr/bin' is a folder in nodes: name the file in it, as /usr/bin/a",
+    ),
+    (
+        f"over = 'veth'\n{_A}",
+        '2: a is a machine, and only namespaces can take links over veth: kind = "netns"',
+    ),
+    (
+        f"over = 'bridge'\n{_A}[[node]]\nname = 'b'\n[[link]]\nends = ['a', 'b']\ndelay = '1ms'",
+        '6: links over bridge have no delay: only memlane\'s have (over = "memlane")',
+    ),
+    (
         f"{_A}files = {{ '/etc/x' = 'x' }}",
         "3: the file x for /etc/x of a cannot be read: No such file or directory",
     ),

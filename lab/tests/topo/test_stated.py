@@ -334,17 +334,19 @@ def test_files_that_cannot_state_it_take_kinds_and_impairments_from_outside(tmp_
         "node": {"kind": "netns"},
         "link": {"delay": "1ms", "loss": "1%"},
         "routing": {"hello": 2},
-        "over": "veth",
     }
     zoo = topo.state(tmp_path / "zoo.graphml", settings=Settings(**more))
     assert {node.kind for node in zoo.nodes} == {"netns"}
-    assert (zoo.routing.hello, zoo.over) == (2, "veth")
+    assert zoo.routing.hello == 2
     assert [link.loss for link in zoo.links] == [0.01, 0.01]
     assert zoo.links[1].delay == "1ms"
     assert zoo.links[0].delay != "1ms", "what the file states counts"
     clab = tmp_path / "a.clab.yml"
     clab.write_text("topology: { nodes: { a: {}, b: {} }, links: [{ endpoints: ['a:eth1', 'b:eth1'] }] }\n")
-    assert {node.kind for node in topo.state(clab, settings=Settings(node={"kind": "netns"})).nodes} == {"netns"}
+    light = topo.state(clab, settings=Settings(node={"kind": "netns"}, over="veth"))
+    assert ({node.kind for node in light.nodes}, light.over) == ({"netns"}, "veth")
+    with pytest.raises(LabError, match="links over veth have no delay"):
+        topo.state(tmp_path / "zoo.graphml", settings=Settings(**more, over="veth"))
     with pytest.raises(LabError, match="write the options of routing into this file"):
         topo.state(clab, settings=Settings(routing={"hello": 2}))
     own = tmp_path / "own.toml"
