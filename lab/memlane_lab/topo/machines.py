@@ -27,6 +27,10 @@ _SYSTEM = 600.0
 """The same where a whole system starts its services first, each instruction of which may be translated."""
 
 
+STEPS = ("begin", "set_up", "wait_set_up", "route", "wait_route")
+"""The methods of a machine from its beginning to a node that is set up: many nodes take each step together."""
+
+
 class _Netns(NetnsGuest):
     """A namespace that is there already, with the switch's TAPs in it."""
 
@@ -99,19 +103,33 @@ class Machine:
         self._script = self.guest.spawn(["sh", "-s"], stdin=text.encode())
 
     def wait_set_up(self) -> None:
-        """Waits until it is set up, and runs the commands that the topology states."""
-        assert self._script is not None
-        result = self._script.wait(_SYSTEM if self.node.image else _SETUP)
-        if result.status:
-            raise CommandFailed(f"{self.name} cannot be set up: {(result.stderr or result.stdout).strip()[-1000:]}")
-        told = result.stdout.splitlines()
+        """Waits until it is set up, but for its daemons."""
+        told = self._end_of_script().splitlines()
         self.complaints = [line.removeprefix(setup.LACK) for line in told if line.startswith(setup.LACK)]
+
+    def route(self) -> None:
+        """Starts its daemons, without waiting for that."""
+        text = setup.routing(self._topology, self._plan, self.node)
+        self._script = self.guest.spawn(["sh", "-s"], stdin=text.encode()) if text else None
+
+    def wait_route(self) -> None:
+        """Waits until its daemons have started, and runs the commands that the topology states."""
+        if self._script:
+            self._end_of_script()
         for command in self.node.commands:
             if not (fault := self._lack(command)):
                 continue
             if not self.node.tolerant:
                 raise CommandFailed(fault)
             self.complaints.append(fault)
+
+    def _end_of_script(self) -> str:
+        """The output of the script that runs."""
+        assert self._script is not None
+        result = self._script.wait(_SYSTEM if self.node.image else _SETUP)
+        if result.status:
+            raise CommandFailed(f"{self.name} cannot be set up: {(result.stderr or result.stdout).strip()[-1000:]}")
+        return result.stdout
 
     def _lack(self, command: str) -> str:
         """Runs a command of the topology; returns the fault, empty if it succeeds."""
@@ -130,9 +148,8 @@ class Machine:
 
     def boot(self) -> None:
         """Starts it and waits until it is set up."""
-        self.begin()
-        self.set_up()
-        self.wait_set_up()
+        for step in STEPS:
+            getattr(self, step)()
 
     def _devices(self) -> dict[str, str]:
         """By interface, a shell line that finds the kernel's name of it."""

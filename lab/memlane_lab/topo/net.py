@@ -148,9 +148,9 @@ class Net:
 
     def _boot(self) -> None:
         count = len(self.machines)
-        for step, done in ((Machine.begin, "started"), (Machine.set_up, "booted"), (Machine.wait_set_up, "set up")):
+        for step, done in zip(machines.STEPS, ("started", "booted", "configured", "routing", "set up"), strict=True):
             for number, machine in enumerate(self, start=1):
-                step(machine)
+                getattr(machine, step)()
                 self._progress(done, number, count)
         spread.over_cpus([machine.guest.process.pid for machine in self])
         self.phases.booted = self._elapsed()
@@ -286,9 +286,9 @@ class Net:
         chosen = [self[name] for name in names]
         if running := [machine.name for machine in chosen if machine.alive]:
             raise LabError(f"already running: {', '.join(running)}")
-        for step in (Machine.begin, Machine.set_up, Machine.wait_set_up):
+        for step in machines.STEPS:
             for machine in chosen:
-                step(machine)
+                getattr(machine, step)()
         spread.over_cpus([machine.guest.process.pid for machine in self if machine.alive])
 
 

@@ -1,6 +1,8 @@
 """The set-up of a node that has booted: one shell script, so that a hundred nodes need few processes.
 
-Addresses, names and FRR's configuration go into it; nothing is asked back but its exit code.
+Addresses, names and FRR's configuration go into it; nothing is asked back but its exit code. A second one starts FRR's
+daemons, when all nodes are set up: each router that joins makes all that route already compute their ways anew, so that
+daemons that start one after another take time that grows with the square of the number of nodes.
 """
 
 import base64
@@ -32,7 +34,6 @@ def script(topology: Topology, plan: Plan, node: Node, devices: Mapping[str, str
     """Sets the node up; `devices` holds, by interface, a shell line that puts its kernel's name for it in $d."""
     brought = given(topology, node)
     made = frr.configuration(topology, plan, node)
-    names = frr.daemons(topology, node, brought)
     lines = [
         "set -e",
         *(_OWN_SYSTEM if node.image else _SHARED_TREE),
@@ -42,9 +43,16 @@ def script(topology: Topology, plan: Plan, node: Node, devices: Mapping[str, str
         *_room(node, [*made, *brought]),
         *_files({"/etc/hosts": _hosts(plan), **made}, brought),
         *_executable(topology, node),
-        *(f"{command} 2>>/run/frr/start.log" for command in frr.start(names, brought, made)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def routing(topology: Topology, plan: Plan, node: Node) -> str:
+    """Starts the node's daemons; empty without any."""
+    brought = given(topology, node)
+    commands = frr.start(frr.daemons(topology, node, brought), brought, frr.configuration(topology, plan, node))
+    lines = [f"{command} 2>>/run/frr/start.log\n" for command in commands]
+    return "".join(["set -e\n", *lines]) if lines else ""
 
 
 def verify(topology: Topology) -> None:

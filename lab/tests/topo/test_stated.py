@@ -2,14 +2,18 @@
 
 import re
 import socket
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from memlane_lab import topo
 from memlane_lab.common.errors import LabError
 from memlane_lab.topo import addresses, frr, graph, measure, setup, shapes
+from memlane_lab.topo import net as nets
+from memlane_lab.topo.machines import Machine
 from memlane_lab.topo.model import Topology
 from memlane_lab.topo.settings import Settings
 
@@ -300,7 +304,8 @@ def test_frr_is_told_what_the_topology_brings(tmp_path: Path) -> None:
         """,
     )
     plan = addresses.plan(made)
-    whole, part, own = (setup.script(made, plan, node, {"net0": "d=net0"}) for node in made.nodes)
+    devices = {"net0": "d=net0"}
+    whole, part, own = (setup.script(made, plan, n, devices) + setup.routing(made, plan, n) for n in made.nodes)
     assert "zebra.conf" not in whole, "nothing of memlane-lab's own beside it"
     assert _daemons(whole) == ["zebra", "staticd", "ospfd"]
     assert whole.index("ospfd -d") < whole.index("vtysh -b")
@@ -311,7 +316,7 @@ def test_frr_is_told_what_the_topology_brings(tmp_path: Path) -> None:
     (tmp_path / "daemons").write_text("zebra=yes\nbgpd=yes\nospfd=no\n")
     text = '[[node]]\nname = "a"\nfiles = { "/etc/frr/frr.conf" = "frr.conf", "/etc/frr/daemons" = "daemons" }\n'
     listed = _load(tmp_path / "listed.toml", text)
-    assert _daemons(setup.script(listed, addresses.plan(listed), listed.nodes[0], {})) == ["zebra", "staticd", "bgpd"]
+    assert _daemons(setup.routing(listed, addresses.plan(listed), listed.nodes[0])) == ["zebra", "staticd", "bgpd"]
     (tmp_path / "daemons").write_text("babeld=yes\n")
     with pytest.raises(LabError, match="/etc/frr/daemons of a enables babeld, but nodes have only ospfd"):
         setup.verify(listed)
@@ -369,3 +374,36 @@ def _load(file: Path, text: str) -> Topology:
     margin = min((len(row) - len(row.lstrip()) for row in rows if row.strip()), default=0)
     file.write_text("\n".join(row[margin:] for row in rows) + "\n")
     return topo.state(file)
+
+
+def test_daemons_start_when_all_nodes_are_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that starts earlier has those that route already compute their ways anew for each node that comes."""
+    taken: list[tuple[str, str]] = []
+
+    class _Recorded:
+        guest = SimpleNamespace(process=SimpleNamespace(pid=0))
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __getattr__(self, step: str) -> Callable[[], None]:
+            return lambda: taken.append((step, self.name))
+
+    monkeypatch.setattr("memlane_lab.topo.spread.over_cpus", lambda _: None)
+    net = nets.Net(topo.state("line", 3))
+    net.machines = {name: cast("Machine", _Recorded(name)) for name in ("r1", "r2", "r3")}
+    net._boot()
+    steps = ["begin", "set_up", "wait_set_up", "route", "wait_route"]
+    assert taken == [(step, name) for step in steps for name in ("r1", "r2", "r3")]
+
+
+def test_the_first_script_of_a_router_starts_no_daemon_and_the_second_all() -> None:
+    line = topo.state("line", 2)
+    plan = addresses.plan(line)
+    first = setup.script(line, plan, line.nodes[0], {"net0": "d=net0"})
+    second = setup.routing(line, plan, line.nodes[0])
+    for daemon in ("zebra", "ospfd", "ospf6d"):
+        assert f"{daemon} -d" not in first
+        assert f"{daemon} -d" in second
+    host = topo.state("line", 2, settings=Settings(node={"role": "host"}))
+    assert setup.routing(host, addresses.plan(host), host.nodes[0]) == ""
