@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 
 use crate::command::{Running, memlane, printed, wait_until, write};
 use crate::common::{TIMEOUT, frame, mac};
+use crate::pages::{Page, top};
 use memlane::stats::DropReason;
 use memlane_rig::guest::ToyGuest;
 use memlane_rig::memory::MemoryPlan;
@@ -38,7 +39,7 @@ pub(super) fn asked_with(mut stream: impl Read + Write, request: &str, body: &st
     (head.into(), body.into())
 }
 
-fn scrape(socket: &Path) -> String {
+pub(super) fn scrape(socket: &Path) -> String {
     let (head, body) = asked(UnixStream::connect(socket).unwrap(), "GET /metrics HTTP/1.1");
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("content-type: text/plain; version=0.0.4"), "{head}");
     body
@@ -129,8 +130,41 @@ fn alerts_and_dashboard_name_metrics_that_are_there_and_the_alerts_work() {
         let words = page.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         let names: std::collections::BTreeSet<_> = words.filter(|word| word.starts_with("memlane_")).collect();
         assert!(names.len() >= fewest, "{file}: {names:?}");
-        names.into_iter().for_each(|name| assert!(text.contains(&format!("\n{name}{{")), "{file}: {name} is no metric"));
+        let is_there = |name: &str| text.contains(&format!("\n{name}{{")) || is_of_uplinks(name);
+        names.into_iter().for_each(|name| assert!(is_there(name), "{file}: {name} is no metric"));
     }
+}
+
+/// Whether the reference names a metric of uplinks, which this network has none of.
+pub(super) fn is_of_uplinks(name: &str) -> bool {
+    let page = std::fs::read_to_string(top().join("docs/reference/metrics.md")).unwrap();
+    name.starts_with("memlane_uplink_") && page.contains(&format!("`{name}`"))
+}
+
+#[test]
+fn every_alert_has_a_severity_and_every_guard_of_addresses_an_alert() {
+    let alerts = std::fs::read_to_string(top().join("contrib/prometheus/alerts.yml")).unwrap();
+    for alert in alerts.split("- alert: ").skip(1) {
+        assert!(alert.contains("labels: {severity: critical}") || alert.contains("labels: {severity: warning}"), "{alert}");
+    }
+    let counters = std::fs::read_to_string(top().join("docs/reference/counters.md")).unwrap();
+    let guards = counters.lines().filter(|line| line.contains("| Anti-spoofing: "));
+    let names: Vec<_> = guards.map(|line| line.split('`').nth(1).unwrap()).collect();
+    assert!(names.len() >= 4, "{names:?}");
+    let spoofed = alerts.split("- alert: ").find(|alert| alert.starts_with("MemlaneSpoofedSource\n")).unwrap();
+    names.into_iter().for_each(|name| assert!(spoofed.contains(name), "{name} has no alert"));
+}
+
+#[test]
+fn prometheus_accepts_the_configuration_of_the_how_to() {
+    let blocks = Page::read("docs/how-to/monitor.md").blocks("yaml");
+    let block = blocks.iter().find(|block| block.contains("scrape_configs:")).expect("the page shows how to scrape");
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "prometheus.yml", block);
+    std::fs::copy(top().join("contrib/prometheus/alerts.yml"), folder.path().join("alerts.yml")).unwrap();
+    let output = Command::new("promtool").args(["check", "config", "prometheus.yml"]).current_dir(folder.path()).output().unwrap();
+    let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success() && told.contains("rules found"), "{told}");
 }
 
 /// The parts that Grafana's importer and its panels need (grafana.com, "Dashboard JSON model"), and queries that Prometheus can parse.
