@@ -7,10 +7,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
-use std::sync::{Weak, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use memlane_backends::vhost_user::kept;
+use memlane_observe::events;
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::time::{ClockId, clock_gettime};
 use tokio::runtime::Handle;
@@ -61,6 +62,26 @@ impl ServiceManager {
         if self.address.is_some() {
             self.tell(&format!("READY=1\nSTATUS={}", status(managed)));
         }
+    }
+
+    /// Keeps the line about the network current (`STATUS`): after events, at most once in [`STATUS_INTERVAL`]. A network without events wakes
+    /// nothing. Ends with `managed`.
+    pub(super) fn follow(&self, managed: &Arc<Managed>) {
+        let Some(mut reader) = self.address.as_ref().and_then(|_| managed.events(events::From::Now).ok()) else { return };
+        let (manager, mut told, managed) = (self.clone(), status(managed), Arc::downgrade(managed));
+        tokio::spawn(async move {
+            loop {
+                reader.added().await;
+                tokio::time::sleep(STATUS_INTERVAL).await;
+                while !reader.take(EVENTS).records.is_empty() {}
+                let Some(managed) = managed.upgrade() else { return };
+                let Ok(now) = tokio::task::spawn_blocking(move || status(&managed)).await else { return };
+                if now != told {
+                    manager.tell(&format!("STATUS={now}"));
+                    told = now;
+                }
+            }
+        });
     }
 
     /// A reload of the file begins.
@@ -142,6 +163,11 @@ impl ServiceManager {
     }
 }
 
+/// Shortest interval between two lines about the network.
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
+/// Events that are passed over at a time.
+const EVENTS: usize = 256;
+
 /// Timeout of the service manager to take a socket into its store.
 const STORED: Duration = Duration::from_secs(1);
 
@@ -192,11 +218,12 @@ fn interval(of: impl Fn(&str) -> Option<String>) -> Option<Duration> {
     (microseconds > 0).then(|| Duration::from_micros(microseconds))
 }
 
-/// The ports by their states, in one line.
+/// The ports by their states, and changes that are not saved, in one line.
 fn status(managed: &Managed) -> String {
     let ports = managed.ports().unwrap_or_default();
     let count = |state: &str| ports.iter().filter(|port| port.state == state).count();
-    format!("{} ports, {} running, {} quarantined", ports.len(), count("running"), count("quarantined"))
+    let unsaved = if managed.unsaved().is_some() { "; changes are not saved" } else { "" };
+    format!("{} ports, {} running, {} quarantined{unsaved}", ports.len(), count("running"), count("quarantined"))
 }
 
 #[cfg(test)]

@@ -344,6 +344,7 @@ async fn serve(
     }
     let mut serving = std::pin::pin!(answer(listener, scrapes.as_ref(), web.as_ref(), &managed));
     manager.ready(&managed);
+    manager.follow(&managed);
     manager.keep_alive(Arc::downgrade(&managed), Handle::current()).map_err(Failure::running)?;
     let over = fatal_bell(&managed);
     started(&managed);

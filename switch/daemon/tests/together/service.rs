@@ -16,10 +16,38 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
+/// The next notification; a line about the network alone is passed over.
 fn next(manager: &UnixDatagram) -> String {
+    loop {
+        let text = next_of_all(manager);
+        if !text.starts_with("STATUS=") {
+            return text;
+        }
+    }
+}
+
+fn next_of_all(manager: &UnixDatagram) -> String {
     let mut text = [0; 4096];
     let length = manager.recv(&mut text).expect("a notification");
     String::from_utf8(text[..length].to_vec()).unwrap()
+}
+
+#[test]
+fn the_line_of_the_service_manager_follows_the_ports() {
+    let folder = network("web.sock");
+    let folder = folder.path();
+    let manager = UnixDatagram::bind(folder.join("notify")).unwrap();
+    manager.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let mut command = memlane(folder, &["up", "net.toml"]);
+    command.env("NOTIFY_SOCKET", folder.join("notify"));
+    let _running = Running::start(command);
+    assert_eq!(next(&manager), "READY=1\nSTATUS=1 ports, 0 running, 0 quarantined");
+    let guest = ToyGuest::builder().timeout(6 * TIMEOUT).connect(folder.join("web.sock")).unwrap();
+    assert_eq!(next_of_all(&manager), "STATUS=1 ports, 1 running, 0 quarantined");
+    drop(guest);
+    assert_eq!(next_of_all(&manager), "STATUS=1 ports, 0 running, 0 quarantined");
+    printed(folder, &["detach", "net.toml", "web"]);
+    assert_eq!(next_of_all(&manager), "STATUS=0 ports, 0 running, 0 quarantined");
 }
 
 #[test]
