@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,14 @@ def test_list_shows_every_path_and_guest() -> None:
         "tcg",
     ):
         assert word in done.stdout
+
+
+def test_help_is_in_plain_words_and_the_version_is_the_releases() -> None:
+    told = " ".join(_lab("--help").stdout.split())
+    for words in ("Boot real guests", "doctor", "topo up line 3", "Exit codes: 0 done", "--version"):
+        assert words in told, told
+    stated = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["version"]
+    assert (_lab("--version").stdout, _lab("--version").returncode) == (f"memlane-lab {stated}\n", 0)
 
 
 def test_doctor_names_every_lack() -> None:
