@@ -26,6 +26,7 @@ from memlane_lab.topo.net import prepare
 from memlane_lab.topo.service import Caller, ask
 from memlane_lab.topo.settings import Settings
 
+_MIB = 1 << 20
 app = typer.Typer(no_args_is_help=True, help=__doc__)
 
 NameOption = Annotated[str | None, typer.Option("--name", help="name of the topology, if several run")]
@@ -161,7 +162,7 @@ def show(
         total = sum(node["memory"] or 0 for node in state["nodes"]) + switch["memory"] - switch["own"]
         count = max(1, len(state["nodes"]))
         results.print(
-            f"{count} nodes: {total / 1e6:.0f} MB, {total / count / 1e6:.1f} MB each{_switch(switch)}",
+            f"{count} nodes: {total / _MIB:.0f} MiB, {total / count / _MIB:.1f} MiB each{_switch(switch)}",
             highlight=False,
         )
 
@@ -170,7 +171,7 @@ def _switch(told: dict[str, Any]) -> str:
     """CPU time and memory of the switch; links of the kernel have no process."""
     if told["over"] != OVER[0]:
         return f"; links over {told['over']}"
-    return f"; memlane: {told['own'] / 1e6:.0f} MB, {told['cpu']:.1f} s of CPU"
+    return f"; memlane: {told['own'] / _MIB:.0f} MiB, {told['cpu']:.1f} s of CPU"
 
 
 def _nodes(state: dict[str, Any]) -> Table:
@@ -182,7 +183,7 @@ def _nodes(state: dict[str, Any]) -> Table:
         neighbours = " ".join(n["node"] if n["reached"] else f"[red]{n['node']}![/]" for n in node["neighbours"])
         called = " ".join(node["addresses"])
         told = "" if node["routes"] is None else str(node["routes"])
-        use = (f"{(node['memory'] or 0) / 1e6:.0f} MB", f"{node['cpu']:.1f} s")
+        use = (f"{(node['memory'] or 0) / _MIB:.0f} MiB", f"{node['cpu']:.1f} s")
         table.add_row(node["name"], node["kind"], f"[{colour}]{node['state']}[/]", called, neighbours, told, *use)
     return table
 

@@ -39,8 +39,8 @@ pub(super) struct Capture {
     /// Most bytes of a frame.
     #[arg(long, value_name = "BYTES", default_value_t = MOST_SNAPLEN, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_SNAPLEN)))]
     snaplen: u32,
-    /// Keep the last FILES files of MB megabytes each, called FILE.1, FILE.2 and so on.
-    #[arg(long, value_name = "FILES,MB", requires = "write")]
+    /// Keep the last FILES files of MIB mebibytes each, called FILE.1, FILE.2 and so on.
+    #[arg(long, value_name = "FILES,MIB", requires = "write")]
     ring: Option<Ring>,
     #[command(flatten)]
     socket: Socket,
@@ -60,11 +60,11 @@ impl FromStr for Ring {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("it must be two numbers of at least 1, as 10,100 for ten files of 100 MB; not '{text}'");
-        let (files, megabytes) = text.split_once(',').ok_or_else(wrong)?;
+        let wrong = || format!("it must be two numbers of at least 1, as 10,100 for ten files of 100 MiB; not '{text}'");
+        let (files, mebibytes) = text.split_once(',').ok_or_else(wrong)?;
         let number = |text: &str| text.trim().parse().ok().filter(|&number: &u64| number > 0 && number <= 1_000_000);
-        let (files, megabytes) = number(files).zip(number(megabytes)).ok_or_else(wrong)?;
-        Ok(Self { files, bytes: megabytes * 1_000_000 })
+        let (files, mebibytes) = number(files).zip(number(mebibytes)).ok_or_else(wrong)?;
+        Ok(Self { files, bytes: mebibytes << 20 })
     }
 }
 

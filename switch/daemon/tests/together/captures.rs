@@ -321,7 +321,7 @@ fn what_cannot_be_captured_is_told() {
     assert!(fails(&["-w", "c", "-f", "udp prt 53"], 2).contains("the filter 'udp prt 53' does not compile"));
     assert!(fails(&["nobody", "-w", "c"], 1).contains("no port 'nobody'"));
     assert!(fails(&["-w", "no/such/folder"], 1).contains("cannot write no/such/folder: "));
-    assert!(fails(&["--ring", "3"], 2).contains("ten files of 100 MB"));
+    assert!(fails(&["--ring", "3"], 2).contains("ten files of 100 MiB"));
     // Written past the command, a program that loops.
     let program = serde_json::json!({ "program": [[5, 0, 0, 4_294_967_295_u32]] });
     let mut stream = std::os::unix::net::UnixStream::connect(folder.join("control")).unwrap();

@@ -76,6 +76,25 @@ fn the_book_has_every_page() {
 }
 
 #[test]
+fn the_first_page_leads_to_every_how_to() {
+    let led: Vec<_> = Page::read("docs/index.md").links().into_iter().map(|link| link.target).collect();
+    let how_tos = top().join("docs/how-to");
+    let lost = Page::all().into_iter().map(|page| page.path).filter(|path| path.parent() == Some(&how_tos) && !led.contains(path));
+    assert_none(&lost.map(|path| format!("docs/index.md does not lead to {}", path.display())).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_states_of_a_port_are_explained_once() {
+    const STATES: [&str; 5] = ["waiting", "speaking", "running", "quarantined", "disabled"];
+    let written = Page::all().into_iter().filter(|page| !page.path.starts_with(top().join("docs/reference")));
+    for page in written {
+        let explained = STATES.iter().filter(|state| page.text.contains(&format!("| `{state}` | "))).count();
+        let wanted = if page.path.ends_with("docs/glossary.md") { STATES.len() } else { 0 };
+        assert_eq!(explained, wanted, "{}", page.path.display());
+    }
+}
+
+#[test]
 fn every_decision_is_listed() {
     let list = Page::read("docs/adr/README.md");
     let listed: Vec<_> = list.links().into_iter().map(|link| link.target).collect();
@@ -150,12 +169,12 @@ fn networks_on_pages_are_good() {
 }
 
 /// The arguments of every `memlane` command in the blocks of shell of `page`, which a test can run.
-fn commands(page: &Page) -> Vec<Vec<String>> {
+pub(super) fn commands(page: &Page) -> Vec<Vec<String>> {
     commands_in(page, "sh")
 }
 
 /// The arguments of every `memlane` command in the blocks of `page` in `language`, behind a prompt or not.
-fn commands_in(page: &Page, language: &str) -> Vec<Vec<String>> {
+pub(super) fn commands_in(page: &Page, language: &str) -> Vec<Vec<String>> {
     let mut commands = Vec::new();
     for line in page.blocks(language).iter().flat_map(|block| block.lines()) {
         let line = line.trim_start_matches(['$', '#', ' ']);
@@ -258,13 +277,13 @@ fn the_commands_of_how_tos_and_tutorials_work() {
 }
 
 /// A network like the one that `page` is about, for which neither root nor a group of libvirt is needed.
-fn network_of(page: &Page) -> String {
+pub(super) fn network_of(page: &Page) -> String {
     let own = page.blocks("toml").into_iter().find(|block| block.contains("[[port]]") && !block.contains("[[segment]]"));
     own.filter(|block| !block.contains("access")).unwrap_or_else(first_network).replace("tap = \"memlane0\"", "null = true")
 }
 
 /// The network that the README begins with.
-fn first_network() -> String {
+pub(super) fn first_network() -> String {
     Page::read("README.md").blocks("toml")[0].clone()
 }
 

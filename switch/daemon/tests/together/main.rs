@@ -70,6 +70,7 @@ mod sandbox;
 mod separation;
 mod service;
 mod source_rules;
+mod statements;
 mod stream;
 mod sums;
 mod takeover;
