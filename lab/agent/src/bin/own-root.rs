@@ -47,7 +47,7 @@ fn main() -> ExitCode {
 /// Makes the tree and makes it this process's root.
 fn enter() -> io::Result<()> {
     let image = PathBuf::from(format!("{TREE}{IMAGE}"));
-    mount("tmpfs", Path::new(TREE), "tmpfs", 0, "mode=755")?;
+    mount("tmpfs", Path::new(TREE), "tmpfs", 0, "mode=755,size=90%")?;
     fs::create_dir(&image)?;
     mount("/", &image, "", libc::MS_BIND, "")?;
     mount("", &image, "", libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY, "")?;
