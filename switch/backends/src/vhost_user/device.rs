@@ -15,7 +15,7 @@ use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqH
 
 use super::control::{Commands, ControlQueue, HeldControlQueue};
 use super::device_state;
-use super::features::{self, Agreed, Circumstances};
+use super::features::{self, Agreed, Circumstances, Opening};
 use super::saved::{SavedConnection, SavedInflight, SavedKick, SavedLog, SavedRegion};
 use super::settings::DeviceSettings;
 use super::shared_memory_check::SharedMemoryProblem;
@@ -256,8 +256,8 @@ impl Device {
     }
 
     fn protocol_offer(&mut self) -> VhostUserProtocolFeatures {
-        let config = self.owned || self.settings.port.offers_config();
-        *self.protocol_offer.get_or_insert_with(|| features::protocol(config))
+        let opening = Opening { owned: self.owned, wants_config: self.settings.port.offers_config() };
+        *self.protocol_offer.get_or_insert_with(|| features::protocol(opening))
     }
 
     /// The interrupt through `fd`, behind the port's interrupt circuit breaker.
@@ -424,7 +424,7 @@ impl Device {
     /// Restores the offer to the guest, which another process has made for as long as this connection lasts.
     pub(super) fn restore_offer(&mut self, saved: &SavedConnection) {
         self.offer = Offer { mac: MacAddress::new(saved.mac), mtu: saved.mtu };
-        let known = features::protocol(true);
+        let known = features::known_protocol();
         self.protocol_offer = saved.protocol_offer.map(|offer| known & VhostUserProtocolFeatures::from_bits_truncate(offer));
     }
 

@@ -111,7 +111,6 @@ const NAMES: [(u32, &str); 41] = [
 /// Protocol features that a port serves.
 const PROTOCOL: Protocol = Protocol::MQ
     .union(Protocol::LOG_SHMFD)
-    .union(Protocol::DEVICE_STATE)
     .union(Protocol::INFLIGHT_SHMFD)
     .union(Protocol::RARP)
     .union(Protocol::REPLY_ACK)
@@ -121,14 +120,35 @@ const PROTOCOL: Protocol = Protocol::MQ
     .union(Protocol::CONFIGURE_MEM_SLOTS)
     .union(Protocol::STATUS);
 
-/// Protocol features to offer a front end: with CONFIG if it may need it (`config`).
+/// The circumstances that decide on the protocol features offered.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Opening {
+    /// SET_OWNER came before the question, as from UML and Cloud Hypervisor; QEMU asks before SET_OWNER.
+    pub owned: bool,
+    /// The front end before asked before SET_OWNER too, and hung up for want of CONFIG.
+    pub wants_config: bool,
+}
+
+/// Protocol features to offer a front end.
 ///
 /// CONFIG is for front ends that show the guest our configuration space: UML takes the MAC address from there. Most of these
 /// begin with SET_OWNER. QEMU's network device has a configuration space of its own: it asks before SET_OWNER, and logs a warning
 /// for every queue pair about a CONFIG that it does not use. QEMU's generic vhost-user device asks at the same point, and
 /// disconnects if CONFIG is missing: so the next front end after such a disconnect is offered it.
-pub fn protocol(config: bool) -> Protocol {
-    if config { PROTOCOL | Protocol::CONFIG } else { PROTOCOL }
+///
+/// DEVICE_STATE is for Cloud Hypervisor, which takes snapshots of back ends that have it; the state is empty. QEMU from version 10 would
+/// put the empty state into the guest's migration stream, where no older QEMU and no other back end (TAP) can load it: to QEMU it is not
+/// offered, and nothing is lost.
+pub fn protocol(opening: Opening) -> Protocol {
+    let mut offer = PROTOCOL;
+    offer.set(Protocol::CONFIG, opening.owned || opening.wants_config);
+    offer.set(Protocol::DEVICE_STATE, opening.owned);
+    offer
+}
+
+/// All protocol features that any front end was offered, by this process or by the one that it took over from.
+pub(super) fn known_protocol() -> Protocol {
+    PROTOCOL | Protocol::CONFIG | Protocol::DEVICE_STATE
 }
 
 /// The circumstances that decide on the offer beside the port's configuration.
@@ -303,6 +323,12 @@ mod tests {
         let uml = Protocol::REPLY_ACK | Protocol::BACKEND_REQ | Protocol::CONFIG | Protocol::MQ;
         let cloud_hypervisor = Protocol::MQ | Protocol::REPLY_ACK | Protocol::CONFIGURE_MEM_SLOTS;
         assert_eq!([uml, PROTOCOL, cloud_hypervisor].map(|front_end| offered(1, front_end) >> 33 & 1), [0, 1, 1]);
+    }
+
+    #[test]
+    fn only_front_ends_that_begin_with_set_owner_are_offered_a_device_state() {
+        let has_state = |owned, wants_config| protocol(Opening { owned, wants_config }).contains(Protocol::DEVICE_STATE);
+        assert_eq!([has_state(false, false), has_state(false, true), has_state(true, false)], [false, false, true]);
     }
 
     #[test]

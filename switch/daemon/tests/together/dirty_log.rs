@@ -458,7 +458,7 @@ fn the_eventfd_of_the_log_is_accepted() {
 #[test]
 fn the_device_state_is_empty() {
     let bed = Bed::new(1);
-    let mut guest = bed.guest_like(0, migrating(&bed));
+    let mut guest = bed.guest_like(0, migrating(&bed).habit(Habit::CLOUD_HYPERVISOR));
     let pipe = || std::io::pipe().unwrap();
     let (_, writer) = pipe();
     assert!(guest.frontend().unwrap().set_device_state_fd(true, OwnedFd::from(writer)).is_err(), "rings run");
