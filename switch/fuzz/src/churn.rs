@@ -212,7 +212,7 @@ impl Bed {
         let Some(port) = self.network.find(&text(name)) else { return };
         let gone = Arc::clone(&port);
         self.meanwhile(plan, move |network| network.remove_port(&gone));
-        let base = port.recall_base(key(port.id, Direction::Transmit));
+        let base = port.recall_stopped(key(port.id, Direction::Transmit)).map(|stopped| stopped.base);
         if let (Some(mut guest), Some(base)) = (self.guests[usize::from(name)].take(), base) {
             guest.assert_all_back(base);
         }
@@ -223,7 +223,7 @@ impl Bed {
         let rings = guest.rings();
         self.meanwhile(plan, move |network| {
             let keys = [Direction::Transmit, Direction::Receive].map(|direction| key(port.id, direction));
-            let bases = keys.map(|key| network.stop_ring(&port, key).expect("it runs"));
+            let bases = keys.map(|key| network.stop_ring(&port, key).expect("it runs").base);
             port.begin_session();
             start_rings(network, &port, rings, bases);
         });

@@ -22,7 +22,7 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 use crate::network::Network;
 use crate::network::fatal::{caught, defect};
 use crate::port::Port;
-use crate::ring::{Answer, Call, Control, RingFault, RingLog, SplitRing};
+use crate::ring::{Answer, Call, Control, RingFault, RingLog, SplitRing, StoppedRing};
 
 /// Timeout of an order; a thread that its guest holds up for longer is abandoned.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -145,9 +145,9 @@ impl ControlQueue {
         Some(())
     }
 
-    /// Stops the thread; returns the ring index at which another device would continue.
-    pub(super) fn stop(&self) -> Option<u16> {
-        self.ask(Then::End, |control| control.base())
+    /// Stops the thread and its virtqueue.
+    pub(super) fn stop(&self) -> Option<StoppedRing> {
+        self.ask(Then::End, Control::stop)
     }
 
     /// Has the thread stand still; `None` if it is gone or timed out.

@@ -338,7 +338,8 @@ impl Device {
         for (index, ring) in self.rings.iter().enumerate() {
             let key = self.key(index);
             let queue = queues.remove(&key).filter(|_| ring.running);
-            saved.rings.extend(ring.save(index as u32, port.kept_base(key), (queue, errors.remove(&key)), files)?);
+            let kept = port.kept_ring(key)?;
+            saved.rings.extend(ring.save(index as u32, kept, (queue, errors.remove(&key)), files)?);
         }
         Ok(saved)
     }
@@ -539,12 +540,11 @@ impl Device {
         }
         ring.running = false;
         if self.is_control(index) {
-            let base = self.control.take().and_then(|control| control.stop());
-            self.rings[index as usize].base = base.unwrap_or_default();
-            return Ok(self.rings[index as usize].base);
+            let stopped = self.control.take().and_then(|control| control.stop()).unwrap_or_default();
+            return Ok(self.rings[index as usize].keep(stopped));
         }
-        if let Some(base) = self.network.stop_ring(&self.settings.port, key) {
-            self.rings[index as usize].base = base;
+        if let Some(stopped) = self.network.stop_ring(&self.settings.port, key) {
+            self.rings[index as usize].keep(stopped);
         }
         self.settle_state();
         Ok(self.rings[index as usize].base)
@@ -555,10 +555,9 @@ impl Device {
         let key = self.key(index as usize);
         let files = self.network.queue_files([&self.settings.port]).map_err(Error::ReqHandlerError)?;
         self.stop_ring(index)?;
-        let Some(QueueFiles { kick, call, .. }) = files.into_iter().find(|files| files.key == key) else { return Ok(()) };
-        let call = self.call_through(call.map(File::from))?;
-        let ring = &mut self.rings[index as usize];
-        (ring.kick, ring.call) = (Some(kick.map_or(Kick::Poll, |kick| Kick::File(kick.into()))), call);
+        if let Some(QueueFiles { kick, .. }) = files.into_iter().find(|files| files.key == key) {
+            self.rings[index as usize].kick = Some(kick.map_or(Kick::Poll, |kick| Kick::File(kick.into())));
+        }
         Ok(())
     }
 
@@ -842,9 +841,9 @@ impl VhostUserBackendReqHandlerMut for Device {
         if running {
             self.limit_control_rate();
         }
-        let unused = if running { self.network.set_call(&self.settings.port, key, call).err().flatten() } else { call };
-        if let Some(call) = unused {
-            self.ring(index.into())?.call = Some(call);
+        let unused = if running { self.network.set_call(&self.settings.port, key, call) } else { Err(call) };
+        if let Err(call) = unused {
+            self.ring(index.into())?.call = call;
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use crate::id::{Direction, RingKey};
 use crate::memory::{InflightRegion, MemoryMap};
 use crate::network::RingParts;
 use crate::ring::shared::Misplaced;
-use crate::ring::{Call, InflightQueue, SplitRing, shared};
+use crate::ring::{Call, InflightQueue, SplitRing, StoppedRing, shared};
 use crate::takeover::FilesToSend;
 use crate::worker::{QueueFiles, Start};
 
@@ -75,6 +75,12 @@ impl Vring {
         self.size > 0 && self.addresses.is_some() && self.kick.is_some()
     }
 
+    /// Keeps base and interrupt of the virtqueue, which has `stopped`, for its next start; returns the base.
+    pub(super) fn keep(&mut self, stopped: StoppedRing) -> u16 {
+        (self.base, self.call) = (stopped.base, self.call.take().or(stopped.call));
+        self.base
+    }
+
     /// Checks a queue size from the front end; 0 for an unused queue.
     pub(super) fn check_size(size: u32) -> Result<u16, VringError> {
         match u16::try_from(size) {
@@ -84,14 +90,14 @@ impl Vring {
     }
 
     /// Describes it for another process; `None` if the front end has not set it up. A virtqueue that runs has its descriptors at a worker:
-    /// `queue`. One that was stopped by a fault does not run any more, and has the base `kept`.
+    /// `queue`. One that was stopped by a fault does not run any more, and has the base and the interrupt `kept`.
     ///
     /// # Errors
     /// The kernel refuses a descriptor.
     pub(super) fn save(
         &self,
         index: u32,
-        kept: Option<u16>,
+        kept: Option<(u16, Option<OwnedFd>)>,
         (queue, error): (Option<QueueFiles>, Option<OwnedFd>),
         files: &mut FilesToSend,
     ) -> io::Result<Option<SavedRing>> {
@@ -100,6 +106,7 @@ impl Vring {
             return Ok(None);
         }
         let running = queue.is_some();
+        let (kept_base, kept_call) = kept.unwrap_or((self.base, None));
         let (kick, call) = match queue {
             Some(queue) => (Some(queue.kick), queue.call),
             None => {
@@ -108,7 +115,8 @@ impl Vring {
                     Some(Kick::Poll) => Some(None),
                     None => None,
                 };
-                (kick, self.call.as_ref().map(|call| call.descriptor().try_clone_to_owned()).transpose()?)
+                let own = self.call.as_ref().map(|call| call.descriptor().try_clone_to_owned()).transpose()?;
+                (kick, own.or(kept_call))
             }
         };
         let addresses = self.addresses.map(|addresses| [addresses.descriptors, addresses.available, addresses.used]);
@@ -116,7 +124,7 @@ impl Vring {
             index,
             size: self.size,
             addresses,
-            base: kept.unwrap_or(self.base),
+            base: kept_base,
             kick: kick.map(|kick| kick.map_or(SavedKick::Poll, |kick| SavedKick::File(files.add(kick)))),
             call: call.map(|call| files.add(call)),
             error: error.map(|error| files.add(error)),

@@ -9,11 +9,11 @@ use memlane::id::PortId;
 use memlane::port::PortState;
 use memlane::stats::DropReason;
 use memlane_rig::frames::NetHeader;
-use memlane_rig::frontend::features;
 use memlane_rig::frontend::notify::CallKind;
-use memlane_rig::guest::{GuestBuilder, Habit, Layout, ReceiveBuffers, RingStep, SendBuffers, ToyGuest};
+use memlane_rig::frontend::{features, wire};
+use memlane_rig::guest::{GuestBuilder, Habit, Layout, ReceiveBuffers, RingStep, SendBuffers, Step, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
-use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
+use vhost::vhost_user::message::{FrontendReq as Request, VhostUserProtocolFeatures as Protocol};
 
 /// Ring indices of the first pair.
 const RECEIVE: usize = 0;
@@ -53,6 +53,49 @@ fn a_ring_starts_with_its_kick_and_not_before() {
     assert_silent(&mut b);
     transmit.queue.kick();
     assert_eq!(b.receive(TIMEOUT).unwrap().bytes, sent);
+}
+
+/// A front end that sends SET_VRING_CALL once, and stops and starts its rings without it.
+#[test]
+fn a_ring_that_starts_again_interrupts_as_before() {
+    const CONNECT: [Step; 4] = [Step::Owner, Step::GetFeatures, Step::ProtocolFeatures, Step::EachRing(&[RingStep::Call])];
+    const START: [Step; 3] = [
+        Step::SetFeatures,
+        Step::MemoryTable,
+        Step::EachRing(&[RingStep::Size, RingStep::Base, RingStep::Addresses, RingStep::Kick, RingStep::Enable]),
+    ];
+    let habit = Habit { connect: &CONNECT, start: &START, stop: &[Step::EachRing(&[RingStep::Stop])], ..Habit::DPDK };
+    let bed = Bed::new(2);
+    let mut b = bed.guest(1);
+    let mut a = bed.guest_like(0, bed.builder(0).habit(habit));
+    announce(&mut [&mut a, &mut b]);
+    let interrupts = |bed: &Bed| bed.totals(0).interrupts;
+    // The rings stop by request; and by a fault, before the request.
+    for broken in [false, false, true] {
+        if broken {
+            a.pair(0).transmit.queue.ring.shared().set_available_index(1000);
+            a.pair(0).transmit.queue.kick();
+            bed.wait_for(|bed| matches!(bed.state(0), PortState::Quarantined(_)), "the port is in quarantine");
+        }
+        a.stop().unwrap();
+        if broken {
+            a.reset_rings().unwrap();
+        }
+        a.start().unwrap();
+        let before = interrupts(&bed);
+        exchange(&mut a, &mut b, 1);
+        bed.wait_for(|bed| interrupts(bed) > before, "the driver is interrupted");
+    }
+    // A ring that was given none has none.
+    a.stop().unwrap();
+    for ring in 0..2_u64 {
+        let body = (ring | 1 << 8).to_le_bytes();
+        wire::send(a.frontend().unwrap().stream(), Request::SET_VRING_CALL as u32, wire::VERSION, &body, &[]).unwrap();
+    }
+    a.start().unwrap();
+    let before = interrupts(&bed);
+    exchange(&mut a, &mut b, 2);
+    assert_eq!(interrupts(&bed), before);
 }
 
 #[test]

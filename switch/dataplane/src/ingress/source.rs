@@ -16,7 +16,7 @@ use crate::packet::{Packet, Stamp};
 use crate::policy::rules::{KnownRules, PortRules};
 use crate::port::Port;
 use crate::probes;
-use crate::ring::{Ring, RingFault, SplitRing};
+use crate::ring::{Ring, RingFault, SplitRing, StoppedRing};
 use crate::settings::{Poll, Settings};
 use crate::stats::{DropReason, PortCounters};
 use crate::threshold::DynamicThreshold;
@@ -93,8 +93,8 @@ pub(crate) struct Backpressured {
 /// See [`Source::when_back`].
 #[derive(Debug)]
 pub(crate) enum WhenBack {
-    /// Stop, and reply with the base.
-    Stop(mpsc::Sender<u16>),
+    /// Stop, and reply.
+    Stop(mpsc::Sender<StoppedRing>),
     /// Move the ring to other memory, and continue in this state.
     Move(SplitRing, Arc<MemoryMap>, mpsc::Sender<()>, PollState),
 }

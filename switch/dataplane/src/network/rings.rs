@@ -13,7 +13,7 @@ use crate::port::end::Backend;
 use crate::port::queue_view::{QueueBlock, QueueView};
 use crate::port::rings::{Rings, Running};
 use crate::port::{Port, PortState};
-use crate::ring::{Call, InflightQueue, ReceiveQueue, Ring, RingLog, RingOptions, SplitRing, TransmitQueue};
+use crate::ring::{Call, InflightQueue, ReceiveQueue, Ring, RingLog, RingOptions, SplitRing, StoppedRing, TransmitQueue};
 use crate::worker::{Start, Worker};
 
 /// Interval at which a port that is drained is checked for frames in flight.
@@ -149,15 +149,15 @@ impl Network {
         Ok(())
     }
 
-    /// Stops a ring of `port` and returns its base, once nothing of it is in use, even if another thread has stopped it or is just
-    /// doing so; `None` if it did not run.
-    pub fn stop_ring(&self, port: &Arc<Port>, key: RingKey) -> Option<u16> {
+    /// Stops a ring of `port`, once nothing of it is in use, even if another thread has stopped it or is just doing so; `None` if it
+    /// did not run.
+    pub fn stop_ring(&self, port: &Arc<Port>, key: RingKey) -> Option<StoppedRing> {
         let _turn = port.one_stop_at_a_time();
-        self.end_ring(port, key).or_else(|| port.recall_base(key))
+        self.end_ring(port, key).or_else(|| port.recall_stopped(key))
     }
 
     /// As [`Self::stop_ring`], with the lock of [`Port::one_stop_at_a_time`] held; `None` if the ring does not run.
-    fn end_ring(&self, port: &Arc<Port>, key: RingKey) -> Option<u16> {
+    fn end_ring(&self, port: &Arc<Port>, key: RingKey) -> Option<StoppedRing> {
         let (running, told) = {
             let mut rings = port.rings();
             let running = rings.running.remove(&key)?;
@@ -176,8 +176,8 @@ impl Network {
         let keys: Vec<RingKey> = port.rings().running.keys().copied().collect();
         for key in keys {
             let _turn = port.one_stop_at_a_time();
-            if let Some(base) = self.end_ring(port, key) {
-                port.remember_base(key, base);
+            if let Some(stopped) = self.end_ring(port, key) {
+                port.remember_stopped(key, stopped);
             }
         }
         {
@@ -213,9 +213,9 @@ impl Network {
     /// Changes how the driver of a running ring is interrupted.
     ///
     /// # Errors
-    /// It does not run: the eventfd is returned.
+    /// It does not run: the eventfd is returned, unless it is for the next start of a ring that a fault has stopped.
     pub fn set_call(&self, port: &Port, key: RingKey, call: Option<Call>) -> Result<(), Option<Call>> {
-        let Some(running) = port.rings().running.get(&key).copied() else { return Err(call) };
+        let Some(running) = port.rings().running.get(&key).copied() else { return port.change_stopped_call(key, call) };
         self.worker(running.entry.worker).ask(move |worker| worker.set_call(key, call));
         Ok(())
     }

@@ -33,7 +33,7 @@ use crate::multicast::Groups;
 use crate::policy::gate::Vlans;
 use crate::policy::{Limit, Limiter, Policy, PortLimits};
 use crate::probes;
-use crate::ring::{Call, Called, InterruptBreaker};
+use crate::ring::{Call, Called, InterruptBreaker, StoppedRing};
 use crate::segment::Segment;
 use crate::shared::Shared;
 use crate::stats::{DropReason, PortCounters, PortTotals, totals};
@@ -171,7 +171,8 @@ struct Inner {
     turned_away: u64,
     memory: Option<Arc<MemoryMap>>,
     log: Option<Arc<DirtyLog>>,
-    bases: HashMap<RingKey, u16>,
+    /// Rings that were stopped without a request of the front end.
+    stopped: HashMap<RingKey, StoppedRing>,
     /// Eventfds by which front ends are told of a ring's errors (SET_VRING_ERR).
     errors: HashMap<RingKey, Call>,
 }
@@ -210,7 +211,7 @@ impl Inner {
             turned_away: 0,
             memory: None,
             log: None,
-            bases: HashMap::new(),
+            stopped: HashMap::new(),
             errors: HashMap::new(),
         }
     }
@@ -739,29 +740,47 @@ impl Port {
         self.log_event(format_args!("{line}"), event);
     }
 
-    /// The front end is gone, and with it its memory, advice, bases and error eventfds.
+    /// The front end is gone, and with it its memory, advice, stopped rings and error eventfds.
     pub fn forget_front_end(&self) {
         self.paid.store(0, Ordering::Relaxed);
         let mut inner = self.inner();
         (inner.memory, inner.log) = (None, None);
         inner.advice = None;
-        inner.bases.clear();
+        inner.stopped.clear();
         inner.errors.clear();
     }
 
-    /// Keeps the base of a ring that was stopped without a request of its front end, until it is requested.
-    pub(crate) fn remember_base(&self, key: RingKey, base: u16) {
-        self.inner().bases.insert(key, base);
+    /// Keeps a ring that was stopped without a request of its front end, until it is requested.
+    pub(crate) fn remember_stopped(&self, key: RingKey, stopped: StoppedRing) {
+        self.inner().stopped.insert(key, stopped);
     }
 
-    /// The base that [`Self::remember_base`] kept.
-    pub fn kept_base(&self, key: RingKey) -> Option<u16> {
-        self.inner().bases.get(&key).copied()
+    /// Base and interrupt of a ring that [`Self::remember_stopped`] kept.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub fn kept_ring(&self, key: RingKey) -> io::Result<Option<(u16, Option<OwnedFd>)>> {
+        let inner = self.inner();
+        let Some(StoppedRing { base, call }) = inner.stopped.get(&key) else { return Ok(None) };
+        let call = call.as_ref().map(|call| call.descriptor().try_clone_to_owned()).transpose()?;
+        Ok(Some((*base, call)))
     }
 
-    /// Takes the base that [`Self::remember_base`] kept.
-    pub fn recall_base(&self, key: RingKey) -> Option<u16> {
-        self.inner().bases.remove(&key)
+    /// Takes the ring that [`Self::remember_stopped`] kept.
+    pub fn recall_stopped(&self, key: RingKey) -> Option<StoppedRing> {
+        self.inner().stopped.remove(&key)
+    }
+
+    /// Changes the interrupt of a ring that [`Self::remember_stopped`] kept.
+    ///
+    /// # Errors
+    /// There is none: `call` is returned.
+    pub(crate) fn change_stopped_call(&self, key: RingKey, call: Option<Call>) -> Result<(), Option<Call>> {
+        match self.inner().stopped.get_mut(&key) {
+            Some(stopped) => stopped.call = call,
+            None => return Err(call),
+        }
+        Ok(())
     }
 }
 

@@ -16,7 +16,7 @@ use crate::offload::Offloads;
 use crate::packet::{Packet, Reach};
 use crate::port::Port;
 use crate::port::end::Ends;
-use crate::ring::{Call, ReceiveQueue, Ring, RingLog, SplitRing, TransmitQueue};
+use crate::ring::{Call, ReceiveQueue, Ring, RingLog, SplitRing, StoppedRing, TransmitQueue};
 use crate::stats::DropReason;
 use crate::table::{Learned, LearnedAddress, Table};
 use crate::time::cycles;
@@ -132,8 +132,8 @@ impl Worker {
         Ok(slot)
     }
 
-    /// Stops a transmit queue: takes no more chains, recalls those in flight, and replies with the base once all are completed.
-    pub fn stop_transmit_queue(&mut self, key: RingKey, reply: mpsc::Sender<u16>) {
+    /// Stops a transmit queue: takes no more chains, recalls those in flight, and replies once all are completed.
+    pub fn stop_transmit_queue(&mut self, key: RingKey, reply: mpsc::Sender<StoppedRing>) {
         self.call_all_back(key, |_| WhenBack::Stop(reply));
     }
 
@@ -179,13 +179,10 @@ impl Worker {
         match source.when_back.take() {
             None => {}
             Some(WhenBack::Stop(reply)) => {
-                let base = source.feed.ring().map_or(0, |ring| {
-                    ring.publish_last();
-                    ring.base()
-                });
+                let stopped = source.feed.ring().map(Ring::stop).unwrap_or_default();
                 self.rest.unwatch(slot, Direction::Transmit);
                 self.sources.remove(slot);
-                let _ = reply.send(base);
+                let _ = reply.send(stopped);
             }
             Some(WhenBack::Move(split, memory, reply, state)) => {
                 if let Some(ring) = source.feed.ring() {
@@ -199,8 +196,8 @@ impl Worker {
         }
     }
 
-    /// Stops a receive queue at once; returns its base. Frames that are enqueued for it are dropped.
-    pub fn stop_receive_queue(&mut self, key: RingKey) -> Option<u16> {
+    /// Stops a receive queue at once. Frames that are enqueued for it are dropped.
+    pub fn stop_receive_queue(&mut self, key: RingKey) -> Option<StoppedRing> {
         let slot = self.egress.find(key)?;
         self.rest.unwatch(slot, Direction::Receive);
         self.sources.forget_backpressured(RouteEntry { worker: self.index, slot });
@@ -211,10 +208,7 @@ impl Worker {
             returned.push(Ended::new(packet, key.port));
         })?;
         self.give_all_back(&mut returned);
-        Some(queue.ring().map_or(0, |ring| {
-            ring.publish_last();
-            ring.base()
-        }))
+        Some(queue.ring().map(Ring::stop).unwrap_or_default())
     }
 
     /// Frames to `port` follow the link emulation of [`Port::set_path`], from the next frame on.

@@ -75,7 +75,7 @@ impl Honest {
     /// Stops its receive queue and starts it again, wherever there is room by then.
     pub fn restart(&mut self, workers: &mut Workers) {
         self.route(Vec::new(), workers);
-        let base = workers[usize::from(self.home)].stop_receive_queue(key(self.port, Direction::Receive)).expect("it runs");
+        let base = workers[usize::from(self.home)].stop_receive_queue(key(self.port, Direction::Receive)).expect("it runs").base;
         self.take();
         self.begin_receive(base, workers);
     }

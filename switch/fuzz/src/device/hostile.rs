@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use memlane::id::{Direction, PortId, RouteEntry, Slot};
 use memlane::memory::MemoryMap;
 use memlane::port::Port;
-use memlane::ring::{Areas, ReceiveQueue, Ring, RingOptions, SplitRing, TransmitQueue};
+use memlane::ring::{Areas, ReceiveQueue, Ring, RingOptions, SplitRing, StoppedRing, TransmitQueue};
 use memlane::worker::{Start, Worker};
 
 use super::honest::address;
@@ -42,7 +42,7 @@ enum RingState {
     Stopped,
     Running,
     /// It was told to stop, and has not answered; then it is to begin anew with these options and this base.
-    Stopping(Receiver<u16>, Option<(u16, u16)>),
+    Stopping(Receiver<StoppedRing>, Option<(u16, u16)>),
     /// It was told of other memory, and has not answered.
     Moving(Receiver<()>),
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::chain::{Access, Walk};
-use super::{Call, Ring, RingFault, RingLog, SplitRing, full_fence};
+use super::{Call, Ring, RingFault, RingLog, SplitRing, StoppedRing, full_fence};
 use crate::memory::{Iovec, MemoryMap};
 
 /// Longest command that is read; longer ones are answered with an error.
@@ -40,6 +40,11 @@ impl Control {
     /// Sets or clears the way to interrupt the driver.
     pub fn set_call(&mut self, call: Option<Call>) {
         self.ring.set_call(call);
+    }
+
+    /// Ends the queue.
+    pub fn stop(&mut self) -> StoppedRing {
+        self.ring.stop()
     }
 
     /// The way to interrupt the driver.

@@ -78,6 +78,15 @@ pub struct RingOptions {
     pub header_length: u8,
 }
 
+/// A ring that has ended, as far as its next start needs it.
+#[derive(Debug, Default)]
+pub struct StoppedRing {
+    /// Position from which another device would continue (GET_VRING_BASE).
+    pub base: u16,
+    /// The way to interrupt the driver. GET_VRING_BASE does not end it: no front end has to send SET_VRING_CALL again.
+    pub call: Option<Call>,
+}
+
 /// Device side of one split virtqueue.
 #[derive(Debug)]
 pub struct Ring {
@@ -185,6 +194,12 @@ impl Ring {
     /// The way to interrupt the driver.
     pub fn call(&self) -> Option<&Call> {
         self.call.as_ref()
+    }
+
+    /// Ends the ring: publishes its last completions, and returns what the next start needs.
+    pub fn stop(&mut self) -> StoppedRing {
+        self.publish_last();
+        StoppedRing { base: self.base(), call: self.call.take() }
     }
 
     /// The memory with its buffers.
