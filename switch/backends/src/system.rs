@@ -33,12 +33,31 @@ pub(crate) fn receive<const MOST: usize>(stream: &UnixStream, bytes: &mut [u8], 
 /// # Errors
 /// The error of the kernel.
 pub(crate) fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    rename_with(one, other, libc::RENAME_EXCHANGE)
+}
+
+fn rename_with(one: &Path, other: &Path, flags: libc::c_uint) -> io::Result<()> {
     let (one, other) = (CString::new(one.as_os_str().as_bytes())?, CString::new(other.as_os_str().as_bytes())?);
-    let (here, flags) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
+    let here = libc::AT_FDCWD;
     // SAFETY: both paths end with a zero byte and outlive the call.
     match unsafe { libc::syscall(libc::SYS_renameat2, here, one.as_ptr(), here, other.as_ptr(), flags) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Moves the file at `path` to `place`, where no file is (renameat2(2)). On a file system that does not know how, a file that another
+/// process puts there at the same moment is replaced.
+///
+/// # Errors
+/// The error of the kernel; EEXIST if there is a file.
+pub(crate) fn rename_new(path: &Path, place: &Path) -> io::Result<()> {
+    match rename_with(path, place, libc::RENAME_NOREPLACE) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => match std::fs::symlink_metadata(place) {
+            Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+            Err(_) => std::fs::rename(path, place),
+        },
+        result => result,
     }
 }
 

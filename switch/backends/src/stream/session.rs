@@ -48,7 +48,7 @@ impl Other {
     pub fn listen(path: &Path, access: &Access) -> io::Result<Self> {
         let listener = socket::bind_kept(path, Access::PRIVATE)?;
         listener.socket().set_nonblocking(true)?;
-        access.apply(path)?;
+        access.apply(&listener)?;
         Ok(Self::Listen(Arc::new(listener)))
     }
 

@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{AtFlags, OFlag, open};
 use nix::sys::stat::Mode;
-use nix::unistd::{Gid, Group, Uid, User, fchownat, geteuid, getgrouplist};
+use nix::unistd::{Gid, Group, Uid, User, fchownat, getegid, geteuid, getgrouplist};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::socket::Listener;
 
 /// Timeout of a request to the name service (NSS).
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -133,17 +135,27 @@ impl Access {
         Ok((self.owner.as_deref().map(user).transpose()?, self.group.as_deref().map(group).transpose()?))
     }
 
-    /// Applies the rights to the socket at `path`, which this process has just created with mode [`Self::PRIVATE`]. A user with
-    /// write access to its folder may have put a link or another file there: only a socket of this process is changed.
+    /// Applies the rights to the file of `listener`, which this process has just made with mode [`Self::PRIVATE`], or which the service
+    /// manager has kept from the process before, with the rights that it gave. A user with write access to its folder may have put a
+    /// link or another file there: only the listener's own socket is changed.
     ///
     /// # Errors
-    /// No such user or group exists, the ownership cannot be changed, or another file is at `path`.
-    pub fn apply(&self, path: &Path) -> io::Result<()> {
-        let (owner, group) = self.numbers()?;
+    /// No such user or group exists, the ownership cannot be changed, or another file has taken the socket's place.
+    pub fn apply(&self, listener: &Listener) -> io::Result<()> {
+        let (mut owner, mut group) = self.numbers()?;
         let mode = self.mode().map_err(io::Error::other)?;
-        let socket = own_socket(path)?;
+        let (socket, meta) = own_socket(listener)?;
+        if listener.is_of_before() {
+            // Rights that are configured no more are taken back.
+            owner = owner.or(Some(geteuid().as_raw()));
+            group = group.or(Some(usual_group(listener.path())));
+        }
+        let (owner, group) = (owner.filter(|&owner| owner != meta.uid()), group.filter(|&group| group != meta.gid()));
         if owner.is_some() || group.is_some() {
             fchownat(&socket, c"", owner.map(Uid::from_raw), group.map(Gid::from_raw), AtFlags::AT_EMPTY_PATH)?;
+        }
+        if meta.mode() & 0o7777 == mode {
+            return Ok(());
         }
         // A descriptor that only names a file (O_PATH) has no fchmod(2).
         let itself = format!("/proc/self/fd/{}", socket.as_raw_fd());
@@ -151,13 +163,22 @@ impl Access {
     }
 }
 
-/// The socket at `path` as an O_PATH descriptor, which keeps naming the same file when the path is replaced.
-fn own_socket(path: &Path) -> io::Result<File> {
+/// The file of `listener` as an O_PATH descriptor, which keeps naming the same file when the path is replaced. A file that this process
+/// has made is its user's; one of the process before may have been given to another user, and is known by device and inode.
+fn own_socket(listener: &Listener) -> io::Result<(File, Metadata)> {
     // Not by `OpenOptions`: musl counts O_PATH among the access modes, which its flags leave out.
-    let file = File::from(open(path, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?);
+    let file = File::from(open(listener.path(), OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?);
     let meta = file.metadata()?;
-    let is_ours = meta.file_type().is_socket() && meta.nlink() == 1 && meta.uid() == geteuid().as_raw();
-    if is_ours { Ok(file) } else { Err(io::Error::other("another file has taken the socket's place")) }
+    let is_its_file = meta.file_type().is_socket() && meta.nlink() == 1 && listener.file() == Some((meta.dev(), meta.ino()));
+    let is_ours = is_its_file && (listener.is_of_before() || meta.uid() == geteuid().as_raw());
+    if is_ours { Ok((file, meta)) } else { Err(io::Error::other("another file has taken the socket's place")) }
+}
+
+/// The group of a file that this process makes at `path`: that of a folder with the set-group-ID bit, else its own.
+fn usual_group(path: &Path) -> u32 {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let inherited = std::fs::metadata(folder).ok().filter(|folder| folder.mode() & 0o2000 != 0);
+    inherited.map_or_else(|| getegid().as_raw(), |folder| folder.gid())
 }
 
 fn user(name: &str) -> io::Result<u32> {
@@ -270,20 +291,31 @@ mod tests {
     #[test]
     fn nothing_but_the_socket_is_given_away() {
         let folder = tempfile::tempdir().unwrap();
-        let [secret, path, socket] = ["secret", "link", "socket"].map(|name| folder.path().join(name));
+        let [secret, socket] = ["secret", "socket"].map(|name| folder.path().join(name));
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let listen = || super::super::socket::bind(&socket, Access::PRIVATE).unwrap();
         std::fs::write(&secret, "").unwrap();
         std::fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
-        std::os::unix::fs::symlink(&secret, &path).unwrap();
-        for place in [&path, &secret] {
-            assert!(access("", "", "0666").apply(place).is_err());
-            assert_eq!(mode(&secret), 0o600);
+        let puts: [fn(&Path, &Path) -> io::Result<()>; 3] = [
+            |secret, place| std::os::unix::fs::symlink(secret, place),
+            |secret, place| std::fs::hard_link(secret, place),
+            |_, place| std::os::unix::net::UnixListener::bind(place).map(drop),
+        ];
+        for put in puts {
+            let listener = listen();
+            std::fs::remove_file(&socket).unwrap();
+            put(&secret, &socket).unwrap();
+            let before = mode(&socket);
+            assert!(access("", "", "0666").apply(&listener).is_err());
+            assert_eq!((mode(&secret), mode(&socket)), (0o600, before));
+            drop(listener);
+            std::fs::remove_file(&socket).unwrap();
         }
-        let _listener = super::super::socket::bind(&socket, Access::PRIVATE).unwrap();
-        access("", "", "0666").apply(&socket).unwrap();
+        let listener = listen();
+        access("", "", "0666").apply(&listener).unwrap();
         assert_eq!(mode(&socket), 0o666);
         let own = std::fs::metadata(folder.path()).unwrap();
-        access(&own.uid().to_string(), &own.gid().to_string(), "0640").apply(&socket).unwrap();
+        access(&own.uid().to_string(), &own.gid().to_string(), "0640").apply(&listener).unwrap();
         assert_eq!(mode(&socket), 0o640);
     }
 

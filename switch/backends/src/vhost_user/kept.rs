@@ -10,7 +10,7 @@ use std::fs::Metadata;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::port::short_hash;
@@ -86,12 +86,19 @@ pub fn remove_rest() {
         store.remove(&known);
         store.state().room += 1;
         let address = socket.local_addr();
-        let path = address.as_ref().ok().and_then(|address| address.as_pathname());
-        let is_its = |path: &&Path| file_at(path).is_some_and(|file| name(path, identity(&file)) == known);
-        if let Some(path) = path.filter(is_its) {
+        let bound = address.as_ref().ok().and_then(|address| address.as_pathname());
+        if let Some(path) = bound.and_then(|bound| file_of(&known, bound)) {
             let _ = std::fs::remove_file(path);
         }
     }
+}
+
+/// The file of the socket called `known` in the store, which was `bound` in the same folder, perhaps by another name.
+fn file_of(known: &str, bound: &Path) -> Option<PathBuf> {
+    let folder = bound.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let paths = std::fs::read_dir(folder).ok()?.filter_map(|entry| Some(bound.with_file_name(entry.ok()?.file_name())));
+    let is_its = |path: &PathBuf| file_at(path).is_some_and(|file| name(path, identity(&file)) == known);
+    paths.into_iter().find(is_its)
 }
 
 /// The process ends, and its sockets stay for the next one.
@@ -139,5 +146,24 @@ pub(super) fn forget(path: &Path, file: (u64, u64)) {
     if let Some(store) = STORE.get() {
         store.remove(&name(path, file));
         store.state().room += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_of_a_kept_socket_is_found_though_it_was_bound_by_another_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("web.sock");
+        let listener = crate::vhost_user::socket::bind(&path, 0o600).unwrap();
+        let _other = crate::vhost_user::socket::bind(&folder.path().join("db.sock"), 0o600).unwrap();
+        let bound = listener.socket().local_addr().unwrap().as_pathname().unwrap().to_owned();
+        let known = name(&path, listener.file().unwrap());
+        assert_eq!(file_of(&known, &bound), Some(path.clone()));
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "").unwrap();
+        assert_eq!(file_of(&known, &bound), None);
     }
 }

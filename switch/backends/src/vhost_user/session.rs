@@ -54,7 +54,7 @@ impl Endpoint {
     /// Another process listens there, or the path is another kind of file, or the access rights cannot be set.
     pub fn listen(path: &Path, access: &Access) -> io::Result<Self> {
         let listener = socket::bind_kept(path, Access::PRIVATE)?;
-        access.apply(path)?;
+        access.apply(&listener)?;
         Ok(Self::Listen(Arc::new(listener)))
     }
 

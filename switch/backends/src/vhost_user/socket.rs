@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -16,6 +17,8 @@ use super::kept::{self, identity};
 use crate::descriptors::is_shortage;
 use crate::system;
 
+/// Names that are tried for a socket before its file is moved to its place.
+const NAMES: u32 = 16;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
@@ -29,6 +32,8 @@ pub struct Listener {
     file: Option<(u64, u64)>,
     /// The service manager keeps it over a restart.
     is_kept: bool,
+    /// The process before a restart has made it.
+    is_of_before: bool,
 }
 
 impl Listener {
@@ -39,7 +44,13 @@ impl Listener {
 
     /// The listening socket `socket` of another process of the network; its file at `path` has this device and inode.
     pub fn taken_over(socket: UnixListener, path: &Path, file: Option<(u64, u64)>) -> Self {
-        Self { socket, path: path.into(), file, is_kept: false }
+        Self { socket, path: path.into(), file, is_kept: false, is_of_before: true }
+    }
+
+    /// The same at `path`, to which its file was moved.
+    fn moved_to(self, path: &Path) -> io::Result<Self> {
+        let (socket, file) = (self.socket.try_clone()?, self.file);
+        Ok(Self { socket, path: path.into(), file, is_kept: false, is_of_before: false })
     }
 
     /// A port's socket, as [`Self::taken_over`]; the service manager that keeps the other process's sockets, if one does, has it already.
@@ -60,6 +71,11 @@ impl Listener {
     /// Device and inode of its file.
     pub fn file(&self) -> Option<(u64, u64)> {
         self.file
+    }
+
+    /// Whether another process has made it, and perhaps given its file to another user.
+    pub(super) fn is_of_before(&self) -> bool {
+        self.is_of_before
     }
 
     /// Where it is.
@@ -93,7 +109,7 @@ pub fn bind_kept(path: &Path, mode: u32) -> io::Result<Listener> {
     if let Some((socket, file)) = kept::take(path) {
         // The process before may have had a port of another kind here.
         socket.set_nonblocking(false)?;
-        let listener = Listener { socket, path: path.into(), file: Some(file), is_kept: true };
+        let listener = Listener { socket, path: path.into(), file: Some(file), is_kept: true, is_of_before: true };
         listener.claim()?;
         return Ok(listener);
     }
@@ -116,45 +132,74 @@ pub fn bind(path: &Path, mode: u32) -> io::Result<Listener> {
     }
 }
 
-/// Binds a listening socket to `path`, where there is no file.
+/// Binds a listening socket to `path`, where there is no file. The file appears there once the socket listens: until then it refuses
+/// connections, as a stale one does, and another process would replace it.
 fn bind_new(path: &Path, mode: u32) -> io::Result<Listener> {
+    let Some(new) = bind_beside(path, mode)? else { return bind_at(path, mode) };
+    match system::rename_new(new.path(), path) {
+        Ok(()) => new.moved_to(path),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(in_use()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Binds a listening socket beside `path`, by a name of its own; `None` if its path would be too long for a socket's address, though
+/// `path` is not.
+fn bind_beside(path: &Path, mode: u32) -> io::Result<Option<Listener>> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    for _ in 0..NAMES {
+        let beside = path.with_file_name(format!(".{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+        if SockAddr::unix(&beside).is_err() {
+            return Ok(None);
+        }
+        match bind_at(&beside, mode) {
+            // A process of another PID namespace, or one that was killed, has the name.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            result => return result.map(Some),
+        }
+    }
+    Err(in_use())
+}
+
+/// Binds a listening socket to `path`.
+fn bind_at(path: &Path, mode: u32) -> io::Result<Listener> {
     let socket = File::from(OwnedFd::from(Socket::new(Domain::UNIX, Type::STREAM, None)?));
     // The kernel makes the file with the mode that the socket has.
     socket.set_permissions(Permissions::from_mode(mode))?;
     let socket = Socket::from(OwnedFd::from(socket));
     socket.bind(&SockAddr::unix(path)?)?;
     let file = std::fs::symlink_metadata(path).ok().map(|file| identity(&file));
-    let listener = Listener { socket: OwnedFd::from(socket.try_clone()?).into(), path: path.into(), file, is_kept: false };
+    let listener = Listener {
+        socket: OwnedFd::from(socket.try_clone()?).into(),
+        path: path.into(),
+        file,
+        is_kept: false,
+        is_of_before: false,
+    };
     socket.listen(BACKLOG)?;
     Ok(listener)
 }
 
 /// Binds a listening socket at `path`, in place of the stale file `left`.
 fn replace_left(path: &Path, left: &Metadata, mode: u32) -> io::Result<Listener> {
-    let beside = path.with_file_name(format!(".{}", std::process::id()));
-    let new = match bind_new(&beside, mode) {
-        Ok(new) => new,
-        // The path beside it may be too long for a socket's address, though its own is not; or a file is there, which is left alone.
-        Err(_) => {
-            remove_left(path, left)?;
-            return bind_new(path, mode);
-        }
+    // The path beside it may be too long for a socket's address, though its own is not.
+    let Some(new) = bind_beside(path, mode)? else {
+        remove_left(path, left)?;
+        return bind_at(path, mode);
     };
+    let beside = new.path();
     // Of two processes that found the stale socket, one gets it in exchange; the other one gets that process's socket, and returns it.
-    let exchange = || system::exchange(&beside, path);
+    let exchange = || system::exchange(beside, path);
     if exchange().is_err() {
         remove_left(path, left)?;
-        std::fs::rename(&beside, path)?;
-    } else if std::fs::symlink_metadata(&beside).is_ok_and(|file| made(&file) == made(left)) {
-        std::fs::remove_file(&beside)?;
+        system::rename_new(beside, path)?;
+    } else if std::fs::symlink_metadata(beside).is_ok_and(|file| made(&file) == made(left)) {
+        std::fs::remove_file(beside)?;
     } else {
         exchange()?;
         return Err(in_use());
     }
-    let (socket, file) = (new.socket.try_clone()?, new.file);
-    // Its file has another path now.
-    drop(new);
-    Ok(Listener { socket, path: path.into(), file, is_kept: false })
+    new.moved_to(path)
 }
 
 fn in_use() -> io::Error {
@@ -242,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_front_end_that_connects_all_the_time_never_misses_a_socket_that_is_replaced() {
-        use std::sync::atomic::{AtomicBool, Ordering};
+        use std::sync::atomic::AtomicBool;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
@@ -277,6 +322,42 @@ mod tests {
         let long = folder.path().join("x".repeat(107 - folder.path().as_os_str().len() - 1));
         drop(std::os::unix::net::UnixListener::bind(&long).unwrap());
         assert!(bind(&long, 0o600).is_ok_and(|listener| connect(listener.path()).is_ok()));
+    }
+
+    /// A second process that finds a socket whose owner has not called listen(2) yet would take it for a stale one.
+    #[test]
+    fn a_socket_listens_from_the_moment_at_which_its_path_exists() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths: Vec<PathBuf> = (0..500).map(|number| folder.path().join(number.to_string())).collect();
+        let listeners: Vec<Listener> = std::thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                for path in &paths {
+                    while let Err(error) = connect(path) {
+                        assert_eq!(error.kind(), io::ErrorKind::NotFound, "{}", path.display());
+                    }
+                }
+            });
+            let listeners = paths.iter().map(|path| bind(path, 0o600).unwrap()).collect();
+            watch.join().unwrap();
+            listeners
+        });
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), listeners.len(), "no other file is left");
+    }
+
+    #[test]
+    fn of_two_that_bind_a_new_socket_at_once_one_gets_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        for _ in 0..200 {
+            let bound = std::thread::scope(|scope| {
+                let both = [(); 2].map(|()| scope.spawn(|| bind(&path, 0o600)));
+                both.map(|thread| thread.join().unwrap())
+            });
+            assert_eq!(bound.iter().filter(|bound| bound.is_ok()).count(), 1);
+            let loser = bound.iter().find_map(|bound| bound.as_ref().err()).unwrap();
+            assert_eq!(loser.kind(), io::ErrorKind::AddrInUse);
+            assert!(connect(&path).is_ok());
+        }
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub fn listen(place: &MetricsListener) -> Result<Scrapes, ControlError> {
             let failed = |cause| ControlError::Metrics { place: path.display().to_string(), cause };
             folder::provide(path, !access.is_private()).map_err(failed)?;
             let listener = socket::bind(path, memlane_backends::vhost_user::access::Access::PRIVATE).map_err(failed)?;
-            access.apply(path).map_err(failed)?;
+            access.apply(&listener).map_err(failed)?;
             Scrapes::unix(listener).map_err(failed)
         }
         MetricsListener::Tcp(address) => {

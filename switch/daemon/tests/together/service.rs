@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram, UnixStream};
 use std::process::Command;
 
@@ -152,6 +153,37 @@ fn a_front_end_that_connects_during_a_restart_waits_for_the_next_process() {
     printed(folder, &["detach", "net.toml", "web"]);
     assert_eq!(next(&manager), format!("FDSTOREREMOVE=1\nFDNAME={other}"));
     assert!(!folder.join("web.sock").exists());
+}
+
+/// The process before has given the kept socket's file to the user that the network's file names.
+#[test]
+fn a_kept_socket_that_was_given_away_is_used_again_and_can_be_taken_back() {
+    let folder = network("web.sock");
+    let folder = folder.path();
+    let (own, other) = (nix::unistd::geteuid(), nix::unistd::Uid::from_raw(65534));
+    let given = if own.is_root() { other } else { own };
+    let manager = UnixDatagram::bind(folder.join("notify")).unwrap();
+    manager.set_read_timeout(Some(6 * TIMEOUT)).unwrap();
+    let port = "[[port]]\nname = \"web\"\nvhost-user = \"web.sock\"\n";
+    let owned = format!("{port}access = {{ owner = \"{given}\", mode = \"0620\" }}\n");
+    let rights = || {
+        let file = std::fs::metadata(folder.join("web.sock")).unwrap();
+        (file.uid(), file.mode() & 0o777)
+    };
+    write(folder, "net.toml", &owned);
+    let mut command = memlane(folder, &["up", "net.toml"]);
+    command.env("NOTIFY_SOCKET", folder.join("notify")).env("FDSTORE", "16");
+    let mut running = Running::start(command);
+    let (name, kept) = next_kept(&manager);
+    assert!(next(&manager).starts_with("READY=1\n"));
+    for (text, expected) in [(&*owned, (given.as_raw(), 0o620)), (&owned, (given.as_raw(), 0o620)), (port, (own.as_raw(), 0o600))] {
+        kill(Pid::from_raw(running.0.id() as i32), Signal::SIGKILL).unwrap();
+        running.0.wait().unwrap();
+        write(folder, "net.toml", text);
+        running = started_again(folder, &name, &kept);
+        assert!(next(&manager).starts_with("READY=1\n"), "the store has the socket already");
+        assert_eq!(rights(), expected);
+    }
 }
 
 #[test]
