@@ -34,6 +34,8 @@ use crate::worker::QueueFiles;
 
 /// Virtqueues of a port: a pair of receive and transmit queue for each queue pair, and a control virtqueue after them.
 const RINGS: u32 = 2 * MAX_PAIRS as u32 + 1;
+/// Device status: something went wrong in the device (DEVICE_NEEDS_RESET).
+const NEEDS_RESET: u8 = virtio_bindings::virtio_config::VIRTIO_CONFIG_S_NEEDS_RESET as u8;
 /// Memory slots offered (QEMU asks for up to 509).
 const SLOTS: u64 = 509;
 
@@ -55,6 +57,8 @@ pub(super) struct Device {
     rings: Vec<Vring>,
     control: Option<ControlQueue>,
     status: u8,
+    /// Quarantines of the port before the device was reset last.
+    quarantines: u64,
     /// SET_OWNER came.
     owned: bool,
     /// The protocol features offered; fixed once the front end has asked for them.
@@ -109,6 +113,7 @@ impl Device {
         Self {
             network,
             offer: settings.port.offer(),
+            quarantines: settings.port.quarantines(),
             settings,
             protocol: 0,
             features: Agreed::default(),
@@ -141,6 +146,21 @@ impl Device {
     pub(super) fn take_port(&mut self) {
         for (key, error) in self.waiting_errors.take().into_iter().flatten() {
             self.settings.port.set_error(key, error);
+        }
+        self.note_config_offer();
+    }
+
+    /// Whether another front end has the port.
+    fn is_beside(&self) -> bool {
+        self.waiting_errors.is_some()
+    }
+
+    /// Notes whether the next front end is to be offered CONFIG though it asks before SET_OWNER: only the device that has the port
+    /// tells.
+    fn note_config_offer(&self) {
+        if self.protocol != 0 && !self.is_beside() {
+            let wants_config = !self.owned && self.agreed_protocol().contains(VhostUserProtocolFeatures::CONFIG);
+            self.settings.port.set_offers_config(wants_config);
         }
     }
 
@@ -242,16 +262,20 @@ impl Device {
         self.settings.port.limit_control_rate();
     }
 
-    /// GET_STATUS.
+    /// GET_STATUS: a device in quarantine needs a reset (virtio 1.4, section 2.1).
     pub(super) fn status(&self) -> u8 {
-        self.status
+        let port = &self.settings.port;
+        let is_broken =
+            !self.is_beside() && port.quarantines() > self.quarantines && matches!(port.state(), PortState::Quarantined(_));
+        if is_broken { self.status | NEEDS_RESET } else { self.status }
     }
 
     /// SET_STATUS: zero resets the device (virtio 1.4, section 2.1).
     pub(super) fn set_status(&mut self, status: u8) {
-        self.status = status;
+        self.status = status & !NEEDS_RESET;
         if status == 0 {
             self.stop_rings();
+            self.quarantines = self.settings.port.quarantines();
         }
     }
 
@@ -308,8 +332,8 @@ impl Device {
             protocol_offer: self.protocol_offer.map(|offer| offer.bits()),
             protocol: self.protocol,
             features: self.features.0,
-            status: self.status,
-            active_pairs: port.rings().active_pairs,
+            status: self.status(),
+            active_pairs: if self.is_beside() { None } else { port.rings().active_pairs },
             channel: self
                 .backend_channel
                 .as_ref()
@@ -334,14 +358,21 @@ impl Device {
             saved.regions.push(SavedRegion { guest_start, length, user_start, file_offset, file });
         }
         let mut queues: HashMap<RingKey, QueueFiles> = queues.into_iter().map(|queue| (queue.key, queue)).collect();
-        let mut errors: HashMap<RingKey, OwnedFd> = port.error_files()?.into_iter().collect();
+        let mut errors = self.error_files()?;
         for (index, ring) in self.rings.iter().enumerate() {
             let key = self.key(index);
             let queue = queues.remove(&key).filter(|_| ring.running);
-            let kept = port.kept_ring(key)?;
+            let kept = if self.is_beside() { None } else { port.kept_ring(key)? };
             saved.rings.extend(ring.save(index as u32, kept, (queue, errors.remove(&key)), files)?);
         }
         Ok(saved)
+    }
+
+    /// Copies of the eventfds by which the front end is told of errors of its virtqueues.
+    fn error_files(&self) -> io::Result<HashMap<RingKey, OwnedFd>> {
+        let Some(waiting) = &self.waiting_errors else { return Ok(self.settings.port.error_files()?.into_iter().collect()) };
+        let set = waiting.iter().filter_map(|(key, error)| Some((*key, error.as_ref()?)));
+        set.map(|(key, error)| Ok((key, error.descriptor().try_clone_to_owned()?))).collect()
     }
 
     /// Restores the device that another process described, up to the start of its virtqueues.
@@ -396,7 +427,10 @@ impl Device {
                 None => {}
             }
         }
-        self.status = saved.status;
+        self.status = saved.status & !NEEDS_RESET;
+        if saved.status & NEEDS_RESET != 0 {
+            self.quarantines = self.quarantines.saturating_sub(1);
+        }
         Ok(())
     }
 
@@ -577,6 +611,7 @@ impl Device {
 
     fn reset(&mut self) {
         self.stop_rings();
+        self.quarantines = self.settings.port.quarantines();
         self.rings.iter_mut().for_each(|ring| *ring = Vring::default());
         self.features = Agreed::default();
         self.inflight = None;
@@ -609,7 +644,9 @@ impl Device {
 
     /// As [`Self::update_log`] for all virtqueues: none of them uses an earlier log when this returns.
     fn update_logs(&self) {
-        self.settings.port.set_log(self.log_in_use());
+        if !self.is_beside() {
+            self.settings.port.set_log(self.log_in_use());
+        }
         (0..self.rings.len()).for_each(|index| self.update_log(index));
     }
 
@@ -886,7 +923,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             return Err(refuse(format!("the front end set protocol features {surplus:#x}, which were not offered")));
         }
         self.protocol = features;
-        self.settings.port.set_offers_config(!self.owned && self.agreed_protocol().contains(VhostUserProtocolFeatures::CONFIG));
+        self.note_config_offer();
         Ok(())
     }
 
@@ -900,9 +937,11 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok((0..u64::from(size)).map(|at| byte(u64::from(offset) + at)).collect())
     }
 
-    fn set_config(&mut self, _offset: u32, _buffer: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
-        // Nothing in a network device's space is writable for a modern driver (virtio 1.4, section 5.1.4).
-        Ok(())
+    /// No field of a network device's configuration space is writable for a driver (virtio 1.4, section 5.1.4): a write that would
+    /// change one is refused.
+    fn set_config(&mut self, offset: u32, content: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
+        let present = self.get_config(offset, content.len() as u32, VhostUserConfigFlags::empty())?;
+        if present == content { Ok(()) } else { Err(refuse("the fields of the configuration space are read-only")) }
     }
 
     fn set_backend_req_fd(&mut self, _: Backend) {

@@ -1,17 +1,17 @@
 //! Messages that the `vhost` crate's handler does not serve: SEND_RARP, NET_SET_MTU, SET_STATUS, GET_STATUS, SET_LOG_FD, which it
 //! does not know; GET_INFLIGHT_FD and SET_INFLIGHT_FD, of which the answer has a descriptor and the body of some front ends is
-//! padded; IOTLB_MSG, which is refused with an explanation for the operator; SET_VRING_ENABLE, which the crate accepts only after
+//! padded; IOTLB_MSG and SET_CONFIG, which are refused and end no connection; SET_VRING_ENABLE, which the crate accepts only after
 //! SET_FEATURES, while QEMU sends it before; and SET_VRING_ADDR, where the crate reports a wrong address, which is the guest's
 //! fault, as a broken message of the front end.
 
 use std::io;
 use std::os::unix::net::UnixStream;
 
-use vhost::vhost_user::message::{FrontendReq, VhostUserInflight, VhostUserVringAddrFlags};
+use vhost::vhost_user::message::{FrontendReq, VhostUserConfigFlags, VhostUserInflight, VhostUserVringAddrFlags};
 use vhost::vhost_user::{VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures as Protocol};
 
 use super::device::Device;
-use super::wire::Message;
+use super::wire::{self, Message};
 
 /// The version of the protocol in the flags of a message.
 pub(super) const VERSION: u32 = 1;
@@ -22,7 +22,10 @@ const NEED_REPLY: u32 = 1 << 3;
 /// Bytes of a body of GET_INFLIGHT_FD and SET_INFLIGHT_FD, as specified; QEMU's compiler pads it to a multiple of eight.
 const INFLIGHT: [usize; 2] = [20, 24];
 
-const OURS: [FrontendReq; 10] = [
+/// Bytes before the content of SET_CONFIG: offset, size and flags.
+const CONFIG: usize = 12;
+
+const OURS: [FrontendReq; 11] = [
     FrontendReq::GET_INFLIGHT_FD,
     FrontendReq::SET_INFLIGHT_FD,
     FrontendReq::SET_LOG_FD,
@@ -33,6 +36,7 @@ const OURS: [FrontendReq; 10] = [
     FrontendReq::SET_STATUS,
     FrontendReq::GET_STATUS,
     FrontendReq::IOTLB_MSG,
+    FrontendReq::SET_CONFIG,
 ];
 
 /// The request of `message`, if it is served here.
@@ -50,6 +54,7 @@ pub(super) fn serve(request: FrontendReq, message: &Message, device: &mut Device
         FrontendReq::GET_STATUS | FrontendReq::SET_LOG_FD => 0,
         FrontendReq::SET_VRING_ADDR => 40,
         FrontendReq::IOTLB_MSG => 32,
+        FrontendReq::SET_CONFIG => config(&message.payload).map_or(CONFIG, |(_, content)| CONFIG + content.len()),
         FrontendReq::GET_INFLIGHT_FD | FrontendReq::SET_INFLIGHT_FD if INFLIGHT.contains(&length) => length,
         FrontendReq::GET_INFLIGHT_FD | FrontendReq::SET_INFLIGHT_FD => INFLIGHT[0],
         _ => 8,
@@ -87,6 +92,7 @@ fn needed(request: FrontendReq) -> Protocol {
         FrontendReq::GET_INFLIGHT_FD | FrontendReq::SET_INFLIGHT_FD => Protocol::INFLIGHT_SHMFD,
         FrontendReq::NET_SET_MTU => Protocol::MTU,
         FrontendReq::SET_STATUS | FrontendReq::GET_STATUS => Protocol::STATUS,
+        FrontendReq::SET_CONFIG => Protocol::CONFIG,
         _ => Protocol::empty(),
     }
 }
@@ -118,6 +124,10 @@ fn act(request: FrontendReq, payload: &[u8], device: &mut Device) -> io::Result<
         FrontendReq::SEND_RARP => device.send_rarp(number),
         FrontendReq::NET_SET_MTU => return Ok(device.set_mtu(number)),
         FrontendReq::IOTLB_MSG => return Ok(device.refuse_translation()),
+        FrontendReq::SET_CONFIG => {
+            let (offset, content) = config(payload).ok_or_else(|| io::Error::other("a malformed message"))?;
+            return Ok(device.set_config(offset, content, VhostUserConfigFlags::empty()));
+        }
         _ => device.set_status(number as u8),
     }
     Ok(Ok(()))
@@ -138,6 +148,13 @@ fn inflight(payload: &[u8]) -> VhostUserInflight {
     let (offset, rest) = first_number(rest);
     let half = |at: usize| rest.get(at..at + 2).map_or(0, |bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
     VhostUserInflight::new(size, offset, half(0), half(2))
+}
+
+/// Offset and content of SET_CONFIG; `None` if its length is not the stated one.
+fn config(payload: &[u8]) -> Option<(u32, &[u8])> {
+    let (head, content) = payload.split_first_chunk::<CONFIG>()?;
+    let [offset, size, _] = wire::words(*head);
+    (content.len() == size as usize).then_some((offset, content))
 }
 
 /// The first eight bytes of `payload`, of a checked length, and the rest.

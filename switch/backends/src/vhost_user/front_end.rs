@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 
@@ -14,22 +15,28 @@ use vhost::vhost_user::message::FrontendReq;
 
 use super::device::{self, Device};
 use super::extra;
-use super::saved::SavedConnection;
+use super::saved::{SavedConnection, StandingConnection};
 use super::settings::DeviceSettings;
 use super::wire::{self, Message, PartialMessage, WireError};
 use crate::budget::Permit;
 use crate::descriptors;
 use crate::network::Network;
+use crate::takeover::ReceivedFiles;
 
-/// Requests that change nothing for the front end that has the port; QEMU sends them before its guest runs.
-const HARMLESS: [FrontendReq; 12] = [
+/// Requests that change nothing for the front end that has the port: they set up neither memory nor a virtqueue.
+const HARMLESS: [FrontendReq; 17] = [
     FrontendReq::GET_FEATURES,
     FrontendReq::SET_OWNER,
     FrontendReq::GET_PROTOCOL_FEATURES,
     FrontendReq::SET_PROTOCOL_FEATURES,
+    FrontendReq::SET_FEATURES,
+    FrontendReq::NET_SET_MTU,
+    FrontendReq::GET_STATUS,
+    FrontendReq::SET_STATUS,
     FrontendReq::GET_QUEUE_NUM,
     FrontendReq::GET_MAX_MEM_SLOTS,
     FrontendReq::GET_CONFIG,
+    FrontendReq::SET_CONFIG,
     FrontendReq::SET_BACKEND_REQ_FD,
     FrontendReq::SET_VRING_CALL,
     FrontendReq::SET_VRING_ERR,
@@ -81,6 +88,50 @@ impl FrontEnd {
         self.stream.set_nonblocking(true)?;
         device::lock(&self.device).wait_for_port();
         Ok(())
+    }
+
+    /// The front end of another process's session, which was admitted beside the one that has the port.
+    ///
+    /// # Errors
+    /// Descriptors ran out, or the description is damaged.
+    pub(super) fn restore_beside(
+        network: &Arc<Network>,
+        settings: &DeviceSettings,
+        saved: &SavedConnection,
+        files: &mut ReceivedFiles,
+    ) -> io::Result<Self> {
+        let socket = files.take(saved.socket).ok_or(io::ErrorKind::InvalidData)?;
+        let mut front_end = Self::new(network, settings, OwnedFd::from(socket).into())?;
+        front_end.admit()?;
+        front_end.part = front_end.restore(saved, files)?;
+        Ok(front_end)
+    }
+
+    /// Restores the device as another process's session has left it, up to the start of its virtqueues; returns the part of a message that
+    /// has arrived.
+    ///
+    /// # Errors
+    /// As for the messages of a front end.
+    pub(super) fn restore(&mut self, saved: &SavedConnection, files: &mut ReceivedFiles) -> io::Result<PartialMessage> {
+        let lock = || device::lock(&self.device);
+        lock().restore_offer(saved);
+        self.crates.restore(saved)?;
+        lock().restore(saved, files).map_err(io::Error::other)?;
+        let part_files = saved.part_files.iter().map(|&number| files.take(number).ok_or(io::ErrorKind::InvalidData));
+        Ok(PartialMessage { bytes: saved.part.clone(), files: part_files.collect::<Result<_, _>>()? })
+    }
+
+    /// The session of a front end that was admitted beside the one that has the port.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub(super) fn standing(&self) -> io::Result<StandingConnection> {
+        let part = match &self.pending {
+            Some(message) => message.to_part()?,
+            None => self.part.try_clone()?,
+        };
+        let (device, stream) = (Arc::clone(&self.device), self.stream.try_clone()?);
+        Ok(StandingConnection { device, stream, part, control: None, second: None })
     }
 
     /// The port is this front end's now.

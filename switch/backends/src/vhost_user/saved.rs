@@ -31,6 +31,8 @@ pub(super) struct StandingConnection {
     pub part: PartialMessage,
     /// The control queue, if it runs.
     pub control: Option<QueueFiles>,
+    /// The front end that was admitted beside it.
+    pub second: Option<Box<Self>>,
 }
 
 impl fmt::Debug for StandingSession {
@@ -45,15 +47,23 @@ impl StandingSession {
     ///
     /// # Errors
     /// The kernel refuses a descriptor.
-    pub fn save(self, mut queues: Vec<QueueFiles>) -> io::Result<SavedSession> {
-        let Some(StandingConnection { device, stream, part, control }) = self.0 else { return Ok(SavedSession::default()) };
-        queues.extend(control);
+    pub fn save(self, queues: Vec<QueueFiles>) -> io::Result<SavedSession> {
         let mut files = FilesToSend::default();
-        let mut saved = device::lock(&device).save(&mut files, queues)?;
+        let connection = self.0.map(|connection| connection.save(queues, &mut files)).transpose()?;
+        Ok(SavedSession { connection, files: files.into_files() })
+    }
+}
+
+impl StandingConnection {
+    fn save(self, mut queues: Vec<QueueFiles>, files: &mut FilesToSend) -> io::Result<SavedConnection> {
+        let Self { device, stream, part, control, second } = self;
+        queues.extend(control);
+        let mut saved = device::lock(&device).save(files, queues)?;
         saved.socket = files.add(stream);
         saved.part = part.bytes;
         saved.part_files = part.files.into_iter().map(|file| files.add(file)).collect();
-        Ok(SavedSession { connection: Some(saved), files: files.into_files() })
+        saved.second = second.map(|second| second.save(Vec::new(), files)).transpose()?.map(Box::new);
+        Ok(saved)
     }
 }
 
@@ -104,6 +114,9 @@ pub struct SavedConnection {
     pub part: Vec<u8>,
     /// The descriptors of that message.
     pub part_files: Vec<u32>,
+    /// The front end that was admitted beside it, and waits for the port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub second: Option<Box<Self>>,
 }
 
 /// A region of guest memory.

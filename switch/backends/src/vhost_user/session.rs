@@ -1,7 +1,6 @@
 //! Sessions of a vhost-user port: one connection with a front end after the other, each from its beginning to its end.
 
 use std::cell::RefCell;
-use std::fs::File;
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::access::Access;
 use super::device::{self, Device};
-use super::front_end::{self, Crates, FrontEnd, SecondState};
+use super::front_end::{self, FrontEnd, SecondState};
 use super::pause::Pause;
 use super::saved::{Held, Progress, RestoredDevice, RestoredSession, SavedConnection, StandingConnection, StandingSession};
 use super::settings::DeviceSettings;
@@ -359,16 +358,16 @@ struct Conversation<'c> {
 
 impl Conversation<'_> {
     /// Runs to the end of the session with `front_end`; returns its reason.
-    fn run(self, front_end: FrontEnd, restored: Option<Restored>) -> io::Result<&'static str> {
+    fn run(self, mut front_end: FrontEnd, restored: Option<Restored>) -> io::Result<&'static str> {
         let Self { network, settings, listener, pause, second } = self;
         let mut door = Door::new(&settings.port, listener, settings.second);
         door.bell = pause.map(Pause::bell);
-        let FrontEnd { stream, device, mut part, mut pending, mut crates, held: _held } = front_end;
-        let stream = &stream;
         let kicks = settings.port.totals().kicks;
         if let Some((saved, mut files, progress)) = restored {
-            part = self.restore(&mut crates, &device, (&saved, &mut files, &progress))?;
+            self.restore(&mut front_end, (&saved, &mut files, &progress))?;
         }
+        let FrontEnd { stream, device, mut part, mut pending, mut crates, held: _held } = front_end;
+        let stream = &stream;
         // What a second front end does lengthens no wait.
         let wait = |part: &PartialMessage, most: Option<Duration>| {
             let end = most.map(|most| Instant::now() + most);
@@ -378,7 +377,7 @@ impl Conversation<'_> {
                     door.wait(stream, end, second.as_ref().map(|second| second.stream.as_fd()))
                 };
                 match (arrival, pause) {
-                    (Arrival::Bell, Some(pause)) => pause.stand_if_asked(|| standing(&device, stream, part)),
+                    (Arrival::Bell, Some(pause)) => pause.stand_if_asked(|| self.standing(&device, stream, part)),
                     (Arrival::Nothing, _) => return false,
                     (Arrival::Visitor, _) => self.admit(),
                     (Arrival::Beside, _) => self.serve_second(&door, stream),
@@ -461,44 +460,48 @@ impl Conversation<'_> {
         self.settings.port.log_message(format_args!("second front end left: {error}"));
     }
 
-    /// Goes on with a session of another process: restores its state, and waits until the virtqueues were started. Returns the part of a
-    /// message that has arrived.
+    /// Goes on with a session of another process: restores its state, and waits until the virtqueues were started.
     fn restore(
         self,
-        crates: &mut Crates,
-        device: &Arc<Mutex<Device>>,
+        front_end: &mut FrontEnd,
         (saved, files, progress): (&SavedConnection, &mut ReceivedFiles, &Progress),
-    ) -> io::Result<PartialMessage> {
-        let lock = || device::lock(device);
-        let restored = (|| {
-            lock().restore_offer(saved);
-            crates.restore(saved)?;
-            lock().restore(saved, files).map_err(io::Error::other)?;
-            let part_files = saved.part_files.iter().map(|&number| files.take(number).ok_or(io::ErrorKind::InvalidData));
-            Ok(PartialMessage { bytes: saved.part.clone(), files: part_files.collect::<Result<_, _>>()? })
-        })();
+    ) -> io::Result<()> {
+        let restored = front_end.restore(saved, files);
+        let device = &front_end.device;
         let device_to_start = RestoredDevice(Arc::clone(device));
         progress.report(restored.as_ref().map(|_| Some(device_to_start)).map_err(io::Error::to_string));
         let part = restored?;
+        let second = saved.second.as_ref().map(|second| FrontEnd::restore_beside(self.network, self.settings, second, files));
+        match second.transpose() {
+            Ok(second) => _ = self.second.replace(second),
+            Err(error) => self.tell_end_of_second(&error),
+        }
         progress.gate.pass();
-        let fault = lock().take_fault();
-        let error = lock().take_resume_error();
+        let fault = device::lock(device).take_fault();
+        let error = device::lock(device).take_resume_error();
         match (fault, error) {
             (Some(cause), _) => quarantine(self.network, self.settings, &cause),
             (None, Some(error)) => return Err(io::Error::other(error)),
             (None, None) => {}
         }
-        Ok(part)
+        front_end.part = part;
+        Ok(())
     }
-}
 
-/// The session on `stream`, with the part of the next message that has arrived, and its threads that stand still.
-fn standing(device: &Arc<Mutex<Device>>, stream: &UnixStream, part: &PartialMessage) -> io::Result<(StandingSession, Held)> {
-    let (control, held) = device::lock(device).hold_control()?.unzip();
-    let files = part.files.iter().map(File::try_clone).collect::<io::Result<_>>()?;
-    let part = PartialMessage { bytes: part.bytes.clone(), files };
-    let connection = StandingConnection { device: Arc::clone(device), stream: stream.try_clone()?, part, control };
-    Ok((StandingSession(Some(connection)), Held(held)))
+    /// The session on `stream`, with the part of the next message that has arrived, the front end beside it, and its threads that stand
+    /// still.
+    fn standing(
+        self,
+        device: &Arc<Mutex<Device>>,
+        stream: &UnixStream,
+        part: &PartialMessage,
+    ) -> io::Result<(StandingSession, Held)> {
+        let second = self.second.borrow().as_ref().map(FrontEnd::standing).transpose()?.map(Box::new);
+        let (control, held) = device::lock(device).hold_control()?.unzip();
+        let (device, stream, part) = (Arc::clone(device), stream.try_clone()?, part.try_clone()?);
+        let connection = StandingConnection { device, stream, part, control, second };
+        Ok((StandingSession(Some(connection)), Held(held)))
+    }
 }
 
 #[cfg(test)]

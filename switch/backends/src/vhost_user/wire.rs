@@ -111,14 +111,28 @@ impl Message {
     /// # Errors
     /// The socket failed.
     pub fn send(&self, stream: &UnixStream) -> io::Result<()> {
+        let bytes = self.bytes();
+        let files: Vec<RawFd> = self.files.iter().map(AsRawFd::as_raw_fd).collect();
+        let sent = stream.send_with_fds(&[&bytes[..]], &files).map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
+        (&mut &*stream).write_all(&bytes[sent..])
+    }
+
+    fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER + self.payload.len());
         for word in [self.request, self.flags, self.payload.len() as u32] {
             bytes.extend_from_slice(&word.to_ne_bytes());
         }
         bytes.extend_from_slice(&self.payload);
-        let files: Vec<RawFd> = self.files.iter().map(AsRawFd::as_raw_fd).collect();
-        let sent = stream.send_with_fds(&[&bytes[..]], &files).map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
-        (&mut &*stream).write_all(&bytes[sent..])
+        bytes
+    }
+
+    /// The message as it has arrived, before it was read.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub(super) fn to_part(&self) -> io::Result<PartialMessage> {
+        let files = self.files.iter().map(File::try_clone).collect::<io::Result<_>>()?;
+        Ok(PartialMessage { bytes: self.bytes(), files })
     }
 }
 
@@ -147,6 +161,15 @@ pub struct PartialMessage {
 }
 
 impl PartialMessage {
+    /// A copy.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        let files = self.files.iter().map(File::try_clone).collect::<io::Result<_>>()?;
+        Ok(Self { bytes: self.bytes.clone(), files })
+    }
+
     /// Reads until there are `length` bytes, or the stream ends.
     fn fill(&mut self, stream: &UnixStream, wait: &dyn Fn(&Self), length: usize) -> Result<(), WireError> {
         while self.bytes.len() < length {
@@ -193,6 +216,14 @@ mod tests {
             let got = Message::receive(&ours).unwrap();
             assert_eq!((got.request, got.payload, got.files.len()), (request, payload, files));
         }
+    }
+
+    #[test]
+    fn a_message_can_be_read_again() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let before = message(5, &[7; 40], 2);
+        let after = Message::receive_after(&ours, &mut before.to_part().unwrap(), &|_| panic!("all of it is there")).unwrap();
+        assert_eq!((after.request, after.flags, &after.payload, after.files.len()), (5, 1, &before.payload, 2));
     }
 
     #[test]

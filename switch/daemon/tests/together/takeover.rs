@@ -202,6 +202,39 @@ fn takeovers_under_traffic_lose_no_frame_and_double_none() {
     assert!(!folder.join("p0.sock").exists() && !folder.join("control").exists());
 }
 
+/// As in the middle of QEMU's cpr-transfer: the second front end has asked its questions, and waits for the port.
+#[test]
+fn a_second_front_end_beside_the_first_is_handed_over_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let port = |n: usize, more: &str| format!("[[port]]\nname = \"p{n}\"\nvhost-user = \"p{n}.sock\"\n{more}");
+    let ports = port(0, "second = \"replace\"\n") + &port(1, "");
+    write(folder, "net.toml", &format!("control = \"control\"\n{ports}"));
+    let mut running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let [mut first, mut b] = [0, 1].map(|index| guest(folder, index));
+    announce(&mut [&mut first, &mut b]);
+    let builder = ToyGuest::builder().mac(mac(0)).timeout(TIMEOUT).memory(MemoryPlan::new(64 << 20));
+    let mut second = builder.started(false).connect(folder.join("p0.sock")).unwrap();
+    // In the middle of a message.
+    let question = [1_u32, 1, 0].map(u32::to_ne_bytes).concat();
+    second.frontend().unwrap().stream().write_all(&question[..5]).unwrap();
+    for _ in 0..2 {
+        take_over(folder, &mut running);
+        first.send(&frame(mac(0), mac(1), 100, 1)).unwrap();
+        b.receive(TIMEOUT).unwrap();
+        assert!(first.connected() && second.connected());
+    }
+    let mut stream = second.frontend().unwrap().stream();
+    stream.write_all(&question[5..]).unwrap();
+    stream.read_exact(&mut [0; 20]).unwrap();
+    assert!(first.connected());
+    second.start().unwrap();
+    wait_until(|| !first.connected(), "the second one has the port");
+    announce(&mut [&mut second, &mut b]);
+    b.send(&frame(mac(1), mac(0), 100, 2)).unwrap();
+    second.receive(TIMEOUT).unwrap();
+}
+
 fn client(folder: &Path) -> Client {
     Client::new(&folder.join("control"))
 }
