@@ -184,13 +184,17 @@ impl Moves {
         PortId(self.0 as u16)
     }
 
-    /// Counts one more move, away from `port`, in second `now`.
-    fn after(self, port: PortId, now: u32) -> Self {
-        if self.count() > 0 && now.saturating_sub(self.second()) < WINDOW {
-            Self::new(self.second(), self.count().saturating_add(1), self.home())
-        } else {
-            Self::new(now, 1, port)
+    /// Counts one more move, from one port to the other, in second `now`.
+    ///
+    /// An address that moved back and forth keeps its home in the next window, or returns to it by its own frames: that window may begin
+    /// at any of the moves, and with the address where a loop has put it.
+    fn after(self, from: PortId, to: PortId, now: u32) -> Self {
+        let age = now.saturating_sub(self.second());
+        if self.count() > 0 && age < WINDOW {
+            return Self::new(self.second(), self.count().saturating_add(1), self.home());
         }
+        let keeps_home = self.count() > 0 && (to == self.home() || self.count() > 1 && age < 2 * WINDOW);
+        Self::new(now, 1, if keeps_home { self.home() } else { from })
     }
 
     /// The port at which the address is held in second `now`, if `most` moves are too many.
@@ -337,7 +341,7 @@ impl Table {
             Some((_, entry)) if entry.is_pinned() => Learned::Pinned,
             Some((way, entry)) if entry.kind() == FdbEntry::LEARNED => {
                 let before = Moves(self.moves[place.bucket * WAYS + way].load(Ordering::Relaxed));
-                let held = || before.after(entry.port(), now).held(self.most_moves, now);
+                let held = || before.after(entry.port(), port, now).held(self.most_moves, now);
                 match before.held(self.most_moves, now).or_else(held) {
                     Some(home) if home != port => return (Learned::Held, Some(home)),
                     Some(_) => Learned::Known,
@@ -566,7 +570,7 @@ impl Table {
         if let Some(home) = before.held(self.most_moves, now) {
             return self.refuse(place, way, old, home, port, now);
         }
-        let moved = before.after(old.port(), now);
+        let moved = before.after(old.port(), port, now);
         let home = moved.held(self.most_moves, now);
         let after = home.map_or(moved, |home| Moves::new(now, moved.count(), home));
         self.has_moves.store(true, Ordering::Relaxed);
@@ -604,6 +608,20 @@ impl Table {
             self.log.note(Move { learned_address: self.learned_address(place), from: old.port(), to: port });
         }
         learned
+    }
+
+    /// A frame that moved `learned_address` to `port` was dropped at once, by a limit of floods: the address returns to where it was. If
+    /// it stayed, the last copy of a loop would cut its owner off.
+    #[cold]
+    pub(crate) fn return_home(&self, learned_address: LearnedAddress, port: PortId, now: u32) {
+        let (place, found) = self.look_up(learned_address);
+        let moved = found.filter(|(_, entry)| entry.kind() == FdbEntry::LEARNED && entry.port() == port);
+        let Some((way, entry)) = moved else { return };
+        let moves = Moves(self.moves[place.bucket * WAYS + way].load(Ordering::Relaxed));
+        let is_recent = moves.count() > 0 && now.saturating_sub(moves.second()) < WINDOW;
+        if is_recent && moves.home() != port {
+            self.put(place, way, entry, moves.home(), now);
+        }
     }
 
     fn suspect(&self, port: PortId, now: u32) {
@@ -955,6 +973,69 @@ mod tests {
         }
         assert_eq!(learned, [Learned::Held; 100]);
         assert_eq!((table.find(address(1)), table.flaps()[0].within), (Some(home), 5));
+    }
+
+    /// A bystander that speaks now and then, and whose frames a loop sends back by one of two ports some of the time: windows begin at any
+    /// of the moves.
+    #[test]
+    fn the_home_of_an_address_is_never_a_port_of_the_loop() {
+        let (home, loops) = (PortId(0), [PortId(1), PortId(2)]);
+        for spoken in (1..8).chain([13, 25]) {
+            for copies in 1..=3 {
+                for begin in 0..WINDOW {
+                    let table = Table::new(4, 64, 7);
+                    table.learn(address(1), home, 0);
+                    // In the end it speaks once a second.
+                    let seldom = (begin..20 * WINDOW).step_by(spoken);
+                    for second in seldom.chain(20 * WINDOW + 25..25 * WINDOW) {
+                        let learned = table.learn(address(1), home, second);
+                        assert_ne!(learned, Learned::Held, "{spoken} s, {copies} copies: cut off in second {second}");
+                        assert_eq!(table.find(address(1)), Some(home));
+                        // The boundary of a window may lie between two copies.
+                        for copy in 0..copies {
+                            table.learn(address(1), loops[copy % 2], second + copy as u32 / 2);
+                        }
+                    }
+                    assert!(table.flaps().iter().all(|flap| flap.home == home));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_address_is_at_home_where_it_settles() {
+        let (table, before, after, loops) = (Table::new(4, 64, 7), PortId(0), PortId(3), PortId(1));
+        table.learn(address(1), before, 0);
+        // As a guest that migrates.
+        table.learn(address(1), after, 100);
+        for second in (101 + WINDOW)..(103 + WINDOW) {
+            for _ in 0..10 {
+                table.learn(address(1), loops, second);
+                table.learn(address(1), after, second);
+            }
+        }
+        assert_eq!((table.find(address(1)), table.flaps()[0].home), (Some(after), after));
+    }
+
+    #[test]
+    fn an_address_whose_move_was_dropped_returns() {
+        let (table, home, other) = (Table::new(4, 64, 7), PortId(0), PortId(1));
+        let learned = LearnedAddress::from(address(1));
+        table.learn(address(1), home, 100);
+        for moves in 1..DEFAULT_MOVES {
+            assert_eq!(table.learn(address(1), other, 100), Learned::Changed, "move {moves}");
+            table.return_home(learned, other, 100);
+            assert_eq!(table.find(address(1)), Some(home));
+        }
+        assert_eq!(table.learn(address(1), other, 100), Learned::Held, "each of them counts");
+        // An address that is new, or that moved long ago, is where it is.
+        table.learn(address(2), other, 100);
+        table.learn(address(3), home, 100);
+        table.learn(address(3), other, 101);
+        for (n, second) in [(2, 100), (3, 101 + WINDOW)] {
+            table.return_home(address(n).into(), other, second);
+            assert_eq!(table.find(address(n)), Some(other));
+        }
     }
 
     #[test]

@@ -63,6 +63,8 @@ pub struct Decision {
     pub vlan: u16,
     /// The masks; `None` if the verdict holds for this frame only.
     pub masks: Option<(MatchMask, FurtherMask)>,
+    /// MAC learning has entered the source at the sender, or moved it there.
+    pub has_learned: bool,
 }
 
 /// Decides on a frame that begins with `start` and that `sender` sent in second `now`, with MAC learning of its source. `gate_of` tells the
@@ -75,14 +77,16 @@ pub fn decide<'f, 'r, 'g>(
     now: u32,
 ) -> Decision {
     let (mut reading, sender) = (Reading::new(start.into()), sender.into());
-    let mut vlan = 0;
+    let (mut vlan, mut has_learned) = (0, false);
     let learn = |station: LearnedAddress| {
         vlan = station.vlan;
-        table.learn(station, sender.port, now)
+        let learned = table.learn(station, sender.port, now);
+        has_learned = learned == Learned::Changed;
+        learned
     };
     let find = |station| table.find(station);
     let verdict = judge(&mut reading, sender, gate_of, table, learn, find).unwrap_or_else(Verdict::Drop);
-    Decision { verdict, vlan, masks: reading.masks() }
+    Decision { verdict, vlan, masks: reading.masks(), has_learned }
 }
 
 /// A forecast of [`decide`] for a frame, and its grounds.
@@ -220,6 +224,8 @@ pub(crate) struct FlowCache {
     verdict: Verdict,
     /// The VLAN of its frames.
     vlan: u16,
+    /// The source of the frame that was decided on last, if that is to be flooded and its decision learned or moved it.
+    learned: Option<LearnedAddress>,
 }
 
 impl Default for FlowCache {
@@ -227,7 +233,7 @@ impl Default for FlowCache {
         // Frames from the all-zero source never get another verdict than this one.
         let match_mask = MatchMask::new(Head::SOURCE, Head::default());
         let further = FurtherMask::default();
-        Self { match_mask, further, epoch: Epoch::default(), verdict: Verdict::Drop(DropReason::BadSource), vlan: 0 }
+        Self { match_mask, further, epoch: Epoch::default(), verdict: Verdict::Drop(DropReason::BadSource), vlan: 0, learned: None }
     }
 }
 
@@ -262,6 +268,12 @@ impl FlowCache {
         fits && (self.further.is_empty() || self.further.fits(start.bytes()))
     }
 
+    /// The source that the frame to be flooded now has taught or moved. To be taken for each frame with that verdict.
+    #[inline]
+    pub(crate) fn take_learned(&mut self) -> Option<LearnedAddress> {
+        self.learned.take()
+    }
+
     /// As [`decide`].
     #[inline]
     pub(crate) fn decide<'f, 'r, 'g>(
@@ -276,13 +288,15 @@ impl FlowCache {
         if self.fits(start, epoch) {
             return self.verdict;
         }
-        let Decision { verdict, vlan, masks } = decide(start, sender, gate_of, table, epoch.second);
+        let Decision { verdict, vlan, masks, has_learned } = decide(start, sender, gate_of, table, epoch.second);
         // A new address does not change the table's generation, so an unknown destination is not cached.
         let is_unknown = verdict == Verdict::Flood && !start.head().destination().is_group();
         *self = match masks {
-            Some((match_mask, further)) if !is_unknown => Self { match_mask, further, epoch, verdict, vlan },
+            Some((match_mask, further)) if !is_unknown => Self { match_mask, further, epoch, verdict, vlan, learned: None },
             _ => Self::default(),
         };
+        let address = start.head().source();
+        self.learned = (has_learned && verdict == Verdict::Flood).then_some(LearnedAddress { address, vlan });
         verdict
     }
 }

@@ -265,6 +265,7 @@ impl Turn<'_> {
             self.learn_lease(packet, table);
         }
         let is_flooded = verdict == Verdict::Flood;
+        let learned = if is_flooded { self.source.flow_cache.take_learned() } else { None };
         if (is_flooded || self.port.segment.addresses().is_answering()) && resolution::is_candidate(packet.start()) {
             let resolved = self.resolve(packet, verdict);
             if let Some(outcome) = resolved {
@@ -274,7 +275,7 @@ impl Turn<'_> {
         match verdict {
             Verdict::To(port) => self.forward_to(port, packet),
             Verdict::Retagged(port, change) => self.forward_retagged(port, change, packet),
-            Verdict::Flood => self.flood(packet),
+            Verdict::Flood => self.flood(packet, learned),
             Verdict::Drop(reason) => {
                 if refused::REASONS.contains(&reason) {
                     self.port.note_refused(reason, packet.start());
@@ -443,9 +444,9 @@ impl Turn<'_> {
     }
 
     /// Delivers to every other port of the broadcast domain, or enqueues the frame there. Each other worker gets a copy for its
-    /// ports.
+    /// ports. The frame has taught or moved the address `learned`.
     #[cold]
-    fn flood(&mut self, packet: &mut Packet) -> TurnOutcome {
+    fn flood(&mut self, packet: &mut Packet, learned: Option<LearnedAddress>) -> TurnOutcome {
         let (sender, stall_timeout) = (packet.source, self.source.stall_timeout);
         if let Some(worker) = self.peers.first_without_room(sender) {
             let to = (sender, RouteEntry { worker, slot: Slot::default() });
@@ -453,6 +454,9 @@ impl Turn<'_> {
             return self.conclude(to, packet, 0, offered);
         }
         if let Err(reason) = self.port.policy.take_flood(self.segment.flood(self.port, self.second, self.now)) {
+            if let Some(learned) = learned {
+                self.segment.table.return_home(learned, sender, self.second);
+            }
             return self.drop_at(sender, packet, reason);
         }
         if self.port.segment.has_responder() || self.outcomes.port_table.filtered(sender).is_some() {
