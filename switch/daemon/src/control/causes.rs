@@ -134,7 +134,7 @@ impl Subject<'_> {
         if report.turned_away > 0 {
             let text =
                 format!("it refused {} connections of other front ends, because {front_end} uses the port", report.turned_away);
-            let remedy = "Give each guest a port of its own, or end that program; set second = \"replace\" where the newest one is to have the port";
+            let remedy = "Give each guest a port of its own, or end that program; set second = \"replace\" where the newest one is to have the port, as for QEMU's cpr-transfer";
             causes.push(Cause::new(CauseKind::PortInUse, text, remedy));
         }
         causes.extend(report.advice.as_ref().map(|advice| Cause::new(CauseKind::Advice, advice, "")));

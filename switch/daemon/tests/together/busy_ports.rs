@@ -78,8 +78,10 @@ fn another_front_end_is_turned_away_at_once_and_is_told_whose_the_port_is() {
             "{status}"
         );
         let logged = log(folder);
-        let line = logged.lines().find(|line| line.contains("was refused") && line.contains(&format!("port={name}")));
-        assert!(line.is_some_and(|line| line.contains(&format!("the port is in use by {holder}"))), "{logged}");
+        let lines: Vec<_> =
+            logged.lines().filter(|line| line.contains("was refused") && line.contains(&format!("port={name}"))).collect();
+        let [line] = lines[..] else { panic!("it is told of once, however often it connects: {logged}") };
+        assert!(line.contains(&format!("the port is in use by {holder}")) && line.contains("cpr-transfer"), "{line}");
         drop(first);
         wait_until(|| of_port(folder, index, "front-end") == Value::Null, "the port is free");
     }

@@ -169,6 +169,8 @@ struct Inner {
     front_end: Option<Peer>,
     /// Other programs that were refused a connection meanwhile.
     turned_away: u64,
+    /// The last of them that was told of: one that connects again and again, as QEMU does, is told of once.
+    told_visitor: Option<Peer>,
     memory: Option<Arc<MemoryMap>>,
     log: Option<Arc<DirtyLog>>,
     /// Rings that were stopped without a request of the front end.
@@ -209,6 +211,7 @@ impl Inner {
             session: 0,
             front_end: None,
             turned_away: 0,
+            told_visitor: None,
             memory: None,
             log: None,
             stopped: HashMap::new(),
@@ -703,7 +706,7 @@ impl Port {
         let line = format!("front end connected: {program}");
         self.log_event(format_args!("{line}"), NetworkEvent::FrontEndConnected { port: self.name.clone(), program });
         let mut inner = self.inner();
-        (inner.front_end, inner.turned_away) = (peer, 0);
+        (inner.front_end, inner.turned_away, inner.told_visitor) = (peer, 0, None);
     }
 
     /// A front end of another process of the network stays connected.
@@ -716,7 +719,7 @@ impl Port {
         let event = NetworkEvent::FrontEndLeft { port: self.name.clone(), cause: why.to_string() };
         self.log_event(format_args!("front end left: {why}"), event);
         let mut inner = self.inner();
-        (inner.front_end, inner.turned_away) = (None, 0);
+        (inner.front_end, inner.turned_away, inner.told_visitor) = (None, 0, None);
     }
 
     /// The connected program, and how many others were refused a connection meanwhile.
@@ -730,11 +733,16 @@ impl Port {
         let holder = {
             let mut inner = self.inner();
             inner.turned_away += 1;
+            if visitor.is_some() && inner.told_visitor == visitor {
+                return;
+            }
+            inner.told_visitor.clone_from(&visitor);
             inner.front_end.clone()
         };
         let (visitor, holder) = (named(visitor.as_ref()), named(holder.as_ref()));
         let line = format!(
-            "another front end was refused: {visitor}; the port is in use by {holder}. Give each guest a port of its own, end that program, or set second = \"replace\""
+            "another front end was refused: {visitor}; the port is in use by {holder}. Give each guest a port of its own, end one of the programs, or set second = \"replace\" for a \
+             migration on this host (QEMU's cpr-transfer); until then QEMU connects again and again, and is refused"
         );
         let event = NetworkEvent::FrontEndTurnedAway { port: self.name.clone(), program: visitor, holder };
         self.log_event(format_args!("{line}"), event);
