@@ -18,7 +18,7 @@ from memlane_lab import guests
 from memlane_lab.bed import bed
 from memlane_lab.common.wait import until
 from memlane_lab.guests import Guest
-from memlane_lab.guests.qemu import PROGRAM, TcgGuest
+from memlane_lab.guests.qemu import PROGRAM, TcgGuest, version
 from memlane_lab.host import ports
 from memlane_lab.host.ports import Endpoint, GuestKind, Nic, Port, VhostUser
 from memlane_lab.host.process import HostProcess
@@ -66,6 +66,27 @@ class _Movable(TcgGuest):
         wait(self.qmp.exists, "the other QEMU's monitor")
 
 
+class _Aged(_Movable):
+    """A machine that the installed QEMU and the newest one know alike."""
+
+    def _command(self, channel: str) -> list[str]:
+        machine = "pc-q35-{}.{}".format(*version())
+        return [
+            word.replace("q35,", f"{machine},") if word.startswith("q35,") else word
+            for word in super()._command(channel)
+        ]
+
+    def _virtio_device(self, nic: Nic) -> str:  # noqa: ARG002
+        # Images of boot firmware have other sizes in other versions.
+        return "virtio-net-pci,vectors=0,romfile="
+
+
+class _AgedInNewest(_Aged):
+    """The same in the newest QEMU."""
+
+    program: ClassVar[str] = ""
+
+
 @dataclass(frozen=True)
 class _Move:
     """Seconds of a move."""
@@ -105,6 +126,18 @@ class _Places:
         command = ["ping", "-c", "1", "-W", "0.5", bed.ipv4(1)]
         until(lambda: self.peer.run(command).status == 0, timeout=30, what="an answer of the guest")
 
+    def await_refusal(self) -> _Movable:
+        """Has the guest begin to move to the second place, which refuses it; returns its copy there, which ended."""
+        copy = self._new(1)
+        copy.await_copy()
+        path = self._session.folder / f"{copy.name}.state"
+        with monitor(copy.qmp) as new, monitor(self.guest.qmp) as old:
+            new("migrate-incoming", uri=f"unix:{path}")
+            old("migrate", uri=f"unix:{path}")
+            copy.process.wait(120)
+            wait(lambda: old("query-migrate").get("status") in {"completed", "failed"}, "the migration to end")
+        return copy
+
     def move(self, place: int, migrate: Callable[[Ask, Ask, Path], None]) -> _Move:
         """Moves the guest."""
         copy = self._new(place)
@@ -134,8 +167,8 @@ class _Places:
 class _Hosts(_Places):
     """Two memlanes with a stream between them."""
 
-    def __init__(self, build: Builder, peer: GuestKind = UML) -> None:
-        """The peer is on the first."""
+    def __init__(self, build: Builder, peer: GuestKind = UML, far_keys: str = "") -> None:
+        """The peer is on the first; the far port has further keys."""
         self.lan: Lan = build(peer, others={"near": {}})
         switch = self.lan.switch
         folder = switch.session.folder
@@ -147,7 +180,7 @@ class _Hosts(_Places):
         far = VhostUser(folder / "far.sock")
         file.write_text(
             f'control = "{folder / "far-control.sock"}"\n'
-            f'[[port]]\nname = "far"\nvhost-user = "{far.socket}"\n'
+            f'[[port]]\nname = "far"\nvhost-user = "{far.socket}"\n{far_keys}'
             f'[[port]]\nname = "between"\nstream = "{between}"\nconnect = true\n'
         )
         self._far: HostProcess = switch.session.start("memlane-far", [binary, "up", file])
@@ -159,6 +192,30 @@ class _Hosts(_Places):
         self._far.check()
         said = self._far.log.read_text(errors="replace")
         assert "WARN" not in said, said
+
+
+class _Versions(_Hosts):
+    """Two memlanes, and a TAP at a bridge of its own; the guest moves from the newest QEMU to the installed one."""
+
+    def __init__(self, build: Builder) -> None:
+        super().__init__(build, HOST)
+        session = self.lan.switch.session
+        wanted = [Port("beside", HOST, ports.mac(8)), Port("tapped", TCG, ports.mac(9))]
+        beside, tapped = Bridge(session).lay(wanted)
+        self._beside = guests.make(session, HOST, "beside", [beside])
+        self._endpoints = [*self._endpoints, tapped.endpoint]
+
+    def _new(self, place: int) -> _Movable:
+        kind = _Aged if place else _AgedInNewest
+        nic = Nic(Port("moving", TCG, ports.mac(2)), self._endpoints[place])
+        return kind(self._session, f"old-moves{next(self._copies)}", [nic])
+
+    def move_to_tap(self) -> None:
+        """Moves the guest to the TAP; from there on the peer is the one beside it."""
+        self._beside.boot()
+        self._beside.address(0, f"{bed.ipv4(5)}/16")
+        self.peer = self._beside
+        self.move(2, _live)
 
 
 class _Taps(_Places):
@@ -324,6 +381,35 @@ def test_a_guest_goes_on_at_another_memlane(
     checked.check(before)
     checked.finish()
     hosts.check()
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("to_tap", [False, True], ids=["installed", "tap"])
+def test_a_guest_of_the_newest_qemu_goes_on_in_an_older_one(
+    build: Builder, to_tap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At another memlane, or at a TAP: its stream has nothing that only the newest QEMU can load."""
+    monkeypatch.setattr(_AgedInNewest, "program", str(foreign.newest_qemu()))
+    versions = _Versions(build)
+    versions.boot()
+    if to_tap:
+        versions.move_to_tap()
+    else:
+        versions.move(1, _live)
+    versions.check()
+
+
+@pytest.mark.prove
+def test_a_guest_that_its_destination_refuses_goes_on_where_it_was(build: Builder) -> None:
+    """As `docs/how-to/migrate.md` says: the destination lacks features that the guest has agreed to."""
+    hosts = _Hosts(build, HOST, "receive-offloads = false\n")
+    hosts.boot()
+    copy = hosts.await_refusal()
+    with monitor(hosts.guest.qmp) as ask:
+        assert ask("query-status")["status"] != "running"
+        ask("cont")
+    hosts.wait_answer()
+    assert "unsupported" in copy.process.log.read_text(errors="replace")
 
 
 _LATER = 0.3
