@@ -186,8 +186,8 @@ impl Moves {
 
     /// Counts one more move, from one port to the other, in second `now`.
     ///
-    /// An address that moved back and forth keeps its home in the next window, or returns to it by its own frames: that window may begin
-    /// at any of the moves, and with the address where a loop has put it.
+    /// An FDB entry that moved back and forth keeps its home in the next window, or returns to it by frames from there: that window may
+    /// begin at any of the moves, and with the FDB entry where MAC learning from a loop's copies has put it.
     fn after(self, from: PortId, to: PortId, now: u32) -> Self {
         let age = now.saturating_sub(self.second());
         if self.count() > 0 && age < WINDOW {
@@ -610,8 +610,8 @@ impl Table {
         learned
     }
 
-    /// A frame that moved `learned_address` to `port` was dropped at once, by a limit of floods: the address returns to where it was. If
-    /// it stayed, the last copy of a loop would cut its owner off.
+    /// MAC learning has moved `learned_address` to `port` by a frame that a rate limit of floods drops: the FDB entry returns to where it
+    /// was. If it stayed, the last copy of a loop would cut the owner of the address off.
     #[cold]
     pub(crate) fn return_home(&self, learned_address: LearnedAddress, port: PortId, now: u32) {
         let (place, found) = self.look_up(learned_address);

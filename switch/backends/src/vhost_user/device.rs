@@ -262,7 +262,7 @@ impl Device {
         self.settings.port.limit_control_rate();
     }
 
-    /// GET_STATUS: a device in quarantine needs a reset (virtio 1.4, section 2.1).
+    /// GET_STATUS: a device whose virtqueues are in quarantine needs a reset (virtio 1.4, section 2.1).
     pub(super) fn status(&self) -> u8 {
         let port = &self.settings.port;
         let is_broken =
@@ -368,7 +368,7 @@ impl Device {
         Ok(saved)
     }
 
-    /// Copies of the eventfds by which the front end is told of errors of its virtqueues.
+    /// Copies of the eventfds by which the front end is told of errors of its virtqueues, for a takeover.
     fn error_files(&self) -> io::Result<HashMap<RingKey, OwnedFd>> {
         let Some(waiting) = &self.waiting_errors else { return Ok(self.settings.port.error_files()?.into_iter().collect()) };
         let set = waiting.iter().filter_map(|(key, error)| Some((*key, error.as_ref()?)));

@@ -129,7 +129,7 @@ pub struct Opening {
     pub wants_config: bool,
 }
 
-/// Protocol features to offer a front end.
+/// Protocol features to offer a front end in feature negotiation.
 ///
 /// CONFIG is for front ends that show the guest our configuration space: UML takes the MAC address from there. Most of these
 /// begin with SET_OWNER. QEMU's network device has a configuration space of its own: it asks before SET_OWNER, and logs a warning

@@ -107,8 +107,8 @@ impl FrontEnd {
         Ok(front_end)
     }
 
-    /// Restores the device as another process's session has left it, up to the start of its virtqueues; returns the part of a message that
-    /// has arrived.
+    /// Restores the device as another process's session has left it at a takeover, up to the start of its virtqueues; returns the part of
+    /// a message that has arrived.
     ///
     /// # Errors
     /// As for the messages of a front end.

@@ -75,7 +75,7 @@ impl Vring {
         self.size > 0 && self.addresses.is_some() && self.kick.is_some()
     }
 
-    /// Keeps base and interrupt of the virtqueue, which has `stopped`, for its next start; returns the base.
+    /// Keeps base and interrupt eventfd of the virtqueue, which has `stopped`, for its next start; returns the base.
     pub(super) fn keep(&mut self, stopped: StoppedRing) -> u16 {
         (self.base, self.call) = (stopped.base, self.call.take().or(stopped.call));
         self.base

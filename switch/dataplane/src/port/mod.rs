@@ -173,7 +173,7 @@ struct Inner {
     told_visitor: Option<Peer>,
     memory: Option<Arc<MemoryMap>>,
     log: Option<Arc<DirtyLog>>,
-    /// Rings that were stopped without a request of the front end.
+    /// Virtqueues that were stopped without a request of the front end.
     stopped: HashMap<RingKey, StoppedRing>,
     /// Eventfds by which front ends are told of a ring's errors (SET_VRING_ERR).
     errors: HashMap<RingKey, Call>,
@@ -758,12 +758,12 @@ impl Port {
         inner.errors.clear();
     }
 
-    /// Keeps a ring that was stopped without a request of its front end, until it is requested.
+    /// Keeps a virtqueue that was stopped without a request of its front end, until it is requested.
     pub(crate) fn remember_stopped(&self, key: RingKey, stopped: StoppedRing) {
         self.inner().stopped.insert(key, stopped);
     }
 
-    /// Base and interrupt of a ring that [`Self::remember_stopped`] kept.
+    /// Base and interrupt eventfd of a virtqueue that [`Self::remember_stopped`] kept.
     ///
     /// # Errors
     /// The kernel refuses a descriptor.
@@ -774,12 +774,12 @@ impl Port {
         Ok(Some((*base, call)))
     }
 
-    /// Takes the ring that [`Self::remember_stopped`] kept.
+    /// Takes the virtqueue that [`Self::remember_stopped`] kept.
     pub fn recall_stopped(&self, key: RingKey) -> Option<StoppedRing> {
         self.inner().stopped.remove(&key)
     }
 
-    /// Changes the interrupt of a ring that [`Self::remember_stopped`] kept.
+    /// Changes the interrupt eventfd of a virtqueue that [`Self::remember_stopped`] kept.
     ///
     /// # Errors
     /// There is none: `call` is returned.

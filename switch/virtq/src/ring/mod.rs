@@ -78,12 +78,13 @@ pub struct RingOptions {
     pub header_length: u8,
 }
 
-/// A ring that has ended, as far as its next start needs it.
+/// A virtqueue that has ended, as far as its next start needs it.
 #[derive(Debug, Default)]
 pub struct StoppedRing {
     /// Position from which another device would continue (GET_VRING_BASE).
     pub base: u16,
-    /// The way to interrupt the driver. GET_VRING_BASE does not end it: no front end has to send SET_VRING_CALL again.
+    /// The interrupt of the driver, through an eventfd or socket. GET_VRING_BASE does not end it: no front end has to send SET_VRING_CALL
+    /// again.
     pub call: Option<Call>,
 }
 
@@ -196,7 +197,7 @@ impl Ring {
         self.call.as_ref()
     }
 
-    /// Ends the ring: publishes its last completions, and returns what the next start needs.
+    /// Ends the virtqueue: publishes its last used elements, and returns base and interrupt for the next start.
     pub fn stop(&mut self) -> StoppedRing {
         self.publish_last();
         StoppedRing { base: self.base(), call: self.call.take() }
