@@ -176,7 +176,8 @@ fn a_kept_socket_that_was_given_away_is_used_again_and_can_be_taken_back() {
     let mut running = Running::start(command);
     let (name, kept) = next_kept(&manager);
     assert!(next(&manager).starts_with("READY=1\n"));
-    for (text, expected) in [(&*owned, (given.as_raw(), 0o620)), (&owned, (given.as_raw(), 0o620)), (port, (own.as_raw(), 0o600))] {
+    for (text, expected) in [(&*owned, (given.as_raw(), 0o620)), (&*owned, (given.as_raw(), 0o620)), (port, (own.as_raw(), 0o600))]
+    {
         kill(Pid::from_raw(running.0.id() as i32), Signal::SIGKILL).unwrap();
         running.0.wait().unwrap();
         write(folder, "net.toml", text);
