@@ -15,9 +15,10 @@ import pytest
 
 from memlane_lab.bed import bed
 from memlane_lab.common.wait import until
-from memlane_lab.guests.qemu import TcgGuest
+from memlane_lab.guests.qemu import PROGRAM, TcgGuest, version
 from memlane_lab.host import ports
 from memlane_lab.host.ports import Nic, Port
+from memlane_lab.host.process import HostProcess
 from memlane_lab.images import foreign
 from memlane_lab.paths.memlane import program
 from tests.end_to_end.conftest import Builder
@@ -56,6 +57,50 @@ def test_the_newest_qemu_starts_with_what_is_printed(build: Builder) -> None:
 def _nic(lan: Lan, name: str) -> Nic:
     """A NIC on the port `name`, which was left for a guest of the test's own."""
     return Nic(Port(name, TCG, ports.mac(2)), lan.switch.socket(name))
+
+
+def _machine(lan: Lan, qemu: str | Path, name: str, backend: Sequence[str], wrapper: Sequence[str] = ()) -> HostProcess:
+    """A machine without a system that both QEMUs know, and that does not run; its monitor is `NAME.qmp`."""
+    folder = lan.switch.session.folder
+    machine = "pc-q35-{}.{},memory-backend=memory".format(*version())
+    arguments = [
+        *("-nodefaults", "-no-user-config", "-display", "none", "-accel", "tcg", "-S", "-machine", machine),
+        *("-m", "64M", "-object", "memory-backend-memfd,id=memory,size=64M,share=on"),
+        # Images of boot firmware have other sizes in other versions.
+        *(*backend, "-device", "virtio-net-pci,netdev=net0,vectors=0,romfile="),
+        *("-qmp", f"unix:{folder / name}.qmp,server=on,wait=off"),
+    ]
+    return lan.switch.session.start(name, [*wrapper, qemu, *arguments])
+
+
+_TAP = ("-netdev", "tap,id=net0,ifname=tap0,script=no,downscript=no")
+
+
+@pytest.mark.parametrize("to_tap", [False, True], ids=["vhost-user", "tap"])
+def test_what_the_newest_qemu_sends_is_loaded_by_the_installed_one(build: Builder, to_tap: bool) -> None:
+    """The stream of a machine at a port of memlane holds nothing that no older QEMU and no TAP could load."""
+    lan = build(HOST, others={"near": {}, "far": {}})
+    folder = lan.switch.session.folder
+
+    def port(name: str) -> list[str]:
+        socket = lan.switch.socket(name).socket
+        return ["-chardev", f"socket,id=port0,path={socket}", "-netdev", "vhost-user,id=net0,chardev=port0"]
+
+    near = _machine(lan, foreign.newest_qemu(), "newest", port("near"))
+    destination = _TAP if to_tap else port("far")
+    wrapper = ["unshare", "--net"] if to_tap else []
+    far = _machine(lan, PROGRAM, "installed", [*destination, "-incoming", "defer"], wrapper)
+    uri = f"unix:{folder / 'stream'}"
+    try:
+        with monitor(folder / "newest.qmp") as old, monitor(folder / "installed.qmp") as new:
+            new("migrate-incoming", uri=uri)
+            old("migrate", uri=uri)
+            wait(lambda: old("query-migrate").get("status") in {"completed", "failed"}, "the migration to end")
+            assert old("query-migrate")["status"] == "completed"
+            wait(lambda: new("query-status")["status"] != "inmigrate", "the other QEMU to load the machine")
+    finally:
+        near.kill()
+        far.kill()
 
 
 class _Newest(TcgGuest):
