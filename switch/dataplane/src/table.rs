@@ -617,7 +617,8 @@ impl Table {
         let (place, found) = self.look_up(learned_address);
         let moved = found.filter(|(_, entry)| entry.kind() == FdbEntry::LEARNED && entry.port() == port);
         let Some((way, entry)) = moved else { return };
-        let moves = Moves(self.moves[place.bucket * WAYS + way].load(Ordering::Relaxed));
+        let Some(moves) = self.moves.get(place.bucket * WAYS + way) else { return };
+        let moves = Moves(moves.load(Ordering::Relaxed));
         let is_recent = moves.count() > 0 && now.saturating_sub(moves.second()) < WINDOW;
         if is_recent && moves.home() != port {
             self.put(place, way, entry, moves.home(), now);
