@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -84,8 +84,19 @@ impl Listener {
     }
 }
 
+/// Whether the files of sockets outlast their listeners: during a takeover they belong to the process that serves.
+static OUTLAST: AtomicBool = AtomicBool::new(false);
+
+/// Sets whether the files of sockets outlast their listeners, as during a takeover that may fail.
+pub fn leave_files(leave: bool) {
+    OUTLAST.store(leave, Ordering::Relaxed);
+}
+
 impl Drop for Listener {
     fn drop(&mut self) {
+        if OUTLAST.load(Ordering::Relaxed) {
+            return;
+        }
         if self.is_kept && kept::is_ending() {
             // The next process goes on with both.
             return;

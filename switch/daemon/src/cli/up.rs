@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use memlane_backends::takeover::ReceivedFiles;
 use memlane_backends::vhost_user::kept;
-use memlane_backends::vhost_user::socket::Listener;
+use memlane_backends::vhost_user::socket::{self, Listener};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
@@ -197,6 +197,8 @@ impl Begun {
     /// Takes the network over. Until the other process has ended, connections and sockets are that one's, so on an error this one is to
     /// end at once.
     fn take_over(config: &Config, origin: Origin, web: Option<&WebListener>, takeover: &mut Takeover) -> Result<Self, Failure> {
+        // On an error, listeners are dropped before this process ends.
+        socket::leave_files(true);
         let socket = config.control_socket(origin.file.as_deref());
         let (managed, restoring, sockets) = Managed::take_over(config, origin, takeover).map_err(Failure::running)?;
         let TakenSockets { saved, mut files } = sockets;
@@ -224,6 +226,7 @@ impl Begun {
         let manager = if tresources.environment().socket.is_some() { tresources } else { own };
         let completed = managed.ask(|daemon| takeover.complete(daemon, restoring));
         completed.map_err(Failure::running)?.map_err(Failure::running)?;
+        socket::leave_files(false);
         if let Err(cause) = control.1.claim() {
             tracing::warn!(%cause, "commands see the process that served the network before");
         }

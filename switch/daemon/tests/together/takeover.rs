@@ -321,6 +321,25 @@ fn a_process_that_fails_to_take_over_leaves_the_network_as_it_is() {
     assert!(a.connected() && b.connected());
 }
 
+/// All sockets are there already when the new process fails, and belong to the one that serves; which tells why.
+#[test]
+fn a_process_that_fails_with_all_sockets_removes_none_of_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    net(folder, 2);
+    let _running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let occupied = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let text = std::fs::read_to_string(folder.join("net.toml")).unwrap();
+    write(folder, "net.toml", &format!("metrics = \"{}\"\n{text}", occupied.local_addr().unwrap()));
+    let output = memlane(folder, &["up", "net.toml", "--takeover"]).output().unwrap();
+    assert!(!output.status.success() && told(&output).contains("cannot listen for scrapes of metrics"), "{}", told(&output));
+    let left: Vec<_> = ["control", "p0.sock", "p1.sock"].into_iter().filter(|name| folder.join(name).exists()).collect();
+    assert_eq!(left, ["control", "p0.sock", "p1.sock"]);
+    let report: serde_json::Value = serde_json::from_str(&printed(folder, &["status", "net.toml", "--json"])).unwrap();
+    let cause = report["not-taken-over"].as_str().unwrap_or_default();
+    assert!(cause.contains("cannot listen for scrapes of metrics"), "{report}");
+}
+
 /// A process at the control socket of `folder` that answers one request for its network with `bytes`, and ends.
 fn sends(folder: &Path, bytes: Vec<u8>) -> JoinHandle<()> {
     let listener = UnixListener::bind(folder.join("control")).unwrap();
