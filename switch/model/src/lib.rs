@@ -1,7 +1,7 @@
 //! The values of a memlane network that its file, its control socket and its data path share.
 //!
-//! - **Configured**: [`limits`], [`addresses`] and [`vlans`] of a port, [`policy`] rules, [`impairment`] of an emulated link, [`poll`]; their text with units is a [`quantity`].
-//! - **Reported**: [`totals`] of a port's counters, [`forecast`]s, [`loop_report`]s, [`known_addresses`], the [`peer`] of a connection, and the events
+//! - **Configured**: [`limits`], [`addresses`] and [`vlans`] of a port, [`policy`] rules, [`impairment`] of an emulated link, [`poll`]; their text with units is a [`quantity`], and that of a time a [`moment`].
+//! - **Reported**: [`totals`] of a port's counters, [`forecast`]s, [`loop_report`]s, [`known_addresses`], the [`peer`] of a connection, the [`author`] of a change, and the events
 //!   of the [`journal`].
 //! - **The host**: [`descriptors`] and [`host_memory`] that this process may use, and the [`load`] of the CPUs.
 //!
@@ -11,6 +11,7 @@
 #![warn(unreachable_pub)]
 
 pub mod addresses;
+pub mod author;
 pub mod descriptors;
 pub mod forecast;
 pub mod host_memory;
@@ -20,6 +21,7 @@ pub mod known_addresses;
 pub mod limits;
 pub mod load;
 pub mod loop_report;
+pub mod moment;
 pub mod peer;
 pub mod policy;
 pub mod poll;
