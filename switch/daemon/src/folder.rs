@@ -14,10 +14,15 @@ pub fn runtime() -> PathBuf {
     let user = nix::unistd::geteuid();
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(folder) if !folder.is_empty() => PathBuf::from(folder).join("memlane"),
-        _ if user.is_root() => PathBuf::from("/run/memlane"),
+        _ if user.is_root() => of_the_system(),
         // One for each user: in a folder of the first user, others could not create files.
         _ => std::env::temp_dir().join(format!("memlane-{user}")),
     }
+}
+
+/// The run-time folder of root and of the packaged units.
+pub fn of_the_system() -> PathBuf {
+    PathBuf::from("/run/memlane")
 }
 
 /// Run-time folders of all users, as far as this user can see them.
@@ -28,7 +33,7 @@ pub fn of_all_users() -> Vec<PathBuf> {
     let logins = below(Path::new("/run/user")).map(|user| user.join("memlane")).filter(|folder| folder.symlink_metadata().is_ok());
     let is_ours = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("memlane-"));
     let temporary = below(&std::env::temp_dir()).filter(is_ours);
-    std::iter::once(PathBuf::from("/run/memlane")).chain(logins).chain(temporary).collect()
+    std::iter::once(of_the_system()).chain(logins).chain(temporary).collect()
 }
 
 /// Ensures that the folder of the socket `path` exists: the run-time folder is created, and opened to others if `shared` is true.

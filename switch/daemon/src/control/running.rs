@@ -44,10 +44,15 @@ pub struct Running {
 
 /// Sockets in `folder` with a listener and a name that `fit` accepts, without its ending; links are followed.
 fn sockets(folder: &Path, fit: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    named(folder, fit).into_iter().filter(|path| listens(path)).collect()
+}
+
+/// As [`sockets`], with a listener or without.
+fn named(folder: &Path, fit: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     let wanted = entries.filter(|entry| entry.file_name().to_str().and_then(|name| name.strip_suffix(ENDING)).is_some_and(&fit));
     let paths = wanted.take(MOST_SOCKETS).map(|entry| std::fs::read_link(entry.path()).unwrap_or_else(|_| entry.path()));
-    let mut paths: Vec<PathBuf> = paths.filter(|path| listens(path)).collect();
+    let mut paths: Vec<PathBuf> = paths.collect();
     paths.sort();
     paths.dedup();
     paths
@@ -64,7 +69,7 @@ fn own_folder() -> Option<PathBuf> {
     folder::is_ours(&folder).then_some(folder)
 }
 
-/// Control sockets of this user's running networks called `name`.
+/// Control sockets of running networks called `name`: this user's, or else those of other users that [`all`] finds.
 pub fn called(name: &str) -> Vec<PathBuf> {
     let is_mark = |mark: &str| mark.len() == 8 && mark.bytes().all(|digit| digit.is_ascii_hexdigit());
     let fits = |stem: &str| match stem.strip_prefix(name) {
@@ -72,41 +77,71 @@ pub fn called(name: &str) -> Vec<PathBuf> {
         Some(rest) => rest.strip_prefix('-').is_some_and(is_mark),
         None => false,
     };
-    own_folder().map(|folder| sockets(&folder, fits)).unwrap_or_default()
+    let own = own_folder().map(|folder| sockets(&folder, fits)).unwrap_or_default();
+    if !own.is_empty() {
+        return own;
+    }
+    let found = of_others(fits).into_iter().filter(|running| running.identity.name == name);
+    let found: Vec<PathBuf> = found.map(|running| running.control).collect();
+    if found.is_empty() { shut(fits) } else { found }
 }
 
-/// The control socket of the network that runs from `file`, whatever the file says now: found by its path, or else, if a link leads to it or
-/// for root the network of another user has it, as the same file.
+/// The control socket of the network that runs from `file`, whatever the file says now: found by its path, or else, if a
+/// link leads to it, as the same file. This user's networks come first, and then those of other users that [`all`] finds.
 pub fn of_file(file: &Path) -> Option<PathBuf> {
-    let (folder, ending) = (own_folder(), format!("-{}", file_mark(file)));
-    let by_path = folder.and_then(|folder| sockets(&folder, |stem| stem.ends_with(&ending)).pop());
-    by_path.or_else(|| {
+    let ending = format!("-{}", file_mark(file));
+    let by_path = own_folder().and_then(|folder| sockets(&folder, |stem| stem.ends_with(&ending)).pop());
+    let same_file = || {
         let file = NetFile::at(file).ok()?;
         let is_same = |running: &Running| running.identity.file.as_ref().is_some_and(|known| known.is(&file));
-        all().into_iter().find(is_same).map(|running| running.control)
-    })
+        let own = own_folder().map(|folder| identify(sockets(&folder, |_| true))).unwrap_or_default();
+        let found = own.into_iter().chain(of_others(|_| true)).find(is_same);
+        found.map(|running| running.control)
+    };
+    by_path.or_else(same_file).or_else(|| shut(|stem| stem.ends_with(&ending)).pop())
 }
 
-/// All running networks: this user's, and for root those of all users.
+/// The control socket of the only network that runs, if there is one and no other.
+pub fn only_one() -> Option<PathBuf> {
+    let mut running = all();
+    if running.len() == 1 { running.pop().map(|running| running.control) } else { None }
+}
+
+/// Networks in run-time folders of other users, with a socket of a name that `fit` accepts.
+fn of_others(fit: impl Fn(&str) -> bool) -> Vec<Running> {
+    let own = own_folder();
+    let others = folders().into_iter().filter(|folder| Some(folder) != own.as_ref());
+    ask_all(others.flat_map(|folder| in_folder(&folder, &fit)).collect())
+}
+
+/// Control sockets of the packaged units with a name that `fit` accepts, which this user may see and not use: a command then tells the
+/// user that may.
+fn shut(fit: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let is_shut = |path: &PathBuf| socket::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+    named(&folder::of_the_system(), fit).into_iter().filter(is_shut).collect()
+}
+
+/// All running networks: this user's and those of the packaged units, and for root those of all users.
 pub fn all() -> Vec<Running> {
-    let found = |folder: &PathBuf| {
-        // A link of another user may lead to any socket: only processes of that user are asked.
-        let user = std::fs::symlink_metadata(folder).ok().map(|metadata| metadata.uid());
-        sockets(folder, |_| true).into_iter().map(move |socket| (socket, user)).collect::<Vec<_>>()
-    };
-    let mut found: Vec<_> = folders().iter().flat_map(found).collect();
+    let mut found: Vec<_> = folders().iter().flat_map(|folder| in_folder(folder, &|_: &str| true)).collect();
     found.sort();
     found.dedup();
     ask_all(found)
 }
 
+/// Sockets in the run-time folder of a user, with the user: a link may lead to any socket, and only processes of that user are asked.
+fn in_folder(folder: &Path, fit: &impl Fn(&str) -> bool) -> Vec<(PathBuf, Option<u32>)> {
+    let user = std::fs::symlink_metadata(folder).ok().map(|metadata| metadata.uid());
+    sockets(folder, fit).into_iter().map(|socket| (socket, user)).collect()
+}
+
 /// Folders that may hold control sockets. Sockets of other users are only asked for their identity.
 fn folders() -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = own_folder().into_iter().collect();
-    if !nix::unistd::geteuid().is_root() {
-        return folders;
+    match nix::unistd::geteuid().is_root() {
+        true => folders.extend(folder::of_all_users()),
+        false => folders.push(folder::of_the_system()),
     }
-    folders.extend(folder::of_all_users());
     folders.sort();
     folders.dedup();
     folders
