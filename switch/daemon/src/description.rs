@@ -355,7 +355,11 @@ mod tests {
             uplinks,
             ports,
             addresses,
-            events: vec![SavedEvent { sequence: 7, time: 1 << 60, event: NetworkEvent::PortDetached { port: "a".into() } }],
+            events: vec![SavedEvent {
+                sequence: 7,
+                time: 1 << 60,
+                event: NetworkEvent::PortDetached { port: "a".into(), by: None },
+            }],
             ..Description::default()
         }))
     }
@@ -363,7 +367,7 @@ mod tests {
     #[test]
     fn messages_are_read_as_they_were_written() {
         let record = PortRecord { quarantines: 3, quarantined: Some("a fault".into()), ..PortRecord::default() };
-        let event = SavedEvent { sequence: 7, time: 1 << 60, event: NetworkEvent::PortDetached { port: "a".into() } };
+        let event = SavedEvent { sequence: 7, time: 1 << 60, event: NetworkEvent::PortDetached { port: "a".into(), by: None } };
         assert_eq!(SavedEvent::from(&Record::from(event.clone())), event);
         let standing = Standing { records: vec![record], events: vec![event], next_event: 8 };
         let hello = Message::Hello(Hello { state: Some("/var/lib/a.state".into()) });

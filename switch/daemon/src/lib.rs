@@ -50,7 +50,7 @@ pub use memlane_dataplane::{
     address_map, cpu_time, egress, handover, headers, id, link, multicast, network, policy, port, segment, settings, shared, stats,
     table, tap, too_long, verdict, weight, worker,
 };
-pub use memlane_model::{descriptors, host_memory, journal, known_addresses, peer, quantity};
+pub use memlane_model::{author, descriptors, host_memory, journal, known_addresses, moment, peer, quantity};
 #[cfg(fuzzing)]
 pub use memlane_virtq::probe;
 pub use memlane_virtq::{budget, copy, frame, memory, offload, packet, ring, time, watchdog};

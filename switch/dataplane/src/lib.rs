@@ -21,7 +21,7 @@
 #![deny(unsafe_code)]
 #![warn(unreachable_pub)]
 
-pub(crate) use memlane_model::{descriptors, host_memory, journal};
+pub(crate) use memlane_model::{author, descriptors, host_memory, journal};
 pub(crate) use memlane_virtq::{
     ablation, budget, copy, frame, in_flight, memory, notification, offload, packet, ring, threshold, time, watchdog,
 };

@@ -12,6 +12,7 @@ use crate::address_map::{AddressMap, Key};
 use crate::frame::MacAddress;
 use crate::id::{MAX_PORTS, PortId, SegmentId};
 use crate::multicast::Snooping;
+use crate::port::history::RECENT;
 use crate::table::moves::{Move, MoveLog};
 use crate::table::{LearnedAddress, Table};
 
@@ -80,6 +81,8 @@ struct Inner {
     told_moves: Told<LearnedAddress>,
     /// IP addresses with conflicts that events told lately.
     told_conflicts: Told<Key>,
+    /// Conflicts of the last minute about IP addresses, one an address.
+    recent_conflicts: Vec<(Conflict, Instant)>,
 }
 
 /// Addresses of which events told lately, and when.
@@ -114,6 +117,7 @@ impl Segment {
             warned: None,
             told_moves: Told::default(),
             told_conflicts: Told::default(),
+            recent_conflicts: Vec::new(),
         };
         let uplink = AtomicU32::new(NO_PORT);
         Arc::new(Self {
@@ -237,8 +241,20 @@ impl Segment {
         if conflicts.is_empty() {
             return conflicts;
         }
-        let told = &mut self.inner().told_conflicts;
+        let inner = &mut *self.inner();
+        let (recent, told) = (&mut inner.recent_conflicts, &mut inner.told_conflicts);
+        recent.retain(|(known, at)| {
+            now.saturating_duration_since(*at) < RECENT && conflicts.iter().all(|conflict| conflict.key != known.key)
+        });
+        recent.extend(conflicts.iter().map(|conflict| (*conflict, now)));
+        recent.truncate(MOST_TOLD);
         conflicts.into_iter().filter(|conflict| told.is_due(conflict.key, now)).collect()
+    }
+
+    /// Conflicts of the last minute about IP addresses, one an address, and how long ago they were noticed.
+    pub fn recent_conflicts(&self, now: Instant) -> Vec<(Conflict, Duration)> {
+        let with_age = |(conflict, at): &(Conflict, Instant)| (*conflict, now.saturating_duration_since(*at));
+        self.inner().recent_conflicts.iter().map(with_age).filter(|(_, age)| *age < RECENT).collect()
     }
 
     /// Its forwarding table (FDB).

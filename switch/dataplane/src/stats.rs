@@ -273,6 +273,8 @@ pub struct WorkerCounters {
     pub empty_passes: Counter,
     /// TSC cycles in busy poll iterations.
     pub busy_cycles: Counter,
+    /// When the last busy poll iteration began.
+    pub last_busy: Counter,
     /// Frames delivered or dropped in them.
     pub frames: Counter,
     /// Times it went to sleep.

@@ -33,6 +33,9 @@ pub struct DecidingKey {
     pub key: String,
     /// Whether the frame would pass with another value of it.
     pub would_allow: bool,
+    /// Whether it allows the frame, as a policy rule may.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub allows: bool,
     /// The network's file, if the network has the key from there.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub file: Option<String>,
@@ -74,18 +77,32 @@ impl Forecast {
 
     /// Notes that `key` of the port called `port` denies the frame.
     pub fn denied_by(&mut self, port: &str, key: &str) {
-        self.decided_by(DecidingKey { port: Some(port.into()), key: key.into(), would_allow: false, file: None, line: None });
+        self.decided_by(DecidingKey {
+            port: Some(port.into()),
+            key: key.into(),
+            would_allow: false,
+            allows: false,
+            file: None,
+            line: None,
+        });
     }
 
     /// Notes that another value of `key` of the port called `port` would allow the frame.
     pub fn allowed_by(&mut self, port: &str, key: &str) {
-        self.decided_by(DecidingKey { port: Some(port.into()), key: key.into(), would_allow: true, file: None, line: None });
+        self.decided_by(DecidingKey {
+            port: Some(port.into()),
+            key: key.into(),
+            would_allow: true,
+            allows: false,
+            file: None,
+            line: None,
+        });
     }
 
-    /// Notes that the policy rule in this `line` of the file denies the frame; 0 if its line is not known.
-    pub fn denied_by_rule(&mut self, line: usize) {
+    /// Notes that the policy rule in this `line` of the file denies the frame, or `allows` it; 0 if its line is not known.
+    pub fn decided_by_rule(&mut self, line: usize, allows: bool) {
         let line = (line > 0).then_some(line);
-        self.decided_by(DecidingKey { port: None, key: "policy".into(), would_allow: false, file: None, line });
+        self.decided_by(DecidingKey { port: None, key: "policy".into(), would_allow: false, allows, file: None, line });
     }
 
     fn decided_by(&mut self, key: DecidingKey) {

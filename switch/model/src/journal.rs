@@ -3,10 +3,14 @@
 //! The last [`KEPT`] events are kept, and of each port the last [`KEPT_OF_PORT`]. Events that a guest or front end can cause at
 //! will have a rate limit for each port.
 
+use std::collections::BTreeMap;
+use std::fmt;
+
 use memlane_observe::events::{Owned, Ring};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::author::Author;
 use crate::known_addresses::Source;
 
 /// Events that are kept.
@@ -32,21 +36,70 @@ pub enum NetworkEvent {
         port: String,
         /// Its segment.
         segment: String,
+        /// Its labels.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+        labels: BTreeMap<String, String>,
+        /// Its author; none if the network did it by itself, as at a takeover.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<Author>,
     },
     /// A port was detached.
     PortDetached {
         /// The port.
         port: String,
+        /// Its author; none if the network did it by itself, as at a takeover.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<Author>,
     },
     /// The operator lets a port take part.
     PortEnabled {
         /// The port.
         port: String,
+        /// Its author; none if the network did it by itself, as at a takeover.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<Author>,
     },
     /// The operator does not let a port take part any more.
     PortDisabled {
         /// The port.
         port: String,
+        /// Its author; none if the network did it by itself, as at a takeover.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<Author>,
+    },
+    /// A port was drained: it is disabled, and none of its frames is in flight.
+    PortDrained {
+        /// The port.
+        port: String,
+        /// False if frames were still in flight at the timeout.
+        drained: bool,
+        /// Its author; none if the network did it by itself, as at a takeover.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<Author>,
+    },
+    /// Keys of a running port were changed.
+    PortChanged {
+        /// The port.
+        port: String,
+        /// The keys, with their values before and after.
+        changes: Vec<KeyChange>,
+        /// Its author; none if the network did it by itself, as at a takeover.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<Author>,
+    },
+    /// The interface of a port lost its carrier: its cable, or its other end, is down.
+    CarrierLost {
+        /// The port.
+        port: String,
+        /// The interface.
+        interface: String,
+    },
+    /// The interface of a port has a carrier again.
+    CarrierFound {
+        /// The port.
+        port: String,
+        /// The interface.
+        interface: String,
     },
     /// A front end has connected.
     FrontEndConnected {
@@ -190,11 +243,17 @@ pub enum NetworkEvent {
         /// Names that the lists do not have, because a list has the first 32 only.
         #[serde(default)]
         left_out: u64,
+        /// Its author; none if the network did it by itself, as at a takeover.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<Author>,
     },
     /// A file or document was not taken over.
     ReloadRefused {
         /// Why.
         cause: String,
+        /// Its author; none if the network did it by itself, as at a takeover.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<Author>,
     },
     /// A capture has begun.
     CaptureStarted {
@@ -205,6 +264,9 @@ pub enum NetworkEvent {
         /// Ports that the list does not have, because it has the first 32 only.
         #[serde(default)]
         left_out: u64,
+        /// Its author; none if the network did it by itself, as at a takeover.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<Author>,
     },
     /// A capture has ended.
     CaptureEnded {
@@ -212,7 +274,38 @@ pub enum NetworkEvent {
         frames: u64,
         /// Frames that it missed.
         missed: u64,
+        /// Its author; none if the network did it by itself, as at a takeover.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<Author>,
     },
+    /// Another process serves the network (takeover).
+    TakenOver {
+        /// Version of memlane that serves it now.
+        version: String,
+        /// Its author; none if the network did it by itself, as at a takeover.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<Author>,
+    },
+    /// The network ends.
+    NetworkEnds {
+        /// Why.
+        cause: String,
+        /// Its author; none if the network did it by itself, as at a takeover.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<Author>,
+    },
+}
+
+/// A key of a port with another value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct KeyChange {
+    /// The key.
+    pub key: String,
+    /// Its value before, as JSON; null where it had none.
+    pub from: String,
+    /// Its value now, as JSON; null where it has none.
+    pub to: String,
 }
 
 impl NetworkEvent {
@@ -220,11 +313,15 @@ impl NetworkEvent {
     #[must_use]
     pub fn bounded(mut self) -> Self {
         match &mut self {
-            Self::ReloadRefused { cause } => *cause = shortened(cause),
-            Self::Reloaded { added, removed, changed, failed, left_out } => {
+            Self::ReloadRefused { cause, .. } => *cause = shortened(cause),
+            Self::PortChanged { changes, .. } => changes.iter_mut().for_each(|change| {
+                change.from = shortened(&change.from);
+                change.to = shortened(&change.to);
+            }),
+            Self::Reloaded { added, removed, changed, failed, left_out, .. } => {
                 *left_out = [added, removed, changed, failed].map(cut_names).iter().sum();
             }
-            Self::CaptureStarted { ports, filter, left_out } => {
+            Self::CaptureStarted { ports, filter, left_out, .. } => {
                 *filter = shortened(filter);
                 *left_out = cut_names(ports);
             }
@@ -237,9 +334,13 @@ impl NetworkEvent {
     pub fn port(&self) -> Option<&str> {
         match self {
             Self::PortAttached { port, .. }
-            | Self::PortDetached { port }
-            | Self::PortEnabled { port }
-            | Self::PortDisabled { port }
+            | Self::PortDetached { port, .. }
+            | Self::PortEnabled { port, .. }
+            | Self::PortDisabled { port, .. }
+            | Self::PortDrained { port, .. }
+            | Self::PortChanged { port, .. }
+            | Self::CarrierLost { port, .. }
+            | Self::CarrierFound { port, .. }
             | Self::FrontEndConnected { port, .. }
             | Self::FrontEndTurnedAway { port, .. }
             | Self::FrontEndLeft { port, .. }
@@ -253,7 +354,105 @@ impl NetworkEvent {
             | Self::AddressFlaps { moves_to: port, .. }
             | Self::AddressMoved { to: port, .. }
             | Self::AddressConflict { claimed_by: port, .. } => Some(port),
-            Self::Reloaded { .. } | Self::ReloadRefused { .. } | Self::CaptureStarted { .. } | Self::CaptureEnded { .. } => None,
+            Self::Reloaded { .. }
+            | Self::ReloadRefused { .. }
+            | Self::CaptureStarted { .. }
+            | Self::CaptureEnded { .. }
+            | Self::TakenOver { .. }
+            | Self::NetworkEnds { .. } => None,
+        }
+    }
+
+    /// The author of a change.
+    pub fn by(&self) -> Option<&Author> {
+        match self {
+            Self::PortAttached { by, .. }
+            | Self::PortDetached { by, .. }
+            | Self::PortEnabled { by, .. }
+            | Self::PortDisabled { by, .. }
+            | Self::PortDrained { by, .. }
+            | Self::PortChanged { by, .. }
+            | Self::Reloaded { by, .. }
+            | Self::ReloadRefused { by, .. }
+            | Self::CaptureStarted { by, .. }
+            | Self::CaptureEnded { by, .. }
+            | Self::TakenOver { by, .. }
+            | Self::NetworkEnds { by, .. } => by.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Its sentence, without the author.
+    fn sentence(&self) -> String {
+        use NetworkEvent as E;
+        match self {
+            E::PortAttached { port, segment, labels, .. } => {
+                let labels: String = labels.iter().map(|(key, value)| format!(", {key}={value}")).collect();
+                format!("{port}: attached to segment {segment}{labels}")
+            }
+            E::PortDetached { port, .. } => format!("{port}: detached"),
+            E::PortEnabled { port, .. } => format!("{port}: enabled"),
+            E::PortDisabled { port, .. } => format!("{port}: disabled"),
+            E::PortDrained { port, drained: true, .. } => format!("{port}: drained"),
+            E::PortDrained { port, drained: false, .. } => format!("{port}: disabled, and not drained within the timeout"),
+            E::PortChanged { port, changes, .. } => format!("{port}: changed: {}", changed_keys(changes)),
+            E::CarrierLost { port, interface } => format!("{port}: interface {interface} has no carrier"),
+            E::CarrierFound { port, interface } => format!("{port}: interface {interface} has a carrier again"),
+            E::FrontEndConnected { port, program } => format!("{port}: front end connected: {program}"),
+            E::FrontEndTurnedAway { port, program, holder } => {
+                format!("{port}: another front end was refused: {program}; the port is in use by {holder}")
+            }
+            E::FrontEndLeft { port, cause } => format!("{port}: front end left: {cause}"),
+            E::PortRunning { port } => format!("{port}: running"),
+            E::PortQuarantined { port, cause } => format!("{port}: in quarantine: {cause}"),
+            E::AddressRefused { port, reason, mac, ip, allowed_by } => {
+                let ip = ip.as_ref().map(|ip| format!(" with {ip}")).unwrap_or_default();
+                format!("{port}: frame dropped as {reason}, from {mac}{ip}; key that would allow it: {allowed_by}")
+            }
+            E::PolicyDenied { port, to, rule, allowed_by } => {
+                format!(
+                    "{port}: frame to {to} dropped as policy-denied, by {rule}; rule that would allow it, before that one: {allowed_by}"
+                )
+            }
+            E::FirstDrop { port, reason, frames } => format!("{port}: first drops for {reason}: {frames} frames"),
+            E::AddressFlaps { segment, address, held_at, moves_to } => {
+                format!(
+                    "{segment}: address {address} moves between ports {held_at} and {moves_to}: a loop? It is held at {held_at}"
+                )
+            }
+            E::AddressMoved { segment, address, from, to } => {
+                format!("{segment}: address {address} moved from port {from} to port {to}")
+            }
+            E::AddressConflict { segment, ip, vlan, port, mac, source, claimed_by, claimed_mac } => {
+                let vlan = vlan.map(|vlan| format!(" in VLAN {vlan}")).unwrap_or_default();
+                let mac = mac.as_ref().map(|mac| format!(" with {mac}")).unwrap_or_default();
+                format!(
+                    "{segment}: IP address conflict: {ip}{vlan} belongs to {port}{mac} (by {}), and {claimed_by} claims it with {claimed_mac}",
+                    source.name()
+                )
+            }
+            E::LimitReached { port, direction, times } => {
+                let frames = if direction == "receive" { "frames to it" } else { "its frames" };
+                format!("{port}: the {direction} limit held {frames} back, {times} times since it was last told")
+            }
+            E::LeftOut { port, events } => format!("{port}: {events} events were left out because they came too fast"),
+            E::Reloaded { added, removed, changed, failed, left_out, .. } => format!(
+                "network: reloaded: {} ports attached, {} detached, {} changed, {} failed{}",
+                added.len(),
+                removed.len(),
+                changed.len(),
+                failed.len(),
+                more(*left_out)
+            ),
+            E::ReloadRefused { cause, .. } => format!("network: reload refused: {cause}"),
+            E::CaptureStarted { ports, filter, left_out, .. } => {
+                let ports = if ports.is_empty() { "all ports".into() } else { ports.join(", ") + &more(*left_out) };
+                let filter = if filter.is_empty() { String::new() } else { format!(" with the filter '{filter}'") };
+                format!("network: capture of {ports}{filter} begun")
+            }
+            E::CaptureEnded { frames, missed, .. } => format!("network: capture ended: {frames} frames, {missed} missed"),
+            E::TakenOver { version, .. } => format!("network: taken over by a process of memlane {version}"),
+            E::NetworkEnds { cause, .. } => format!("network: ends: {cause}"),
         }
     }
 
@@ -264,6 +463,10 @@ impl NetworkEvent {
             Self::PortDetached { .. } => "port-detached",
             Self::PortEnabled { .. } => "port-enabled",
             Self::PortDisabled { .. } => "port-disabled",
+            Self::PortDrained { .. } => "port-drained",
+            Self::PortChanged { .. } => "port-changed",
+            Self::CarrierLost { .. } => "carrier-lost",
+            Self::CarrierFound { .. } => "carrier-found",
             Self::FrontEndConnected { .. } => "front-end-connected",
             Self::FrontEndTurnedAway { .. } => "front-end-turned-away",
             Self::FrontEndLeft { .. } => "front-end-left",
@@ -281,7 +484,45 @@ impl NetworkEvent {
             Self::ReloadRefused { .. } => "reload-refused",
             Self::CaptureStarted { .. } => "capture-started",
             Self::CaptureEnded { .. } => "capture-ended",
+            Self::TakenOver { .. } => "taken-over",
+            Self::NetworkEnds { .. } => "network-ends",
         }
+    }
+}
+
+impl fmt::Display for NetworkEvent {
+    /// The event as a sentence that begins with its subject.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.sentence())?;
+        self.by().map_or(Ok(()), |by| write!(f, ", by {by}"))
+    }
+}
+
+/// Changes of keys in words.
+fn changed_keys(changes: &[KeyChange]) -> String {
+    let each = changes.iter().map(|KeyChange { key, from, to }| format!("{key} from {from} to {to}"));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+/// Names that the lists of an event do not have.
+fn more(left_out: u64) -> String {
+    if left_out == 0 { String::new() } else { format!(", and {left_out} more") }
+}
+
+/// Adds `event`, a change by a command, to `journal`, and a line to the log if it has an author.
+pub fn note(journal: &Journal, event: NetworkEvent) {
+    log_change(&event);
+    journal.add(event.bounded());
+}
+
+/// A line of the log about a change, if it has an author.
+pub fn log_change(event: &NetworkEvent) {
+    let Some(by) = event.by() else { return };
+    let (by_user, by_uid, by_pid, by_program) = (by.user.as_str(), by.uid, by.pid, by.program.as_str());
+    let (port, name) = (event.port(), event.name());
+    match event {
+        NetworkEvent::ReloadRefused { .. } => tracing::error!(port, event = name, by_user, by_uid, by_pid, by_program, "{event}"),
+        _ => tracing::info!(port, event = name, by_user, by_uid, by_pid, by_program, "{event}"),
     }
 }
 
@@ -312,19 +553,19 @@ mod tests {
 
     #[test]
     fn what_clients_word_is_kept_in_part() {
-        let refused = NetworkEvent::ReloadRefused { cause: "ä".repeat(1 << 20) }.bounded();
+        let refused = NetworkEvent::ReloadRefused { cause: "ä".repeat(1 << 20), by: None }.bounded();
         assert!(
-            matches!(&refused, NetworkEvent::ReloadRefused { cause } if cause.len() == (4 << 10) + 4 && cause.ends_with("ä ..."))
+            matches!(&refused, NetworkEvent::ReloadRefused { cause, .. } if cause.len() == (4 << 10) + 4 && cause.ends_with("ä ..."))
         );
         let names = |count: usize| (0..count).map(|name| name.to_string()).collect::<Vec<_>>();
         let (ports, filter) = (names(100), "arp".repeat(5000));
-        let started = NetworkEvent::CaptureStarted { ports, filter, left_out: 0 }.bounded();
+        let started = NetworkEvent::CaptureStarted { ports, filter, left_out: 0, by: None }.bounded();
         assert!(
-            matches!(&started, NetworkEvent::CaptureStarted { ports, filter, left_out: 68 } if *ports == names(32) && filter.len() == 4100)
+            matches!(&started, NetworkEvent::CaptureStarted { ports, filter, left_out: 68, .. } if *ports == names(32) && filter.len() == 4100)
         );
         let reloaded = |count, left_out| {
             let (added, removed, changed, failed) = (names(count), names(count), names(3), Vec::new());
-            NetworkEvent::Reloaded { added, removed, changed, failed, left_out }
+            NetworkEvent::Reloaded { added, removed, changed, failed, left_out, by: None }
         };
         assert_eq!(reloaded(40, 0).bounded(), reloaded(32, 16));
         assert_eq!(reloaded(32, 0).bounded(), reloaded(32, 0));
@@ -334,7 +575,7 @@ mod tests {
     #[test]
     fn events_of_one_port_evict_none_of_another() {
         let journal = std::sync::Arc::new(Journal::new(KEPT, KEPT_OF_PORT));
-        let attached = NetworkEvent::PortAttached { port: "db".into(), segment: "lan".into() };
+        let attached = NetworkEvent::PortAttached { port: "db".into(), segment: "lan".into(), labels: BTreeMap::new(), by: None };
         journal.add(attached.clone());
         let moved = NetworkEvent::AddressMoved {
             segment: "lan".into(),

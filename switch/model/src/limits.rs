@@ -1,5 +1,6 @@
 //! Limits of a port that the operator sets, as configured.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -136,6 +137,9 @@ pub struct PortLimits {
     pub groups: Vec<String>,
     /// Most leases of machines behind it.
     pub leases: Option<u32>,
+    /// Labels by which programs know it, as external_ids of Open vSwitch: nothing depends on them.
+    #[serde(skip)]
+    pub labels: BTreeMap<String, String>,
 }
 
 /// Treatment of frames to the reserved group addresses 01:80:c2:00:00:00 to 0f (IEEE 802.1Q, table 8-1): spanning tree, LACP,
@@ -166,6 +170,7 @@ impl Default for PortLimits {
             trunk: Vec::new(),
             groups: Vec::new(),
             leases: None,
+            labels: BTreeMap::new(),
         }
     }
 }

@@ -71,6 +71,25 @@ impl Origin {
         }
     }
 
+    /// Name of its interface.
+    fn name(&self) -> &str {
+        match self {
+            Self::Tap(settings) => &settings.name,
+            Self::Packet(socket) => &socket.settings.name,
+            Self::Nic(nic) => &nic.packet.settings.name,
+        }
+    }
+
+    /// Whether the interface is up and has a carrier; `None` if that is not known. `news` is a netlink socket in its namespace.
+    fn carrier(&self, news: Option<&Netlink>) -> Option<bool> {
+        let has_carrier = match (self.packet(), news) {
+            (Some(socket), _) => tap::has_carrier(&socket.file, self.name()),
+            (None, Some(news)) => tap::has_carrier(&news.as_fd(), self.name()),
+            (None, None) => return None,
+        };
+        has_carrier.ok()
+    }
+
     fn backoff(&self) -> Backoff {
         let (made, found) = LONGEST_PAUSES;
         Backoff::new(FIRST_PAUSE, if matches!(self, Self::Tap(_)) { made } else { found })
@@ -148,9 +167,10 @@ pub fn run(
         loop {
             let begun = Instant::now();
             if let Some(interface) = &interface {
-                if wait_until_gone(interface, &origin, &watch) == Woken::Quit {
+                if wait_until_gone(interface, &origin, &watch, &port) == Woken::Quit {
                     return;
                 }
+                port.set_carrier(origin.name(), None);
                 shown.show(None);
                 network.stop_port(&port);
                 port.set_state(PortState::Waiting);
@@ -210,13 +230,18 @@ fn begin(network: &Arc<Network>, port: &Arc<Port>, opened: Opened) -> io::Result
     Ok(file)
 }
 
-fn wait_until_gone(interface: &File, origin: &Origin, watch: &Watch) -> Woken {
+/// Tells the port of its carrier meanwhile.
+fn wait_until_gone(interface: &File, origin: &Origin, watch: &Watch, port: &Port) -> Woken {
     // Subscribe before the check: a deletion after the check is then reported. A NIC may be in a namespace that this process cannot enter.
     let mut news = match origin {
         Origin::Nic(_) => None,
         _ => Netlink::listen(origin.netns(), &[LINKS]).ok(),
     };
     while !origin.is_gone(interface) {
+        // Unknown is no change: an interface that was renamed has its carrier still.
+        if let Some(carrier) = origin.carrier(news.as_ref()) {
+            port.set_carrier(origin.name(), Some(carrier));
+        }
         let woken = match &news {
             Some(news) => watch.wait_for(news.as_fd().as_raw_fd(), EventSet::IN),
             None => watch.wait(Some(LOOK)),

@@ -161,6 +161,18 @@ pub(super) fn request(name: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
+/// Whether the interface `name` is up and has a carrier, or is of a kind that does not tell. Any `socket` of its namespace will do.
+///
+/// # Errors
+/// There is no such interface.
+pub(super) fn has_carrier(socket: &impl AsRawFd, name: &str) -> io::Result<bool> {
+    let wanted = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    let mut asked = request(name)?;
+    control(socket, libc::SIOCGIFFLAGS, &mut asked)?;
+    // SAFETY: the kernel just wrote this member.
+    Ok(unsafe { asked.ifr_ifru.ifru_flags } & wanted == wanted)
+}
+
 /// Makes an ioctl with a pointer to `argument`. Codes have 32 bits, and another type in each C library.
 pub(super) fn control<T>(file: &impl AsRawFd, code: libc::c_ulong, argument: &mut T) -> io::Result<()> {
     // SAFETY: callers pair each code with the type that the kernel expects; it outlives the call.

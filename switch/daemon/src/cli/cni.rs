@@ -25,7 +25,7 @@ use crate::control::{Client, ControlError, PortView, Report};
 use crate::frame::MacAddress;
 use error::{CniError, Code};
 use ipam::Addresses;
-use request::{Attachment, Configuration, Environment, VERSIONS};
+use request::{Attachment, Configuration, Environment, VERSIONS, arguments, labels};
 use veth::Pair;
 
 /// Name under which the program is the plugin.
@@ -151,7 +151,13 @@ impl Plugin<'_> {
         let netns = self.environment.netns()?;
         let addresses = if result.is_null() { Addresses::default() } else { Addresses::of(result)? };
         veth::configure(netns, &attachment.interface, &addresses)?;
-        let entry = self.configuration.entry(host, &mac.to_string(), &addresses.plain()?);
+        let mut entry = self.configuration.entry(host, &mac.to_string(), &addresses.plain()?);
+        let stated = entry.entry("labels").or_insert_with(|| json!({}));
+        if let Some(stated) = stated.as_object_mut() {
+            for (key, value) in labels(attachment, &arguments()) {
+                stated.entry(key).or_insert(value);
+            }
+        }
         let client = self.client()?;
         if self.port_is_there(&client, host)? {
             // Of an ADD that was killed: its interface is gone, and this one has the name.

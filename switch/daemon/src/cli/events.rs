@@ -6,7 +6,7 @@ use super::net::Net;
 use super::{Failure, output};
 use crate::control::client::StreamEnd;
 use crate::control::stream::{EventReport, Form, Missed};
-use crate::journal::NetworkEvent;
+use crate::moment::moment;
 
 /// Arguments of `memlane events`.
 #[derive(Debug, Args)]
@@ -51,10 +51,10 @@ impl Events {
             return format!("{json}\n");
         }
         match (serde_json::from_str::<EventReport>(json), serde_json::from_str::<Missed>(json)) {
-            (Ok(report), _) => format!("{} {}\n", clock(report.time), told(&report.event)),
-            (Err(_), Ok(Missed { missed })) => format!("{:12} {missed} events were missed because they came too fast\n", ""),
+            (Ok(report), _) => format!("{} {}\n", moment(report.time), report.event),
+            (Err(_), Ok(Missed { missed })) => format!("{:23} {missed} events were missed because they came too fast\n", ""),
             // An event of a later version's network.
-            (Err(_), Err(_)) => format!("{:12} {json}\n", ""),
+            (Err(_), Err(_)) => format!("{:23} {json}\n", ""),
         }
     }
 }
@@ -64,93 +64,18 @@ fn sequence(json: &str) -> Option<u64> {
     serde_json::from_str::<EventReport>(json).ok().map(|report| report.sequence)
 }
 
-/// The time of day in UTC.
-fn clock(time: f64) -> String {
-    let milliseconds = (time * 1000.0) as u64;
-    let (seconds, day) = (milliseconds / 1000, 24 * 60 * 60);
-    let second = seconds % day;
-    format!("{:02}:{:02}:{:02}.{:03}", second / 3600, second / 60 % 60, second % 60, milliseconds % 1000)
-}
-
-/// The event as a sentence that begins with its subject.
-fn told(event: &NetworkEvent) -> String {
-    use NetworkEvent as E;
-    match event {
-        E::PortAttached { port, segment } => format!("{port}: attached to segment {segment}"),
-        E::PortDetached { port } => format!("{port}: detached"),
-        E::PortEnabled { port } => format!("{port}: enabled"),
-        E::PortDisabled { port } => format!("{port}: disabled"),
-        E::FrontEndConnected { port, program } => format!("{port}: front end connected: {program}"),
-        E::FrontEndTurnedAway { port, program, holder } => {
-            format!("{port}: another front end was refused: {program}; the port is in use by {holder}")
-        }
-        E::FrontEndLeft { port, cause } => format!("{port}: front end left: {cause}"),
-        E::PortRunning { port } => format!("{port}: running"),
-        E::PortQuarantined { port, cause } => format!("{port}: in quarantine: {cause}"),
-        E::AddressRefused { port, reason, mac, ip, allowed_by } => {
-            let ip = ip.as_ref().map(|ip| format!(" with {ip}")).unwrap_or_default();
-            format!("{port}: frame dropped as {reason}, from {mac}{ip}; key that would allow it: {allowed_by}")
-        }
-        E::PolicyDenied { port, to, rule, allowed_by } => {
-            format!(
-                "{port}: frame to {to} dropped as policy-denied, by {rule}; rule that would allow it, before that one: {allowed_by}"
-            )
-        }
-        E::FirstDrop { port, reason, frames } => format!("{port}: first drops for {reason}: {frames} frames"),
-        E::AddressFlaps { segment, address, held_at, moves_to } => {
-            format!("{segment}: address {address} moves between ports {held_at} and {moves_to}: a loop? It is held at {held_at}")
-        }
-        E::AddressMoved { segment, address, from, to } => {
-            format!("{segment}: address {address} moved from port {from} to port {to}")
-        }
-        E::AddressConflict { segment, ip, vlan, port, mac, source, claimed_by, claimed_mac } => {
-            let vlan = vlan.map(|vlan| format!(" in VLAN {vlan}")).unwrap_or_default();
-            let mac = mac.as_ref().map(|mac| format!(" with {mac}")).unwrap_or_default();
-            format!(
-                "{segment}: IP address conflict: {ip}{vlan} belongs to {port}{mac} (by {}), and {claimed_by} claims it with {claimed_mac}",
-                source.name()
-            )
-        }
-        E::LimitReached { port, direction, times } => {
-            let frames = if direction == "receive" { "frames to it" } else { "its frames" };
-            format!("{port}: the {direction} limit held {frames} back, {times} times since it was last told")
-        }
-        E::LeftOut { port, events } => format!("{port}: {events} events were left out because they came too fast"),
-        E::Reloaded { added, removed, changed, failed, left_out } => format!(
-            "network: reloaded: {} ports attached, {} detached, {} changed, {} failed{}",
-            added.len(),
-            removed.len(),
-            changed.len(),
-            failed.len(),
-            more(*left_out)
-        ),
-        E::ReloadRefused { cause } => format!("network: reload refused: {cause}"),
-        E::CaptureStarted { ports, filter, left_out } => {
-            let ports = if ports.is_empty() { "all ports".into() } else { ports.join(", ") + &more(*left_out) };
-            let filter = if filter.is_empty() { String::new() } else { format!(" with the filter '{filter}'") };
-            format!("network: capture of {ports}{filter} begun")
-        }
-        E::CaptureEnded { frames, missed } => format!("network: capture ended: {frames} frames, {missed} missed"),
-    }
-}
-
-/// Names that the lists of an event do not have.
-fn more(left_out: u64) -> String {
-    if left_out == 0 { String::new() } else { format!(", and {left_out} more") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_the_time_of_day_and_what_happened() {
+    fn a_line_has_date_and_time_and_the_event() {
         let events = Events { net: Net::default(), follow: false, json: false };
         let json = r#"{"sequence":7,"time":86399.0625,"event":"first-drop","port":"db","reason":"receiver-stalled","frames":3}"#;
-        assert_eq!(events.line(json), "23:59:59.062 db: first drops for receiver-stalled: 3 frames\n");
+        assert_eq!(events.line(json), "1970-01-01 23:59:59.062 db: first drops for receiver-stalled: 3 frames\n");
         let json = r#"{"sequence":8,"time":0.0,"event":"capture-started","ports":["a","b"],"filter":"","left-out":7}"#;
-        assert_eq!(events.line(json), "00:00:00.000 network: capture of a, b, and 7 more begun\n");
-        assert_eq!(events.line(r#"{"missed":3}"#), "             3 events were missed because they came too fast\n");
-        assert_eq!(events.line(r#"{"event":"new"}"#), "             {\"event\":\"new\"}\n");
+        assert_eq!(events.line(json), "1970-01-01 00:00:00.000 network: capture of a, b, and 7 more begun\n");
+        assert_eq!(events.line(r#"{"missed":3}"#), "                        3 events were missed because they came too fast\n");
+        assert_eq!(events.line(r#"{"event":"new"}"#), "                        {\"event\":\"new\"}\n");
     }
 }

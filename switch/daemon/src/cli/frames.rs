@@ -1,14 +1,11 @@
-//! Frames for `memlane why`: from a capture file, or made from a packet in tcpdump's words.
+//! Frames for `memlane why` from a capture file.
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::net::Ipv4Addr;
 use std::path::Path;
 
 use pcap_parser::traits::PcapNGPacketBlock;
 use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError, create_reader};
-
-use crate::frame::MacAddress;
 
 /// Most bytes of a file that are read, and of a block in it.
 const MOST_BYTES: u64 = 256 << 20;
@@ -120,35 +117,6 @@ fn take_block<E: From<FileError>>(
     each(CapturedFrame { number: *number, bytes, length })
 }
 
-/// The frame of a packet in tcpdump's words: "arp who-has 10.0.0.2", or "arp who-has 10.0.0.2 tell 10.0.0.1".
-///
-/// # Errors
-/// The accepted forms.
-pub(super) fn packet(words: &str, own: MacAddress) -> Result<Vec<u8>, String> {
-    let parts: Vec<&str> = words.split([' ', ',']).filter(|part| !part.is_empty()).collect();
-    let address = |text: &str| text.parse::<Ipv4Addr>().ok();
-    let pair = match &parts.iter().map(|part| part.to_ascii_lowercase()).collect::<Vec<_>>()[..] {
-        [arp, who, target] if arp == "arp" && who == "who-has" => address(target).zip(Some(Ipv4Addr::UNSPECIFIED)),
-        [arp, who, target, tell, sender] if arp == "arp" && who == "who-has" && tell == "tell" => {
-            address(target).zip(address(sender))
-        }
-        _ => None,
-    };
-    let wanted = || "it must be as \"arp who-has 10.0.0.2\" or \"arp who-has 10.0.0.2 tell 10.0.0.1\"; give other frames by --frame or --pcap";
-    let (target, sender) = pair.ok_or_else(wanted)?;
-    Ok(arp_request(own, sender, target))
-}
-
-/// An ARP request (RFC 826), padded to the shortest Ethernet frame.
-fn arp_request(own: MacAddress, sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
-    let header = [[0xff; 6], own.bytes()].concat();
-    // Ethernet and IPv4, with addresses of 6 and 4 bytes; operation 1 is the request.
-    let fixed = [0x08, 0x06, 0x00, 0x01, 0x08, 0x00, 6, 4, 0x00, 0x01];
-    let mut frame = [&header[..], &fixed, &own.bytes(), &sender.octets(), &[0; 6], &target.octets()].concat();
-    frame.resize(60, 0);
-    frame
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,21 +205,6 @@ mod tests {
             file[place % length] = byte;
             file.truncate(end.max(1).min(length));
             let _ = frames(&file);
-        }
-    }
-
-    #[test]
-    fn an_arp_request_is_made_from_its_words() {
-        let own: MacAddress = "02:00:00:00:00:01".parse().unwrap();
-        let frame = packet("arp who-has 10.0.0.2 tell 10.0.0.1", own).unwrap();
-        let wanted = "ffffffffffff 020000000001 0806 0001 0800 06 04 0001 020000000001 0a000001 000000000000 0a000002";
-        let wanted = wanted.replace(' ', "");
-        let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!((&hex[..84], frame.len()), (&*wanted, 60));
-        assert_eq!(packet("ARP, who-has 10.0.0.2", own).unwrap()[28..32], [0; 4]);
-        for wrong in ["", "arp", "arp who-has", "arp who-has x", "arp who-has 10.0.0.2 tell", "icmp", "arp reply 10.0.0.2 is-at x"]
-        {
-            assert!(packet(wrong, own).unwrap_err().contains("arp who-has 10.0.0.2"));
         }
     }
 }

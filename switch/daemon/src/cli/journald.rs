@@ -20,11 +20,15 @@ use super::log;
 const SOCKET: &str = "/run/systemd/journal/socket";
 
 /// The MESSAGE_ID of each kind of event. Programs search for them: they never change.
-const MESSAGE_IDS: [(&str, &str); 21] = [
+const MESSAGE_IDS: [(&str, &str); 27] = [
     ("port-attached", "910b9fd25a8a5dd89aa5a9546bf428ca"),
     ("port-detached", "3773f37f26ed5041b15fcc71d736a5a1"),
     ("port-enabled", "d560c12dcaec5c86849c418146aa964e"),
     ("port-disabled", "94426cdf5d015bf6b401701a26ee356b"),
+    ("port-drained", "47fee274d9a6903d365a75930e62d7a7"),
+    ("port-changed", "5f363edf7b1d5571a83be1896fa25971"),
+    ("carrier-lost", "e1c601d31f096d00040c39f8f16584bc"),
+    ("carrier-found", "887aee525ab25b8900f93b904527bf88"),
     ("front-end-connected", "327763f31ecd524bb51e3870f2a9e4bb"),
     ("front-end-turned-away", "b7ad6085c5cf51f89605c10d30a2ee9a"),
     ("front-end-left", "5ef20ee613bb574ca260572d66124f60"),
@@ -42,6 +46,8 @@ const MESSAGE_IDS: [(&str, &str); 21] = [
     ("reload-refused", "a4c527dd22a453b8885f3bb4f40659b9"),
     ("capture-started", "84021039e6bb514ca1ef22bebd589b07"),
     ("capture-ended", "54fb233a371a50fabb2ebd6ff3ccc283"),
+    ("taken-over", "5fb27b82b204e73b58fa4b880928d9e7"),
+    ("network-ends", "9c456dd4df1e0a782a1ba1a68d415b2a"),
 ];
 
 /// Writes log lines of a network to the journal.

@@ -74,6 +74,9 @@ pub(super) struct Changeable {
     /// Most addresses that memlane leases to machines behind the port, of each IP version: 1 to 1024.
     #[arg(long, value_name = "NUMBER")]
     leases: Option<String>,
+    /// Labels of the port, as in the file: '{ pod = "shop/web-0" }'.
+    #[arg(long, value_name = "TABLE")]
+    labels: Option<String>,
     /// Link emulation towards the guest, as in the file: '{ delay = "10ms", loss = "1%" }'.
     #[arg(long, value_name = "LINK")]
     link: Option<String>,
@@ -107,6 +110,7 @@ impl Changeable {
             &self.reserved,
             &self.groups,
             &self.leases,
+            &self.labels,
             &self.link,
             &self.mac,
             &self.mtu,
@@ -145,6 +149,7 @@ mod tests {
             ("reserved", "drop", json!("drop")),
             ("groups", "[\"web\"]", json!(["web"])),
             ("leases", "250", json!(250)),
+            ("labels", "{ pod = \"a/b\" }", json!({ "pod": "a/b" })),
             ("link", "{ loss = \"1%\" }", json!({ "loss": "1%" })),
             ("mac", "02:00:00:00:00:01", json!("02:00:00:00:00:01")),
             ("mtu", "1400", json!(1400)),

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid, User};
 
-use super::net::Net;
+use super::net::{DEFAULT_NAME, Net};
 use super::output::Table;
 use super::{Failure, output};
 use crate::control::identity::Identity;
@@ -61,7 +61,9 @@ fn user_name(user: u32) -> String {
 
 impl Down {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let client = self.net.client()?;
+        // The only network that runs may be another than the one that is meant: the end is to be asked for by name.
+        let net = Net { net: self.net.net.clone().or_else(|| Some(DEFAULT_NAME.into())), socket: self.net.socket.clone() };
+        let client = net.client()?;
         // Refused if the control socket is that of another file's network.
         client.get::<Identity>("/v1/identity")?;
         let found = running::identify(vec![client.path().into()]).pop();

@@ -8,11 +8,13 @@ mod attach;
 mod capture;
 mod check;
 mod cni;
+mod complete;
 mod doctor;
 mod domain;
 mod events;
 mod evpn;
 mod extcap;
+mod fdb;
 pub mod frames;
 mod guest;
 mod helper;
@@ -31,6 +33,7 @@ mod qemu;
 mod reload;
 mod service;
 mod set;
+mod signals;
 mod status;
 mod successor;
 mod top;
@@ -141,6 +144,11 @@ enum Command {
         after_help = "Examples:\n  memlane addresses net.toml\n  memlane addresses net.toml --json | jq '.[].addresses[] | select(.port == \"web\")'"
     )]
     Addresses(addresses::Addresses),
+    /// List the forwarding table (FDB) of a running network: MAC addresses with their VLAN, port and age.
+    #[command(
+        after_help = "Examples:\n  memlane fdb net.toml\n  memlane fdb net.toml --json | jq -r '.[] | select(.port == \"web\").address'"
+    )]
+    Fdb(fdb::FdbCommand),
     /// List the addresses that guests of a running network were leased.
     ///
     /// Segments with a `subnet` or `subnet6` give their guests addresses and names.
@@ -154,11 +162,13 @@ enum Command {
         after_help = "Examples:\n  memlane show web\n  memlane show net.toml web --json | jq .entry"
     )]
     Show(ports::Show),
-    /// Predict the outcome of a frame from a port's guest, without sending it; without a frame, diagnose the port.
+    /// Predict the outcome of a frame from a port's guest, without sending it; without a frame, diagnose the port, or all ports.
+    ///
+    /// Causes of the last minute come first, with their times; those that have ended follow in a line each.
     #[command(
-        allow_missing_positional = true,
-        after_help = "Examples:\n  memlane why net.toml web --to 02:00:00:00:00:02\n  memlane why net.toml web --packet 'arp who-has 10.0.0.2'\n  \
-                      memlane why net.toml web --pcap guest.pcap\n  memlane why net.toml web"
+        after_help = "Examples:\n  memlane why net.toml web --to db --packet tcp,dst=5432\n  memlane why net.toml web --to 10.0.0.2\n  \
+                      memlane why net.toml web --packet 'arp who-has 10.0.0.2'\n  memlane why net.toml web --pcap guest.pcap\n  \
+                      memlane why net.toml web\n  memlane why net.toml"
     )]
     Why(why::WhyCommand),
     /// Capture frames of a running network in the format of Wireshark (pcapng).
@@ -272,6 +282,9 @@ enum Command {
         after_help = "Examples:\n  virsh dumpxml web | memlane hook libvirt web prepare begin -\n  memlane hook proxmox 101 pre-start"
     )]
     Hook(hook::Hook),
+    /// Print the names of networks and ports that may follow the words of a command line, for completion scripts.
+    #[command(hide = true)]
+    CompleteNames(complete::CompleteNames),
     /// Open NICs and start passt for the process of a network, outside of its sandbox.
     #[command(hide = true)]
     Helper(helper::HelperCommand),
@@ -387,6 +400,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Extcap(extcap) => extcap.run(),
         Command::Ls(list) => list.run(),
         Command::Addresses(addresses) => addresses.run(),
+        Command::Fdb(fdb) => fdb.run(),
         Command::Leases(leases) => leases.run(),
         Command::Show(show) => show.run(),
         Command::Attach(attach) => attach.run(),
@@ -405,9 +419,10 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut self::command(), "memlane", &mut script);
-            output::print(&String::from_utf8_lossy(&script))
+            output::print(&format!("{}{}", String::from_utf8_lossy(&script), complete::script(shell)))
         }
         Command::Hook(hook) => hook.run(),
+        Command::CompleteNames(names) => names.run(),
         Command::Helper(helper) => helper.run(),
         Command::Man { folder } => clap_mangen::generate_to(self::command(), folder).map_err(Failure::running),
     }

@@ -9,10 +9,11 @@ use clap::Args;
 use super::Failure;
 use crate::config::{Config, PortConfig, default_control};
 use crate::control::blocked::BlockedQueues;
+use crate::control::causes::PortCauses;
 use crate::control::client::name_in_path;
 use crate::control::identity::NetFile;
 use crate::control::running;
-use crate::control::{Client, ControlError, PortView, Report};
+use crate::control::{Client, ControlError, PortReport, PortView, Report};
 
 /// Name of a network without a file.
 pub(super) const DEFAULT_NAME: &str = "memlane";
@@ -20,7 +21,8 @@ pub(super) const DEFAULT_NAME: &str = "memlane";
 /// Names a network, for commands about all of it.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct Net {
-    /// The network: its file, or its name while it runs; by default the network "memlane", which `memlane up` runs without a file.
+    /// The network: its file, or its name while it runs; by default the network "memlane", which `memlane up` runs without a file, or else the
+    /// only one that runs.
     pub(super) net: Option<PathBuf>,
     #[command(flatten)]
     pub(super) socket: Socket,
@@ -29,7 +31,8 @@ pub(super) struct Net {
 /// Names a port of a network.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct PortOfNet {
-    /// The network: its file, or its name while it runs; by default the network "memlane", which `memlane up` runs without a file.
+    /// The network: its file, or its name while it runs; by default the network "memlane", which `memlane up` runs without a file, or else the
+    /// only one that runs.
     pub(super) net: Option<PathBuf>,
     /// Name of the port.
     pub(super) port: String,
@@ -84,7 +87,7 @@ impl Net {
             (Some(control), _) => control.clone(),
             (None, Named::File(path)) => socket_of(path)?,
             (None, Named::Socket(path)) => path.to_path_buf(),
-            (None, Named::Name(name)) => socket_called(name)?,
+            (None, Named::Name(name)) => socket_called(name, self.net.is_none())?,
         };
         let file = match named {
             // Without a file, the network's own file is not compared.
@@ -102,19 +105,38 @@ impl Net {
         }
     }
 
+    /// Whether its argument is a file, a socket, or the name of a network that runs; else it may be the name of a port.
+    pub(super) fn is_one(&self) -> bool {
+        match named(self.net.as_deref()) {
+            Named::File(_) | Named::Socket(_) => true,
+            Named::Name(name) => self.socket.control.is_none() && !running::called(name).is_empty(),
+        }
+    }
+
     /// The network's report.
     pub(super) fn report(&self) -> Result<Report, Failure> {
         Ok(self.client()?.get("/v1/network")?)
     }
 
-    /// The network's report, with the transmit queues that are blocked at this moment.
-    pub(super) fn report_with_blocked(&self) -> Result<Report, Failure> {
+    /// The network's report, with the transmit queues that are blocked at this moment and the causes that keep ports from their work.
+    pub(super) fn report_of_this_moment(&self) -> Result<Report, Failure> {
         let client = self.client()?;
         let mut report: Report = client.get("/v1/network")?;
+        mark_causes(&client, &mut report.ports);
         // A network of an earlier version does not tell them.
         let mut blocked: BlockedQueues = client.get("/v1/blocked").unwrap_or_default();
         report.ports.iter_mut().for_each(|port| port.blocked = blocked.remove(&port.name).unwrap_or_default());
         Ok(report)
+    }
+}
+
+/// Adds the worst present cause of each port, as the workers tell it.
+pub(super) fn mark_causes(client: &Client, ports: &mut [PortReport]) {
+    // A network of an earlier version does not tell them.
+    let causes: Vec<PortCauses> = client.get("/v1/why").unwrap_or_default();
+    for port in ports {
+        let found = causes.iter().find(|causes| causes.port == port.name);
+        port.present_cause = found.and_then(PortCauses::worst).or(port.present_cause);
     }
 }
 
@@ -126,10 +148,13 @@ fn socket_of(file: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// The control socket of the network called `name`.
-fn socket_called(name: &str) -> Result<PathBuf, Failure> {
+/// The control socket of the network called `name`; without one of the usual name, `by_default`, that of the only network that runs.
+fn socket_called(name: &str, by_default: bool) -> Result<PathBuf, Failure> {
     let usual = default_control(name, None);
     let mut sockets = running::called(name);
+    if let (true, Some(only)) = (by_default && sockets.is_empty(), running::only_one()) {
+        return Ok(only);
+    }
     if sockets.len() > 1 && name == DEFAULT_NAME {
         sockets.retain(|socket| *socket == usual);
     }

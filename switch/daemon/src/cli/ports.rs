@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use hyper::Method;
 
-use super::net::{Net, PortOfNet};
+use super::net::{Net, PortOfNet, mark_causes};
 use super::output::Table;
 use super::top::rates::Rates;
 use super::usage::timeout;
@@ -29,9 +29,17 @@ pub(super) struct List {
     /// Measure for a second, and list frames and bits per second instead of kinds and places.
     #[arg(long, conflicts_with_all = ["segments", "json"])]
     rates: bool,
+    /// Only ports with this label, as pod=shop/web-0.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = label, conflicts_with_all = ["segments", "rates"])]
+    label: Option<(String, String)>,
     /// As JSON.
     #[arg(long)]
     json: bool,
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=').ok_or_else(|| format!("{text} is no label; it must be KEY=VALUE, as pod=shop/web-0"))?;
+    Ok((parts.0.into(), parts.1.into()))
 }
 
 /// Arguments of `memlane show`.
@@ -80,14 +88,31 @@ impl List {
             let segments: Vec<SegmentReport> = client.get("/v1/segments")?;
             return if self.json { output::print_json(&segments) } else { output::print(&segment_table(&segments)) };
         }
-        let ports: Vec<PortReport> = client.get("/v1/ports")?;
+        let mut ports: Vec<PortReport> = client.get("/v1/ports")?;
+        if let Some((key, value)) = &self.label {
+            ports.retain(|port| port.labels.get(key) == Some(value));
+        }
+        mark_causes(&client, &mut ports);
         if self.json { output::print_json(&ports) } else { output::print(&port_table(&ports)) }
     }
 }
 
+/// Labels in words.
+fn labels(port: &PortReport) -> String {
+    port.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+}
+
 fn port_table(ports: &[PortReport]) -> String {
+    if ports.iter().any(|port| !port.labels.is_empty()) {
+        let rows = ports.iter().map(|port| {
+            let words = [&port.name, &port.segment, &status::marked_state(port), &port.kind, &port.place].map(String::clone);
+            words.into_iter().chain([port.address.clone().unwrap_or_default(), origin(port), labels(port)]).collect()
+        });
+        return Table::new(8, ["port", "segment", "state", "kind", "place", "address", "origin", "labels"], rows).text();
+    }
     let rows = ports.iter().map(|port| {
-        let words = [&port.name, &port.segment, &port.state, &port.kind, &port.place].map(String::clone);
+        let state = status::marked_state(port);
+        let words = [&port.name, &port.segment, &state, &port.kind, &port.place].map(String::clone);
         words.into_iter().chain([port.address.clone().unwrap_or_default(), origin(port)]).collect()
     });
     Table::new(7, ["port", "segment", "state", "kind", "place", "address", "origin"], rows).text()
@@ -145,7 +170,21 @@ fn page(PortView { report, entry }: &PortView) -> String {
         ("RX", format!("{} frames, {} bytes to the guest", totals.receive_frames, totals.receive_bytes)),
         ("notified", format!("{} kicks from the guest, {} interrupts to it", totals.kicks, totals.interrupts)),
     ];
-    let text: String = lines.iter().map(|(what, text)| format!("{what:<9} {text}\n")).collect();
+    let vlan = entry.vlan.map(|vlan| vlan.to_string());
+    let trunk = (!entry.trunk.is_empty()).then(|| {
+        let ranges: Vec<String> = entry.trunk.iter().map(ToString::to_string).collect();
+        format!("trunk {}", ranges.join(", "))
+    });
+    let vlans: Vec<String> = vlan.into_iter().chain(trunk).collect();
+    let listed = |items: Vec<String>| items.join(" ");
+    let more = [
+        ("VLAN", vlans.join(", ")),
+        ("addresses", listed(entry.addresses.iter().map(ToString::to_string).collect())),
+        ("groups", listed(entry.groups.clone())),
+        ("labels", labels(report)),
+    ];
+    let more = more.iter().filter(|(_, text)| !text.is_empty()).map(|(what, text)| (*what, text.clone()));
+    let text: String = lines.into_iter().chain(more).map(|(what, text)| format!("{what:<9} {text}\n")).collect();
     let front_end = report.front_end.as_ref().map_or_else(String::new, |peer| format!("{:<9} {peer}\n", "front end"));
     text + &front_end + &status::explanation(report)
 }

@@ -49,7 +49,7 @@ impl Status {
             let (report, rates) = measure(&self.net.client()?, SECOND)?;
             return output::print(&table_with(&report, Some(&rates)));
         }
-        let report = self.net.report_with_blocked()?;
+        let report = self.net.report_of_this_moment()?;
         if self.json {
             return output::print_json(&report);
         }
@@ -90,6 +90,9 @@ fn table_with(report: &Report, rates: Option<&Rates>) -> String {
     let rows = report.ports.iter().enumerate();
     let rows = rows.flat_map(|(index, port)| [port_row(port, report.cycles_per_second)].into_iter().chain(rate_row(index)));
     text.push_str(&Table::new(3, heading, rows).narrow());
+    if report.ports.iter().any(|port| port.present_cause.is_some()) {
+        text.push_str(&wrapped(&format!("  {MARK} a cause keeps the port from its work: memlane why {}", report.name)));
+    }
     for port in &report.ports {
         text.push_str(&explanation(port));
     }
@@ -187,10 +190,19 @@ fn explain_uplink(uplink: &UplinkReport) -> String {
     lines.into_iter().map(|line| wrapped(&format!("  {}: {line}", uplink.segment))).collect()
 }
 
+/// Marks the state of a port that a present cause keeps from its work.
+const MARK: char = '!';
+
+/// The state of a port, with a mark if a present cause keeps it from its work.
+pub(super) fn marked_state(port: &PortReport) -> String {
+    let mark = port.present_cause.map(|_| MARK.to_string()).unwrap_or_default();
+    format!("{}{mark}", port.state)
+}
+
 fn port_row(port: &PortReport, cycles_per_second: u64) -> Vec<String> {
     let totals = &port.totals;
     let dropped: u64 = totals.drops.values().sum();
-    let words = [port.name.clone(), port.segment.clone(), port.state.clone()];
+    let words = [port.name.clone(), port.segment.clone(), marked_state(port)];
     let numbers = [
         count(totals.transmit_frames),
         bytes(totals.transmit_bytes),

@@ -17,10 +17,12 @@ use tokio::sync::Notify;
 use super::net::DEFAULT_NAME;
 use super::service::{ServiceManager, passed_socket};
 use super::successor::Starter;
-use super::{Failure, log, output};
+use super::{Failure, log, output, signals};
+use crate::author;
 use crate::config::metrics::MetricsListener;
 use crate::config::web::WebListener;
 use crate::config::{Config, Mistakes, runtime_folder};
+use crate::control::author::of_this_process;
 use crate::control::identity::NetFile;
 use crate::control::reload::ReloadOptions;
 use crate::control::running::{self, Record};
@@ -32,6 +34,7 @@ use crate::control::{self, Client, Managed, Origin, TakeoverResources};
 use crate::daemon::takeover::restored_listener;
 use crate::descriptors;
 use crate::helper::Helper;
+use crate::journal::{NetworkEvent, log_change, note};
 use crate::sandbox::{Files, Sandbox};
 use crate::takeover;
 use crate::takeover::description::SavedListener;
@@ -130,7 +133,8 @@ impl Up {
             started,
         ));
         runtime.shutdown_timeout(FAREWELL);
-        result
+        // The last line of the log says why the network has ended; an error is printed by the caller.
+        result.map(|end| log_change(&end))
     }
 
     /// The endpoint of the web page: as the options say, or else as in the file.
@@ -227,6 +231,8 @@ impl Begun {
         let completed = managed.ask(|daemon| takeover.complete(daemon, restoring));
         completed.map_err(Failure::running)?.map_err(Failure::running)?;
         socket::leave_files(false);
+        let event = NetworkEvent::TakenOver { version: crate::version().into(), by: Some(of_this_process()) };
+        managed.ask(|daemon| note(&daemon.network().shared().journal, event)).map_err(Failure::running)?;
         if let Err(cause) = control.1.claim() {
             tracing::warn!(%cause, "commands see the process that served the network before");
         }
@@ -306,7 +312,10 @@ async fn serve(
     (web, passed, takeover): (Option<WebListener>, Option<std::net::TcpListener>, Option<Takeover>),
     Confinement { starter, sandbox }: Confinement,
     started: impl FnOnce(&Arc<Managed>),
-) -> Result<(), Failure> {
+) -> Result<NetworkEvent, Failure> {
+    for signal in [&signals::TERMINATE, &signals::INTERRUPT, &signals::HANG_UP] {
+        signal.record().map_err(Failure::running)?;
+    }
     // Signal handlers are installed before sockets and devices are created, which the default action of a signal would leave
     // behind.
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::running)?;
@@ -353,10 +362,10 @@ async fn serve(
     started(&managed);
     let result = loop {
         tokio::select! {
-            result = &mut serving => break result.map_err(Failure::running),
+            Err(error) = &mut serving => break Err(Failure::running(error)),
             () = over.notified() => break Err(end_soon(&managed)),
-            _ = terminate.recv() => break Ok(()),
-            _ = interrupt.recv() => break Ok(()),
+            _ = terminate.recv() => break Ok(end_by(&signals::TERMINATE, &managed)),
+            _ = interrupt.recv() => break Ok(end_by(&signals::INTERRUPT, &managed)),
             _ = upgrade.recv() => match &starter {
                 Some(starter) => starter.start(),
                 None => tracing::error!("the process that starts the installed program is missing: start `memlane up --takeover`"),
@@ -365,7 +374,7 @@ async fn serve(
                 let (managed, manager) = (Arc::clone(&managed), manager.clone());
                 tokio::task::spawn_blocking(move || {
                     manager.reloading();
-                    reload(&managed);
+                    author::acting(Some(signals::HANG_UP.sender()), || reload(&managed));
                     manager.ready(&managed);
                 });
             }
@@ -424,17 +433,20 @@ fn end_soon(managed: &Managed) -> Failure {
     Failure::running(cause)
 }
 
-/// Reads the network's file again, on SIGHUP.
+/// Tells the followers of events that a signal ends the network; returns the event for the log.
+fn end_by(signal: &signals::Recorded, managed: &Managed) -> NetworkEvent {
+    let sender = signal.sender();
+    let event = NetworkEvent::NetworkEnds { cause: signal.cause(&sender), by: Some(sender) };
+    // Refused only while the network ends already.
+    let _ = managed.ask(|daemon| daemon.network().shared().journal.add(event.clone()));
+    event
+}
+
+/// Reads the network's file again, on SIGHUP. The result is an event.
 fn reload(managed: &Managed) {
-    match managed.reload_from(None, ReloadOptions::default()) {
-        Ok(done) => {
-            let (added, removed, changed) = (done.added.len(), done.removed.len(), done.changed.len());
-            let untouched = done.untouched.len();
-            tracing::info!(event = "reloaded", added, removed, changed, untouched, "the file was read again and applied");
-            done.failed.iter().for_each(|failed| tracing::error!(port = %failed.name, "{}", failed.error));
-            done.left.iter().for_each(|port| tracing::error!(port = %port.name, "the port was left as it is: {}", port.told()));
-        }
-        Err(refusal) => tracing::error!(event = "reload-refused", "the file was not applied: {refusal}"),
+    if let Ok(done) = managed.reload_from(None, ReloadOptions::default()) {
+        done.failed.iter().for_each(|failed| tracing::error!(port = %failed.name, "{}: {}", failed.name, failed.error));
+        done.left.iter().for_each(|port| tracing::error!(port = %port.name, "{}: the port was left as it is: {}", port.name, port.told()));
     }
 }
 

@@ -9,26 +9,32 @@ use hyper::Method;
 use serde::Serialize;
 
 use super::frames::{self, FileError};
-use super::net::PortOfNet;
+use super::net::{Net, PortOfNet, Socket};
 use super::{Failure, output};
+use crate::control::Client;
 use crate::control::causes::{Cause, PortCauses};
-use crate::control::identity::Identity;
 use crate::control::why::{Why, WhyFrame};
-use crate::control::{Client, PortView, SegmentView};
-use crate::port::default_address;
 
 /// Arguments of `memlane why`.
 #[derive(Debug, Args)]
 pub(super) struct WhyCommand {
+    /// The network: its file, or its name while it runs; by default the network "memlane", which `memlane up` runs without a file, or else the
+    /// only one that runs.
+    #[arg(value_name = "NET")]
+    first: Option<String>,
+    /// Name of the port; without one, all ports of the network with a cause, the worst first.
+    #[arg(value_name = "PORT")]
+    second: Option<String>,
     #[command(flatten)]
-    port: PortOfNet,
-    /// MAC address of the destination of a frame from the port's guest.
-    #[arg(long, value_name = "MAC", group = "question")]
+    socket: Socket,
+    /// Destination of a frame from the port's guest: the name of another port, a MAC address or an IP address. The causes at that port's
+    /// receive queue are told, too.
+    #[arg(long, value_name = "PORT|ADDRESS", conflicts_with_all = ["frame", "pcap"])]
     to: Option<String>,
     /// A whole Ethernet frame from the port's guest, in hexadecimal.
     #[arg(long, value_name = "HEX", group = "question")]
     frame: Option<String>,
-    /// A packet from the port's guest in tcpdump's words, as "arp who-has 10.0.0.2".
+    /// A packet from the port's guest in words: "tcp,dst=5432", "arp", "icmp6" with --to, or "arp who-has 10.0.0.2".
     #[arg(long, value_name = "TEXT", group = "question")]
     packet: Option<String>,
     /// A capture file, pcap or pcapng: the first 1000 frames, as if the port's guest transmitted each of them now.
@@ -104,44 +110,61 @@ fn hexadecimal(bytes: &[u8]) -> String {
 
 impl WhyCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let client = self.port.net()?.client()?;
-        let frame = match (&self.pcap, &self.packet) {
-            (Some(file), _) => return self.file(&client, file),
-            (None, Some(packet)) => Some(hexadecimal(&self.packet(&client, packet)?)),
-            (None, None) => self.frame.clone(),
-        };
-        if self.to.is_none() && frame.is_none() {
-            return self.port();
+        let Some(port) = self.named()? else { return self.all_ports() };
+        let client = port.net()?.client()?;
+        if let Some(file) = &self.pcap {
+            return self.file(&client, &port, file);
         }
-        let why = self.ask(&client, &WhyFrame { to: self.to.clone(), frame })?;
+        let question = WhyFrame { to: self.to.clone(), packet: self.packet.clone(), frame: self.frame.clone() };
+        if question == WhyFrame::default() {
+            return self.one_port(&client, &port);
+        }
+        let why = ask(&client, &port, &question)?;
         if self.json {
             return output::print_json(&why);
         }
         let steps: String = why.forecast.steps.iter().map(|step| output::wrapped(&format!("  {}", output::shown(step)))).collect();
-        output::print(&format!("{steps}{}\n", why.outcome))
+        let receiver = why.receiver.iter().map(told).collect::<String>();
+        output::print(&format!("{steps}{receiver}{}\n", why.outcome))
     }
 
-    fn ask(&self, client: &Client, question: &WhyFrame) -> Result<Why, Failure> {
-        Ok(client.ask(Method::POST, &self.port.uri("/why"), Some(question))?)
-    }
-
-    /// The frame of a packet in words, from the MAC address of the port's guest.
-    fn packet(&self, client: &Client, packet: &str) -> Result<Vec<u8>, Failure> {
-        let view: PortView = client.get(&self.port.uri(""))?;
-        let segment: SegmentView = client.get(&format!("/v1/segments/{}", view.report.segment))?;
-        // As the switch chooses it for --to.
-        let guest = segment.learned_addresses.iter().filter(|known| known.port == view.report.name);
-        let guest = guest.min_by_key(|known| (!known.pinned, known.age)).map(|known| known.address.as_str());
-        let own = match guest.or(view.report.address.as_deref()).and_then(|own| own.parse().ok()) {
-            Some(own) => own,
-            None => default_address(&client.get::<Identity>("/v1/identity")?.name, &view.report.name),
+    /// The port, unless the arguments name a network alone.
+    fn named(&self) -> Result<Option<PortOfNet>, Failure> {
+        let of = |net: Option<&String>, port: &String| PortOfNet {
+            net: net.map(PathBuf::from),
+            port: port.clone(),
+            socket: self.socket.clone(),
         };
-        let refused = |wanted| Failure::Configuration(format!("--packet is \"{}\"; {wanted}", output::shown(packet)));
-        frames::packet(packet, own).map_err(refused)
+        let asks = self.to.is_some() || self.frame.is_some() || self.packet.is_some() || self.pcap.is_some();
+        match (&self.first, &self.second) {
+            (net, Some(port)) => Ok(Some(of(net.as_ref(), port))),
+            // Of the network without a file, which is the usual one; or of one that is given by its socket.
+            (Some(word), None) if asks || !self.net(Some(word)).is_one() => Ok(Some(of(None, word))),
+            _ if asks => {
+                Err(Failure::Configuration("the name of the port is missing: add it, as in `memlane why net.toml web`".into()))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn net(&self, net: Option<&String>) -> Net {
+        Net { net: net.map(PathBuf::from), socket: self.socket.clone() }
+    }
+
+    /// Prints the causes of all ports that have one.
+    fn all_ports(&self) -> Result<(), Failure> {
+        let causes: Vec<PortCauses> = self.net(self.first.as_ref()).client()?.get("/v1/why")?;
+        if self.json {
+            return output::print_json(&causes);
+        }
+        if causes.is_empty() {
+            return output::print("  the switch sees no problem at any port\n");
+        }
+        output::print(&causes.iter().map(told).collect::<String>())
     }
 
     /// Prints the outcomes of the frames of a file.
-    fn file(&self, client: &Client, file: &Path) -> Result<(), Failure> {
+    fn file(&self, client: &Client, port: &PortOfNet, file: &Path) -> Result<(), Failure> {
         let (mut outcomes, mut forecasts) = (Outcomes::default(), Vec::new());
         let read = frames::read(file, |frame| {
             if frame.number > MOST_FRAMES {
@@ -152,7 +175,8 @@ impl WhyCommand {
                 outcomes.add(frame.number, "unknown: the file does not have all of its bytes");
                 return Ok(true);
             }
-            let why = self.ask(client, &WhyFrame { to: None, frame: Some(hexadecimal(frame.bytes)) }).map_err(Ended::Failed)?;
+            let question = WhyFrame { frame: Some(hexadecimal(frame.bytes)), ..WhyFrame::default() };
+            let why = ask(client, port, &question).map_err(Ended::Failed)?;
             outcomes.add(frame.number, &why.outcome);
             if self.json {
                 forecasts.push(Numbered { number: frame.number, why });
@@ -173,14 +197,24 @@ impl WhyCommand {
     }
 
     /// Prints the causes that keep the port from its work.
-    fn port(&self) -> Result<(), Failure> {
-        let causes: PortCauses = self.port.net()?.client()?.get(&self.port.uri("/why"))?;
+    fn one_port(&self, client: &Client, port: &PortOfNet) -> Result<(), Failure> {
+        let causes: PortCauses = client.get(&port.uri("/why"))?;
         if self.json {
             return output::print_json(&causes);
         }
-        let fine = format!("the switch sees no problem ({})", causes.state);
-        let lines = causes.causes.iter().map(Cause::line);
-        let lines: Vec<String> = if causes.causes.is_empty() { vec![fine] } else { lines.collect() };
-        output::print(&lines.iter().map(|line| output::wrapped(&format!("  {}: {line}", causes.port))).collect::<String>())
+        output::print(&told(&causes))
     }
+}
+
+fn ask(client: &Client, port: &PortOfNet, question: &WhyFrame) -> Result<Why, Failure> {
+    Ok(client.ask(Method::POST, &port.uri("/why"), Some(question))?)
+}
+
+/// A port's causes, and then those that have ended.
+fn told(causes: &PortCauses) -> String {
+    let fine = causes.causes.is_empty().then(|| format!("the switch sees no problem ({})", causes.state));
+    let present = causes.causes.iter().map(Cause::line);
+    let earlier = causes.earlier.iter().map(|cause| format!("earlier: {}", cause.line()));
+    let lines = fine.into_iter().chain(present).chain(earlier);
+    lines.map(|line| output::wrapped(&format!("  {}: {line}", causes.port))).collect()
 }

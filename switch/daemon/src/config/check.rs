@@ -35,6 +35,11 @@ use memlane_backends::stream::checksums::Checksums;
 use memlane_backends::vhost_user::access::Access;
 use memlane_model::policy::{MOST_GROUPS, MOST_NAMES, MOST_RULES, PolicyRule, Protocol};
 
+/// Most labels of a port, and most bytes of the key and the value of one.
+const MOST_LABELS: usize = 16;
+const LONGEST_KEY: usize = 63;
+const LONGEST_VALUE: usize = 256;
+
 /// Most ports of a network.
 pub const MAX_PORTS: usize = 4096;
 /// Longest path of a Unix socket (unix(7)).
@@ -622,6 +627,25 @@ impl<'t> Checker<'t> {
         if entry.groups.len() > MOST_GROUPS {
             let text = format_args!("groups has {} names, and may have {MOST_GROUPS}", entry.groups.len());
             self.note(place, "groups", text);
+        }
+        self.check_labels(entry, place);
+    }
+
+    fn check_labels(&mut self, entry: &PortEntry, place: &Place) {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "._/-".contains(c);
+        let is_key = |key: &String| (1..=LONGEST_KEY).contains(&key.len()) && key.chars().all(is_plain);
+        let is_value = |value: &String| value.len() <= LONGEST_VALUE && !value.contains(char::is_control);
+        if entry.labels.len() > MOST_LABELS {
+            let text = format_args!("labels has {} entries, and may have {MOST_LABELS}", entry.labels.len());
+            self.note(place, "labels", text);
+        }
+        if let Some((key, _)) = entry.labels.iter().find(|(key, value)| !is_key(key) || !is_value(value)) {
+            let key = printable(key);
+            let text = format_args!(
+                "labels has the entry {key}; a key has 1 to {LONGEST_KEY} letters, digits or ._/-, and a value {LONGEST_VALUE} bytes at most, none of them a \
+                 control character"
+            );
+            self.note(place, "labels", text);
         }
     }
 

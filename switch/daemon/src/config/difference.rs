@@ -6,7 +6,7 @@ use crate::settings::Settings;
 use memlane_model::policy::PolicyRule;
 
 /// Keys of a port that can change while it runs.
-pub const CHANGEABLE: [&str; 16] = [
+pub const CHANGEABLE: [&str; 17] = [
     "weight",
     "transmit",
     "receive",
@@ -19,6 +19,7 @@ pub const CHANGEABLE: [&str; 16] = [
     "reserved",
     "groups",
     "leases",
+    "labels",
     "link",
     "mac",
     "mtu",

@@ -1,5 +1,6 @@
 //! The configuration file as types, from which its JSON Schema is generated.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -358,6 +359,9 @@ pub struct PortEntry {
     /// are free. One address is kept for each other port that has none, and no running lease is ended for another.
     #[schemars(range(min = 1, max = 1024))]
     pub leases: Option<u32>,
+    /// Labels, as { pod = "shop/web-0", owner = "ann" }: reports, events and `memlane ls --label` have them, and nothing else depends on
+    /// them.
+    pub labels: BTreeMap<String, String>,
     /// Link emulation for frames to this port (receive direction), as { delay = "10ms", jitter = "2ms", loss = "1%", rate =
     /// "100Mbit" }.
     #[serde(deserialize_with = "Impairment::read")]
@@ -416,6 +420,7 @@ impl PortEntry {
                 trunk: self.trunk.clone(),
                 groups: self.groups.clone(),
                 leases: self.leases,
+                labels: self.labels.clone(),
             },
             link: self.link.clone().filter(|link| *link != Impairment::default()),
         }
@@ -439,13 +444,14 @@ impl PortEntry {
             trunk,
             groups,
             leases,
+            labels,
         } = limits;
         (self.enabled, self.mac, self.mtu, self.link) = (enabled, mac.map(|mac| mac.to_string()), mtu, link);
         (self.weight, self.transmit, self.receive) = (weight, transmit, receive);
         (self.storm, self.anti_spoof) = (storm, anti_spoof);
         (self.addresses, self.allowed, self.may_serve) = (addresses, allowed, may_serve);
         (self.isolated, self.reserved, self.vlan, self.trunk) = (isolated, reserved, vlan, trunk);
-        (self.groups, self.leases) = (groups, leases);
+        (self.groups, self.leases, self.labels) = (groups, leases, labels);
     }
 }
 
@@ -487,6 +493,7 @@ impl Default for PortEntry {
             trunk: Vec::new(),
             groups: Vec::new(),
             leases: None,
+            labels: BTreeMap::new(),
             link: None,
         }
     }

@@ -239,6 +239,7 @@ mod tests {
         vlan = 10
         trunk = [20, "100-199"]
         groups = ["front"]
+        labels = { pod = "shop/web-0" }
         link = { delay = "10ms", loss = 0.25, gilbert-elliott = { p = 0.1, r = 0.5, bad = 1.0, good = 0.0 } }
         [[port]]
         name = "b"

@@ -21,10 +21,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use super::author::ClientProcess;
 use super::managed::Managed;
 use super::problem::{Problem, Refusal};
 use super::server::{Answering, Bounds, Lane};
 use super::stream::Lease;
+use crate::author;
 use crate::config::json::misshapen;
 
 /// Description of a route beside its types.
@@ -263,7 +265,9 @@ impl Api {
             if let Err(refusal) = check_file(&managed, request.headers()) {
                 return refusal.into_response();
             }
-            tokio::spawn(run_upgraded(request, move |stream| run(&managed, stream)));
+            let client = request.extensions().get::<ClientProcess>().copied();
+            let run = move |stream| author::acting(client.map(ClientProcess::author), || run(&managed, stream));
+            tokio::spawn(run_upgraded(request, run));
             let headers = [(header::CONNECTION, "upgrade"), (header::UPGRADE, protocol)];
             (about.status, headers).into_response()
         };
@@ -338,6 +342,7 @@ async fn respond(
     run: impl FnOnce(&[u8]) -> Result<Response, Refusal> + Send + 'static,
 ) -> Result<Response, Refusal> {
     let answering = request.extensions().get::<Answering>().cloned().unwrap_or_default();
+    let client = request.extensions().get::<ClientProcess>().copied().filter(|_| request.method() != Method::GET);
     let brought = bounds.read(request).await?;
     let _answering = answering.begin();
     let place = bounds.enter(lane).await?;
@@ -348,7 +353,7 @@ async fn respond(
         )
     };
     let run = move || {
-        let answer = run(&brought.bytes);
+        let answer = author::acting(client.map(ClientProcess::author), || run(&brought.bytes));
         // Not earlier: if the client disconnects, the thread is in use until here all the same.
         drop(place);
         answer

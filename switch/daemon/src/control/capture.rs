@@ -21,9 +21,10 @@ use tokio::runtime::Handle;
 use super::managed::Managed;
 use super::problem::Refusal;
 use super::stream::{self, Lease};
+use crate::author;
 use crate::daemon::NoSuchPort;
 use crate::id::PortId;
-use crate::journal::{NetworkEvent, shortened};
+use crate::journal::{NetworkEvent, note, shortened};
 use crate::network::{Capture, Network};
 use crate::tap::{CaptureOrder, MOST_SNAPLEN, Seen, Sight};
 use crate::time::{Cycles, cycles, frequency, in_cycles};
@@ -104,8 +105,9 @@ pub fn begin(managed: &Arc<Managed>, request: CaptureRequest, lease: Lease) -> R
     let failed = |error: io::Error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error);
     let mut pump = Pump::new(capture, request, to).map_err(failed)?;
     let (managed, runtime) = (Arc::clone(managed), Handle::current());
+    let by = author::current();
     let run = move || {
-        pump.run(&managed, &runtime);
+        author::acting(by, || pump.run(&managed, &runtime));
         drop(lease);
     };
     std::thread::Builder::new().name("capture".into()).spawn(run).map_err(failed)?;
@@ -188,11 +190,11 @@ impl Pump {
     fn run(&mut self, managed: &Managed, runtime: &Handle) {
         let journal = Arc::clone(&self.capture.network().shared().journal);
         let (ports, filter) = (self.request.ports.clone(), self.request.filter.clone());
-        journal.add(NetworkEvent::CaptureStarted { ports, filter, left_out: 0 }.bounded());
+        note(&journal, NetworkEvent::CaptureStarted { ports, filter, left_out: 0, by: author::current() });
         // The capture ends with the client's connection or the network.
         let _ = self.pump(managed, runtime);
         let missed = self.file.missed_at_gone + self.file.ports.values().map(|port| port.statistics.dropped).sum::<u64>();
-        journal.add(NetworkEvent::CaptureEnded { frames: self.file.frames, missed });
+        note(&journal, NetworkEvent::CaptureEnded { frames: self.file.frames, missed, by: author::current() });
     }
 
     fn pump(&mut self, managed: &Managed, runtime: &Handle) -> io::Result<()> {

@@ -1,41 +1,48 @@
 //! Causes that keep a port from its work, each with its remedy.
 //!
-//! They come from the port's state, its rings ([`queues`]), its segment, and its drops ([`remedies`]).
+//! They come from the port's state, its rings ([`queues`]), its segment, and the growth of its counters in the last minute ([`counts`],
+//! [`remedies`]). A cause that has ended is told as an earlier one, with its time.
 
 mod cause;
+mod counts;
+mod process;
 mod queues;
 pub mod remedies;
+mod shut_out;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use cause::{Cause, CauseKind};
-use queues::Pause;
-use remedies::remedy;
+use process::ProcessView;
 
 use super::report::PortReport;
-use crate::config::{Config, PortConfig, PortKind};
+use crate::config::{Config, PortConfig, PortKind, UplinkConfig};
 use crate::id::PortId;
 use crate::network::Network;
-use crate::policy::Limit;
-use crate::port::Port;
+use crate::port::queue_view::QueueView;
+use crate::port::{Port, PortState};
 use crate::stats::DropReason;
 use crate::table::Kind as EntryKind;
+use crate::uplink::no_carrier;
 
 /// Causes that keep a port from its work, the nearest first; none if nothing is wrong as far as the switch sees.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct PortCauses {
     /// Name of the port.
     pub port: String,
     /// Its state, as in its report.
     pub state: String,
-    /// The causes.
+    /// The causes of this moment and of the last minute.
     pub causes: Vec<Cause>,
+    /// Causes that have ended.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub earlier: Vec<Cause>,
 }
 
 impl PortCauses {
@@ -56,44 +63,110 @@ struct Subject<'a> {
     port: Arc<Port>,
     report: PortReport,
     uptime: Duration,
+    /// Its queues and the process of its front end, at the first look and at the second one.
+    looks: [(Vec<QueueView>, Option<ProcessView>); 2],
 }
 
 impl PortCauses {
-    /// The causes of `entry`, a port of `network`, which is up for so long; `None` if it was just detached. May take a tenth of a
+    /// The causes of `entry`, a port of `network`, which is up for so long; `None` if it was just detached. May take a fifth of a
     /// second.
     pub fn of(config: &Config, entry: &PortConfig, network: &Network, uptime: Duration) -> Option<Self> {
-        let port = network.find(&entry.name)?;
-        let report = PortReport::of(config, entry, network)?;
-        let subject = Subject { config, entry, network, port, report, uptime };
-        let causes = subject.causes();
-        Some(Self { port: entry.name.clone(), state: subject.report.state, causes })
+        Self::of_ports(config, std::slice::from_ref(entry), network, uptime).pop()
+    }
+
+    /// Those of all ports with a cause, the worst first. Takes as long as for one port, beside the answers of the workers.
+    pub fn of_all(config: &Config, network: &Network, uptime: Duration) -> Vec<Self> {
+        let mut all = Self::of_ports(config, &config.ports, network, uptime);
+        all.retain(|port| !port.causes.is_empty());
+        all.sort_by_key(Self::worst);
+        all
+    }
+
+    fn of_ports(config: &Config, entries: &[PortConfig], network: &Network, uptime: Duration) -> Vec<Self> {
+        network.tell_notices();
+        let subject = |entry| Subject::new(config, entry, network, uptime);
+        let mut subjects: Vec<Subject<'_>> = entries.iter().filter_map(subject).collect();
+        subjects.iter_mut().for_each(|subject| subject.look(0));
+        if subjects.iter().any(Subject::needs_second_look) {
+            std::thread::sleep(queues::PAUSE);
+            subjects.iter_mut().filter(|subject| subject.needs_second_look()).for_each(|subject| subject.look(1));
+        }
+        subjects.iter().map(Subject::told).collect()
+    }
+
+    /// The worst cause.
+    pub fn worst(&self) -> Option<CauseKind> {
+        self.causes.iter().map(|cause| cause.cause).min()
     }
 }
 
-impl Subject<'_> {
-    fn causes(&self) -> Vec<Cause> {
-        let mut causes: Vec<Cause> = self.of_front_end();
-        causes.extend(self.alone());
-        if self.report.state == "running" {
-            causes.extend(queues::of(
-                &self.entry.kind,
-                || self.network.queue_views(&self.port),
-                &|port| self.name(port),
-                Pause::default(),
-            ));
-            let silent = self.report.totals.transmit_frames == 0 && !self.has_drops_of_its_guest();
-            if silent && self.is_guest() && !causes.iter().any(|cause| cause.cause == CauseKind::InterfaceDown) {
-                let remedy = "Bring its interface up, and give it an address";
-                causes.push(Cause::new(CauseKind::NothingTransmitted, "its guest has transmitted nothing yet", remedy));
-            }
+/// The worst cause of the port of this `report` that shows without asking the workers and without a walk of the forwarding table.
+pub fn present_cause(config: &Config, entry: &PortConfig, network: &Network, report: &PortReport) -> Option<CauseKind> {
+    let subject = Subject::with(config, entry, network, report.clone(), Duration::ZERO)?;
+    let causes = subject.of_front_end().into_iter().chain(subject.interface_down()).chain(subject.no_carrier());
+    causes.chain(subject.conflicts()).chain(subject.of_counts().0).map(|cause| cause.cause).min()
+}
+
+impl<'a> Subject<'a> {
+    fn new(config: &'a Config, entry: &'a PortConfig, network: &'a Network, uptime: Duration) -> Option<Self> {
+        Self::with(config, entry, network, PortReport::of(config, entry, network)?, uptime)
+    }
+
+    fn with(config: &'a Config, entry: &'a PortConfig, network: &'a Network, report: PortReport, uptime: Duration) -> Option<Self> {
+        let port = network.find(&entry.name)?;
+        Some(Self { config, entry, network, port, report, uptime, looks: Default::default() })
+    }
+
+    /// Looks at its queues and at the process of its front end, if it runs.
+    fn look(&mut self, look: usize) {
+        if self.report.state == "running" && matches!(self.entry.kind, PortKind::VhostUser { .. }) {
+            let process = self.report.front_end.as_ref().and_then(|peer| ProcessView::of(peer.pid));
+            self.looks[look] = (self.network.queue_views(&self.port), process);
         }
+    }
+
+    fn needs_second_look(&self) -> bool {
+        queues::need_second_look(&self.looks[0].0)
+    }
+
+    fn told(&self) -> PortCauses {
+        let mut causes = self.of_front_end();
+        causes.extend(self.of_guest());
         causes.extend(self.interface_down());
+        causes.extend(self.no_carrier());
+        causes.extend(self.alone());
         causes.extend(self.mtu());
         causes.extend(self.vlan());
+        causes.extend(self.conflicts());
         causes.extend(self.loops());
-        causes.extend(self.limits());
-        causes.extend(self.counters());
-        causes.extend(self.drops());
+        let (recent, earlier) = self.of_counts();
+        causes.extend(recent);
+        causes.extend(self.waiting_frames());
+        PortCauses { port: self.entry.name.clone(), state: self.report.state.clone(), causes, earlier }
+    }
+
+    /// Causes at the guest: its process and its queues.
+    fn of_guest(&self) -> Vec<Cause> {
+        if self.report.state != "running" {
+            return Vec::new();
+        }
+        let [(before, process), (after, later)] = &self.looks;
+        if let (true, Some(peer)) = (process.is_some_and(ProcessView::is_stopped), &self.report.front_end) {
+            let text = format!("its front end, {peer}, is stopped by a signal or a debugger, and its guest with it");
+            return vec![Cause::new(CauseKind::GuestPaused, text, format!("Resume it: kill -CONT {}", peer.pid))];
+        }
+        let mut causes = queues::of(before, after, &|port| self.name(port));
+        let evidence = process.zip(*later).map_or(String::new(), |(before, after)| after.evidence(&before, &self.report));
+        for cause in &mut causes {
+            if matches!(cause.cause, CauseKind::NotLooking | CauseKind::NoReceiveBuffers) {
+                cause.text.push_str(&evidence);
+            }
+        }
+        let silent = self.report.totals.transmit_frames == 0 && !self.has_drops_of_its_guest();
+        if silent && self.is_guest() && !causes.iter().any(|cause| cause.cause == CauseKind::InterfaceDown) {
+            let remedy = "Bring its interface up, and give it an address";
+            causes.push(Cause::new(CauseKind::NothingTransmitted, "its guest has transmitted nothing yet", remedy));
+        }
         causes
     }
 
@@ -117,32 +190,42 @@ impl Subject<'_> {
         let front_end = report.front_end.as_ref().map_or_else(|| "a front end".to_owned(), ToString::to_string);
         match self.port.state() {
             // The advice of its back end tells about an interface that is missing.
-            crate::port::PortState::Waiting if matches!(self.entry.kind, PortKind::Tap { .. } | PortKind::AfPacket { .. }) => {}
-            crate::port::PortState::Waiting => causes.push(self.waiting()),
-            crate::port::PortState::Speaking => causes.push(Cause::new(
-                CauseKind::NotStarted,
-                format!("{front_end} is connected, but no virtqueue has started"),
-                "Wait until the guest has loaded its driver; if it has, reset the device or restart the guest",
-            )),
-            crate::port::PortState::Quarantined(cause) => causes.push(Cause::new(
+            PortState::Waiting if matches!(self.entry.kind, PortKind::Tap { .. } | PortKind::AfPacket { .. }) => {}
+            PortState::Waiting => causes.push(self.waiting()),
+            PortState::Speaking => causes.push(self.not_started(&front_end)),
+            PortState::Quarantined(cause) => causes.push(Cause::new(
                 CauseKind::Quarantined,
                 format!("it is in quarantine: {cause}"),
                 "It works again when its front end reconnects or the guest resets the device; update the driver or program that did this",
             )),
-            crate::port::PortState::Running | crate::port::PortState::Gone => {}
-        }
-        if report.turned_away > 0 {
-            let text =
-                format!("it refused {} connections of other front ends, because {front_end} uses the port", report.turned_away);
-            let remedy = "Give each guest a port of its own, or end that program; set second = \"replace\" where the newest one is to have the port, as for QEMU's cpr-transfer";
-            causes.push(Cause::new(CauseKind::PortInUse, text, remedy));
+            PortState::Running | PortState::Gone => {}
         }
         causes.extend(report.advice.as_ref().map(|advice| Cause::new(CauseKind::Advice, advice, "")));
         causes
     }
 
+    /// A front end that is connected, and has no virtqueue that runs.
+    fn not_started(&self, front_end: &str) -> Cause {
+        let Some(halted) = self.port.halted() else {
+            let text = format!("{front_end} is connected, but no virtqueue has started");
+            let remedy = "Wait until the guest has loaded its driver; resume it if it is paused; else see its console";
+            return Cause::new(CauseKind::NotStarted, text, remedy);
+        };
+        let text = format!(
+            "{front_end} stopped its virtqueues {} ago and is connected: its guest is paused, or has shut down or unloaded its driver",
+            queues::told(halted)
+        );
+        let remedy =
+            "Resume it if it is paused (virsh resume, or cont in QEMU's monitor); a guest that boots starts them by itself";
+        Cause::new(CauseKind::GuestPaused, text, remedy)
+    }
+
     fn waiting(&self) -> Cause {
         let place = &self.report.place;
+        let shut_out = if self.entry.kind.listens() { shut_out::told(std::path::Path::new(place)) } else { None };
+        if let Some(shut_out) = shut_out {
+            return Cause::new(CauseKind::NoFrontEnd, format!("no front end is connected; {shut_out}"), "");
+        }
         let remedy = if place.is_empty() {
             "Start the guest".into()
         } else if self.entry.kind.listens() {
@@ -167,15 +250,51 @@ impl Subject<'_> {
 
     /// The kernel takes no frames for an interface that is down.
     fn interface_down(&self) -> Option<Cause> {
-        let (kind, name) = match &self.entry.kind {
-            PortKind::Tap { name, .. } => ("TAP device", name),
-            PortKind::AfPacket { name, .. } => ("interface", name),
-            _ => return None,
+        let (kind, name) = interface(&self.entry.kind)?;
+        let text = format!("its {kind} {name} is down or has no carrier");
+        let remedy = format!("Set it up: ip link set {name} up; if it is up, see its cable or its other end");
+        (self.port.carrier() == Some(false)).then(|| Cause::new(CauseKind::InterfaceDown, text, remedy))
+    }
+
+    /// The interface that leads out of its segment has no carrier: the uplink's NIC, or the only TAP or packet socket there.
+    fn no_carrier(&self) -> Option<Cause> {
+        let segment = &self.port.segment;
+        if let Some(uplink) = segment.uplink().and_then(|uplink| self.network.port(uplink)) {
+            let nics = self.config.uplinks.iter().filter(|uplink| uplink.segment() == segment.name);
+            let nic = nics.filter_map(|uplink| if let UplinkConfig::Nic(nic) = uplink { Some(&nic.nic) } else { None }).next()?;
+            return (uplink.carrier() == Some(false)).then(|| Cause::new(CauseKind::NoCarrier, no_carrier(nic), ""));
+        }
+        let mut ways = self.others().filter_map(|other| Some((other, interface(&other.kind)?)));
+        let (Some((other, (kind, name))), None, None) = (ways.next(), ways.next(), interface(&self.entry.kind)) else {
+            return None;
         };
-        let is_running = self.report.state == "running";
-        let lost = self.report.totals.drops.get(DropReason::ReceiverAbsent.name()).filter(|_| is_running)?;
-        let text = format!("its {kind} {name} was down when {lost} frames for it came");
-        Some(Cause::new(CauseKind::InterfaceDown, text, format!("Set it up: ip link set {name} up")))
+        let is_cut = self.network.find(&other.name)?.carrier() == Some(false);
+        is_cut.then(|| {
+            let text =
+                format!("{kind} {name} of {}, the only way out of segment {}, is down or has no carrier", other.name, segment.name);
+            Cause::new(CauseKind::NoCarrier, text, format!("See memlane why {} {}", self.config.name, other.name))
+        })
+    }
+
+    /// Claims of one IP address by two machines.
+    fn conflicts(&self) -> Vec<Cause> {
+        let own = |port: PortId| port == self.port.id;
+        let name = |port: PortId| self.network.port(port).map(|port| port.name.clone());
+        let told = |(conflict, age): (crate::address_map::Conflict, Duration)| {
+            let (ip, owner, (claimant, mac)) = (conflict.key.ip, conflict.owner, conflict.claimant);
+            let owner_mac = owner.mac.map_or_else(String::new, |mac| format!(" ({mac})"));
+            let text = match own(owner.port) {
+                true => format!("IP address {ip} of its guest{owner_mac} is claimed by that of {}, too ({mac})", name(claimant)?),
+                false if own(claimant) => {
+                    format!("its guest ({mac}) claims IP address {ip}, which belongs to {}{owner_mac}", name(owner.port)?)
+                }
+                false => return None,
+            };
+            let text = format!("{text}, {} ago", queues::told(age));
+            Some(Cause::new(CauseKind::AddressConflict, text, "Give one of the two guests another address"))
+        };
+        let conflicts = self.port.segment.recent_conflicts(Instant::now());
+        conflicts.into_iter().filter_map(told).take(MOST_NAMED).collect()
     }
 
     /// Other ports of its segment.
@@ -213,69 +332,36 @@ impl Subject<'_> {
         let name = &self.entry.name;
         let loops = self.network.loops(&self.port.segment, self.uptime.as_secs());
         let own = loops.into_iter().filter(|report| report.held_at == *name || report.moves_to == *name);
-        own.map(|report| Cause::new(CauseKind::Loop, report.to_string(), "")).take(MOST_LOOPS).collect()
+        own.map(|report| Cause::new(CauseKind::Loop, report.to_string(), "")).take(MOST_NAMED).collect()
     }
 
-    fn limits(&self) -> Vec<Cause> {
-        let (totals, limits) = (&self.report.totals, &self.report.limits);
-        let cause = |(direction, limit, times): (&str, &Limit, u64)| {
-            let text = format!("its {direction} limit of {limit} has held frames back {times} times");
-            let remedy = format!("Raise or remove it: memlane set {} {} --{direction} none", self.config.name, self.entry.name);
-            (times > 0 && *limit != Limit::default()).then(|| Cause::new(CauseKind::Limited, text, remedy))
-        };
-        let directions =
-            [("transmit", &limits.transmit, totals.transmit_limited), ("receive", &limits.receive, totals.receive_limited)];
-        directions.into_iter().filter_map(cause).collect()
-    }
-
-    fn counters(&self) -> Vec<Cause> {
-        let totals = &self.report.totals;
-        let mut causes = Vec::new();
-        if totals.missed_kicks > 0 {
-            let text =
-                format!("its guest did not kick {} times when it should have, and was served a moment later", totals.missed_kicks);
-            let remedy = "A guest of one processor in QEMU without KVM does well with -smp 1,maxcpus=2";
-            causes.push(Cause::new(CauseKind::MissedKicks, text, remedy));
-        }
-        if totals.waiting > 0 {
-            let text = format!("{} frames wait for its receive buffers, limits or link at this moment", totals.waiting);
-            causes.push(Cause::new(CauseKind::Waiting, text, "Ask again: it is no fault unless it stays so"));
-        }
-        causes
+    fn waiting_frames(&self) -> Option<Cause> {
+        let waiting = self.report.totals.waiting;
+        let text = format!("{waiting} frames wait for its receive buffers, limits or link at this moment");
+        (waiting > 0).then(|| Cause::new(CauseKind::Waiting, text, "Ask again: it is no fault unless it stays so"))
     }
 
     fn has_drops_of_its_guest(&self) -> bool {
         drops(&self.report).any(|(reason, _)| reason.is_of_sender())
     }
+}
 
-    fn drops(&self) -> Vec<Cause> {
-        let received = self.report.totals.receive_frames;
-        let cause = |(reason, count): (DropReason, u64)| {
-            let text = match (reason.is_of_sender(), received) {
-                (true, _) => format!("{count} frames of its guest were dropped as {}: {}", reason.name(), meaning(reason)),
-                (false, 0) => format!("all frames for it were dropped, {count} as {}: {}", reason.name(), meaning(reason)),
-                (false, _) => format!("{count} frames for it were dropped as {}: {}", reason.name(), meaning(reason)),
-            };
-            Cause { reason: Some(reason.name().into()), ..Cause::new(CauseKind::Dropped, text, remedy(reason)) }
-        };
-        drops(&self.report).map(cause).collect()
+/// The interface of a port of this `kind`, with its kind in words.
+fn interface(kind: &PortKind) -> Option<(&'static str, &str)> {
+    match kind {
+        PortKind::Tap { name, .. } => Some(("TAP device", name)),
+        PortKind::AfPacket { name, .. } => Some(("interface", name)),
+        _ => None,
     }
 }
 
 /// MTU of a guest that is offered none.
 const USUAL_MTU: u16 = 1500;
-/// Loops that are named, at most.
-const MOST_LOOPS: usize = 3;
+/// Loops and conflicts that are named, at most.
+const MOST_NAMED: usize = 3;
 
 fn drops(report: &PortReport) -> impl Iterator<Item = (DropReason, u64)> {
     DropReason::ALL.iter().filter_map(|&reason| Some((reason, *report.totals.drops.get(reason.name())?)))
-}
-
-/// The meaning of a reason, to stand behind a colon.
-fn meaning(reason: DropReason) -> String {
-    let meaning = reason.meaning().trim_end_matches('.').replace('\n', " ");
-    let mut letters = meaning.chars();
-    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
 }
 
 /// VLANs in words.

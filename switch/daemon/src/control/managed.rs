@@ -12,7 +12,8 @@ use memlane_observe::events::{From, Reader};
 use memlane_observe::metrics::Format;
 use serde_json::{Map, Value};
 
-use super::causes::PortCauses;
+use super::author::of_this_process;
+use super::causes::{PortCauses, present_cause};
 use super::daemon_handle::DaemonHandle;
 use super::health::Health;
 use super::identity::{Identity, NetFile};
@@ -22,13 +23,14 @@ use super::reload::{self, ReloadOptions, Reloaded, Untouchable};
 use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView, known_addresses};
 use super::state::SavedNetwork;
 use super::state_file::StateFile;
-use super::why::{WhyFrame, address_of_guest};
+use super::why::{Asked, Asking, Why, WhyFrame};
+use crate::author;
 use crate::config::difference::Difference;
 use crate::config::lines::FileLines;
 use crate::config::{Config, Mistakes, PortConfig, PortEntry, PortOrigin, Reread};
 use crate::daemon::takeover::Restoring;
 use crate::daemon::{Daemon, NoSuchPort};
-use crate::journal::NetworkEvent;
+use crate::journal::{KeyChange, NetworkEvent, note};
 use crate::known_addresses::SegmentAddresses;
 use crate::network::Forecast;
 use crate::port::default_address;
@@ -200,7 +202,20 @@ impl Managed {
         let given = self.ask(|daemon| give(daemon, assets, channel, process))?;
         let Given { process, standstill } = given.map_err(|error| conflict(&error))?;
         let [milliseconds, standstill_ms] = [begun.elapsed(), standstill].map(|time| time.as_millis() as u64);
-        tracing::info!(process, milliseconds, standstill_ms, "the network was handed over");
+        let by = author::current().unwrap_or_else(of_this_process);
+        let (by_user, by_uid, by_pid, by_program) = (by.user.as_str(), by.uid, by.pid, by.program.as_str());
+        // The last line of this process: why it ends.
+        tracing::info!(
+            event = "taken-over",
+            process,
+            by_user,
+            by_uid,
+            by_pid,
+            by_program,
+            milliseconds,
+            standstill_ms,
+            "the network was handed over to process {process}, by {by}"
+        );
         (resources.end)(process);
         Ok(())
     }
@@ -348,7 +363,7 @@ impl Managed {
     /// # Errors
     /// The network ends.
     pub fn ports(&self) -> Result<Vec<PortReport>, Refusal> {
-        self.report().map(|report| report.ports)
+        self.report_with_causes().map(|report| report.ports)
     }
 
     /// The report of a port.
@@ -367,20 +382,25 @@ impl Managed {
     ///
     /// # Errors
     /// There is no such port, or the request has no frame.
-    pub fn why(&self, name: &str, question: &WhyFrame) -> Result<Forecast, Refusal> {
-        let own = default_address(&self.config()?.name, name);
+    pub fn why(&self, name: &str, question: &WhyFrame) -> Result<Why, Refusal> {
+        let config = self.config()?;
+        let default_mac = |port: &str| default_address(&config.name, port);
         let second = u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX);
-        let forecast: Result<Forecast, Refusal> = self.ask(|daemon| {
-            let network = daemon.network();
-            let port = network.find(name).ok_or_else(|| NoSuchPort(name.into()))?;
-            let frame = question
-                .bytes(address_of_guest(&port).unwrap_or(own))
-                .map_err(|(key, text)| Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, vec![(key.to_owned(), text)]))?;
-            Ok(network.why(&port, &frame, second))
-        })?;
-        let mut forecast = forecast?;
+        let network = self.ask(|daemon| Arc::clone(daemon.network()))?;
+        let port = network.find(name).ok_or_else(|| NoSuchPort(name.into()))?;
+        let mistaken =
+            |(key, text): (&str, String)| Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, vec![(key.to_owned(), text)]);
+        let asking = Asking { network: &network, port: &port, default_mac: &default_mac };
+        let Asked { frame, to } = asking.frame(question).map_err(mistaken)?;
+        let receiver =
+            to.as_ref().filter(|to| to.id != port.id).and_then(|to| config.ports.iter().find(|port| port.name == to.name));
+        let receiver = receiver.and_then(|entry| PortCauses::of(&config, entry, &network, self.started.elapsed()));
+        if let Some(to) = to.filter(|to| to.segment.id != port.segment.id) {
+            return Ok(Why::apart(&port, &to, receiver));
+        }
+        let mut forecast = self.ask(|_| network.why(&port, &frame, second))?;
         self.tell_lines(&mut forecast)?;
-        Ok(forecast)
+        Ok(Why::new(forecast, receiver))
     }
 
     /// Names the lines of the network's file that decide about a frame.
@@ -396,7 +416,11 @@ impl Managed {
             }
             let Some(line) = key.line.filter(|_| !base.lines.is_empty()) else { continue };
             key.file = Some(file.clone());
-            let effect = if key.would_allow { "would be allowed" } else { "denied" };
+            let effect = match (key.would_allow, key.allows) {
+                (true, _) => "would be allowed",
+                (false, true) => "allowed",
+                (false, false) => "denied",
+            };
             let what = key.port.as_ref().map_or_else(|| "the policy rule".into(), |port| format!("{} of {port}", key.key));
             forecast.steps.push(format!("{effect} by {what}: {file}:{line}"));
         }
@@ -413,6 +437,31 @@ impl Managed {
         let causes = causes.ok_or_else(|| NoSuchPort(name.into()))?;
         let shortage = self.ask(|daemon| daemon.shortage(&port))?;
         Ok(shortage.into_iter().fold(causes, PortCauses::short_of_addresses))
+    }
+
+    /// The causes of all ports that have one, the worst first.
+    ///
+    /// # Errors
+    /// The network ends.
+    pub fn all_causes(&self) -> Result<Vec<PortCauses>, Refusal> {
+        let config = self.config()?;
+        let network = self.ask(|daemon| Arc::clone(daemon.network()))?;
+        Ok(PortCauses::of_all(&config, &network, self.started.elapsed()))
+    }
+
+    /// The report of the whole network, with the present causes of its ports.
+    ///
+    /// # Errors
+    /// The network ends.
+    pub fn report_with_causes(&self) -> Result<Report, Refusal> {
+        self.tell_notices()?;
+        let (mut report, config) = (self.report()?, self.config()?);
+        let network = self.ask(|daemon| Arc::clone(daemon.network()))?;
+        for port in &mut report.ports {
+            let entry = config.ports.iter().find(|entry| entry.name == port.name);
+            port.present_cause = entry.and_then(|entry| present_cause(&config, entry, &network, port));
+        }
+        Ok(report)
     }
 
     /// The segments.
@@ -491,8 +540,19 @@ impl Managed {
         let after = before.patched(patch)?;
         self.refuse_clashes(&after, name)?;
         let port = self.ask(|daemon| daemon.change(name, |settings| *settings = after.settings))??;
+        self.tell_change(&before, &port);
         self.keep(&base)?;
         Ok(port.entry())
+    }
+
+    /// Tells of changed keys of a port. That it was enabled or disabled is told by itself.
+    fn tell_change(&self, before: &PortConfig, after: &PortConfig) {
+        let changes = key_changes(&before.stated(), &after.stated());
+        if !changes.is_empty() {
+            let event = NetworkEvent::PortChanged { port: after.name.clone(), changes, by: author::current() };
+            // While the network ends, there is no journal for the event.
+            let _ = self.ask(|daemon| note(&daemon.network().shared().journal, event));
+        }
     }
 
     /// Disables a port and waits until none of its frames is in flight, or until the timeout; true if it is drained.
@@ -500,6 +560,13 @@ impl Managed {
     /// # Errors
     /// There is no port of this name, or the network ends.
     pub fn drain(&self, name: &str, timeout: Duration) -> Result<bool, Refusal> {
+        let drained = self.drain_within(name, timeout)?;
+        let event = NetworkEvent::PortDrained { port: name.into(), drained, by: author::current() };
+        self.ask(|daemon| note(&daemon.network().shared().journal, event))?;
+        Ok(drained)
+    }
+
+    fn drain_within(&self, name: &str, timeout: Duration) -> Result<bool, Refusal> {
         let end = Instant::now() + timeout;
         {
             let base = self.changing();
@@ -583,11 +650,12 @@ impl Managed {
                 changed: reloaded.changed.iter().map(|changed| changed.name.clone()).collect(),
                 failed: reloaded.unfinished(),
                 left_out: 0,
+                by: author::current(),
             },
-            Err(refusal) => NetworkEvent::ReloadRefused { cause: refusal.to_string() },
+            Err(refusal) => NetworkEvent::ReloadRefused { cause: refusal.to_string(), by: author::current() },
         };
         // While the network ends, there is no journal for the event.
-        let _ = self.ask(|daemon| daemon.network().shared().journal.add(event.bounded()));
+        let _ = self.ask(|daemon| note(&daemon.network().shared().journal, event));
     }
 
     fn reload_document(&self, document: Option<(&Value, FileLines)>, options: ReloadOptions) -> Result<Reloaded, Refusal> {
@@ -637,4 +705,12 @@ impl Managed {
         }
         Ok(())
     }
+}
+
+/// Keys with different values, but for `enabled`.
+fn key_changes(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<KeyChange> {
+    let keys = before.keys().chain(after.keys().filter(|key| !before.contains_key(*key)));
+    let value = |keys: &Map<String, Value>, key: &String| keys.get(key).unwrap_or(&Value::Null).to_string();
+    let changes = keys.map(|key| KeyChange { key: key.clone(), from: value(before, key), to: value(after, key) });
+    changes.filter(|change| change.from != change.to && change.key != "enabled").collect()
 }

@@ -216,6 +216,12 @@ impl Text<'_> {
                 ports().for_each(|(own, port)| family.sample_of(&[own], value(port)));
             }
         }
+        let with_interface: Vec<_> = ports().filter_map(|(own, port)| Some((own, port.carrier?))).collect();
+        if !with_interface.is_empty() {
+            let help = "1 if the interface of the TAP or AF_PACKET port is up and has a carrier, else 0.";
+            let mut carrier = text.family("memlane_port_carrier", Kind::Gauge, help);
+            with_interface.iter().for_each(|(own, has_carrier)| carrier.sample_of(&[own], *has_carrier));
+        }
         let help = "Dropped frames, by drop reason.";
         let mut drops = text.family("memlane_port_dropped_frames", Kind::Counter, help);
         let reasons: Vec<_> =
@@ -373,7 +379,7 @@ impl Text<'_> {
             ("memlane_uplink_remote_stations", "Remote MAC addresses.", |uplink| uplink.learned_addresses.len() as u64),
             (
                 "memlane_uplink_healthy",
-                "1 if all local MAC addresses are announced as configured, or the NIC is used, else 0.",
+                "1 if all local MAC addresses are announced as configured, or the NIC is used and has a carrier, else 0.",
                 |uplink| uplink.trouble.is_none().into(),
             ),
         ];

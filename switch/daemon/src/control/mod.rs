@@ -3,9 +3,10 @@
 //! 1. [`managed`]: the network with changes at run time, one after the other; [`daemon_handle`]: its daemon. [`reload`]: the change
 //!    to another configuration. [`state`], [`state_file`]: the state file, which survives a restart. [`vifs`]: ports for new Xen
 //!    vifs. [`leases`]: leased addresses for the state file.
-//! 2. [`routes`]: the requests. [`api`]: their handlers, and the OpenAPI document. [`report`], [`blocked`], [`identity`], [`why`],
+//! 2. [`routes`]: the requests. [`api`]: their handlers, and the OpenAPI document. [`report`], [`blocked`], [`identity`], [`why`] ([`packet`]),
 //!    [`causes`], [`problem`]: the responses.
 //! 3. [`metrics`]: the same numbers for Prometheus, also at a socket of their own ([`scrape`]). [`health`]: whether workers answer.
+//!    [`author`]: the process that asks for a change, for events.
 //! 4. [`stream`]: streaming responses: events, and frames ([`capture`]).
 //! 5. [`web`]: the web page, at an address of its own.
 //! 6. [`server`]: limits of connections and requests. [`client`]: the client of the commands; [`reach`], [`error`]: why it cannot
@@ -14,6 +15,7 @@
 //! Imports go one way: routes import the network, which imports no route. Only client and discovery import each other.
 
 pub mod api;
+pub mod author;
 pub mod blocked;
 pub mod capture;
 pub mod causes;
@@ -25,6 +27,7 @@ pub mod identity;
 pub mod leases;
 pub mod managed;
 pub mod metrics;
+pub mod packet;
 pub mod problem;
 mod reach;
 pub mod reload;

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::blocked::BlockedQueue;
+use super::causes::CauseKind;
 use crate::address_map::{Entry, Key, Source};
 use crate::config::{Config, PortConfig, PortEntry, PortKind, PortOrigin};
 use crate::descriptors::DescriptorReport;
@@ -116,6 +117,9 @@ pub struct PortReport {
     /// Its origin; none from a network of an earlier version.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub origin: Option<PortOrigin>,
+    /// Its labels.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub labels: BTreeMap<String, String>,
     /// State of the port, see [`port::PortState`]; "disabled" while the operator has disabled it, whatever its front end does.
     pub state: String,
     /// Whether it forwards frames.
@@ -130,6 +134,13 @@ pub struct PortReport {
     /// Advice to the operator, or a failure of the port's other side.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub advice: Option<String>,
+    /// Whether its interface is up and has a carrier; none without an interface, or where that is not known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub carrier: Option<bool>,
+    /// The worst cause that keeps it from its work at this moment, as far as it shows without asking the workers; see
+    /// `GET /v1/ports/{name}/why`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub present_cause: Option<CauseKind>,
     /// The MTU offered to the guest, if memlane offers one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mtu: Option<u16>,
@@ -355,6 +366,7 @@ impl PortReport {
             kind: port.kind.name().into(),
             place: port.kind.place(),
             origin: Some(port.origin.clone()),
+            labels: port.settings.limits.labels.clone(),
             state: if port.settings.enabled { state.name() } else { "disabled" }.into(),
             enabled: port.settings.enabled,
             address: address.map(|address| address.to_string()),
@@ -363,6 +375,8 @@ impl PortReport {
                 _ => None,
             },
             advice: status.advice(),
+            carrier: status.carrier(),
+            present_cause: None,
             mtu: status.offer().mtu,
             queues: port.queues,
             sessions: status.session().into(),

@@ -222,7 +222,7 @@ pub fn page(may_change: bool) -> Api {
 /// All routes.
 pub fn api() -> Api {
     let created = |about: About| About { status: StatusCode::CREATED, ..about };
-    read_only()
+    let reading = read_only()
         .route(Method::GET, "/v1/network", about("network", "Report of the network, its ports and its workers.", &[503]), network)
         .route(
             Method::GET,
@@ -277,6 +277,12 @@ pub fn api() -> Api {
             about("why", "Predicts the outcome of a frame from the port's guest, without sending it.", &[400, 404, 413, 422, 503]),
             why,
         )
+        .route(
+            Method::GET,
+            "/v1/why",
+            about("all_causes", "Tells the causes that keep ports from their work, the worst ports first; asks the workers, so do not poll it.", &[503]),
+            all_causes,
+        )
         .route(Method::GET, "/v1/segments", about("segments", "Reports of all segments with ports.", &[503]), segments)
         .route(Method::GET, "/v1/segments/{name}", about("segment", "Report of a segment, and its learned MAC addresses.", &[404, 503]), segment)
         .route(
@@ -294,31 +300,40 @@ pub fn api() -> Api {
                 &[400, 404, 409, 413, 422, 500, 503],
             ),
             reload,
-        )
-        .upgrade(
-            "/v1/takeover",
-            About {
-                status: StatusCode::SWITCHING_PROTOCOLS,
-                ..about("takeover", "Hands the network over to another process of the same user.", &[400, 409, 426, 503])
-            },
-            takeover::PROTOCOL,
-            Managed::hand_over,
-        )
-        .stream(
-            Method::GET,
-            "/v1/events",
-            about("events", "Events of the network: the last 4096, and further ones as they happen.", &[503]),
-            &Form::TYPES,
-            events,
-        )
-        .stream(
-            Method::POST,
-            "/v1/capture",
-            about("capture", "Captures frames as a pcapng file, until the client closes the connection.", &[400, 404, 413, 422, 500, 503]),
-            &[capture::CONTENT_TYPE],
-            begin_capture,
-        )
-        .route(Method::GET, "/v1/openapi.json", about("openapi", "This document.", &[]), openapi)
+        );
+    with_streams(reading)
+}
+
+/// Adds the routes that have a connection for longer than one answer.
+fn with_streams(api: Api) -> Api {
+    api.upgrade(
+        "/v1/takeover",
+        About {
+            status: StatusCode::SWITCHING_PROTOCOLS,
+            ..about("takeover", "Hands the network over to another process of the same user.", &[400, 409, 426, 503])
+        },
+        takeover::PROTOCOL,
+        Managed::hand_over,
+    )
+    .stream(
+        Method::GET,
+        "/v1/events",
+        about("events", "Events of the network: the last 4096, and further ones as they happen.", &[503]),
+        &Form::TYPES,
+        events,
+    )
+    .stream(
+        Method::POST,
+        "/v1/capture",
+        about(
+            "capture",
+            "Captures frames as a pcapng file, until the client closes the connection.",
+            &[400, 404, 413, 422, 500, 503],
+        ),
+        &[capture::CONTENT_TYPE],
+        begin_capture,
+    )
+    .route(Method::GET, "/v1/openapi.json", about("openapi", "This document.", &[]), openapi)
 }
 
 /// The OpenAPI document.
@@ -355,7 +370,7 @@ fn readyz(managed: &Managed, _: &str, (): ()) -> Result<Ready, Refusal> {
 }
 
 fn network(managed: &Managed, _: &str, (): ()) -> Result<Report, Refusal> {
-    managed.report()
+    managed.report_with_causes()
 }
 
 fn blocked(managed: &Managed, _: &str, (): ()) -> Result<BlockedQueues, Refusal> {
@@ -398,12 +413,15 @@ fn drain(managed: &Managed, name: &str, Sent(order): Sent<DrainOrder>) -> Result
 }
 
 fn why(managed: &Managed, name: &str, Sent(question): Sent<WhyFrame>) -> Result<Why, Refusal> {
-    let forecast = managed.why(name, &question)?;
-    Ok(Why { outcome: forecast.outcome(), forecast })
+    managed.why(name, &question)
 }
 
 fn causes(managed: &Managed, name: &str, (): ()) -> Result<PortCauses, Refusal> {
     managed.causes(name)
+}
+
+fn all_causes(managed: &Managed, _: &str, (): ()) -> Result<Vec<PortCauses>, Refusal> {
+    managed.all_causes()
 }
 
 fn segments(managed: &Managed, _: &str, (): ()) -> Result<Vec<SegmentReport>, Refusal> {

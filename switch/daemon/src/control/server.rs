@@ -21,10 +21,11 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 
+use super::author::ClientProcess;
 use super::problem::Refusal;
 use super::stream::{STREAMS, too_many};
 
@@ -207,9 +208,23 @@ impl Answering {
 }
 
 /// A connection.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    /// The client.
+    fn client(&self) -> ClientProcess;
+}
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
+impl Stream for UnixStream {
+    fn client(&self) -> ClientProcess {
+        let credentials = self.peer_cred().ok();
+        credentials.map_or(ClientProcess::Unknown, |peer| ClientProcess::Local { uid: peer.uid(), pid: peer.pid().unwrap_or(0) })
+    }
+}
+
+impl Stream for TcpStream {
+    fn client(&self) -> ClientProcess {
+        self.peer_addr().map_or(ClientProcess::Unknown, ClientProcess::Browser)
+    }
+}
 
 /// A socket to which clients connect.
 pub trait Listener {
@@ -247,7 +262,7 @@ pub async fn serve<L: Listener>(listener: &L, router: Router, most: usize) -> io
             continue;
         }
         let answering = Answering::default();
-        let router = router.clone().layer(Extension(answering.clone()));
+        let router = router.clone().layer(Extension(answering.clone())).layer(Extension(stream.client()));
         connections.push_back((tokio::spawn(converse(stream, router)).abort_handle(), answering));
     }
 }

@@ -214,7 +214,7 @@ mod tests {
     fn a_client_that_stops_reading_is_given_up() {
         let managed = Arc::new(Managed::start(Config::named("stalled").unwrap(), Origin::default()).unwrap());
         let journal = managed.ask(|daemon| Arc::clone(&daemon.network().shared().journal)).unwrap();
-        (0..2 * PARTS * EVENTS).for_each(|n| drop(journal.add(NetworkEvent::PortDetached { port: format!("p{n}") })));
+        (0..2 * PARTS * EVENTS).for_each(|n| drop(journal.add(NetworkEvent::PortDetached { port: format!("p{n}"), by: None })));
         let (_unread, to) = answer(Form::TYPES[0]);
         let reader = managed.events(From::Oldest).unwrap();
         let feed = Feed { managed: Arc::clone(&managed), reader, form: Form::ServerSent, to, stalled: Duration::from_millis(20) };
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn events_are_written_as_browsers_and_programs_read_them() {
-        let event = NetworkEvent::PortDetached { port: "a\nb".into() };
+        let event = NetworkEvent::PortDetached { port: "a\nb".into(), by: None };
         let report = EventReport { sequence: 7, time: 1.5, event };
         let json = r#"{"sequence":7,"time":1.5,"event":"port-detached","port":"a\nb"}"#;
         assert_eq!(Form::ServerSent.event(&report), format!("id: 7\nevent: port-detached\ndata: {json}\n\n"));

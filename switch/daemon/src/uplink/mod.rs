@@ -123,6 +123,9 @@ pub struct UplinkReport {
     /// The NIC, if it is the uplink.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub nic: Option<NicReport>,
+    /// Whether its NIC has a carrier; none where that is not known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub carrier: Option<bool>,
     /// MTU of the segment.
     pub mtu: u16,
     /// Number of MAC addresses of this host that are announced to others.
@@ -356,7 +359,8 @@ impl Uplink {
             }
             UplinkConfig::Nic(NicConfig { nic, .. }) => {
                 let NicState { socket, note } = self.nic_state();
-                let (trouble, advice) = if socket.is_some() { (None, note) } else { (note, None) };
+                let cut = (self.port.carrier() == Some(false)).then(|| no_carrier(nic));
+                let (trouble, advice) = if socket.is_some() { (cut, note) } else { (note, None) };
                 let report = NicReport { name: nic.clone(), socket: socket.map(str::to_owned) };
                 (None, vec![nic.clone()], Some(report), trouble, advice)
             }
@@ -366,6 +370,7 @@ impl Uplink {
             vni,
             devices,
             nic,
+            carrier: self.port.carrier(),
             mtu: self.mtu,
             announced: seen.announced,
             held_back: seen.held_back,
@@ -416,6 +421,13 @@ impl Drop for Uplink {
 fn permit(network: &Network) -> Result<Permit, String> {
     let own = Account::with_floor(&network.shared().descriptors.budget, OF_UPLINK).take(OF_UPLINK);
     own.ok_or_else(|| format!("no file descriptors are left for its uplink. {}", descriptors::REMEDY))
+}
+
+/// Of a NIC without a carrier, with the remedy.
+pub fn no_carrier(nic: &str) -> String {
+    format!(
+        "NIC {nic} is down or has no carrier, so nothing reaches other hosts: see ip link show {nic}, its cable, and the switch at its other end"
+    )
 }
 
 fn unstarted(cause: &io::Error) -> String {

@@ -132,7 +132,7 @@ fn the_log_may_be_lines_of_json() {
     BufReader::new(running.0.stderr.take().unwrap()).read_line(&mut line).unwrap();
     let json: Value = serde_json::from_str(&line).unwrap();
     assert_eq!((json["level"].as_str(), json["port"].as_str()), (Some("INFO"), Some("web")));
-    assert!(json["message"].as_str().unwrap().starts_with("front end connected: "), "{json}");
+    assert!(json["message"].as_str().unwrap().starts_with("web: front end connected: "), "{json}");
 }
 
 /// A pipe that is full: its reader stands still.
@@ -200,7 +200,7 @@ fn who_follows_hears_of_what_happens() {
     let mut next = || {
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
-        line.split_once(' ').map(|(_, told)| told.to_owned()).unwrap_or_default()
+        line.splitn(3, ' ').nth(2).map(str::to_owned).unwrap_or_default()
     };
     assert_eq!([next(), next()], ["web: attached to segment lan\n", "db: attached to segment lan\n"]);
     let _web = guest(folder, "web", 0);

@@ -93,7 +93,8 @@ fn mistaken(key: &str, simple: &[&Value]) -> Vec<String> {
 /// All cases of the keys of one table; `place` puts a line of it into a file.
 fn table(root: &Value, schema: &Value, place: &dyn Fn(&str, &str) -> String) -> Vec<Case> {
     let mut cases = Vec::new();
-    for (key, of_key) in schema["properties"].as_object().unwrap() {
+    // A table with any keys, as labels, has no properties.
+    for (key, of_key) in schema["properties"].as_object().into_iter().flatten() {
         let simple = alternatives(root, of_key);
         cases.extend(mistaken(key, &simple).iter().map(|line| file(&place(key, line))));
         for object in simple.iter().filter(|one| is_of(one, "object")) {
@@ -125,8 +126,10 @@ fn table(root: &Value, schema: &Value, place: &dyn Fn(&str, &str) -> String) -> 
 }
 
 /// Mistakes of several keys together, and files that are no TOML.
-const FILES: [&str; 65] = [
+const FILES: [&str; 67] = [
     "[[segment]]\nname = \"lan\"\nmulticast = \"snoop\"\ndns = [\"192.0.2.53\", \"127.0.0.53\"]\n",
+    "[[port]]\nname = \"a\"\nnull = true\nlabels = { pod = 7 }\n",
+    "[[port]]\nname = \"a\"\nnull = true\nlabels = { \"a b\" = \"c\" }\n",
     "workers = \n",
     "workers 1\n",
     "workers: 1\n",

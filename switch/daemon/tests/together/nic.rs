@@ -101,6 +101,46 @@ fn many_frames_keep_their_order() {
     });
 }
 
+/// The cable, and not the interface: the other end of the pair goes down.
+#[test]
+fn a_nic_without_a_carrier_is_told_by_event_metric_status_and_causes() {
+    in_a_namespace("nic::a_nic_without_a_carrier_is_told_by_event_metric_status_and_causes", || {
+        pair("");
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let ports = ["a", "b"].map(|name| format!("[[port]]\nname = \"{name}\"\nvhost-user = \"{name}.sock\"\n")).concat();
+        write(folder, "net.toml", &format!("control = \"control\"\n{SEGMENT}{ports}"));
+        let log = std::fs::File::create(folder.join("log")).unwrap();
+        let mut command = memlane(folder, &["up", "net.toml", "--sandbox", "none"]);
+        command.stderr(log);
+        let _running = Running::start(command);
+        let words = |arguments: &[&str]| printed(folder, arguments).split_whitespace().collect::<Vec<_>>().join(" ");
+        let healthy = || {
+            let mut stream = std::os::unix::net::UnixStream::connect(folder.join("control")).unwrap();
+            std::io::Write::write_all(&mut stream, b"GET /metrics HTTP/1.0\r\nhost: a\r\n\r\n").unwrap();
+            let mut text = String::new();
+            std::io::Read::read_to_string(&mut stream, &mut text).unwrap();
+            let line = text.lines().find(|line| line.starts_with("memlane_uplink_healthy")).unwrap().to_owned();
+            line.ends_with(" 1")
+        };
+        assert!(healthy() && !words(&["why", "net.toml", "a"]).contains("carrier"));
+        ip("link set memlane down");
+        wait_until(|| !healthy(), "the metric tells");
+        for command in [&["status", "net.toml"][..], &["why", "net.toml", "a"], &["why", "net.toml", "b"], &["why", "net.toml"]] {
+            let said = words(command);
+            assert!(said.contains("NIC eth1 is down or has no carrier"), "{command:?}: {said}");
+        }
+        let events = || words(&["events", "net.toml"]);
+        assert!(events().contains("uplink:lan: interface eth1 has no carrier"), "{}", events());
+        let logged = std::fs::read_to_string(folder.join("log")).unwrap();
+        assert!(logged.contains("uplink:lan: interface eth1 has no carrier"), "{logged}");
+        ip("link set memlane up");
+        wait_until(healthy, "it has a carrier again");
+        wait_until(|| events().contains("interface eth1 has a carrier again"), "that is told");
+        assert!(!words(&["status", "net.toml"]).contains("no carrier"));
+    });
+}
+
 #[test]
 fn a_nic_that_is_down_is_an_absent_receiver() {
     in_a_namespace("nic::a_nic_that_is_down_is_an_absent_receiver", || {

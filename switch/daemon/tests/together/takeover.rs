@@ -616,3 +616,26 @@ fn after_a_crash_a_front_end_is_refused_until_it_is_served_and_never_misses_the_
     stop.store(true, Ordering::Relaxed);
     assert!(connects.join().unwrap() > 0);
 }
+
+/// Drops before a takeover are no present cause after it: when they were is not known.
+#[test]
+fn drops_before_a_takeover_are_told_as_earlier_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    net(folder, 2);
+    let mut running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let (mut a, _b) = (guest(folder, 0), guest(folder, 1));
+    a.send(&frame(a.mac(), a.mac(), 64, 1)).unwrap();
+    let why = || printed(folder, &["why", "net.toml", "p0"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    wait_until(
+        || why().contains("p0: 1 frames of its guest were dropped as same-port in the last minute, the last "),
+        "it is a cause",
+    );
+    take_over(folder, &mut running);
+    let said = why();
+    assert!(
+        said.contains("p0: earlier: 1 frames of its guest were dropped as same-port, before this process took the network over"),
+        "{said}"
+    );
+    assert!(said.contains("p0: the switch sees no problem (running)"), "{said}");
+}

@@ -137,7 +137,8 @@ fn a_command_tells_the_steps_and_the_outcome() {
     assert_eq!(told_of(&["web", "--to", "02:00:00:00:00:01"]), dropped);
     let absent = told_of(&["db", "--to", "02:00:00:00:00:01"]);
     assert!(
-        absent.contains("  web has no running receive queue (waiting)\nwould be dropped: receiver-absent (counted at web)\n"),
+        absent.contains("  web has no running receive queue (waiting)\n  web: no front end is connected. ")
+            && absent.ends_with("would be dropped: receiver-absent (counted at web)\n"),
         "{absent}"
     );
     let pinned = told_of(&["db", "--frame", "ff:ff:ff:ff:ff:ff 020000000001 0806"]);
@@ -147,7 +148,7 @@ fn a_command_tells_the_steps_and_the_outcome() {
     assert!(runt.contains("would be dropped: runt"), "{runt}");
     let json: serde_json::Value = serde_json::from_str(&told_of(&["db", "--to", "02:00:00:00:00:01", "--json"])).unwrap();
     assert_eq!(json["drops"], serde_json::json!([{ "port": "web", "reason": "receiver-absent" }]));
-    for wrong in [["--to", "web"], ["--frame", "012"], ["--frame", "xx"]] {
+    for wrong in [["--to", "nobody"], ["--to", "10.9.9.9"], ["--frame", "012"], ["--frame", "xx"], ["--packet", "tcp,dst=80"]] {
         let output = memlane(folder, &[&["why", "net.toml", "web"], &wrong[..]].concat()).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{}", told(&output));
     }
@@ -176,7 +177,10 @@ fn a_port_tells_what_keeps_it_from_its_work() {
         assert!(told.contains("  source 02:00:00:00:00:00 is known behind web\n"), "as its guest sends: {told}");
     }
     guest.send(&frame(mac(0), mac(0), 60, 1)).unwrap();
-    wait_until(|| why().contains("1 frames of its guest were dropped as same-port: the destination is"), "drops are told");
+    wait_until(
+        || why().contains("1 frames of its guest were dropped as same-port in the last minute, the last "),
+        "drops are told",
+    );
     printed(folder, &["set", "net.toml", "web", "--enabled", "false"]);
     assert!(why().contains("web: it is disabled. Enable it: memlane set net web --enabled true"), "{}", why());
     let json: PortCauses = serde_json::from_str(&printed(folder, &["why", "net.toml", "web", "--json"])).unwrap();
@@ -330,10 +334,10 @@ fn addresses_of_others_are_told() {
     let mut guests: Vec<_> = (0..4).map(|index| bed.guest(index)).collect();
     guests[2].send(&frame(mac(0), BROADCAST, 60, 1)).unwrap();
     let line = bed.wait_for_cause(2, CauseKind::Dropped);
-    assert!(line.contains("as bad-source: ") && line.contains("Give the guest an address of its own"), "{line}");
+    assert!(line.contains("as bad-source in the last minute, ") && line.contains("Give the guest an address of its own"), "{line}");
     guests[1].send(&frame(mac(9), BROADCAST, 60, 1)).unwrap();
     let line = bed.wait_for_cause(1, CauseKind::Dropped);
-    assert!(line.contains("as spoofed-source: ") && line.contains("key mac"), "{line}");
+    assert!(line.contains("as spoofed-source in the last minute, ") && line.contains("key mac"), "{line}");
     for number in 0..12 {
         guests[2 + number % 2].send(&frame(mac(8), BROADCAST, 60, 1)).unwrap();
         let received = 1 + number as u64;
@@ -357,7 +361,13 @@ fn a_tap_whose_link_is_down_is_told() {
         assert!(down.success());
         send(&mut guest, 1, 3);
         let line = bed.wait_for_cause(1, CauseKind::InterfaceDown);
-        assert!(line.contains("its TAP device why0 was down when ") && line.contains("Set it up: ip link set why0 up"), "{line}");
+        assert!(line.contains("its TAP device why0 is down or has no carrier. Set it up: ip link set why0 up"), "{line}");
+        let line = bed.wait_for_cause(0, CauseKind::NoCarrier);
+        assert!(line.contains("TAP device why0 of p1, the only way out of segment lan, is down or has no carrier"), "{line}");
+        assert!(std::process::Command::new("ip").args(["link", "set", "why0", "up"]).status().unwrap().success());
+        let of_carrier = [CauseKind::InterfaceDown, CauseKind::NoCarrier];
+        let has_ended = |port| !bed.causes(port).iter().any(|cause| of_carrier.contains(&cause.cause));
+        wait_until(|| has_ended(0) && has_ended(1), "the interface is up");
     });
 }
 
@@ -400,4 +410,156 @@ fn the_frames_of_a_file_are_foreseen_and_packets_in_words() {
         let output = memlane(folder, &[&["why", "net.toml", "web"], &arguments[..]].concat()).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{}", told(&output));
     }
+}
+
+/// The receiver's side of "why does A not reach B".
+#[test]
+fn names_and_addresses_lead_to_a_receiver_whose_causes_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let port = |name: &str, index: usize, more: &str| {
+        let address = format!("mac = \"02:00:00:00:00:0{index}\"\naddresses = [\"10.0.0.{index}\", \"fd00::{index}\"]\n");
+        format!("[[port]]\nname = \"{name}\"\nvhost-user = \"{name}.sock\"\n{address}{more}")
+    };
+    let apart = "[[port]]\nname = \"far\"\nnull = true\nsegment = \"back\"\n";
+    let rules = "[[policy]]\nto = \"db\"\nprotocol = \"tcp\"\nports = [5432]\naction = \"allow\"\n[[policy]]\nto = \"db\"\nprotocol = \"tcp\"\naction = \"deny\"\n";
+    let net = format!("{}{}{apart}{rules}", port("web", 1, "anti-spoof = \"all\"\n"), port("db", 2, ""));
+    crate::command::write(folder, "net.toml", &net);
+    let _running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let why = |arguments: &[&str]| {
+        let said = printed(folder, &[&["why", "net.toml", "web"], arguments].concat());
+        said.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    for to in ["db", "10.0.0.2", "fd00::2", "02:00:00:00:00:02"] {
+        let said = why(&["--to", to]);
+        assert!(said.contains("db: no front end is connected. Start the guest"), "{to}: {said}");
+        assert!(said.ends_with("would be dropped: receiver-absent (counted at db)"), "{to}: {said}");
+    }
+    let guest = |name: &str, index: usize| {
+        let builder = ToyGuest::builder().mac(mac(index)).timeout(TIMEOUT).memory(memlane_rig::memory::MemoryPlan::new(64 << 20));
+        builder.connect(folder.join(format!("{name}.sock"))).unwrap()
+    };
+    let (mut web, _db) = (guest("web", 1), guest("db", 2));
+    let allowed = why(&["--to", "db", "--packet", "tcp,dst=5432"]);
+    assert!(allowed.contains("which allows them") && allowed.contains("allowed by the policy rule: "), "{allowed}");
+    assert!(allowed.ends_with("would be delivered to db"), "{allowed}");
+    let denied = why(&["--to", "10.0.0.2", "--packet", "tcp,dst=80"]);
+    assert!(
+        denied.contains("denied by the policy rule: ") && denied.ends_with("would be dropped: policy-denied (counted at web)"),
+        "{denied}"
+    );
+    let echo = why(&["--to", "db", "--packet", "icmp6"]);
+    assert!(
+        echo.contains("no policy rule is about such frames from web to db, so they pass") && echo.ends_with("delivered to db"),
+        "{echo}"
+    );
+    let arp = why(&["--to", "db", "--packet", "arp"]);
+    assert!(arp.contains("IP address 10.0.0.2 belongs to db"), "{arp}");
+    let spoofed = why(&["--to", "db", "--packet", "icmp,src=10.0.0.9"]);
+    assert!(spoofed.contains("spoofed-ip"), "{spoofed}");
+    assert!(why(&["--to", "far"]).ends_with("would not reach far: it is on segment back, and web on segment lan"));
+    // A receiver that does not look at its frames.
+    (0..5).for_each(|number| drop(web.send(&frame(mac(1), mac(2), 60, number)).unwrap()));
+    wait_until(|| why(&["--to", "db"]).contains("would be delivered to db; but db takes no frames at this moment: "), "it is told");
+    printed(folder, &["set", "net.toml", "db", "--enabled", "false"]);
+    let said = why(&["--to", "db"]);
+    assert!(said.contains("db: it is disabled. Enable it"), "{said}");
+}
+
+#[test]
+fn all_ports_with_a_cause_are_told_the_worst_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let port = |name: &str, kind: &str| format!("[[port]]\nname = \"{name}\"\n{kind}\n");
+    let listens = |name: &str| port(name, &format!("vhost-user = \"{name}.sock\""));
+    let net = [
+        listens("absent"),
+        port("sink", "null = true"),
+        port("off", "null = true\nenabled = false"),
+        listens("bad"),
+        listens("held"),
+    ];
+    crate::command::write(folder, "net.toml", &net.concat());
+    let _running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let guest = |name: &str, index: usize| {
+        let builder = ToyGuest::builder().mac(mac(index)).timeout(TIMEOUT).memory(memlane_rig::memory::MemoryPlan::new(64 << 20));
+        builder.connect(folder.join(format!("{name}.sock"))).unwrap()
+    };
+    let (mut bad, mut held) = (guest("bad", 1), guest("held", 2));
+    held.stop().unwrap();
+    let queue = &mut bad.pair(0).transmit.queue;
+    queue.ring.shared().set_available_index(1000);
+    queue.kick();
+    let ports = || {
+        let said = printed(folder, &["why", "net.toml"]);
+        let lines =
+            said.lines().filter_map(|line| line.strip_prefix("  ")?.split_once(": ")).filter(|(name, _)| !name.starts_with(' '));
+        let mut names: Vec<String> = lines.map(|(name, _)| name.to_owned()).collect();
+        names.dedup();
+        names
+    };
+    wait_until(|| ports() == ["bad", "held", "absent", "off"], "all are told");
+    let said = printed(folder, &["why", "net.toml", "held"]);
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        said.contains("stopped its virtqueues") && said.contains("its guest is paused") && said.contains("virsh resume"),
+        "{said}"
+    );
+    assert!(!said.contains("restart"), "{said}");
+    let json: Vec<PortCauses> = serde_json::from_str(&printed(folder, &["why", "net.toml", "--json"])).unwrap();
+    assert_eq!((json[0].port.as_str(), json[0].causes[0].cause), ("bad", CauseKind::Quarantined));
+    // The tables mark them.
+    for command in ["ls", "status"] {
+        let table = printed(folder, &[command, "net.toml"]);
+        let state =
+            |port: &str| table.lines().find(|line| line.starts_with(port)).unwrap().split_whitespace().nth(2).unwrap().to_owned();
+        let states = ["bad", "held", "absent", "off", "sink"].map(state);
+        assert_eq!(states, ["quarantined!", "speaking!", "waiting!", "disabled!", "running"], "{command}: {table}");
+    }
+    assert!(printed(folder, &["status", "net.toml"]).contains("memlane why net\n"));
+}
+
+/// A guest behind one ping a second: frames arrive, and it does nothing.
+#[test]
+fn a_guest_that_hangs_is_found_behind_a_frame_now_and_then() {
+    let bed = Bed::with("", &["", "mac = \"02:00:00:00:00:01\""]);
+    let (mut sender, _hangs) = (bed.guest(0), bed.guest(1));
+    send(&mut sender, 1, 1);
+    bed.wait_for_cause(1, CauseKind::NotLooking);
+    // A frame at any moment of the looks.
+    for number in 0..20 {
+        let sent = std::thread::scope(|scope| {
+            let causes = scope.spawn(|| bed.causes(1));
+            std::thread::sleep(std::time::Duration::from_millis(10 * number));
+            sender.send(&frame(mac(0), mac(1), 60, number)).unwrap();
+            causes.join().unwrap()
+        });
+        assert!(sent.iter().any(|cause| cause.cause == CauseKind::NotLooking), "{sent:?}");
+    }
+}
+
+#[test]
+fn two_guests_with_one_ip_address_are_told_at_both_ports() {
+    let bed = Bed::new(2);
+    let (mut one, mut other) = (bed.guest(0), bed.guest(1));
+    // An ARP announcement of 10.0.0.9 (RFC 5227, section 3).
+    let announce = |mac: [u8; 6]| {
+        let fixed = [0x08, 0x06, 0x00, 0x01, 0x08, 0x00, 6, 4, 0x00, 0x01];
+        let mut frame = [&[0xff; 6][..], &mac, &fixed, &mac, &[10, 0, 0, 9], &[0; 6], &[10, 0, 0, 9]].concat();
+        frame.resize(60, 0);
+        frame
+    };
+    let told =
+        |port| bed.causes(port).into_iter().find(|cause| cause.cause == CauseKind::AddressConflict).map(|cause| cause.line());
+    wait_until(
+        || {
+            one.send(&announce(mac(0))).unwrap();
+            other.send(&announce(mac(1))).unwrap();
+            told(0).is_some() && told(1).is_some()
+        },
+        "the conflict is told",
+    );
+    let lines = [0, 1].map(|port| told(port).unwrap());
+    assert!(lines.iter().all(|line| line.contains("10.0.0.9") && line.contains("Give one of the two guests another")), "{lines:?}");
+    assert!(lines[0].contains("p1") && lines[1].contains("p0"), "{lines:?}");
 }

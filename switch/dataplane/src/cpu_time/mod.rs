@@ -64,6 +64,12 @@ impl CpuTime {
         took
     }
 
+    /// When the present poll iteration began.
+    #[inline]
+    pub(crate) fn pass_began(&self) -> Cycles {
+        self.now
+    }
+
     /// The worker slept for so long by itself; that is no stolen time.
     pub(crate) fn slept(&mut self, span: Cycles) {
         self.stolen.slept(span);

@@ -85,14 +85,26 @@ impl Network {
         let filter = self.shared.filter.get();
         let flood = FilteredFlood::new(Filtered { filter: &filter, from: port.id }, start);
         let (index, rule) = flood.deciding(to.id).filter(|(_, rule)| !rule.allows())?;
-        let place = if rule.line == 0 { format!("number {}", index + 1) } else { format!("in line {}", rule.line) };
         Some(Denial {
             to: to.name.clone(),
-            rule: format!("{} ({place})", rule.stated()),
+            rule: with_place(index, rule),
             line: rule.line,
             allowed_by: flood.remedy(&port.name, &to.name).stated(),
         })
     }
+
+    /// The rule that allows the frame which begins with `start`, from `port` to `to`: its words and its line; `None` if no rule is about it.
+    pub(super) fn allowing_rule(&self, port: &Port, to: &Port, start: Start<'_>) -> Option<(String, usize)> {
+        let filter = self.shared.filter.get();
+        let flood = FilteredFlood::new(Filtered { filter: &filter, from: port.id }, start);
+        let (index, rule) = flood.deciding(to.id).filter(|(_, rule)| rule.allows())?;
+        Some((with_place(index, rule), rule.line))
+    }
+}
+
+fn with_place(index: usize, rule: &PolicyRule) -> String {
+    let place = if rule.line == 0 { format!("number {}", index + 1) } else { format!("in line {}", rule.line) };
+    format!("{} ({place})", rule.stated())
 }
 
 /// Enters `port` into `filter`.

@@ -10,7 +10,7 @@ use crate::port::Port;
 use crate::port::refused::Refused;
 use crate::segment::Segment;
 use crate::table::moves::Move;
-use crate::time::{Cycles, in_cycles};
+use crate::time::{Cycles, cycles, in_cycles};
 
 impl Network {
     /// As [`Self::tell_notices`], unless that was [`LOOK`] ago or less: each worker causes it once a second, and so does each reader of
@@ -26,7 +26,9 @@ impl Network {
     /// Tells of the first drops of each port that were not told yet, of addresses that were refused or moved, and of limits that were reached.
     pub fn tell_notices(&self) {
         let now = Instant::now();
+        let (at, busy) = (cycles(), self.shared.workers.iter().map(|worker| worker.last_busy.get()).max().unwrap_or(0));
         for port in self.ports() {
+            port.note_growth(at, busy);
             port.tell_first_drops();
             port.tell_refused(now, |refused| self.tell_denied(&port, refused));
             port.tell_limits(now);

@@ -9,9 +9,10 @@ use std::sync::{Arc, MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuard}
 use thiserror::Error;
 
 use super::{Network, Told};
+use crate::author;
 use crate::frame::MacAddress;
 use crate::id::{MAX_PORTS, PortId, SegmentId};
-use crate::journal::NetworkEvent;
+use crate::journal::{NetworkEvent, note};
 use crate::policy::rules::Service;
 use crate::port::settings::PortSettings;
 use crate::port::{Offer, Port, PortState};
@@ -219,7 +220,8 @@ impl Network {
         self.tell_captures(&port);
         self.registry_mut().enter(&port);
         let (port_name, segment) = (port.name.clone(), port.segment.name.clone());
-        self.shared.journal.add(NetworkEvent::PortAttached { port: port_name, segment });
+        let labels = settings.limits.labels.clone();
+        note(&self.shared.journal, NetworkEvent::PortAttached { port: port_name, segment, labels, by: author::current() });
         Ok(port)
     }
 
@@ -285,7 +287,7 @@ impl Network {
         self.leave_filter(port.id);
         self.registry_mut().strike(port);
         self.give_numbers_back(port, last);
-        self.shared.journal.add(NetworkEvent::PortDetached { port: port.name.clone() });
+        note(&self.shared.journal, NetworkEvent::PortDetached { port: port.name.clone(), by: author::current() });
         port.set_state(PortState::Gone);
     }
 

@@ -5,8 +5,9 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use super::{Network, Told};
+use crate::author;
 use crate::id::{Direction, MAX_PAIRS, RingKey, RouteEntry, Slot};
-use crate::journal::NetworkEvent;
+use crate::journal::{NetworkEvent, note};
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::port::end::Backend;
@@ -261,9 +262,12 @@ impl Network {
     /// Enables or disables `port`: a disabled port's frames stay in its transmit queues, and frames to it are dropped.
     pub fn set_port_enabled(&self, port: &Arc<Port>, enabled: bool) {
         port.set_enabled(enabled);
-        let name = port.name.clone();
-        let event = if enabled { NetworkEvent::PortEnabled { port: name } } else { NetworkEvent::PortDisabled { port: name } };
-        self.shared.journal.add(event);
+        let (port_name, by) = (port.name.clone(), author::current());
+        let event = match enabled {
+            true => NetworkEvent::PortEnabled { port: port_name, by },
+            false => NetworkEvent::PortDisabled { port: port_name, by },
+        };
+        note(&self.shared.journal, event);
         port.policy.transmit.set_shut(!enabled);
         self.have_all_look();
         let told = self.update_route(port, &port.rings());

@@ -120,6 +120,7 @@ impl Network {
                 let age = table.age_of(destination, now);
                 let age = age.map_or_else(String::new, |age| format!(", last heard {age} s ago"));
                 forecast.step(format!("destination {} is behind {}{age}", destination.address, self.name(to)));
+                self.tell_allowing_rule(&mut forecast, port, to, start);
                 self.tell_delivery(&mut forecast, port, (to, &foreseen), (start, frame.len()));
             }
             Verdict::Flood => {
@@ -271,12 +272,27 @@ impl Network {
     /// The policy rule that denies the frame, and one that would allow it.
     fn tell_denial(&self, forecast: &mut Forecast, port: &Port, to: &Port, start: Start<'_>) {
         let Some(denial) = self.denial_for(port, to, start) else { return };
-        forecast.denied_by_rule(denial.line);
+        forecast.decided_by_rule(denial.line, false);
         let (to, rule, allowed_by) = (denial.to, denial.rule, denial.allowed_by);
         forecast.step(format!(
             "frames from {} to {to} meet the rule {rule}; before it, this one would allow the frame: {allowed_by}",
             port.name
         ));
+    }
+
+    /// The policy rule that allows the frame, if one does; else it passes because no rule is about it.
+    fn tell_allowing_rule(&self, forecast: &mut Forecast, port: &Port, to: PortId, start: Start<'_>) {
+        if self.shared.filter.get().is_empty() {
+            return;
+        }
+        let Some(to) = self.port(to) else { return };
+        match self.allowing_rule(port, &to, start) {
+            Some((rule, line)) => {
+                forecast.decided_by_rule(line, true);
+                forecast.step(format!("frames from {} to {} meet the rule {rule}, which allows them", port.name, to.name));
+            }
+            None => forecast.step(format!("no policy rule is about such frames from {} to {}, so they pass", port.name, to.name)),
+        }
     }
 
     fn flood(&self, forecast: &mut Forecast, port: &Port, start: Start<'_>, length: usize, now: u32) {

@@ -7,6 +7,7 @@
 
 pub mod end;
 pub mod events;
+pub mod history;
 pub mod queue_view;
 pub(crate) mod refused;
 pub mod rings;
@@ -39,6 +40,7 @@ use crate::shared::Shared;
 use crate::stats::{DropReason, PortCounters, PortTotals, totals};
 use crate::time::{Cycles, cycles, duration};
 use events::{EventLog, ToldCount};
+use history::{Counted, Growth, History};
 use memlane_model::peer::Peer;
 use refused::{Refused, RefusedLog};
 use rings::Rings;
@@ -132,6 +134,8 @@ pub struct Port {
     told_drops: AtomicU64,
     /// Its limits, as they were last told of.
     told_limits: Mutex<[ToldCount; 2]>,
+    /// Recent growth of its counters.
+    history: Mutex<History>,
     /// Frames of its guest that a rule about addresses refused.
     refused: RefusedLog,
     /// Log lines and events about its front ends.
@@ -165,6 +169,10 @@ struct Inner {
     /// The next front end is offered the configuration space (VHOST_USER_PROTOCOL_F_CONFIG), even if it asks before SET_OWNER.
     offers_config: bool,
     session: u32,
+    /// When its front end stopped its last virtqueue and stayed connected, as for a guest that is paused.
+    halted: Option<Cycles>,
+    /// Whether its interface has a carrier; `None` without an interface, or where that is not known.
+    carrier: Option<bool>,
     /// The program that is connected now.
     front_end: Option<Peer>,
     /// Other programs that were refused a connection meanwhile.
@@ -209,6 +217,8 @@ impl Inner {
             advised: false,
             offers_config: false,
             session: 0,
+            halted: None,
+            carrier: None,
             front_end: None,
             turned_away: 0,
             told_visitor: None,
@@ -248,6 +258,7 @@ impl Port {
             journal: Arc::clone(&shared.journal),
             told_drops: AtomicU64::new(0),
             told_limits: Mutex::default(),
+            history: Mutex::new(History::new(cycles())),
             refused: RefusedLog::default(),
             events: EventLog::new(EVENTS),
             states: EventLog::new(EVENTS),
@@ -298,6 +309,7 @@ impl Port {
             first.inherit(totals);
         }
         self.undone_checksums.fetch_add(totals.undone_checksums, Ordering::Relaxed);
+        self.history().inherit(|counted| self.count(counted));
         let mut inner = self.inner();
         inner.quarantines += quarantines;
         if let Some(cause) = quarantined {
@@ -484,10 +496,15 @@ impl Port {
                 inner.quarantines += 1;
                 if inner.quarantines == 1 {
                     let event = NetworkEvent::PortQuarantined { port: self.name.clone(), cause: cause.clone() }.name();
-                    tracing::warn!(port = %self.name, event, %cause, "port in quarantine; later ones are counted, see `memlane status`");
+                    tracing::warn!(port = %self.name, event, %cause, "{}: in quarantine: {cause}; later ones are counted, see `memlane status`", self.name);
                 }
             }
             let broken = matches!(state, PortState::Quarantined(_));
+            match (&inner.state, &state) {
+                (PortState::Running, PortState::Speaking) => inner.halted = Some(cycles()),
+                (_, PortState::Speaking) => {}
+                _ => inner.halted = None,
+            }
             if inner.state != state {
                 probes::port_state(self.id, state.number());
                 self.tell_state(&state);
@@ -585,6 +602,57 @@ impl Port {
         }
     }
 
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, counted: Counted) -> u64 {
+        let sum = |count: &dyn Fn(&PortCounters) -> u64| self.counters.iter().map(count).sum();
+        match counted {
+            Counted::Drop(reason) => sum(&|cell| cell.dropped(reason)),
+            Counted::TransmitLimited => sum(&|cell| cell.transmit_limited.get()),
+            Counted::ReceiveLimited => sum(&|cell| cell.receive_limited.get()),
+            Counted::MissedKicks => sum(&|cell| cell.missed_kicks.get()),
+            Counted::TurnedAway => self.inner().turned_away,
+        }
+    }
+
+    /// Records the growth of its counters; workers were busy at `busy` for the last time.
+    pub(crate) fn note_growth(&self, now: Cycles, busy: Cycles) {
+        self.history().look(now, busy, |counted| self.count(counted));
+    }
+
+    /// Recent growth of a counter; `None` if it is zero.
+    pub fn growth(&self, counted: Counted) -> Option<Growth> {
+        self.history().growth(counted, cycles())
+    }
+
+    /// How long ago its front end stopped its last virtqueue, if it is connected since and none has started again: the guest is paused, or
+    /// has no driver any more.
+    pub fn halted(&self) -> Option<Duration> {
+        self.inner().halted.map(|at| duration(cycles().saturating_sub(at)))
+    }
+
+    /// Whether its interface has a carrier; `None` without an interface, or where that is not known.
+    pub fn carrier(&self) -> Option<bool> {
+        self.inner().carrier
+    }
+
+    /// Sets whether its interface, called `interface`, has a carrier; `None` while that is missing. A change is logged and told.
+    pub fn set_carrier(&self, interface: &str, carrier: Option<bool>) {
+        let before = std::mem::replace(&mut self.inner().carrier, carrier);
+        let (port, interface) = (self.name.clone(), interface.to_owned());
+        let event = match (before, carrier) {
+            (None | Some(true), Some(false)) => NetworkEvent::CarrierLost { port, interface },
+            (Some(false), Some(true)) => NetworkEvent::CarrierFound { port, interface },
+            _ => return,
+        };
+        if let Some(left_out) = self.states.admit() {
+            tracing::warn!(port = %self.name, event = event.name(), "{event}");
+            self.tell(event, left_out);
+        }
+    }
+
     /// Advice for the operator.
     pub fn advice(&self) -> Option<String> {
         self.inner().advice.as_ref().map(|advice| advice.clone().into_owned())
@@ -595,7 +663,7 @@ impl Port {
         let mut inner = self.inner();
         if let Some(advice) = advice.filter(|_| !inner.advised) {
             inner.advised = true;
-            tracing::warn!(port = %self.name, "{advice}");
+            tracing::warn!(port = %self.name, "{}: {advice}", self.name);
         }
         inner.advice = advice.map(Cow::Borrowed);
     }
@@ -604,7 +672,7 @@ impl Port {
     /// logged, so that a permanent failure does not fill the log.
     pub fn set_trouble(&self, count: u32, trouble: String) {
         if count.is_power_of_two() {
-            tracing::warn!(port = %self.name, "{trouble}");
+            tracing::warn!(port = %self.name, "{}: {trouble}", self.name);
         }
         self.inner().advice = Some(trouble.into());
     }
@@ -676,7 +744,7 @@ impl Port {
 
     fn write_line(&self, line: fmt::Arguments, left_out: u64, event: Option<&str>) {
         let left_out = (left_out > 0).then_some(left_out);
-        tracing::info!(port = %self.name, event, left_out, "{line}");
+        tracing::info!(port = %self.name, event, left_out, "{}: {line}", self.name);
     }
 
     /// A line of the log about its front end, and the event that it tells of.
@@ -693,8 +761,8 @@ impl Port {
             return;
         }
         match self.conversation.admit() {
-            Some(0) => tracing::debug!(port = %self.name, "{message}"),
-            Some(left_out) => tracing::debug!(port = %self.name, left_out, "{message}"),
+            Some(0) => tracing::debug!(port = %self.name, "{}: {message}", self.name),
+            Some(left_out) => tracing::debug!(port = %self.name, left_out, "{}: {message}", self.name),
             None => {}
         }
     }
@@ -730,6 +798,7 @@ impl Port {
 
     /// Another front end has connected while the port has one, and was refused.
     pub fn turned_away(&self, visitor: Option<Peer>) {
+        self.history().add(Counted::TurnedAway, cycles());
         let holder = {
             let mut inner = self.inner();
             inner.turned_away += 1;

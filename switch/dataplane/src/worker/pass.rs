@@ -83,6 +83,7 @@ impl Worker {
             counters.busy_passes.add(1);
             counters.frames.add(frames.into());
             counters.busy_cycles.add(took);
+            counters.last_busy.set(self.cpu_time.pass_began());
             probes::worker_pass(self.index, frames, took);
         }
     }

@@ -145,6 +145,28 @@ impl Configuration {
     }
 }
 
+/// Most bytes of a label's value.
+const LONGEST_LABEL: usize = 256;
+
+/// Labels of the port of an attachment: its container, and its pod where the runtime names one in these `arguments` (CNI_ARGS, as
+/// `K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0`).
+pub(super) fn labels(attachment: &Attachment, arguments: &str) -> Map<String, Value> {
+    let argument = |name: &str| {
+        let mut pairs = arguments.split(';').filter_map(|pair| pair.split_once('='));
+        pairs.find(|(key, value)| *key == name && !value.is_empty()).map(|(_, value)| value)
+    };
+    let pod =
+        argument("K8S_POD_NAME").map(|name| argument("K8S_POD_NAMESPACE").map_or_else(|| name.into(), |of| format!("{of}/{name}")));
+    let labels = [("container", Some(attachment.container.clone())), ("pod", pod)];
+    let is_label = |value: &String| value.len() <= LONGEST_LABEL && !value.contains(char::is_control);
+    labels.into_iter().filter_map(|(key, value)| Some((key.to_owned(), json!(value.filter(is_label)?)))).collect()
+}
+
+/// Arguments of the runtime.
+pub(super) fn arguments() -> String {
+    variable("CNI_ARGS").unwrap_or_default()
+}
+
 impl Environment {
     /// Reads the variables.
     pub(super) fn read() -> Self {
@@ -198,6 +220,20 @@ fn is_interface(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_is_labelled_with_its_container_and_its_pod() {
+        let attachment = Attachment { container: "c0ffee".into(), interface: "eth0".into() };
+        let of = |arguments: &str| Value::Object(labels(&attachment, arguments));
+        assert_eq!(
+            of("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0"),
+            json!({ "container": "c0ffee", "pod": "shop/web-0" })
+        );
+        assert_eq!(of("K8S_POD_NAME=web-0"), json!({ "container": "c0ffee", "pod": "web-0" }));
+        for none in ["", ";;=", "K8S_POD_NAME", "K8S_POD_NAME=a\nb"] {
+            assert_eq!(of(none), json!({ "container": "c0ffee" }), "{none:?}");
+        }
+    }
 
     fn parsed(text: &str) -> Configuration {
         Configuration::parse(text.as_bytes()).unwrap()

@@ -3,28 +3,14 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A fault of a port.
+/// A fault of a port; the worst ones first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CauseKind {
-    /// The operator has disabled it.
-    Disabled,
-    /// No front end is connected.
-    NoFrontEnd,
-    /// Other front ends were refused, since it has one.
-    PortInUse,
-    /// The front end is connected, and no ring runs.
-    NotStarted,
     /// Its guest or front end broke a rule.
     Quarantined,
-    /// Its back end gives advice, as on memory that is not shared.
-    Advice,
-    /// It is the only port of its segment.
-    Alone,
-    /// The front end has disabled its queues.
-    QueuesDisabled,
-    /// The driver has never posted a receive buffer, or the interface of the port is down.
-    InterfaceDown,
+    /// The VMM has stopped the virtqueues and is connected, or its process is stopped: the guest is paused.
+    GuestPaused,
     /// The driver posts no receive buffers any more.
     NoReceiveBuffers,
     /// The driver was interrupted, and does not look at received frames.
@@ -33,30 +19,63 @@ pub enum CauseKind {
     NotInterrupted,
     /// The driver has made entries available, and has not kicked.
     NotKicked,
-    /// The guest has transmitted nothing.
-    NothingTransmitted,
-    /// Its MTU is another than that of other ports of the segment.
-    Mtu,
-    /// Its guest uses other VLANs than all others of the segment.
-    Vlan,
+    /// The interface that leads out of its segment has no carrier.
+    NoCarrier,
+    /// The driver has never posted a receive buffer, or the interface of the port is down or has no carrier.
+    InterfaceDown,
+    /// The front end has disabled its queues.
+    QueuesDisabled,
+    /// No front end is connected.
+    NoFrontEnd,
+    /// The front end is connected, and no ring runs.
+    NotStarted,
+    /// The operator has disabled it.
+    Disabled,
+    /// Its back end gives advice, as on memory that is not shared.
+    Advice,
+    /// Another machine claims its IP address, or it claims another's.
+    AddressConflict,
     /// A MAC address moves between it and another port.
     Loop,
-    /// A transmit queue is blocked at this moment: by the rate limit, by a receiver without room, or by CPU-time fairness.
-    Blocked,
-    /// Its rate limits hold frames back.
-    Limited,
-    /// Kicks were missing.
-    MissedKicks,
-    /// Frames wait for receive buffers.
-    Waiting,
+    /// Other front ends were refused, since it has one.
+    PortInUse,
+    /// Its guest uses other VLANs than all others of the segment.
+    Vlan,
+    /// Its MTU is another than that of other ports of the segment.
+    Mtu,
+    /// It is the only port of its segment.
+    Alone,
     /// A machine behind it was refused an address by memlane's DHCP server.
     NoAddress,
     /// Frames were dropped.
     Dropped,
+    /// Its rate limits hold frames back.
+    Limited,
+    /// A transmit queue is blocked at this moment: by the rate limit, by a receiver without room, or by CPU-time fairness.
+    Blocked,
+    /// The guest has transmitted nothing.
+    NothingTransmitted,
+    /// Kicks were missing.
+    MissedKicks,
+    /// Frames wait for receive buffers.
+    Waiting,
+}
+
+impl CauseKind {
+    /// Its name, as in JSON.
+    pub fn name(self) -> String {
+        // A unit variant is a string.
+        serde_json::to_value(self).ok().and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
+    }
+
+    /// Whether a port with this cause takes no frames from others.
+    pub fn keeps_frames_out(self) -> bool {
+        self <= Self::Disabled && self != Self::NoCarrier
+    }
 }
 
 /// A cause.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Cause {
     /// Its kind.
@@ -68,12 +87,18 @@ pub struct Cause {
     pub text: String,
     /// The remedy; empty where the text says it.
     pub remedy: String,
+    /// How often it happened in the last minute, if it is no state but happens now and then.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub recent: Option<u64>,
+    /// When it happened last, in seconds since 1970, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last: Option<f64>,
 }
 
 impl Cause {
     /// A cause of this kind.
     pub fn new(cause: CauseKind, text: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { cause, reason: None, text: text.into(), remedy: remedy.into() }
+        Self { cause, reason: None, text: text.into(), remedy: remedy.into(), recent: None, last: None }
     }
 
     /// In one line.

@@ -5,20 +5,12 @@
 use std::time::Duration;
 
 use super::cause::{Cause, CauseKind};
-use crate::config::PortKind;
 use crate::control::blocked::BlockedQueue;
 use crate::id::PortId;
 use crate::port::queue_view::QueueView;
 
 /// Pause between two looks: longer than the switch and most guests take to find a notification that was lost.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pause(Duration);
-
-impl Default for Pause {
-    fn default() -> Self {
-        Self(Duration::from_millis(200))
-    }
-}
+pub(super) const PAUSE: Duration = Duration::from_millis(200);
 
 /// How long a driver may take nothing before that is told.
 const STUCK: Duration = Duration::from_millis(100);
@@ -26,23 +18,22 @@ const STUCK: Duration = Duration::from_millis(100);
 /// See [`BlockedQueue::new`].
 type Name<'a> = &'a dyn Fn(PortId) -> Option<String>;
 
-/// Causes at the queues of a port of this `kind`; `look` asks for their views.
-pub(super) fn of(kind: &PortKind, look: impl Fn() -> Vec<QueueView>, name: Name<'_>, pause: Pause) -> Vec<Cause> {
-    let before = look();
-    if before.is_empty() || !matches!(kind, PortKind::VhostUser { .. }) {
+/// Whether the queues `seen` at the first look are to be looked at once more after [`PAUSE`].
+pub(super) fn need_second_look(seen: &[QueueView]) -> bool {
+    seen.iter().any(is_suspect)
+}
+
+/// Causes at the queues of a vhost-user port, as seen `before` and `after` the pause.
+pub(super) fn of(before: &[QueueView], after: &[QueueView], name: Name<'_>) -> Vec<Cause> {
+    if before.is_empty() {
         return Vec::new();
     }
-    let still: Vec<QueueView> = if before.iter().any(is_suspect) {
-        std::thread::sleep(pause.0);
-        look().into_iter().filter(|after| before.iter().any(|before| stands_still(before, after))).collect()
-    } else {
-        Vec::new()
-    };
-    let mut causes: Vec<Cause> = of_all(&before).into_iter().collect();
+    let mut causes: Vec<Cause> = of_all(before).into_iter().collect();
     if causes.is_empty() {
-        causes.extend(without_buffers(&before));
+        causes.extend(without_buffers(before));
     }
-    causes.extend(still.iter().filter(|view| is_suspect(view)).map(stands));
+    let still = after.iter().filter(|after| before.iter().any(|before| stands_still(before, after)));
+    causes.extend(still.filter(|view| is_suspect(view)).map(stands));
     causes.extend(before.iter().filter_map(|view| blocked(view, name)));
     // A port has up to 256 queue pairs; one of each kind tells enough.
     let mut kinds = Vec::new();
@@ -64,16 +55,20 @@ fn awaits_kick(view: &QueueView) -> bool {
     view.awaits_kick && view.ring.available > 0
 }
 
+/// Whether the driver has done nothing at a queue between two looks. Frames that arrive meanwhile do not count: a driver that hangs is to
+/// be found behind one ping a second.
 fn stands_still(before: &QueueView, after: &QueueView) -> bool {
-    let same = |view: &QueueView| (view.key, view.ring.available, view.ring.used, view.ring.unread, view.awaits_kick);
-    same(before) == same(after)
+    let read = |view: &QueueView| view.ring.used.wrapping_sub(view.ring.unread);
+    let taken = |view: &QueueView| view.ring.available.wrapping_add(view.ring.used);
+    let by_driver = |view: &QueueView| (view.key, read(view), taken(view), view.awaits_kick);
+    before.ring.unread <= after.ring.unread && by_driver(before) == by_driver(after)
 }
 
 /// A cause that concerns all queues together.
 fn of_all(views: &[QueueView]) -> Option<Cause> {
     if views.iter().all(|view| !view.enabled) {
         let text = "its front end has disabled all queues (SET_VRING_ENABLE)";
-        let remedy = "Wait until the guest has started; if it has, set its link up in the VMM, or restart the guest";
+        let remedy = "Wait until the guest has started; resume it if it is paused; else set its link up in the VMM";
         return Some(Cause::new(CauseKind::QueuesDisabled, text, remedy));
     }
     let mut receive = views.iter().filter(|view| view.is_receive()).peekable();
@@ -90,7 +85,7 @@ fn without_buffers(views: &[QueueView]) -> Option<Cause> {
     let view = views.iter().find(stuck)?;
     let text =
         format!("its guest has posted no receive buffers for {}, and frames for it come", told(view.stuck.unwrap_or_default()));
-    let remedy = "See that the guest runs (it may be paused, or have crashed), has CPU time, and that its interface is up";
+    let remedy = "See at its console that the guest runs (it may be paused, or hang), has CPU time, and that its interface is up";
     Some(Cause::new(CauseKind::NoReceiveBuffers, text, remedy))
 }
 
@@ -111,10 +106,10 @@ fn stands(view: &QueueView) -> Cause {
             "its front end gave no descriptor for them (SET_VRING_CALL)"
         };
         let text = format!("its guest waits for an interrupt for {unread} received frames, and is sent none: {why}");
-        return Cause::new(CauseKind::NotInterrupted, text, "Restart or update the front end");
+        return Cause::new(CauseKind::NotInterrupted, text, "Update the front end");
     }
     let text = format!("its guest was interrupted, and has not looked at {unread} received frames");
-    let remedy = "See that the guest runs (it may be paused, or have crashed), and that its VMM passes interrupts on (irqfd)";
+    let remedy = "See at its console that the guest runs (it may be paused, or hang) and that its interface is up; else, that its VMM passes interrupts on (irqfd)";
     Cause::new(CauseKind::NotLooking, text, remedy)
 }
 
@@ -124,6 +119,6 @@ fn blocked(view: &QueueView, name: Name<'_>) -> Option<Cause> {
     Some(Cause::new(CauseKind::Blocked, blocked.to_string(), blocked.remedy()))
 }
 
-fn told(span: Duration) -> String {
+pub(super) fn told(span: Duration) -> String {
     if span < Duration::from_secs(10) { format!("{:.1} s", span.as_secs_f64()) } else { format!("{} s", span.as_secs()) }
 }

@@ -55,8 +55,10 @@ class PortRow {
 
   update(port, rate) {
     const dropping = rate.dropped > 0;
-    const told = dropping ? `drops ${perSecond(rate.dropped)}` : port.state;
-    set(this.element, { class: `row ${port.state}${dropping ? " dropping" : ""}` });
+    const cause = port["present-cause"];
+    const told = dropping ? `drops ${perSecond(rate.dropped)}` : `${port.state}${cause ? `! ${cause}` : ""}`;
+    const marked = cause && !["no-front-end", "not-started", "disabled"].includes(cause);
+    set(this.element, { class: `row ${port.state}${dropping || marked ? " dropping" : ""}` });
     for (const [line, head, kind] of [[this.tx, this.txHead, "tx"], [this.rx, this.rxHead, "rx"]]) {
       set(line, { "stroke-width": width(rate[kind]), class: rate[kind] > 0 ? `${kind} busy` : kind });
       set(head, { class: rate[kind] > 0 ? `${kind} busy` : kind });

@@ -37,6 +37,7 @@ function facts(port) {
   return [
     ["State", port.state],
     ["Why", port.cause],
+    ["Present cause", port["present-cause"] && `${port["present-cause"]}: see memlane why`],
     ["Advice", port.advice],
     ["Segment", port.segment],
     ["Kind", [port.kind, port.place].filter(Boolean).join(" at ")],

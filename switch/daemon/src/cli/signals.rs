@@ -1,0 +1,58 @@
+//! Senders of the signals to a network, for its log: sigaction(2) tells the process that called kill(2).
+
+#![expect(unsafe_code, reason = "handlers of signals")]
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::libc::{SIGHUP, SIGINT, SIGTERM, siginfo_t};
+
+use crate::author::Author;
+use crate::control::author::of_process;
+
+/// A signal with a record of its last sender.
+#[derive(Debug)]
+pub(super) struct Recorded {
+    number: i32,
+    name: &'static str,
+    /// User and process of the last sender, by 32 bits each; 0 while there is none.
+    sender: AtomicU64,
+}
+
+/// Ends the network.
+pub(super) static TERMINATE: Recorded = Recorded::new(SIGTERM, "SIGTERM");
+/// Ends the network, by Ctrl-C.
+pub(super) static INTERRUPT: Recorded = Recorded::new(SIGINT, "SIGINT");
+/// Has the network read its file again.
+pub(super) static HANG_UP: Recorded = Recorded::new(SIGHUP, "SIGHUP");
+
+impl Recorded {
+    const fn new(number: i32, name: &'static str) -> Self {
+        Self { number, name, sender: AtomicU64::new(0) }
+    }
+
+    /// Records the senders of this signal from now on. A handler that acts on it is to be installed later, so that it runs after this one.
+    ///
+    /// # Errors
+    /// The kernel refuses the handler.
+    pub(super) fn record(&'static self) -> io::Result<()> {
+        let note = |info: &siginfo_t| {
+            // SAFETY: the kernel sets both members for signals of kill(2), and has zeroed them for others.
+            let (pid, uid) = unsafe { (info.si_pid(), info.si_uid()) };
+            self.sender.store(u64::from(uid) << 32 | u64::from(pid.cast_unsigned()), Ordering::Relaxed);
+        };
+        // SAFETY: the handler stores one atomic number and calls nothing else (signal-safety(7)).
+        unsafe { signal_hook_registry::register_sigaction(self.number, note) }.map(drop)
+    }
+
+    /// The last sender. One from the terminal, or of another PID namespace, has no process.
+    pub(super) fn sender(&self) -> Author {
+        let packed = self.sender.load(Ordering::Relaxed);
+        of_process((packed >> 32) as u32, (packed as u32).cast_signed())
+    }
+
+    /// The end that it causes, in words: `memlane down` sends a signal, too.
+    pub(super) fn cause(&self, sender: &Author) -> String {
+        if sender.program == "memlane" { format!("memlane down ({})", self.name) } else { self.name.into() }
+    }
+}
