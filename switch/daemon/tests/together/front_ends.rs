@@ -15,25 +15,25 @@ use memlane_rig::guest::{Habit, RingStep, Step, ToyGuest};
 use vhost::vhost_user::message::{FrontendReq as Request, VhostUserProtocolFeatures as Protocol};
 use vmm_sys_util::eventfd::EventFd;
 
-const NOWHERE: [u64; 3] = [0x7000_0000_0000; 3];
+pub const NOWHERE: [u64; 3] = [0x7000_0000_0000; 3];
 
 /// A message about ring `ring`, without waiting.
-fn tell(guest: &mut ToyGuest, request: Request, ring: u32, number: u32) {
+pub fn tell(guest: &mut ToyGuest, request: Request, ring: u32, number: u32) {
     send(guest, request, wire::VERSION, &[ring.to_le_bytes(), number.to_le_bytes()].concat(), &[]);
 }
 
-fn send(guest: &mut ToyGuest, request: Request, flags: u32, body: &[u8], files: &[i32]) {
+pub fn send(guest: &mut ToyGuest, request: Request, flags: u32, body: &[u8], files: &[i32]) {
     wire::send(guest.frontend().unwrap().stream(), request as u32, flags, body, files).unwrap();
 }
 
-fn tell_addresses(guest: &mut ToyGuest, ring: u32, [descriptors, available, used]: [u64; 3]) {
+pub fn tell_addresses(guest: &mut ToyGuest, ring: u32, [descriptors, available, used]: [u64; 3]) {
     let mut body = [ring.to_le_bytes(), 0_u32.to_le_bytes()].concat();
     [descriptors, used, available, 0].iter().for_each(|address| body.extend(address.to_le_bytes()));
     send(guest, Request::SET_VRING_ADDR, wire::VERSION, &body, &[]);
 }
 
 /// Gives ring `ring` a kick; returns the back end's acknowledgement.
-fn kick(guest: &mut ToyGuest, ring: u32) -> Option<u64> {
+pub fn kick(guest: &mut ToyGuest, ring: u32) -> Option<u64> {
     let event = EventFd::new(0).unwrap();
     let flags = wire::VERSION | wire::NEED_REPLY;
     send(guest, Request::SET_VRING_KICK, flags, &u64::from(ring).to_le_bytes(), &[event.as_raw_fd()]);
