@@ -74,9 +74,10 @@ impl PortCauses {
         Self::of_ports(config, std::slice::from_ref(entry), network, uptime).pop()
     }
 
-    /// Those of all ports with a cause, the worst first. Takes as long as for one port, beside the answers of the workers.
-    pub fn of_all(config: &Config, network: &Network, uptime: Duration) -> Vec<Self> {
-        let mut all = Self::of_ports(config, &config.ports, network, uptime);
+    /// Those of all ports with a cause, the worst first; `more` adds causes that the switch does not see. Takes as long as for one port, beside
+    /// the answers of the workers.
+    pub fn of_all(config: &Config, network: &Network, uptime: Duration, more: impl Fn(Self) -> Self) -> Vec<Self> {
+        let mut all: Vec<Self> = Self::of_ports(config, &config.ports, network, uptime).into_iter().map(more).collect();
         all.retain(|port| !port.causes.is_empty());
         all.sort_by_key(Self::worst);
         all

@@ -446,7 +446,12 @@ impl Managed {
     pub fn all_causes(&self) -> Result<Vec<PortCauses>, Refusal> {
         let config = self.config()?;
         let network = self.ask(|daemon| Arc::clone(daemon.network()))?;
-        Ok(PortCauses::of_all(&config, &network, self.started.elapsed()))
+        let shortage = |name: &str| {
+            let port = config.ports.iter().find(|port| port.name == name)?;
+            self.ask(|daemon| daemon.shortage(port)).ok().flatten()
+        };
+        let with_shortage = |causes: PortCauses| shortage(&causes.port).into_iter().fold(causes, PortCauses::short_of_addresses);
+        Ok(PortCauses::of_all(&config, &network, self.started.elapsed(), with_shortage))
     }
 
     /// The report of the whole network, with the present causes of its ports.
