@@ -459,7 +459,7 @@ fn names_and_addresses_lead_to_a_receiver_whose_causes_are_told() {
     assert!(spoofed.contains("spoofed-ip"), "{spoofed}");
     assert!(why(&["--to", "far"]).ends_with("would not reach far: it is on segment back, and web on segment lan"));
     // A receiver that does not look at its frames.
-    (0..5).for_each(|number| drop(web.send(&frame(mac(1), mac(2), 60, number)).unwrap()));
+    send(&mut web, 2, 5);
     wait_until(|| why(&["--to", "db"]).contains("would be delivered to db; but db takes no frames at this moment: "), "it is told");
     printed(folder, &["set", "net.toml", "db", "--enabled", "false"]);
     let said = why(&["--to", "db"]);
