@@ -446,7 +446,9 @@ fn end_by(signal: &signals::Recorded, managed: &Managed) -> NetworkEvent {
 fn reload(managed: &Managed) {
     if let Ok(done) = managed.reload_from(None, ReloadOptions::default()) {
         done.failed.iter().for_each(|failed| tracing::error!(port = %failed.name, "{}: {}", failed.name, failed.error));
-        done.left.iter().for_each(|port| tracing::error!(port = %port.name, "{}: the port was left as it is: {}", port.name, port.told()));
+        done.left
+            .iter()
+            .for_each(|port| tracing::error!(port = %port.name, "{}: the port was left as it is: {}", port.name, port.told()));
     }
 }
 
