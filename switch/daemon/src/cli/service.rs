@@ -64,8 +64,8 @@ impl ServiceManager {
         }
     }
 
-    /// Keeps the line about the network current (`STATUS`): after events, at most once in [`STATUS_INTERVAL`]. A network without events wakes
-    /// nothing. Ends with `managed`.
+    /// Keeps the status line (`STATUS`) current: by a notification after events, and one notification in [`STATUS_INTERVAL`] at most. A network
+    /// without events sends no notification, and wakes nothing. Ends with `managed`.
     pub(super) fn follow(&self, managed: &Arc<Managed>) {
         let Some(mut reader) = self.address.as_ref().and_then(|_| managed.events(events::From::Now).ok()) else { return };
         let (manager, mut told, managed) = (self.clone(), status(managed), Arc::downgrade(managed));
@@ -163,7 +163,7 @@ impl ServiceManager {
     }
 }
 
-/// Shortest interval between two lines about the network.
+/// Shortest interval between two notifications of the status line.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 /// Events that are passed over at a time.
 const EVENTS: usize = 256;
@@ -218,7 +218,7 @@ fn interval(of: impl Fn(&str) -> Option<String>) -> Option<Duration> {
     (microseconds > 0).then(|| Duration::from_micros(microseconds))
 }
 
-/// The ports by their states, and changes that are not saved, in one line.
+/// The status line of a notification: the ports by their states, and whether changes are not saved.
 fn status(managed: &Managed) -> String {
     let ports = managed.ports().unwrap_or_default();
     let count = |state: &str| ports.iter().filter(|port| port.state == state).count();

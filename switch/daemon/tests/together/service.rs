@@ -17,7 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
-/// The next notification; a line about the network alone is passed over.
+/// The next notification; notifications of the status line alone are passed over.
 fn next(manager: &UnixDatagram) -> String {
     loop {
         let text = next_of_all(manager);

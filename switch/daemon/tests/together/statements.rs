@@ -20,7 +20,7 @@ const FEWEST: usize = 120;
 const OTHERS: [&str; 3] = ["pve", "libvirt-stats", "--xen"];
 /// Pages about the lab's files and those of NixOS, whose keys are others.
 const OF_OTHER_FILES: [&str; 3] = ["count-instructions.md", "nixos.md", "run-an-experiment.md"];
-/// Time after which a command that still runs counts as one that runs until it is interrupted.
+/// Time after which a command that still runs counts as one that runs until an interrupt (SIGINT).
 const LASTING: Duration = Duration::from_secs(2);
 
 /// The README and the how-tos.
@@ -61,7 +61,7 @@ fn in_place(number: usize, word: &str) -> String {
     }
 }
 
-/// Runs a command of `page` beside its network and one without a file; the end of one that lasts is asked for. Returns a fault.
+/// Runs a command of `page` beside its network and one without a file; an interrupt ends one that lasts. Returns a fault.
 fn fault_of(page: &Page, words: &[String]) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
@@ -100,7 +100,7 @@ fn fault_of(page: &Page, words: &[String]) -> Option<String> {
     (!good).then(|| format!("{}: memlane {}: {status}: {told}", name(page), arguments.join(" ")))
 }
 
-/// The end of `child`, which is interrupted after `lasting`.
+/// The end of `child`, which gets an interrupt after `lasting`.
 fn end_of(child: &mut Child, lasting: Duration) -> ExitStatus {
     let begun = Instant::now();
     let mut is_asked = false;
