@@ -576,15 +576,15 @@ impl Daemon {
         Ok(config.clone())
     }
 
-    /// Disables a port and waits until none of its frames is in flight, or until the timeout; true if it is drained.
+    /// Disables a port, once: for [`Network::await_drained`], which only waits.
     ///
     /// # Errors
     /// There is none of this name.
-    pub fn drain(&self, name: &str, timeout: Duration) -> Result<bool, NoSuchPort> {
+    pub fn disable(&self, name: &str) -> Result<Arc<Port>, NoSuchPort> {
         let port = self.network.find(name).ok_or_else(|| NoSuchPort(name.into()))?;
         match self.change(name, |settings| settings.enabled = false) {
             Err(ChangeError::NoSuchPort(none)) => Err(none),
-            _ => Ok(self.network.await_drained(&port, timeout)),
+            _ => Ok(port),
         }
     }
 

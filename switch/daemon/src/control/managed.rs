@@ -33,7 +33,7 @@ use crate::daemon::{Daemon, NoSuchPort};
 use crate::journal::{KeyChange, NetworkEvent, note};
 use crate::known_addresses::SegmentAddresses;
 use crate::network::Forecast;
-use crate::port::default_address;
+use crate::port::{Port, default_address};
 use crate::sandbox;
 use crate::takeover::REPLY;
 use crate::takeover::channel::Channel;
@@ -563,7 +563,7 @@ impl Managed {
     /// Disables a port and waits until none of its frames is in flight, or until the timeout; true if it is drained.
     ///
     /// # Errors
-    /// There is no port of this name, or the network ends.
+    /// There is no port of this name, a command enables it meanwhile, or the network ends.
     pub fn drain(&self, name: &str, timeout: Duration) -> Result<bool, Refusal> {
         let drained = self.drain_within(name, timeout)?;
         let event = NetworkEvent::PortDrained { port: name.into(), drained, by: author::current() };
@@ -573,21 +573,34 @@ impl Managed {
 
     fn drain_within(&self, name: &str, timeout: Duration) -> Result<bool, Refusal> {
         let end = Instant::now() + timeout;
-        {
+        let port = {
             let base = self.changing();
-            self.ask(|daemon| daemon.drain(name, Duration::ZERO))??;
+            let port = self.ask(|daemon| daemon.disable(name))??;
             self.keep(&base)?;
-        }
+            port
+        };
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            // In steps, so that the end of the network does not wait for this.
-            if self.ask(|daemon| daemon.drain(name, left.min(STEP)))?? {
-                return Ok(true);
-            }
-            if left.is_zero() {
-                return Ok(false);
+            // In steps, so that the end of the network does not wait for this. The wait changes nothing: the last command wins.
+            let drained = self.ask(|daemon| daemon.network().await_drained(&port, left.min(STEP)))?;
+            self.check_disabled(name, &port)?;
+            if drained || left.is_zero() {
+                return Ok(drained);
             }
         }
+    }
+
+    /// Refuses to wait further for a port that is detached or enabled.
+    fn check_disabled(&self, name: &str, port: &Arc<Port>) -> Result<(), Refusal> {
+        let present = self.ask(|daemon| daemon.network().find(name))?;
+        if !present.is_some_and(|present| Arc::ptr_eq(&present, port)) {
+            return Err(NoSuchPort(name.into()).into());
+        }
+        if port.is_enabled() {
+            let text = format!("port '{name}' is not drained: it was enabled meanwhile. Drain it again once it may be disabled");
+            return Err(Refusal::new(StatusCode::CONFLICT, text));
+        }
+        Ok(())
     }
 
     /// Changes the network to `wanted`, or only reports the changes. Refused where settings differ that only a restart changes,

@@ -262,7 +262,7 @@ pub fn api() -> Api {
         .route(
             Method::POST,
             "/v1/ports/{name}/drain",
-            about("drain", "Disables a port, and waits until none of its frames is in flight.", &[400, 404, 413, 422, 500, 503]),
+            about("drain", "Disables a port, and waits until none of its frames is in flight; ends with 409 if the port is enabled meanwhile.", &[400, 404, 409, 413, 422, 500, 503]),
             drain,
         )
         .route(

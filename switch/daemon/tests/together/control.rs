@@ -308,23 +308,35 @@ fn bodies_that_are_not_finished_hold_so_much_memory_and_no_more() {
     assert!(net.post("/v1/ports", &json!({ "name": "a", "null": true })).is_ok(), "a little is still read");
 }
 
-#[test]
-fn waits_for_ports_to_be_drained_leave_room_for_other_questions() {
+/// A network in which frames of port "a" stay in flight, with its guests. A third port "c" is a sink.
+fn with_frames_in_flight(state: bool) -> (Net, [ToyGuest; 2]) {
     let sink = "[[port]]\nname = \"c\"\nnull = true\nmac = \"02:00:00:00:00:02\"\n";
-    let net = Net::of(&format!("stall-timeout-ms = 60000\n{sink}{}", ports(&[("a", ""), ("b", "mac = \"02:00:00:00:00:01\"")])));
+    let text = format!("stall-timeout-ms = 60000\n{sink}{}", ports(&[("a", ""), ("b", "mac = \"02:00:00:00:00:01\"")]));
+    let net = Net::in_folder(tempfile::tempdir().unwrap(), &text, state).unwrap();
     let few = ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL };
     let mut a = net.guest("a", 0);
-    let _b = net.guest_like("b", builder(1).receive_buffers(few));
+    let b = net.guest_like("b", builder(1).receive_buffers(few));
+    // Some are for another receiver, so that the others have to step aside (no head-of-line blocking).
     for number in 0..20 {
         a.send(&frame(mac(0), mac(1 + number % 2), 100, number as u64)).unwrap();
     }
     wait_until(|| net.port("b").totals.waiting > 0, "frames wait for the receiver");
+    (net, [a, b])
+}
+
+/// The answer to a command that drains `port`.
+fn drain(client: &Client, port: &str, timeout_ms: u64) -> Result<Drained, ControlError> {
+    client.ask(Method::POST, &format!("/v1/ports/{port}/drain"), Some(&DrainOrder { timeout_ms }))
+}
+
+#[test]
+fn waits_for_ports_to_be_drained_leave_room_for_other_questions() {
+    let (net, _guests) = with_frames_in_flight(false);
     let (tell, answers) = std::sync::mpsc::channel();
     for _ in 0..40 {
         let (client, tell) = (net.client.clone(), tell.clone());
         std::thread::spawn(move || {
-            let order = DrainOrder { timeout_ms: 3_600_000 };
-            let _ = tell.send(client.ask::<Drained>(Method::POST, "/v1/ports/a/drain", Some(&order)));
+            let _ = tell.send(drain(&client, "a", 3_600_000));
         });
     }
     // More than may wait are told so at once.
@@ -403,20 +415,7 @@ fn answers_are_what_the_document_says() {
 
 #[test]
 fn a_port_with_something_under_way_is_not_drained_and_holds_up_no_end() {
-    let sink = "[[port]]\nname = \"c\"\nnull = true\nmac = \"02:00:00:00:00:02\"\n";
-    let net = Net::of(&format!("stall-timeout-ms = 60000\n{sink}{}", ports(&[("a", ""), ("b", "mac = \"02:00:00:00:00:01\"")])));
-    let few = ReceiveBuffers { count: Some(4), repost: false, ..ReceiveBuffers::SMALL };
-    let mut a = net.guest("a", 0);
-    let _b = net.guest_like("b", builder(1).receive_buffers(few));
-    // Some are for another receiver, so that the others have to step aside (no head-of-line blocking).
-    for number in 0..20 {
-        a.send(&frame(mac(0), mac(1 + number % 2), 100, number as u64)).unwrap();
-    }
-    wait_until(|| net.port("b").totals.waiting > 0, "frames wait for the receiver");
-    let drain = |client: &Client, port: &str, timeout_ms| {
-        let order = DrainOrder { timeout_ms };
-        client.ask::<Drained>(Method::POST, &format!("/v1/ports/{port}/drain"), Some(&order))
-    };
+    let (net, _guests) = with_frames_in_flight(false);
     assert_eq!(drain(&net.client, "a", 20).unwrap(), Drained { drained: false });
     assert!(!net.port("a").enabled);
     let client = net.client.clone();
@@ -429,6 +428,35 @@ fn a_port_with_something_under_way_is_not_drained_and_holds_up_no_end() {
         matches!(&answer, Err(ControlError::Refused(refusal)) if refusal.status == StatusCode::SERVICE_UNAVAILABLE),
         "{answer:?}"
     );
+}
+
+#[test]
+fn a_wait_for_a_drain_ends_when_its_port_is_enabled_or_detached_and_undoes_no_command() {
+    let (net, _guests) = with_frames_in_flight(true);
+    let state = || std::fs::read_to_string(net.folder.path().join("state.toml")).unwrap();
+    let begin = || {
+        let client = net.client.clone();
+        let waits = std::thread::spawn(move || drain(&client, "a", 3_600_000));
+        wait_until(|| !net.port("a").enabled, "the drain has disabled the port");
+        waits
+    };
+    let refused = |waits: JoinHandle<Result<Drained, ControlError>>| match waits.join().unwrap() {
+        Err(ControlError::Refused(refusal)) => refusal,
+        answer => panic!("{answer:?}"),
+    };
+    let waits = begin();
+    wait_until(|| state().contains("enabled = false"), "the state says so");
+    net.patch("a", &json!({ "enabled": true })).unwrap();
+    let refusal = refused(waits);
+    let told = "port 'a' is not drained: it was enabled meanwhile. Drain it again once it may be disabled";
+    assert_eq!((refusal.status, refusal.to_string().as_str()), (StatusCode::CONFLICT, told));
+    // Longer than a step of the wait: no remains of it disable the port again.
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(net.port("a").enabled && !state().contains("enabled = false"), "{}", state());
+
+    let waits = begin();
+    net.delete("a").unwrap();
+    assert_eq!(refused(waits).status, StatusCode::NOT_FOUND);
 }
 
 #[test]
