@@ -8,11 +8,14 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::saved::{Held, StandingSession};
+
+/// Longest wait without a check whether the takeover is over.
+const STEP: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]
 enum Stage {
@@ -63,12 +66,17 @@ impl Pause {
         let _ = self.bell.write(1);
     }
 
-    /// The session of the thread once it stands; `None` if it does not until `deadline`.
-    pub(super) fn await_standstill(&self, deadline: Instant) -> Option<io::Result<StandingSession>> {
-        let timeout = deadline.saturating_duration_since(Instant::now());
-        let is_asked = |inner: &mut Inner| matches!(inner.stage, Stage::Asked);
-        let waited = self.changed.wait_timeout_while(self.inner(), timeout, is_asked);
-        match &mut waited.unwrap_or_else(PoisonError::into_inner).0.stage {
+    /// The session of the thread once it stands; `None` if it does not until `deadline`, or until the takeover `is_over`.
+    pub(super) fn await_standstill(&self, deadline: Instant, is_over: &dyn Fn() -> bool) -> Option<io::Result<StandingSession>> {
+        let mut inner = self.inner();
+        while matches!(inner.stage, Stage::Asked) && !is_over() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            inner = self.changed.wait_timeout(inner, left.min(STEP)).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        match &mut inner.stage {
             Stage::Stands(session) => session.take().map(|session| *session),
             Stage::Runs | Stage::Asked => None,
         }
@@ -107,7 +115,6 @@ impl Pause {
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use std::time::Duration;
 
     #[test]
     fn a_thread_stands_until_it_may_go_on() {
@@ -123,14 +130,16 @@ mod tests {
                 tell.send(()).unwrap();
             }
         });
-        assert!(pause.await_standstill(deadline()).unwrap().unwrap().0.is_none());
+        assert!(pause.await_standstill(deadline(), &|| false).unwrap().unwrap().0.is_none());
         assert!(told.try_recv().is_err());
         pause.end(false);
         told.recv().unwrap();
         thread.join().unwrap();
         // A thread that never stands is not waited for longer than that.
         pause.ask();
-        assert!(pause.await_standstill(Instant::now() + Duration::from_millis(5)).is_none());
+        assert!(pause.await_standstill(Instant::now() + Duration::from_millis(5), &|| false).is_none());
+        let begun = Instant::now();
+        assert!(pause.await_standstill(deadline(), &|| begun.elapsed() > STEP).is_none());
         pause.end(false);
         pause.stand_if_asked(|| panic!("it is not asked any more"));
     }

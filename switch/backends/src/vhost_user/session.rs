@@ -151,8 +151,8 @@ impl Session {
     }
 
     /// The session of the thread once it stands; `None` if it does not until `deadline`.
-    pub fn await_standstill(&self, deadline: Instant) -> Option<io::Result<StandingSession>> {
-        self.pause.await_standstill(deadline)
+    pub fn await_standstill(&self, deadline: Instant, is_over: &dyn Fn() -> bool) -> Option<io::Result<StandingSession>> {
+        self.pause.await_standstill(deadline, is_over)
     }
 
     /// Has the thread go on; `behind` if another process has served its virtqueues meanwhile.

@@ -2,8 +2,8 @@
 //! is to have the same control group, namespaces and limits.
 //!
 //! The rights of a process never grow, also by exec, so a confined process cannot start a successor that would confine itself by its
-//! own newer rules. A small process does it, forked before the sandbox is entered. It takes one order, with no content: to start the
-//! program and arguments of this process. A thread that a guest has taken over could give that order, and no other.
+//! own newer rules. A small process does it, forked before the sandbox is entered. It takes an order with no content: to start the
+//! program and arguments of this process; and those of a [`Guard`]. A thread that a guest has taken over could give these, and no other.
 
 use std::ffi::{CString, OsString};
 use std::io::{self, Read, Write};
@@ -14,7 +14,8 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::system;
+use crate::system::{self, StarterSockets};
+use crate::takeover::guard::Guard;
 
 /// The process that starts the successor of this one.
 #[derive(Debug)]
@@ -24,11 +25,11 @@ pub(super) struct Starter {
 }
 
 impl Starter {
-    /// Forks it.
+    /// Forks it; it is the guard of takeovers too.
     ///
     /// # Errors
     /// The kernel refuses, or does not tell the path of this program.
-    pub(super) fn fork() -> io::Result<Self> {
+    pub(super) fn fork() -> io::Result<(Self, Guard)> {
         let mut arguments: Vec<_> = std::env::args_os().collect();
         let named = arguments.first().cloned().unwrap_or_default();
         let program = if named.as_bytes().contains(&b'/') { named } else { std::env::current_exe()?.into_os_string() };
@@ -36,8 +37,8 @@ impl Starter {
         arguments.push("--takeover".into());
         let text = |text: OsString| CString::new(text.into_vec()).map_err(io::Error::from);
         let arguments = arguments.into_iter().map(text).collect::<io::Result<Vec<_>>>()?;
-        let stream = system::fork_starter(&text(program)?, &arguments)?;
-        Ok(Self { stream, busy: Arc::default() })
+        let StarterSockets { starts, ends } = system::fork_starter(&text(program)?, &arguments)?;
+        Ok((Self { stream: starts, busy: Arc::default() }, Guard::new(ends)))
     }
 
     /// Has it start the successor, unless one is under way.

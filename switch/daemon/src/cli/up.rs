@@ -11,7 +11,7 @@ use memlane_backends::vhost_user::kept;
 use memlane_backends::vhost_user::socket::{self, Listener};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::net::DEFAULT_NAME;
@@ -38,6 +38,7 @@ use crate::journal::{NetworkEvent, log_change, note};
 use crate::sandbox::{Files, Sandbox};
 use crate::takeover;
 use crate::takeover::description::SavedListener;
+use crate::takeover::guard::Guard;
 use crate::takeover::take::{TakenSockets, Takeover};
 
 /// Timeout for pending control requests at the end.
@@ -107,7 +108,8 @@ impl Up {
         if let Some(Err(cause)) = origin.file.as_deref().map(|file| Helper::provide(&config, file)) {
             tracing::warn!(%cause, "no helper outside of the sandbox can be started");
         }
-        let starter = Starter::fork().inspect_err(|cause| tracing::warn!(%cause, "SIGUSR2 will not start the installed program"));
+        let starter = Starter::fork()
+            .inspect_err(|cause| tracing::warn!(%cause, "no other process can take the network over, on SIGUSR2 or by command"));
         let sandbox = match self.sandbox {
             Confined::On => {
                 let files = Files { network: origin.file.as_deref(), state: origin.state.as_deref() };
@@ -198,9 +200,14 @@ impl Begun {
         }
     }
 
-    /// Takes the network over. Until the other process has ended, connections and sockets are that one's, so on an error this one is to
-    /// end at once.
-    fn take_over(config: &Config, origin: Origin, web: Option<&WebListener>, takeover: &mut Takeover) -> Result<Self, Failure> {
+    /// Takes the network over; `begun` is called once signals are to end it in order. Until the other process has ended, connections and
+    /// sockets are that one's, so on an error or signal this one is to end at once.
+    fn take_over(
+        config: &Config,
+        origin: Origin,
+        web: Option<&WebListener>,
+        (takeover, begun): (&mut Takeover, impl FnOnce()),
+    ) -> Result<Self, Failure> {
         // On an error, listeners are dropped before this process ends.
         socket::leave_files(true);
         let socket = config.control_socket(origin.file.as_deref());
@@ -226,9 +233,9 @@ impl Begun {
             None => None,
         };
         let own = ServiceManager::of_this_process();
-        let tresources = ServiceManager::of(takeover.service().clone());
-        let manager = if tresources.environment().socket.is_some() { tresources } else { own };
-        let completed = managed.ask(|daemon| takeover.complete(daemon, restoring));
+        let theirs = ServiceManager::of(takeover.service().clone());
+        let manager = if theirs.environment().socket.is_some() { theirs } else { own };
+        let completed = managed.ask(|daemon| takeover.complete(daemon, restoring, begun));
         completed.map_err(Failure::running)?.map_err(Failure::running)?;
         socket::leave_files(false);
         let event = NetworkEvent::TakenOver { version: crate::version().into(), by: Some(of_this_process()) };
@@ -243,8 +250,12 @@ impl Begun {
         Ok(Self { managed, control, scrapes, web, manager })
     }
 
-    /// Lets another process take the network over.
-    fn allow_takeover(&self, config: (Option<&MetricsListener>, Option<&WebListener>)) -> std::io::Result<()> {
+    /// Lets another process take the network over, if there is a guard.
+    fn allow_takeover(
+        &self,
+        config: (Option<&MetricsListener>, Option<&WebListener>),
+        guard: Option<Guard>,
+    ) -> std::io::Result<()> {
         let copy = |socket: BorrowedFd| socket.try_clone_to_owned();
         let metrics = self.scrapes.as_ref();
         let name = |scrapes: &Scrapes| if scrapes.is_passed() { METRICS.into() } else { name_of(config.0) };
@@ -262,6 +273,7 @@ impl Begun {
             metrics: metrics.transpose().map_err(|error: std::io::Error| error)?,
             web: web.transpose().map_err(|error: std::io::Error| error)?,
             service: self.manager.environment().clone(),
+            guard,
             end: Box::new(end),
         });
         Ok(())
@@ -302,8 +314,31 @@ fn with_state(config: &Config, state: Option<&Path>) -> Config {
 
 /// The sandbox of this process, and the process outside of it.
 struct Confinement {
-    starter: Option<Starter>,
+    starter: Option<(Starter, Guard)>,
     sandbox: Option<Sandbox>,
+}
+
+/// Signals to the process.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+    upgrade: Signal,
+}
+
+impl Signals {
+    /// Takes them from now on, in place of the default actions.
+    fn install() -> std::io::Result<Self> {
+        for signal in [&signals::TERMINATE, &signals::INTERRUPT, &signals::HANG_UP] {
+            signal.record()?;
+        }
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+            upgrade: signal(SignalKind::user_defined2())?,
+        })
+    }
 }
 
 async fn serve(
@@ -313,30 +348,29 @@ async fn serve(
     Confinement { starter, sandbox }: Confinement,
     started: impl FnOnce(&Arc<Managed>),
 ) -> Result<NetworkEvent, Failure> {
-    for signal in [&signals::TERMINATE, &signals::INTERRUPT, &signals::HANG_UP] {
-        signal.record().map_err(Failure::running)?;
-    }
     // Signal handlers are installed before sockets and devices are created, which the default action of a signal would leave
-    // behind.
-    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::running)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::running)?;
-    let mut hang_up = signal(SignalKind::hangup()).map_err(Failure::running)?;
-    let mut upgrade = signal(SignalKind::user_defined2()).map_err(Failure::running)?;
+    // behind; by a process that takes a network over, once sockets and devices are its own.
+    let mut signals = takeover.is_none().then(Signals::install);
     let (name, file, metrics) = (config.name.clone(), origin.file.clone(), config.metrics.clone());
     let socket = config.control_socket(file.as_deref());
     let taken = if takeover.is_some() { ", taken over from the process that served it" } else { "" };
     let begun = match takeover {
         None => Begun::start(config, origin, web.as_ref(), passed)?,
-        Some(mut takeover) => match Begun::take_over(&config, origin, web.as_ref(), &mut takeover) {
-            Ok(begun) => begun,
-            Err(failure) => {
-                takeover.fail(failure.text());
-                std::process::exit(super::tell(failure).into())
+        Some(mut takeover) => {
+            let installed = || signals = Some(Signals::install());
+            match Begun::take_over(&config, origin, web.as_ref(), (&mut takeover, installed)) {
+                Ok(begun) => begun,
+                Err(failure) => {
+                    takeover.fail(failure.text());
+                    std::process::exit(super::tell(failure).into())
+                }
             }
-        },
+        }
     };
+    let mut signals = signals.unwrap_or_else(Signals::install).map_err(Failure::running)?;
     kept::remove_rest();
-    begun.allow_takeover((metrics.as_ref(), web.as_ref())).map_err(Failure::running)?;
+    let (starter, guard) = starter.unzip();
+    begun.allow_takeover((metrics.as_ref(), web.as_ref()), guard).map_err(Failure::running)?;
     let Begun { managed, control: (listener, socket_file), scrapes, web, manager } = begun;
     control::leases::keep(&managed).map_err(Failure::running)?;
     if let Some(sandbox) = sandbox {
@@ -364,13 +398,13 @@ async fn serve(
         tokio::select! {
             Err(error) = &mut serving => break Err(Failure::running(error)),
             () = over.notified() => break Err(end_soon(&managed)),
-            _ = terminate.recv() => break Ok(end_by(&signals::TERMINATE, &managed)),
-            _ = interrupt.recv() => break Ok(end_by(&signals::INTERRUPT, &managed)),
-            _ = upgrade.recv() => match &starter {
+            _ = signals.terminate.recv() => break Ok(end_by(&signals::TERMINATE, &managed)),
+            _ = signals.interrupt.recv() => break Ok(end_by(&signals::INTERRUPT, &managed)),
+            _ = signals.upgrade.recv() => match &starter {
                 Some(starter) => starter.start(),
                 None => tracing::error!("the process that starts the installed program is missing: start `memlane up --takeover`"),
             },
-            _ = hang_up.recv() => {
+            _ = signals.hang_up.recv() => {
                 let (managed, manager) = (Arc::clone(&managed), manager.clone());
                 tokio::task::spawn_blocking(move || {
                     manager.reloading();

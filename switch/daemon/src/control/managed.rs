@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,7 @@ use crate::takeover::REPLY;
 use crate::takeover::channel::Channel;
 use crate::takeover::description::{Message, SavedListener, SavedService, SavedSockets};
 use crate::takeover::give::{Assets, Given, give, hear};
+use crate::takeover::guard::Guard;
 use crate::takeover::take::{self, TakeError, TakenSockets, Takeover};
 use crate::time::cycles;
 
@@ -73,6 +75,8 @@ pub struct Managed {
     giving: Mutex<()>,
     /// Why the last takeover failed.
     not_taken_over: Mutex<Option<String>>,
+    /// Whether the network ends, which ends a takeover that has not succeeded.
+    ending: Arc<AtomicBool>,
     resources: OnceLock<TakeoverResources>,
 }
 
@@ -89,6 +93,8 @@ pub struct TakeoverResources {
     pub web: Option<(String, OwnedFd)>,
     /// The service manager.
     pub service: SavedService,
+    /// The guard, if it could be started.
+    pub guard: Option<Guard>,
     /// Ends this process, once the network was handed over to the process of this number.
     pub end: Box<dyn Fn(i32) + Send + Sync>,
 }
@@ -135,6 +141,7 @@ impl Managed {
             health,
             giving: Mutex::default(),
             not_taken_over: Mutex::default(),
+            ending: Arc::default(),
             resources: OnceLock::new(),
         }
     }
@@ -164,7 +171,7 @@ impl Managed {
 
     /// Hands the network over to the process at the other end of `stream`, and ends this one.
     pub fn hand_over(&self, stream: UnixStream) {
-        let mut channel = Channel::new(stream);
+        let mut channel = Channel::new(stream).until(&self.ending);
         if let Err(error) = self.try_hand_over(&mut channel) {
             tracing::warn!("the network was not handed over, and goes on: {error}");
             *self.not_taken_over.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
@@ -176,8 +183,9 @@ impl Managed {
     fn try_hand_over(&self, channel: &mut Channel) -> Result<(), Refusal> {
         let conflict = |text: &dyn std::fmt::Display| Refusal::new(StatusCode::CONFLICT, text);
         let process = hear(channel, self.origin.state.as_deref()).map_err(|error| conflict(&error))?;
-        let resources =
-            self.resources.get().ok_or_else(|| conflict(&"the running process cannot hand its network over: restart it"))?;
+        let resources = self.resources.get().and_then(|resources| Some((resources, resources.guard.as_ref()?)));
+        let (resources, guard) =
+            resources.ok_or_else(|| conflict(&"the running process cannot hand its network over: restart it"))?;
         let busy = |_| conflict(&"another process is taking the network over already");
         let _alone = self.giving.try_lock().map_err(busy)?;
         let base = self.changing();
@@ -199,7 +207,7 @@ impl Managed {
             service: resources.service.clone(),
         };
         let begun = Instant::now();
-        let given = self.ask(|daemon| give(daemon, assets, channel, process))?;
+        let given = self.ask(|daemon| give(daemon, assets, channel, (process, guard)))?;
         let Given { process, standstill } = given.map_err(|error| conflict(&error))?;
         let [milliseconds, standstill_ms] = [begun.elapsed(), standstill].map(|time| time.as_millis() as u64);
         let by = author::current().unwrap_or_else(of_this_process);
@@ -222,6 +230,7 @@ impl Managed {
 
     /// Ends the network; later requests are refused.
     pub fn stop(&self) {
+        self.ending.store(true, Ordering::Relaxed);
         if self.has_state() && self.ask(|daemon| !daemon.leases().is_empty()).unwrap_or(false) {
             // Refused only if the network has ended.
             let _ = self.keep_leases();

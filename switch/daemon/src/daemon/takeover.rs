@@ -43,17 +43,17 @@ impl Daemon {
     }
 
     /// Has all session threads stand still, and describes the ports, with their descriptors. If a port's thread still runs at
-    /// the deadline, the port is handed over without its connection.
+    /// the deadline, or when the takeover `is_over`, the port is handed over without its connection.
     ///
     /// # Errors
     /// The kernel refuses a descriptor.
-    pub fn save(&self, deadline: Instant) -> std::io::Result<(Vec<SavedPort>, Vec<OwnedFd>)> {
+    pub fn save(&self, deadline: Instant, is_over: impl Fn() -> bool) -> std::io::Result<(Vec<SavedPort>, Vec<OwnedFd>)> {
         let attached = self.attached();
         let sessions = || attached.iter().filter_map(|attached| attached.server.front_end());
         sessions().for_each(|session| session.ask_to_stand());
         let mut standing = Vec::new();
         for Attached { config, server, .. } in attached.iter() {
-            let session = server.front_end().and_then(|session| session.await_standstill(deadline));
+            let session = server.front_end().and_then(|session| session.await_standstill(deadline, &is_over));
             if session.is_none() && server.front_end().is_some() {
                 tracing::warn!(port = %config.name, "handed over without its front end, which holds its thread up and connects again");
             }

@@ -1,10 +1,12 @@
 //! The stream between the two processes of a takeover. Each message has a deadline, also against a process that sends a byte now and
-//! then.
+//! then. The end of the network waits for none.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use memlane_backends::takeover;
@@ -22,6 +24,9 @@ pub enum ChannelError {
     /// It did not answer in time.
     #[error("the other process did not answer within {} s", .0.as_secs_f32())]
     Late(Duration),
+    /// The network of this process ends.
+    #[error("the network is shutting down")]
+    Ending,
     /// It sent something else.
     #[error(transparent)]
     Format(#[from] FormatError),
@@ -39,12 +44,32 @@ pub struct Channel {
     stream: UnixStream,
     deadline: Instant,
     timeout: Duration,
+    ending: Arc<AtomicBool>,
 }
+
+/// Longest wait without a check whether the network ends.
+const STEP: Duration = Duration::from_millis(50);
 
 impl Channel {
     /// A channel on `stream`, which blocks.
     pub fn new(stream: UnixStream) -> Self {
-        Self { stream, deadline: Instant::now(), timeout: Duration::ZERO }
+        Self { stream, deadline: Instant::now(), timeout: Duration::ZERO, ending: Arc::default() }
+    }
+
+    /// The same, of a process whose network ends once `ending` is true.
+    #[must_use]
+    pub fn until(self, ending: &Arc<AtomicBool>) -> Self {
+        Self { ending: Arc::clone(ending), ..self }
+    }
+
+    /// Whether the network of this process ends.
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+
+    /// The connection.
+    pub fn stream(&self) -> &UnixStream {
+        &self.stream
     }
 
     /// User and process at the other end.
@@ -60,19 +85,21 @@ impl Channel {
         (self.deadline, self.timeout) = (Instant::now() + timeout, timeout);
     }
 
-    /// Limits the next system call to the time that is left.
+    /// Limits the next system call to a step of the time that is left.
     fn limit(&self) -> Result<(), ChannelError> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
+        let left = self.deadline.saturating_duration_since(Instant::now()).min(STEP);
+        if self.is_ending() {
+            return Err(ChannelError::Ending);
+        }
         if left.is_zero() {
             return Err(ChannelError::Late(self.timeout));
         }
         let set = self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.set_write_timeout(Some(left)));
-        set.map_err(|error| self.failed(error))
+        set.map_err(Self::failed)
     }
 
-    fn failed(&self, error: io::Error) -> ChannelError {
+    fn failed(error: io::Error) -> ChannelError {
         match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ChannelError::Late(self.timeout),
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => ChannelError::Ended,
             _ => ChannelError::System(error),
         }
@@ -90,13 +117,12 @@ impl Channel {
             self.limit()?;
             match (&self.stream).write(rest) {
                 Ok(count) => rest = &rest[count..],
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.failed(error)),
+                Err(error) if is_step(&error) => {}
+                Err(error) => return Err(Self::failed(error)),
             }
         }
         for chunk in files.chunks(takeover::MOST_AT_ONCE) {
-            self.limit()?;
-            takeover::send(&self.stream, chunk).map_err(|error| self.failed(error))?;
+            self.in_steps(|stream| takeover::send(stream, chunk))?;
         }
         Ok(())
     }
@@ -120,9 +146,8 @@ impl Channel {
         let message = announced.body(&body)?;
         let mut files = Vec::new();
         while files.len() < announced.files as usize {
-            self.limit()?;
             let before = files.len();
-            takeover::receive(&self.stream, &mut files).map_err(|error| self.failed(error))?;
+            self.in_steps(|stream| takeover::receive(stream, &mut files))?;
             if files.len() == before {
                 return Err(FormatError::Foreign.into());
             }
@@ -139,15 +164,23 @@ impl Channel {
         while self.limit().is_ok() {
             match (&self.stream).read(&mut [0; 64]) {
                 Ok(0) => return true,
-                Err(error) => match self.failed(error) {
-                    ChannelError::Ended => return true,
-                    ChannelError::Late(_) => return false,
-                    _ => {}
-                },
+                Err(error) if is_step(&error) => {}
+                Err(_) => return true,
                 Ok(_) => {}
             }
         }
         false
+    }
+
+    /// Repeats `call`, which passes one byte or none, until it is done.
+    fn in_steps(&self, mut call: impl FnMut(&UnixStream) -> io::Result<()>) -> Result<(), ChannelError> {
+        loop {
+            self.limit()?;
+            match call(&self.stream) {
+                Err(error) if is_step(&error) => {}
+                result => return result.map_err(Self::failed),
+            }
+        }
     }
 
     fn fill(&self, bytes: &mut [u8]) -> Result<(), ChannelError> {
@@ -157,12 +190,17 @@ impl Channel {
             match (&self.stream).read(&mut bytes[done..]) {
                 Ok(0) => return Err(ChannelError::Ended),
                 Ok(count) => done += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.failed(error)),
+                Err(error) if is_step(&error) => {}
+                Err(error) => return Err(Self::failed(error)),
             }
         }
         Ok(())
     }
+}
+
+/// Whether a call has passed nothing, and is to be repeated.
+fn is_step(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
 }
 
 /// Bytes of a message that are received at a time.

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use memlane_backends::takeover::FilesToSend;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, geteuid};
+use nix::unistd::geteuid;
 use thiserror::Error;
 
 use super::channel::{Channel, ChannelError};
 use super::description::{Description, Hello, Message, SavedService, SavedSockets, Standing};
-use super::{DRAIN, PREPARE, REPLY, SESSIONS, STANDSTILL};
+use super::guard::{Guard, Taker};
+use super::{DRAIN, PREPARE, REPLY, SESSIONS, STANDSTILL, START};
 use crate::config::Config;
 use crate::daemon::Daemon;
 
@@ -41,8 +41,16 @@ pub enum GiveError {
     /// The kernel refuses a descriptor.
     #[error("the descriptors of the network cannot be copied: {0}{remedy}", remedy = crate::descriptors::remedy(.0))]
     System(#[from] std::io::Error),
+    /// The process that could kill a successor is gone, or cannot open this one.
+    #[error("process {pid} cannot be watched by the process that ends a successor which fails: {cause}")]
+    Unguarded {
+        /// The successor.
+        pid: i32,
+        /// Why not.
+        cause: std::io::Error,
+    },
     /// The other process failed when it had taken the data path over; it has ended.
-    #[error("the other process failed while it started the data path, which this one serves again: {0}")]
+    #[error("the other process failed while it started the data path, and has ended; this one serves again: {0}")]
     TakenBack(ChannelError),
 }
 
@@ -90,12 +98,19 @@ pub fn hear(channel: &mut Channel, own_state: Option<&Path>) -> Result<i32, Give
     Ok(pid)
 }
 
-/// Hands `daemon` over to `process`, at the other end of `channel`. This one is to end then, at once and without removing anything.
+/// Hands `daemon` over to `process`, at the other end of `channel`, which `guard` kills if it fails too late. This one is to end then, at
+/// once and without removing anything.
 ///
 /// # Errors
 /// A [`GiveError`]; the network goes on then, and the other process is to be told.
-pub fn give(daemon: &Daemon, assets: Assets<'_>, channel: &mut Channel, process: i32) -> Result<Given, GiveError> {
-    let result = hand_over(daemon, assets, channel);
+pub fn give(
+    daemon: &Daemon,
+    assets: Assets<'_>,
+    channel: &mut Channel,
+    (process, guard): (i32, &Guard),
+) -> Result<Given, GiveError> {
+    let taker = guard.watch(channel.stream()).map_err(|cause| GiveError::Unguarded { pid: process, cause })?;
+    let result = hand_over(daemon, assets, channel, &taker);
     if let Err(error) = &result {
         daemon.resume_data_path();
         daemon.go_on(matches!(error, GiveError::TakenBack(_)));
@@ -104,11 +119,35 @@ pub fn give(daemon: &Daemon, assets: Assets<'_>, channel: &mut Channel, process:
 }
 
 /// Returns how long the data path stood still.
-fn hand_over(daemon: &Daemon, assets: Assets<'_>, channel: &mut Channel) -> Result<Duration, GiveError> {
-    let journal = &daemon.network().shared().journal;
-    let (events, next) = journal.kept_from(0);
+fn hand_over(daemon: &Daemon, assets: Assets<'_>, channel: &mut Channel, taker: &Taker<'_>) -> Result<Duration, GiveError> {
+    let next = describe(daemon, assets, channel)?;
+    let (Message::Prepared {}, _) = channel.receive(PREPARE)? else { return Err(GiveError::Unexpected) };
+    let begun = Instant::now();
+    let standstill = daemon.stop_data_path(DRAIN, STANDSTILL).map_err(GiveError::Obstacle)?;
+    // Nothing has happened to the rings before the other process has all of this message.
+    let (events, next_event) = daemon.network().shared().journal.kept_from(next);
+    let events = events.iter().map(|event| (&**event).into()).collect();
+    let standing = Standing { records: daemon.records(), events, next_event };
+    let deadline = Instant::now() + START;
+    channel.send(&Message::Go(Box::new(standing)), &[], START)?;
+    match await_running(channel, deadline, taker) {
+        Ok(()) => {
+            // The workers stand until the process ends.
+            std::mem::forget(standstill);
+            Ok(begun.elapsed())
+        }
+        Err(error) => {
+            standstill.go_on_behind();
+            Err(GiveError::TakenBack(error))
+        }
+    }
+}
+
+/// Describes the network to the other process; returns the number of the first event that the description lacks.
+fn describe(daemon: &Daemon, assets: Assets<'_>, channel: &mut Channel) -> Result<u64, GiveError> {
+    let (events, next) = daemon.network().shared().journal.kept_from(0);
     let (uplinks, mut files) = daemon.save_uplinks()?;
-    let (ports, of_ports) = daemon.save(Instant::now() + SESSIONS)?;
+    let (ports, of_ports) = daemon.save(Instant::now() + SESSIONS, || channel.is_ending())?;
     files.extend(of_ports);
     let mut sockets = FilesToSend::new(assets.files);
     let state = assets.state_lock.map(|lock| sockets.add(lock));
@@ -124,45 +163,25 @@ fn hand_over(daemon: &Daemon, assets: Assets<'_>, channel: &mut Channel) -> Resu
     };
     files.extend(sockets.into_files());
     channel.send(&Message::Description(Box::new(description)), &files, REPLY)?;
-    drop(files);
-    let (Message::Prepared {}, _) = channel.receive(PREPARE)? else { return Err(GiveError::Unexpected) };
-    let begun = Instant::now();
-    let standstill = daemon.stop_data_path(DRAIN, STANDSTILL).map_err(GiveError::Obstacle)?;
-    // Nothing has happened to the rings before the other process has all of this message.
-    let (events, next_event) = journal.kept_from(next);
-    let events = events.iter().map(|event| (&**event).into()).collect();
-    let standing = Standing { records: daemon.records(), events, next_event };
-    channel.send(&Message::Go(Box::new(standing)), &[], REPLY)?;
-    match await_running(channel) {
-        Ok(()) => {
-            // The workers stand until the process ends.
-            std::mem::forget(standstill);
-            Ok(begun.elapsed())
-        }
-        Err(error) => {
-            standstill.go_on_behind();
-            Err(GiveError::TakenBack(error))
-        }
-    }
+    Ok(next)
 }
 
-/// Waits until the other process serves; on an error it runs no more, so that no ring is served twice. A process that was killed
-/// executes none of its own code any more, also where the kernel holds it up and its connection stays open: so the wait for its end is
-/// bounded.
-fn await_running(channel: &mut Channel) -> Result<(), ChannelError> {
-    let error = match channel.receive(PREPARE) {
+/// Waits until the other process serves, until `deadline` at most. On an error it has ended, so that no ring is served twice.
+fn await_running(channel: &mut Channel, deadline: Instant, taker: &Taker<'_>) -> Result<(), ChannelError> {
+    let error = match channel.receive(deadline.saturating_duration_since(Instant::now())) {
         Ok((Message::Running {}, _)) => return Ok(()),
         Ok(_) => ChannelError::Failed("it sent an unexpected takeover message".into()),
+        Err(ChannelError::Late(_)) => ChannelError::Late(START),
         Err(error) => error,
     };
-    if !matches!(error, ChannelError::Ended) {
-        if let Ok((_, pid @ 1..)) = channel.peer() {
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-        }
-        if !channel.await_end(REPLY) {
-            tracing::error!(
-                "the process that took over has failed and was killed, but the kernel has not ended it: this one serves again"
-            );
+    if let Err(cause) = taker.kill() {
+        tracing::error!(%cause, "the process that took over has failed and cannot be killed: the kernel ends it when its time is over");
+    }
+    while !taker.await_end(START) {
+        tracing::error!("the process that took over has failed and has not ended yet: no guest is served until it has");
+        if channel.is_ending() {
+            // Not in order: the rings may be those of the other process.
+            std::process::exit(1);
         }
     }
     Err(error)

@@ -15,16 +15,19 @@
 //!   ends, and removes no socket
 //! ```
 //!
-//! Up to Go, the serving process goes on as if nothing had happened if the other one fails, hangs or refuses. After Go it goes on at the
-//! used indices of the rings, once the other one has ended or was killed.
+//! Up to Go, the serving process goes on as if nothing had happened if the other one fails, hangs or refuses. After Go the other one has
+//! [`START`] to serve; else the guard kills it, and the serving process goes on at the used indices of the rings once it has ended: a ring
+//! is never served by two processes.
 //!
 //! 1. [`description`]: the messages, and how they are written.
 //! 2. [`channel`]: a stream on which they travel, with descriptors.
 //! 3. [`give`], [`take`]: the two processes.
+//! 4. [`guard`]: kills a successor that does not serve.
 
 pub mod channel;
 pub use crate::description;
 pub mod give;
+pub mod guard;
 pub mod take;
 
 use std::time::Duration;
@@ -40,5 +43,7 @@ const PREPARE: Duration = Duration::from_secs(10);
 const SESSIONS: Duration = Duration::from_secs(5);
 /// Timeout of frames in flight to be delivered; the rest, which receivers do not take, is dropped.
 const DRAIN: Duration = Duration::from_millis(100);
+/// Timeout of the other process to serve, from Go on: meanwhile guests are not served.
+pub const START: Duration = Duration::from_secs(1);
 /// Timeout of workers to end their poll iteration.
 const STANDSTILL: Duration = Duration::from_secs(1);

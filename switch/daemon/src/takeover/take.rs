@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use memlane_backends::takeover::ReceivedFiles;
 use nix::unistd::geteuid;
@@ -13,7 +14,7 @@ use thiserror::Error;
 
 use super::channel::{Channel, ChannelError};
 use super::description::{Description, Hello, Message, SavedPort, SavedService, SavedSockets, SavedUplink};
-use super::{PREPARE, REPLY};
+use super::{PREPARE, REPLY, START};
 use crate::config::{Config, Mistakes};
 use crate::daemon::Daemon;
 use crate::daemon::takeover::Restoring;
@@ -117,25 +118,28 @@ impl Takeover {
         let _ = self.channel.send(&Message::Failed(cause.into()), &[], REPLY);
     }
 
-    /// Has the running process stop, and starts the ports that are being restored. When this returns, this process serves the network.
+    /// Has the running process stop, and starts the ports that are being restored. `begun` is called in between, when the network is this
+    /// process's to end. When this returns, it serves the network.
     ///
     /// # Errors
     /// A [`TakeError`]; the process is to end at once, and the other one goes on.
-    pub fn complete(&mut self, daemon: &Daemon, mut restoring: Restoring) -> Result<(), TakeError> {
+    pub fn complete(&mut self, daemon: &Daemon, mut restoring: Restoring, begun: impl FnOnce()) -> Result<(), TakeError> {
         restoring.await_restored(REPLY).map_err(TakeError::Session)?;
         daemon.learn(&self.description.addresses);
         self.channel.send(&Message::Prepared {}, &[], REPLY)?;
         let (Message::Go(standing), _) = self.channel.receive(PREPARE)? else { return Err(TakeError::Unexpected) };
-        // From here on the other process waits for the end of this one if it fails, and may not be allowed to end it.
-        system::end_after(PREPARE.as_secs() as u32);
+        // From here on the guard of the other process kills this one if it is late. The kernel does if that one has lost its guard.
+        system::end_after(START);
+        begun();
         daemon.inherit(&standing.records);
         let rest = restoring.start(daemon).map_err(TakeError::Session)?;
         // In place of its own: that its ports were attached and run is no news.
         let events = std::mem::take(&mut self.description.events).into_iter().chain(standing.events).map(Into::into);
         daemon.network().shared().journal.load(events, standing.next_event);
+        // Before the message, which ends the other process: one of both lives.
+        system::end_after(Duration::ZERO);
         self.channel.send(&Message::Running {}, &[], REPLY)?;
         rest.let_sessions_go_on();
-        system::end_after(0);
         // It ends now; if it does not, its workers stand still all the same.
         if !self.channel.await_end(REPLY) {
             tracing::warn!("the process that served the network before has not ended");

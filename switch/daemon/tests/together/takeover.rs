@@ -284,11 +284,11 @@ fn a_process_that_fails_to_take_over_leaves_the_network_as_it_is() {
     drop(hangs);
     goes_on("a process ended before it was prepared");
 
-    // One that ends when the network stands still, and has served nothing. The network may not yet know that the other one ended.
-    let (mut late, description, files) = loop {
-        let mut channel = asked(folder, None);
+    // One that closes its connection when the network stands still. The network may not yet know that the other one ended.
+    let (mut late, process, description, files) = loop {
+        let (mut channel, process) = asked_by_another(folder);
         match channel.receive(LATE) {
-            Ok((Message::Description(description), files)) => break (channel, description, files),
+            Ok((Message::Description(description), files)) => break (channel, process, description, files),
             Err(ChannelError::Failed(told)) => assert!(told.contains("already"), "{told}"),
             other => panic!("{other:?}"),
         }
@@ -300,7 +300,8 @@ fn a_process_that_fails_to_take_over_leaves_the_network_as_it_is() {
     std::thread::sleep(Duration::from_millis(20));
     assert!(traffic.arrived.load(Ordering::Relaxed) <= before + 512, "the data path stands still");
     drop((late, files));
-    goes_on("a process ended before it served");
+    goes_on("a process gave up before it served");
+    drop(process);
 
     // Processes that end with an error.
     write(folder, "other.toml", &std::fs::read_to_string(folder.join("net.toml")).unwrap());
@@ -344,19 +345,25 @@ fn a_process_that_fails_with_all_sockets_removes_none_of_them() {
 fn sends(folder: &Path, bytes: Vec<u8>) -> JoinHandle<()> {
     let listener = UnixListener::bind(folder.join("control")).unwrap();
     std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut request = Vec::new();
-        while !request.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte).unwrap();
-            request.extend(byte);
-        }
-        let answer = format!("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: {PROTOCOL}\r\n\r\n");
-        stream.write_all(answer.as_bytes()).unwrap();
-        let mut channel = Channel::new(stream.try_clone().unwrap());
+        let mut channel = upgraded(&listener);
         assert!(matches!(channel.receive(LATE).unwrap(), (Message::Hello(_), _)));
+        let mut stream = channel.stream();
         stream.write_all(&bytes).unwrap();
     })
+}
+
+/// The connection of the next process that asks for a takeover at `listener`.
+fn upgraded(listener: &UnixListener) -> Channel {
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        request.extend(byte);
+    }
+    let answer = format!("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: {PROTOCOL}\r\n\r\n");
+    stream.write_all(answer.as_bytes()).unwrap();
+    Channel::new(stream)
 }
 
 #[test]
@@ -385,48 +392,123 @@ fn a_description_that_is_cut_off_or_changed_is_taken_over_by_no_process() {
 /// Where a process that is to ask for a network, and that leaves the connection to this one, finds both.
 const ASKS: &str = "MEMLANE_TEST_ASKS";
 
-/// A channel on which a process that has ended has asked for the network of `folder`.
-fn asked_by_another(folder: &Path) -> Channel {
+/// A channel on which a process has asked for the network of `folder`, and that process, which does nothing more.
+fn asked_by_another(folder: &Path) -> (Channel, Running) {
     let listener = UnixListener::bind(folder.join("asks")).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    let name = "takeover::a_taker_that_does_not_end_is_not_waited_for";
-    let mut asks = command.args(["--exact", name]).env(ASKS, folder).stdout(std::process::Stdio::null()).spawn().unwrap();
+    let name = "takeover::a_taker_that_does_nothing_after_go_is_killed_before_the_network_goes_on";
+    command.args(["--exact", name]).env(ASKS, folder).stdout(std::process::Stdio::null());
+    let asks = Running(command.spawn().unwrap());
     let (stream, _) = listener.accept().unwrap();
     let mut files = Vec::new();
     memlane_backends::takeover::receive(&stream, &mut files).unwrap();
     drop(stream);
-    asks.wait().unwrap();
+    std::fs::remove_file(folder.join("asks")).unwrap();
     let mut channel = Channel::new(OwnedFd::from(files.remove(0)).into());
     channel.send(&Message::Hello(Hello::default()), &[], TIMEOUT).unwrap();
-    channel
+    (channel, asks)
 }
 
-/// As one that the kernel holds up: its connection stays open though it was killed.
+/// The process of [`asked_by_another`].
+fn ask_and_freeze(folder: &Path) -> ! {
+    let asks = client(folder).upgrade("/v1/takeover", PROTOCOL).unwrap();
+    let stream = UnixStream::connect(folder.join("asks")).unwrap();
+    memlane_backends::takeover::send(&stream, &[asks.try_clone().unwrap().into()]).unwrap();
+    // Until it was received.
+    let _ = (&stream).read(&mut [0]);
+    kill(Pid::this(), Signal::SIGSTOP).unwrap();
+    std::process::exit(1);
+}
+
+/// Longest time from Go to the next frame if the successor does not serve: a second, and that for its end; for a loaded machine more.
+fn longest_standstill() -> Duration {
+    if are_measured() { Duration::from_millis(1500) } else { Duration::from_secs(4) }
+}
+
+/// As one that freezes, or that the kernel holds up: the connection stays open also when it was killed.
 #[test]
-fn a_taker_that_does_not_end_is_not_waited_for() {
+fn a_taker_that_does_nothing_after_go_is_killed_before_the_network_goes_on() {
+    use std::os::unix::process::ExitStatusExt;
     if let Some(folder) = std::env::var_os(ASKS) {
-        let folder = Path::new(&folder);
-        let asks = client(folder).upgrade("/v1/takeover", PROTOCOL).unwrap();
-        let stream = UnixStream::connect(folder.join("asks")).unwrap();
-        memlane_backends::takeover::send(&stream, &[asks.into()]).unwrap();
-        // Until it was received.
-        let _ = (&stream).read(&mut [0]);
-        return;
+        ask_and_freeze(Path::new(&folder));
     }
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let (_running, a, b) = two_guests(folder);
     let traffic = Traffic::start(folder, a, b);
-    let mut hangs = asked_by_another(folder);
+    let (mut hangs, mut taker) = asked_by_another(folder);
     let (Message::Description(_), _files) = hangs.receive(LATE).unwrap() else { panic!("no description") };
     hangs.send(&Message::Prepared {}, &[], TIMEOUT).unwrap();
     assert!(matches!(hangs.receive(LATE).unwrap(), (Message::Go(_), _)));
-    // It says nothing more, and goes on to hold the connection.
+    let go = Instant::now();
+    let before = traffic.arrived.load(Ordering::Relaxed);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(traffic.arrived.load(Ordering::Relaxed) <= before + 512, "no ring is served while the other process may serve it");
     traffic.flows();
+    assert!(go.elapsed() < longest_standstill(), "{:?}", go.elapsed());
+    let status = taker.0.try_wait().unwrap().expect("it ended before frames went on");
+    assert_eq!(status.signal(), Some(libc::SIGKILL));
+    let Err(ChannelError::Failed(told)) = hangs.receive(LATE) else { panic!("no reason") };
+    let wanted = "the other process failed while it started the data path, and has ended; this one serves again: the other process \
+                  did not answer within 1 s";
+    assert_eq!(told, wanted);
     let (a, b, _) = traffic.stop();
     assert!(a.connected() && b.connected());
     // And the network can be taken over.
     assert!(matches!(asked(folder, None).receive(LATE).unwrap(), (Message::Description(_), _)));
+}
+
+/// A takeover at any step delays the end of the network by no timeout of its own.
+#[test]
+fn a_signal_ends_the_network_while_another_process_takes_it_over() {
+    for step in 0..3 {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let (mut running, _a, _b) = two_guests(folder);
+        let (mut hangs, _taker) = asked_by_another(folder);
+        if step > 0 {
+            let (Message::Description(_), _files) = hangs.receive(LATE).unwrap() else { panic!("no description") };
+        }
+        if step > 1 {
+            hangs.send(&Message::Prepared {}, &[], TIMEOUT).unwrap();
+            assert!(matches!(hangs.receive(LATE).unwrap(), (Message::Go(_), _)));
+        }
+        let begun = Instant::now();
+        kill(Pid::from_raw(running.0.id() as i32), Signal::SIGTERM).unwrap();
+        assert!(ends(&mut running.0).success(), "step {step}");
+        let most = if are_measured() { Duration::from_secs(2) } else { Duration::from_secs(4) };
+        assert!(begun.elapsed() < most, "step {step}: {:?}", begun.elapsed());
+        assert!(!folder.join("control").exists() && !folder.join("p0.sock").exists(), "step {step}: it ended in order");
+    }
+}
+
+/// A process that is to take over, and is not told to go on, dies of the signal and takes nothing with it.
+#[test]
+fn a_signal_ends_a_process_that_waits_to_take_over() {
+    use std::os::unix::process::ExitStatusExt;
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (_running, a, b) = two_guests(folder);
+    let traffic = Traffic::start(folder, a, b);
+    let (mut first, _taker) = asked_by_another(folder);
+    let (Message::Description(description), files) = first.receive(LATE).unwrap() else { panic!("no description") };
+    drop(first);
+    traffic.flows();
+    // In place of the network, which does not answer any more once the process is prepared.
+    let apart = tempfile::tempdir().unwrap();
+    net(apart.path(), 2);
+    let listener = UnixListener::bind(apart.path().join("control")).unwrap();
+    let mut taker = Running(memlane(apart.path(), &["up", "net.toml", "--takeover"]).spawn().unwrap());
+    let mut channel = upgraded(&listener);
+    assert!(matches!(channel.receive(LATE).unwrap(), (Message::Hello(_), _)));
+    let files: Vec<OwnedFd> = files.into_iter().map(OwnedFd::from).collect();
+    channel.send(&Message::Description(description), &files, TIMEOUT).unwrap();
+    assert!(matches!(channel.receive(LATE).unwrap(), (Message::Prepared {}, _)));
+    kill(Pid::from_raw(taker.0.id() as i32), Signal::SIGTERM).unwrap();
+    assert_eq!(ends(&mut taker.0).signal(), Some(libc::SIGTERM));
+    traffic.flows();
+    let (a, b, _) = traffic.stop();
+    assert!(a.connected() && b.connected() && folder.join("p0.sock").exists());
 }
 
 #[test]
