@@ -7,10 +7,12 @@
 //! - [`pcapng`]: captures in the format of Wireshark.
 //! - [`metrics`]: OpenMetrics and the Prometheus text format.
 //! - [`events`]: a bounded ring of recent events.
+//! - [`accept`]: the forms that a client accepts.
 
 #![deny(unsafe_code)]
 #![warn(unreachable_pub)]
 
+pub mod accept;
 pub mod bpf;
 pub mod events;
 pub mod metrics;

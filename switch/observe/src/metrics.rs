@@ -13,6 +13,8 @@
 
 use std::fmt::{self, Display, Write as _};
 
+use crate::accept::Accept;
+
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -23,10 +25,14 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format for a request with this `Accept` header: OpenMetrics where the scraper names it.
+    /// The format for a request with this `Accept` header (RFC 9110, section 12.5.1): the one with the greater weight; of two that are
+    /// equal, OpenMetrics where the scraper names it. A scraper that accepts neither gets the Prometheus format.
     pub fn accepted(accept: &str) -> Self {
-        let names_it = |range: &str| range.split(';').next().is_some_and(|kind| kind.trim() == "application/openmetrics-text");
-        if accept.split(',').any(names_it) { Self::OpenMetrics } else { Self::Prometheus }
+        let ranges = Accept::parse(accept);
+        let open = ranges.media_type("application/openmetrics-text", Some("1.0.0"));
+        let plain = ranges.media_type("text/plain", Some("0.0.4"));
+        let wins = open.weight > plain.weight || open.weight == plain.weight && open.is_named;
+        if open.weight > 0 && wins { Self::OpenMetrics } else { Self::Prometheus }
     }
 
     /// The `Content-Type` of an answer.
@@ -356,9 +362,30 @@ memlane_frame_size_bytes_count{port="a"} 6
     #[test]
     fn the_format_is_what_the_scraper_accepts() {
         let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
-        assert_eq!(Format::accepted(prometheus), Format::OpenMetrics);
-        assert_eq!(Format::accepted("*/*"), Format::Prometheus);
-        assert_eq!(Format::accepted(""), Format::Prometheus);
+        let newer =
+            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+        for open in [
+            prometheus,
+            newer,
+            "application/openmetrics-text",
+            "text/plain, application/openmetrics-text",
+            "application/*",
+            "text/plain;q=0, */*;q=0.1",
+        ] {
+            assert_eq!(Format::accepted(open), Format::OpenMetrics, "{open}");
+        }
+        for plain in [
+            "",
+            "*/*",
+            "text/plain",
+            "text/plain;q=0.9, application/openmetrics-text;q=0.8",
+            "application/openmetrics-text;q=0",
+            "application/openmetrics-text;q=0, */*",
+            "application/openmetrics-text;version=0.0.1",
+            "application/json",
+        ] {
+            assert_eq!(Format::accepted(plain), Format::Prometheus, "{plain}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use memlane_observe::accept::Accept;
 use memlane_observe::metrics::Format;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
@@ -342,12 +343,10 @@ pub fn document() -> Value {
 }
 
 fn metrics(managed: &Managed, headers: &HeaderMap) -> Result<Response, Refusal> {
-    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    let format = Format::accepted(accept);
+    let format = Format::accepted(&stream::list(headers, header::ACCEPT));
     let text = managed.metrics(format)?;
     let content_type = (header::CONTENT_TYPE, format.content_type());
-    let encodings = headers.get(header::ACCEPT_ENCODING).and_then(|encodings| encodings.to_str().ok()).unwrap_or_default();
-    if !encodings.split(',').any(|encoding| encoding.trim() == "gzip") {
+    if !Accept::parse(&stream::list(headers, header::ACCEPT_ENCODING)).prefers_coding("gzip") {
         return Ok(([content_type], text).into_response());
     }
     let failed = |error: std::io::Error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error);

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use http_body_util::channel::{Channel, Sender};
 use hyper::body::Bytes;
+use memlane_observe::accept::Accept;
 use memlane_observe::events::{From, Reader, Record};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -87,8 +88,10 @@ impl Form {
 
     /// The encoding that the client accepts.
     pub fn accepted(headers: &HeaderMap) -> Self {
-        let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-        if accept.contains(Self::TYPES[1]) { Self::JsonLines } else { Self::ServerSent }
+        let accept = list(headers, header::ACCEPT);
+        let accept = Accept::parse(&accept);
+        let [events, lines] = Self::TYPES.map(|kind| accept.media_type(kind, None));
+        if lines.is_named && lines > events { Self::JsonLines } else { Self::ServerSent }
     }
 
     fn content_type(self) -> &'static str {
@@ -118,6 +121,12 @@ impl Form {
             Self::JsonLines => "\n",
         }
     }
+}
+
+/// The value of a header field that is a list, of all its lines (RFC 9110, section 5.3).
+pub fn list(headers: &HeaderMap, name: HeaderName) -> String {
+    let lines: Vec<_> = headers.get_all(name).iter().filter_map(|line| line.to_str().ok()).collect();
+    lines.join(",")
 }
 
 /// The refusal of a streaming response beyond [`STREAMS`].
