@@ -615,6 +615,34 @@ fn events_and_captures_go_on_over_a_takeover() {
     assert!(ends(&mut reader).success(), "the reader ends with the network");
 }
 
+#[test]
+fn drops_of_long_ago_are_no_event_of_the_process_that_took_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let port = |n: usize| format!("[[port]]\nname = \"p{n}\"\nvhost-user = \"p{n}.sock\"\nmac = \"02:00:00:00:00:0{n}\"\n");
+    write(folder, "net.toml", &format!("control = \"control\"\n{}{}", port(0), port(1)));
+    let mut running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let [mut a, mut b] = [0, 1].map(|index| guest(folder, index));
+    announce(&mut [&mut a, &mut b]);
+    let drops = || {
+        let text = printed(folder, &["events", "net.toml", "--json"]);
+        let events = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let drops = events.filter(|event| event["event"] == "first-drop");
+        drops.map(|event| event["reason"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    a.send(&frame(mac(1), mac(0), 60, 1)).unwrap();
+    wait_until(|| drops() == ["bad-source"], "the drop is told");
+    // One that the first process has not told yet.
+    a.send(&frame(mac(0), mac(0), 60, 1)).unwrap();
+    for _ in 0..2 {
+        take_over(folder, &mut running);
+        wait_until(|| drops() == ["bad-source", "same-port"], "both are told");
+    }
+    a.send(&frame(mac(1), mac(0), 60, 1)).unwrap();
+    std::thread::sleep(Duration::from_millis(1100));
+    assert_eq!(drops(), ["bad-source", "same-port"]);
+}
+
 /// Half of the ports have guests. `make prove` takes a thousand, and judges the time.
 #[test]
 fn many_ports_are_handed_over_at_once() {

@@ -44,6 +44,11 @@ pub(crate) struct ToldCount {
 }
 
 impl ToldCount {
+    /// Continues the count of an earlier process, which told of it.
+    pub(crate) fn inherit(&mut self, count: u64) {
+        self.count += count;
+    }
+
     /// The growth of the count since the last event about it, if one is due at `now`.
     pub(crate) fn news(&mut self, count: u64, now: Instant) -> Option<u64> {
         let is_due = self.at.is_none_or(|at| now.saturating_duration_since(at) >= COUNT_PAUSE);

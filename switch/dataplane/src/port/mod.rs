@@ -310,11 +310,22 @@ impl Port {
         }
         self.undone_checksums.fetch_add(totals.undone_checksums, Ordering::Relaxed);
         self.history().inherit(|counted| self.count(counted));
+        self.inherit_told(totals);
         let mut inner = self.inner();
         inner.quarantines += quarantines;
         if let Some(cause) = quarantined {
             inner.state = PortState::Quarantined(cause);
         }
+    }
+
+    /// The events of the earlier process told of these counters: no event of this one does again.
+    fn inherit_told(&self, totals: &PortTotals) {
+        let is_told = |reason: &&DropReason| totals.drops.get(reason.name()).is_some_and(|frames| *frames > 0);
+        let told = DropReason::ALL.iter().filter(is_told).fold(0, |bits, reason| bits | 1 << *reason as u32);
+        self.told_drops.fetch_or(told, Ordering::Relaxed);
+        let mut limits = self.told_limits.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = [totals.transmit_limited, totals.receive_limited];
+        limits.iter_mut().zip(counts).for_each(|(told, count)| told.inherit(count));
     }
 
     /// Copies of the eventfds by which the front end is told of errors of rings.
@@ -886,6 +897,27 @@ mod tests {
 
     fn port() -> Arc<Port> {
         Port::row(&Shared::new(1, 7, Settings::default()), 1).remove(0)
+    }
+
+    #[test]
+    fn counters_of_an_earlier_process_are_no_news_and_their_growth_is() {
+        let (before, port) = (port(), port());
+        before.counters(0).drop_frames(DropReason::Storm, 3);
+        before.counters(0).transmit_limited.add(5);
+        let mut reader = port.journal.reader(memlane_observe::events::From::Now);
+        let mut news = || {
+            port.tell_first_drops();
+            port.tell_limits(Instant::now());
+            let records = reader.take(9).records;
+            records.iter().map(|record| record.event.name()).collect::<Vec<_>>()
+        };
+        port.inherit(&before.totals(), 0, None);
+        assert!(news().is_empty());
+        // For another reason, and beyond a limit once more.
+        port.counters(0).drop_frames(DropReason::Storm, 1);
+        port.counters(0).drop_frames(DropReason::Loop, 1);
+        port.counters(0).transmit_limited.add(1);
+        assert_eq!(news(), ["first-drop", "limit-reached"]);
     }
 
     #[test]
