@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use super::net::{Net, Socket};
 use crate::config::document::PortEntry;
 use crate::config::{Attacher, PortKind, PortOrigin};
-use crate::control::{Client, ControlError, PortView, Report};
+use crate::control::{Client, ControlError, PortView, Report, detach_notes};
 use crate::frame::MacAddress;
 use error::{CniError, Code};
 use ipam::Addresses;
@@ -163,7 +163,18 @@ impl Plugin<'_> {
             // Of an ADD that was killed: its interface is gone, and this one has the name.
             self.detach(&client, host)?;
         }
-        client.attach(entry, &PortOrigin::labelled(Attacher::Cni, &attachment.container))?;
+        let unwritten = |error| CniError::new(Code::Io, format!("cannot take back the note to detach {host}: {error}"));
+        detach_notes::forget(client.path(), host).map_err(unwritten)?;
+        let origin = PortOrigin::labelled(Attacher::Cni, &attachment.container);
+        let attach = || client.attach(entry.clone(), &origin);
+        match attach() {
+            // A container that has ended without DEL may have had the address.
+            Err(ControlError::Refused(refusal)) if refusal.status == StatusCode::CONFLICT => {
+                self.detach_gone(&client, &veth::host_ends().map_err(unlisted)?, &[])?;
+                attach()?
+            }
+            attached => attached?,
+        };
         Ok(self.result(attachment, host, mac, result))
     }
 
@@ -195,22 +206,41 @@ impl Plugin<'_> {
         Ok(Value::Null)
     }
 
-    /// Detaches the port `host` and deletes its interface. A network that does not run has no port; if it restores one from its state
-    /// file, that waits for its interface until GC.
+    /// Detaches the port `host` and deletes its interface. A network that does not run is left a note for its next start.
     fn take_away(&self, host: &str) -> Result<(), CniError> {
-        match self.client().and_then(|client| self.detach(&client, host)) {
-            Err(CniError::Own { code: Code::TryAgainLater, .. }) => {}
+        let client = self.client()?;
+        match self.detach(&client, host) {
+            Err(error) if error.is_no_listener() => {
+                let unwritten = |cause| {
+                    CniError::new(
+                        Code::TryAgainLater,
+                        format!("{error}; and the note to detach {host} at its next start cannot be left: {cause}"),
+                    )
+                };
+                detach_notes::add(client.path(), host).map_err(unwritten)?;
+                // Started meanwhile, the network may have missed it.
+                drop(self.detach(&client, host));
+            }
             detached => detached?,
         }
         veth::remove(host).map_err(|error| CniError::new(Code::Io, format!("cannot delete the interface {host}: {error}")))
     }
 
     /// Detaches the port `name`, if it is there.
-    fn detach(&self, client: &Client, name: &str) -> Result<(), CniError> {
+    fn detach(&self, client: &Client, name: &str) -> Result<(), ControlError> {
         match client.ask::<PortEntry>(Method::DELETE, &format!("/v1/ports/{name}"), None::<&()>) {
             Err(ControlError::Refused(refusal)) if refusal.status == StatusCode::NOT_FOUND => Ok(()),
-            detached => Ok(detached.map(drop)?),
+            detached => detached.map(drop),
         }
+    }
+
+    /// Detaches the ports of this CNI network that have no interface among `found` any more, except for `valid` ones; the first error.
+    fn detach_gone(&self, client: &Client, found: &[veth::Found], valid: &[String]) -> Result<(), CniError> {
+        let report = client.get::<Report>("/v1/network")?;
+        let (prefix, kind) = (self.configuration.prefix(), PortKind::AfPacket { name: String::new(), netns: None }.name());
+        let is_gone = |name: &str| !found.iter().any(|found| found.name == name) && !valid.iter().any(|valid| valid == name);
+        let gone = report.ports.iter().filter(|port| port.kind == kind && port.name.starts_with(&prefix) && is_gone(&port.name));
+        gone.fold(Ok(()), |outcome, port| outcome.and(self.detach(client, &port.name).map_err(Into::into)))
     }
 
     fn port_is_there(&self, client: &Client, name: &str) -> Result<bool, CniError> {
@@ -248,23 +278,16 @@ impl Plugin<'_> {
         // One without an alias was left half made.
         let is_ours =
             |found: &veth::Found| found.name.starts_with(&prefix) && (found.alias.is_empty() || found.alias.starts_with(&alias));
-        let unread = |error| CniError::new(Code::Io, format!("cannot list interfaces: {error}"));
-        let found = veth::host_ends().map_err(unread)?;
+        let found = veth::host_ends().map_err(unlisted)?;
         // An error ends nothing: as much as possible is removed, and the first error told (section 2).
         let mut outcome = Ok(());
         for found in found.iter().filter(|found| is_ours(found) && !valid.contains(&found.name)) {
             outcome = outcome.and(self.take_away(&found.name));
         }
-        if let Ok(client) = self.client()
-            && let Ok(report) = client.get::<Report>("/v1/network")
-        {
-            let is_port = |name: &str| name.starts_with(&prefix) && !valid.iter().any(|valid| valid == name);
-            let is_gone = |name: &str| !found.iter().any(|found| found.name == name);
-            let kind = PortKind::AfPacket { name: String::new(), netns: None }.name();
-            for port in report.ports.iter().filter(|port| port.kind == kind && is_port(&port.name) && is_gone(&port.name)) {
-                outcome = outcome.and(self.detach(&client, &port.name));
-            }
-        }
+        let gone = self.client().and_then(|client| self.detach_gone(&client, &found, &valid));
+        // A network that does not run has no ports: GC comes again.
+        let gone = gone.or_else(|error| if error.is_for_later() { Ok(()) } else { Err(error) });
+        outcome = outcome.and(gone);
         outcome.and(self.ipam("GC")).map(|_| Value::Null)
     }
 
@@ -278,6 +301,10 @@ impl Plugin<'_> {
         self.ipam("STATUS")?;
         Ok(Value::Null)
     }
+}
+
+fn unlisted(error: std::io::Error) -> CniError {
+    CniError::new(Code::Io, format!("cannot list interfaces: {error}"))
 }
 
 /// The result `before` of other plugins, with `own` behind it: lists are continued, and other keys are those of the first.

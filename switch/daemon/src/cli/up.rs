@@ -21,7 +21,7 @@ use super::{Failure, log, output, signals};
 use crate::author;
 use crate::config::metrics::MetricsListener;
 use crate::config::web::WebListener;
-use crate::config::{Config, Mistakes, runtime_folder};
+use crate::config::{Config, Mistakes, default_control, runtime_folder};
 use crate::control::author::of_this_process;
 use crate::control::identity::NetFile;
 use crate::control::reload::ReloadOptions;
@@ -30,7 +30,7 @@ use crate::control::scrape::{self, Scrapes};
 use crate::control::server::THREADS;
 use crate::control::state::SavedNetwork;
 use crate::control::web::{self, Web};
-use crate::control::{self, Client, Managed, Origin, TakeoverResources};
+use crate::control::{self, Client, Managed, Origin, TakeoverResources, detach_notes};
 use crate::daemon::takeover::restored_listener;
 use crate::descriptors;
 use crate::helper::Helper;
@@ -102,6 +102,9 @@ impl Up {
             control::check_free(&control).map_err(Failure::running)?;
         }
         log::start(&config.name);
+        if !self.takeover {
+            carry_out_notes(&[&control, &default_control(&config.name, None)], origin.state.as_deref());
+        }
         let passed = passed_socket(METRICS).map(std::net::TcpListener::from);
         ServiceManager::of_this_process().keep_sockets();
         // All before the first thread: processes keep the rights of this one, and threads inherit the sandbox.
@@ -149,6 +152,15 @@ impl Up {
         match &self.net {
             Some(file) => Config::load(file),
             None => Config::named(self.name.as_deref().unwrap_or(DEFAULT_NAME)),
+        }
+    }
+}
+
+/// Detaches ports as was asked for while the network did not run, by its control socket or by its name.
+fn carry_out_notes(controls: &[&Path], state: Option<&Path>) {
+    for control in controls {
+        if let Err(cause) = detach_notes::carry_out(control, state) {
+            tracing::warn!(%cause, "ports that were to be detached while the network did not run come back");
         }
     }
 }

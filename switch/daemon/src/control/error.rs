@@ -102,3 +102,11 @@ pub enum ControlError {
     #[error(transparent)]
     System(#[from] io::Error),
 }
+
+impl ControlError {
+    /// Whether no process listens at the socket: the network does not run.
+    pub fn is_no_listener(&self) -> bool {
+        let kinds = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
+        matches!(self, Self::Unreachable { cause, .. } if kinds.contains(&cause.kind()))
+    }
+}

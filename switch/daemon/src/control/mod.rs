@@ -1,7 +1,8 @@
 //! The control interface: HTTP on a Unix socket that only its owner may use.
 //!
 //! 1. [`managed`]: the network with changes at run time, one after the other; [`daemon_handle`]: its daemon. [`reload`]: the change
-//!    to another configuration. [`state`], [`state_file`]: the state file, which survives a restart. [`vifs`]: ports for new Xen
+//!    to another configuration. [`state`], [`state_file`]: the state file, which survives a restart; [`detach_notes`]: changes
+//!    of it while the network does not run. [`vifs`]: ports for new Xen
 //!    vifs. [`leases`]: leased addresses for the state file.
 //! 2. [`routes`]: the requests. [`api`]: their handlers, and the OpenAPI document. [`report`], [`blocked`], [`identity`], [`why`] ([`packet`]),
 //!    [`causes`], [`problem`]: the responses.
@@ -21,6 +22,7 @@ pub mod capture;
 pub mod causes;
 pub mod client;
 mod daemon_handle;
+pub mod detach_notes;
 pub mod error;
 pub mod health;
 pub mod identity;

@@ -5,6 +5,7 @@
 //! that differ from the file's (and, in `unset`, keys to remove), a `[[port]]` is added to the file's or replaces the one of its
 //! name, and has its origin. [`super::state_file`] locks and writes it.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -137,6 +138,14 @@ impl SavedNetwork {
     #[must_use]
     pub fn with_leases(self, lease: Vec<SavedLease>) -> Self {
         Self { lease, ..self }
+    }
+
+    /// The same without the ports called so that are in addition to the file's.
+    #[must_use]
+    pub fn without(self, ports: &BTreeSet<String>) -> Self {
+        let is_named =
+            |port: &Map<String, Value>| port.get("name").and_then(Value::as_str).is_some_and(|name| ports.contains(name));
+        Self { port: self.port.into_iter().filter(|port| !is_named(port)).collect(), ..self }
     }
 
     /// The leases.

@@ -299,7 +299,7 @@ fn text(mut file: &File, path: &Path) -> Result<String, StateError> {
 }
 
 /// Whether `file` is the one at `path`.
-fn is_at(file: &File, path: &Path) -> bool {
+pub(super) fn is_at(file: &File, path: &Path) -> bool {
     let same = |there: std::fs::Metadata, here: std::fs::Metadata| (there.dev(), there.ino()) == (here.dev(), here.ino());
     std::fs::symlink_metadata(path).and_then(|there| Ok(same(there, file.metadata()?))).unwrap_or(false)
 }

@@ -23,7 +23,7 @@ cat > "$IPAM_RECORD/$CNI_COMMAND"
 [ ! -e "$IPAM_RECORD/broken" ] || { echo '{ "cniVersion": "1.1.0", "code": 999, "msg": "the store is locked" }'; exit 1; }
 [ "$CNI_COMMAND" = ADD ] || exit 0
 case $CNI_CONTAINERID in
-    one) host=5 ;;
+    one|next|third) host=5 ;;
     two) host=6 ;;
     many-*) host=1${CNI_CONTAINERID#many-} ;;
     *) echo '{ "cniVersion": "1.1.0", "code": 107, "msg": "no address is left" }'; exit 1 ;;
@@ -92,7 +92,13 @@ impl Bed {
     }
 
     fn up(&mut self) {
-        self.network = Some(Running::start(memlane(self.path(), &["up", "net.toml"])));
+        self.network = Some(Running::start(memlane(self.path(), &["up", "net.toml", "--state", "state"])));
+    }
+
+    /// Ends the network in order.
+    fn down(&mut self) {
+        printed(self.path(), &["down", "net.toml"]);
+        self.network = None;
     }
 
     fn path(&self) -> &Path {
@@ -382,7 +388,9 @@ fn gc_removes_all_it_can_after_an_error_and_the_rest_at_the_next_call() {
         };
 
         // A list that is no list removes nothing.
-        for garbage in [Value::Null, json!("one"), json!({}), json!([7]), json!([["one"]]), json!([{ "containerID": "one" }])] {
+        let error = bed.whole("GC", &json!({})).unwrap_err();
+        assert!(error["code"] == 7 && error["msg"].as_str().unwrap().contains("valid-attachments"), "{error}");
+        for garbage in [json!("one"), json!({}), json!([7]), json!([["one"]]), json!([{ "containerID": "one" }])] {
             let error = bed.whole("GC", &json!({ "cni.dev/valid-attachments": garbage })).unwrap_err();
             assert_eq!(error["code"], 7, "{garbage}: {error}");
         }
@@ -406,16 +414,69 @@ fn gc_removes_all_it_can_after_an_error_and_the_rest_at_the_next_call() {
         std::fs::remove_file(broken).unwrap();
 
         // Out of order: the list has attachments that are gone, and others that never were.
-        for ids in [&["one", "two", "many-1", "many-2", "never"][..], &["one", "never"], &["one"], &[], &[]] {
+        for ids in [&["one", "two", "many-1", "many-2", "never"][..], &["one", "never"], &["one"]] {
             assert_eq!(bed.whole("GC", &left(ids)), Ok(Value::Null));
             let kept: Vec<&String> =
                 names[..2].iter().zip(["one", "two"]).filter(|(_, id)| ids.contains(id)).map(|(name, _)| name).collect();
             are_there(&kept);
         }
+        // As libcni writes a list without elements.
+        for none in [Value::Null, json!([])] {
+            assert_eq!(bed.whole("GC", &json!({ "cni.dev/valid-attachments": none })), Ok(Value::Null));
+            are_there(&[]);
+        }
         assert!([&one, &two, &many].iter().all(|container| container.interfaces() == ["lo"]));
         // What GC has removed may come again.
         bed.eth0("ADD", &many, &Value::Null).unwrap();
         are_there(&[&names[2]]);
+    });
+}
+
+#[test]
+fn a_container_that_is_deleted_while_the_network_is_stopped_does_not_come_back() {
+    in_a_namespace("cni::a_container_that_is_deleted_while_the_network_is_stopped_does_not_come_back", || {
+        let mut bed = Bed::new();
+        let note = bed.path().join("control.detach");
+        let (one, two) = (Container::start("one"), Container::start("two"));
+        bed.eth0("ADD", &one, &Value::Null).unwrap();
+        let added = bed.eth0("ADD", &two, &Value::Null).unwrap();
+        let name = |added: &Value| added["interfaces"][0]["name"].as_str().unwrap().to_owned();
+        bed.down();
+        for _ in 0..2 {
+            assert_eq!(bed.eth0("DEL", &one, &Value::Null), Ok(Value::Null), "also a second time");
+        }
+        assert!(note.exists());
+        bed.up();
+        assert!(!note.exists(), "the note is carried out");
+        assert_eq!(bed.ports(), [name(&added)]);
+        // The next container gets the address from the IPAM plugin.
+        let next = Container::start("next");
+        let added = bed.eth0("ADD", &next, &Value::Null).unwrap();
+
+        // The same attachment, deleted meanwhile and added again: the note holds no more.
+        bed.down();
+        bed.eth0("DEL", &next, &Value::Null).unwrap();
+        let noted = std::fs::read(&note).unwrap();
+        bed.up();
+        std::fs::write(&note, noted).unwrap();
+        assert_eq!(name(&bed.eth0("ADD", &next, &Value::Null).unwrap()), name(&added));
+        assert!(!note.exists());
+
+        // A note that is lost, as with the run-time folder when the host restarts: the interface is gone too.
+        bed.down();
+        bed.eth0("DEL", &next, &Value::Null).unwrap();
+        std::fs::remove_file(&note).unwrap();
+        bed.up();
+        assert_eq!(bed.ports().len(), 2);
+        bed.eth0("ADD", &Container::start("third"), &Value::Null).unwrap();
+        assert_eq!(bed.ports().len(), 2);
+
+        // Without a note nothing is deleted.
+        bed.down();
+        std::fs::create_dir(&note).unwrap();
+        let error = bed.eth0("DEL", &two, &Value::Null).unwrap_err();
+        assert!(error["code"] == 11 && error["msg"].as_str().unwrap().contains("the note to detach"), "{error}");
+        assert_eq!(two.interfaces(), ["lo", "eth0"]);
     });
 }
 

@@ -36,6 +36,11 @@ impl CniError {
         Self::Own { code, text: text.to_string() }
     }
 
+    /// Whether the network does not answer.
+    pub(super) fn is_for_later(&self) -> bool {
+        matches!(self, Self::Own { code: Code::TryAgainLater, .. })
+    }
+
     /// The object that the runtime reads.
     pub(super) fn json(&self, version: &str) -> Value {
         match self {

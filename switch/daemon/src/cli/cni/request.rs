@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
 use super::error::{CniError, Code};
@@ -27,15 +27,25 @@ pub(super) struct Configuration {
     pub(super) segment: Option<String>,
     pub(super) mtu: Option<u16>,
     /// Further keys of the port.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_none")]
     pub(super) port: Map<String, Value>,
     pub(super) ipam: Option<Ipam>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_none")]
     runtime_config: RuntimeConfiguration,
     pub(super) prev_result: Option<Value>,
-    /// Attachments that GC leaves.
-    #[serde(rename = "cni.dev/valid-attachments")]
+    /// Attachments that GC leaves. A runtime written in Go that has none says null.
+    #[serde(rename = "cni.dev/valid-attachments", default, deserialize_with = "list_or_null")]
     pub(super) valid_attachments: Option<Vec<Attachment>>,
+}
+
+/// The default for null, as Go writes lists and maps without elements.
+fn null_is_none<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(value: D) -> Result<T, D::Error> {
+    Option::deserialize(value).map(Option::unwrap_or_default)
+}
+
+/// As [`null_is_none`], of a key that has to be there.
+fn list_or_null<'de, D: Deserializer<'de>, T: Deserialize<'de>>(value: D) -> Result<Option<Vec<T>>, D::Error> {
+    null_is_none(value).map(Some)
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -255,6 +265,16 @@ mod tests {
         for invalid in [r#""name":7"#, r#""name":"""#, r#""name":"a b""#, r#""name":"-a""#, r#""name":"a","mtu":"x""#, r#""x":1"#] {
             assert_eq!(code(&format!(r#"{{"cniVersion":"1.1.0",{invalid}}}"#)), 7, "{invalid}");
         }
+    }
+
+    #[test]
+    fn null_is_a_list_or_map_without_elements_and_a_missing_key_is_none() {
+        let text =
+            r#"{"cniVersion":"1.1.0","name":"a","port":null,"runtimeConfig":null,"ipam":null,"cni.dev/valid-attachments":null}"#;
+        let configuration = parsed(text);
+        assert_eq!(configuration.valid_attachments.map(|list| list.len()), Some(0));
+        assert!(configuration.port.is_empty() && configuration.runtime_config.mac.is_none());
+        assert!(parsed(r#"{"cniVersion":"1.1.0","name":"a"}"#).valid_attachments.is_none());
     }
 
     #[test]
