@@ -109,7 +109,7 @@ fn told(done: &Reloaded) -> String {
         },
     );
     if !done.restart.is_empty() {
-        line("restart", &format!("these keys change only at a restart: {}", done.restart.join(", ")));
+        line("takeover", &format!("these keys change by `memlane up --takeover`: {}", done.restart.join(", ")));
     }
     done.refused.iter().for_each(|cause| line("refused", cause));
     if done.dry_run {

@@ -85,7 +85,7 @@ pub struct Difference {
     pub has_moved_rules: bool,
     /// The segments with multicast snooping of the new configuration, if they differ.
     pub snooping: Option<Vec<String>>,
-    /// Keys beside the ports with a difference, which only a restart changes.
+    /// Keys beside the ports with a difference, which a reload does not change.
     pub restart: Vec<&'static str>,
 }
 
@@ -131,6 +131,26 @@ impl Difference {
         let ports = self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty();
         ports && self.leads_on.is_empty() && self.ends_here.is_empty() && self.policy.is_none() && self.snooping.is_none()
     }
+}
+
+/// Keys that also a process which takes the network over does not change: by them it finds the network, and others find it.
+const OF_RESTART: [&str; 2] = ["name", "control"];
+
+/// Why a reload does not change these `keys`, and the command that does; `file` is the network's.
+pub fn refused_keys(keys: &[&str], file: &str) -> String {
+    let (restart, takeover): (Vec<&str>, Vec<&str>) = keys.iter().partition(|key| OF_RESTART.contains(key));
+    let change = |command: String, keys: Vec<&str>| (!keys.is_empty()).then(|| format!("{command} changes {}", keys.join(", ")));
+    let commands = [
+        change(format!("`memlane up {file} --takeover`, which no guest notices,"), takeover),
+        change(format!("`memlane down {file}`, then `memlane up {file}`"), restart),
+    ];
+    let commands: Vec<String> = commands.into_iter().flatten().collect();
+    format!(
+        "{} cannot change while this process runs the network: {}, with the options of its start; or apply only the changes of ports \
+         (--ports-only)",
+        keys.join(", "),
+        commands.join("; ")
+    )
 }
 
 /// Keys with different values, in alphabetical order.
@@ -199,6 +219,18 @@ mod tests {
         assert!(found.changed[0].in_place() && !found.changed[1].in_place());
         assert_eq!(found.restart, ["workers", "age"]);
         assert!(Difference::between(&after, &after).is_empty());
+    }
+
+    #[test]
+    fn the_command_that_changes_each_key_is_told() {
+        let told = refused_keys(&["workers", "age"], "net.toml");
+        let wanted = "workers, age cannot change while this process runs the network: `memlane up net.toml --takeover`, which no guest notices, \
+                      changes workers, age, with the options of its start; or apply only the changes of ports (--ports-only)";
+        assert_eq!(told, wanted);
+        let told = refused_keys(&["name", "poll"], "net.toml");
+        assert!(told.contains("--takeover`, which no guest notices, changes poll; `memlane down net.toml`, then"), "{told}");
+        let told = refused_keys(&["control"], "net.toml");
+        assert!(!told.contains("takeover") && told.contains("`memlane up net.toml` changes control"), "{told}");
     }
 
     #[test]

@@ -26,7 +26,7 @@ use super::state::SavedNetwork;
 use super::state_file::StateFile;
 use super::why::{Asked, Asking, Why, WhyFrame};
 use crate::author;
-use crate::config::difference::Difference;
+use crate::config::difference::{Difference, refused_keys};
 use crate::config::lines::FileLines;
 use crate::config::{Config, Mistakes, PortConfig, PortEntry, PortOrigin, Reread};
 use crate::daemon::takeover::Restoring;
@@ -634,11 +634,8 @@ impl Managed {
             return Ok(Reloaded::planned(&difference, untouchable, refused));
         }
         if !difference.restart.is_empty() && !options.ports_only {
-            let keys = difference.restart.join(", ");
-            let text = format!(
-                "{keys} cannot change while the network runs: restart it, or apply only the changes of ports (--ports-only)"
-            );
-            return Err(Refusal::new(StatusCode::CONFLICT, text));
+            let file = self.origin.file.as_ref().map_or_else(|| "FILE".into(), |file| file.display().to_string());
+            return Err(Refusal::new(StatusCode::CONFLICT, refused_keys(&difference.restart, &file)));
         }
         if let Some(text) = refused {
             return Err(Refusal::new(StatusCode::CONFLICT, text));

@@ -401,7 +401,8 @@ fn a_file_that_changed_is_taken_over() {
 
     let fewer = port("web.sock", "");
     write(folder, "net.toml", &format!("workers = 2\n{fewer}"));
-    assert!(fails(folder, &["reload", "net.toml"], 1).contains("workers cannot change while the network runs"));
+    let told = fails(folder, &["reload", "net.toml"], 1);
+    assert!(told.contains("workers cannot change") && told.contains("net.toml --takeover`, which no guest notices"), "{told}");
     write(folder, "net.toml", &format!("{fewer}colour = 1\n"));
     assert!(fails(folder, &["reload", "net.toml"], 2).contains("net.toml:4"));
     assert!(fails(folder, &["reload", "net"], 2).contains("net.toml:4"), "the network reads its own file");
