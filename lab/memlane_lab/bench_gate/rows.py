@@ -146,7 +146,7 @@ def network(
     with log.open("w") as out:
         switch = subprocess.Popen(
             [side.programs["memlane"], "up", file],
-            env=os.environ | (environment or {}),
+            env=os.environ | {"XDG_STATE_HOME": str(work)} | (environment or {}),
             stdout=out,
             stderr=subprocess.STDOUT,
         )

@@ -83,7 +83,7 @@ class Session(ExitStack):
             [*network.enter(namespace), *_pin(cpus), *command],
             record=self._ledger / f"{_PROCESS}-{self._started}-{name}",
             log=self.logs / f"{name}.log",
-            environment={MARK: self.name, **(environment or {})},
+            environment={MARK: self.name, "XDG_STATE_HOME": str(self.folder / "state"), **(environment or {})},
             descriptors=descriptors,
             stdin=stdin,
             group=cgroup.make(self.name, f"{self._started}-{name}"),

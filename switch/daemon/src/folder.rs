@@ -25,6 +25,16 @@ pub fn of_the_system() -> PathBuf {
     PathBuf::from("/run/memlane")
 }
 
+/// The user's folder for state that outlasts a restart of the host; `None` without a home.
+pub fn state() -> Option<PathBuf> {
+    let of = |name: &str| std::env::var_os(name).filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    match of("XDG_STATE_HOME") {
+        Some(folder) => Some(folder.join("memlane")),
+        None if nix::unistd::geteuid().is_root() => Some(PathBuf::from("/var/lib/memlane")),
+        None => of("HOME").map(|home| home.join(".local/state/memlane")),
+    }
+}
+
 /// Run-time folders of all users, as far as this user can see them.
 pub fn of_all_users() -> Vec<PathBuf> {
     let below = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -108,7 +118,7 @@ fn open(folder: &Path) -> io::Result<File> {
 }
 
 /// Whether both paths are of one folder, which may be missing.
-fn is_same(a: &Path, b: &Path) -> bool {
+pub fn is_same(a: &Path, b: &Path) -> bool {
     a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 

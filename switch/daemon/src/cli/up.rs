@@ -21,7 +21,7 @@ use super::{Failure, log, output, signals};
 use crate::author;
 use crate::config::metrics::MetricsListener;
 use crate::config::web::WebListener;
-use crate::config::{Config, Mistakes, default_control, runtime_folder};
+use crate::config::{Config, Mistakes, default_control, default_state, runtime_folder};
 use crate::control::author::of_this_process;
 use crate::control::identity::NetFile;
 use crate::control::reload::ReloadOptions;
@@ -33,6 +33,7 @@ use crate::control::web::{self, Web};
 use crate::control::{self, Client, Managed, Origin, TakeoverResources, detach_notes};
 use crate::daemon::takeover::restored_listener;
 use crate::descriptors;
+use crate::folder;
 use crate::helper::Helper;
 use crate::journal::{NetworkEvent, log_change, note};
 use crate::sandbox::{Files, Sandbox};
@@ -54,9 +55,13 @@ pub(super) struct Up {
     /// Name of a network without a file, by default "memlane".
     #[arg(long, conflicts_with = "net")]
     name: Option<String>,
-    /// State file: keeps ports attached, detached and changed at run time, and restores them at the next start.
+    /// State file: keeps ports attached, detached and changed at run time, and leases, and restores them at the next start. By default a
+    /// file in $XDG_STATE_HOME/memlane, for root in /var/lib/memlane.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// Keep nothing over a restart, and restore nothing.
+    #[arg(long, conflicts_with = "state")]
+    no_state: bool,
     /// Address of the web page, as 127.0.0.1:9892; the key web of the file else.
     #[arg(long, value_name = "ADDRESS:PORT")]
     web: Option<String>,
@@ -92,16 +97,19 @@ impl Up {
     fn run_and(self, started: impl FnOnce(&Arc<Managed>)) -> Result<(), Failure> {
         let config = self.config()?;
         let web = self.web(&config)?;
+        log::start(&config.name);
         let absolute = |path: PathBuf| std::path::absolute(&path).map_err(Failure::running);
         let file = self.net.map(absolute).transpose()?;
         let folder = file.as_deref().and_then(std::path::Path::parent).map_or_else(runtime_folder, PathBuf::from);
-        let origin = Origin { file, folder, state: self.state.map(absolute).transpose()? };
+        let named = self.state.as_deref().map(std::path::absolute).transpose().map_err(Failure::running)?;
+        let state_is_own = named.is_none() && !self.no_state;
+        let state = if state_is_own { own_state(&config.name, file.as_deref()) } else { named };
+        let origin = Origin { file, folder, state, state_is_own };
         // Checked first: later, a second start would be reported as a port's socket in use.
         let control = config.control_socket(origin.file.as_deref());
         if !self.takeover {
             control::check_free(&control).map_err(Failure::running)?;
         }
-        log::start(&config.name);
         if !self.takeover {
             carry_out_notes(&[&control, &default_control(&config.name, None)], origin.state.as_deref());
         }
@@ -154,6 +162,24 @@ impl Up {
             None => Config::named(self.name.as_deref().unwrap_or(DEFAULT_NAME)),
         }
     }
+}
+
+/// The state file of a network for which none is named: in the user's folder for state, which is made; never beside the network's file.
+fn own_state(name: &str, file: Option<&Path>) -> Option<PathBuf> {
+    let state = default_state(name, file)?;
+    let folder = state.parent()?;
+    let made = folder::make(folder);
+    let beside = file.and_then(Path::parent).is_some_and(|own| folder::is_same(own, folder));
+    match made {
+        Ok(()) if !beside => return Some(state),
+        Ok(()) => tracing::warn!(
+            "changes and leases end with this process, for its state may not lie beside the network's file: name one by --state"
+        ),
+        Err(cause) => {
+            tracing::warn!(folder = %folder.display(), %cause, "changes and leases end with this process: name a file by --state")
+        }
+    }
+    None
 }
 
 /// Detaches ports as was asked for while the network did not run, by its control socket or by its name.

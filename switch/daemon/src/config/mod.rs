@@ -456,6 +456,12 @@ pub fn default_control(name: &str, file: Option<&Path>) -> PathBuf {
     runtime_folder().join(format!("{name}{mark}.control"))
 }
 
+/// The default path of the state file of the network `name`: in the user's folder for state, called as the control socket.
+pub fn default_state(name: &str, file: Option<&Path>) -> Option<PathBuf> {
+    let mark = file.map(|file| format!("-{}", file_mark(file))).unwrap_or_default();
+    crate::folder::state().map(|folder| folder.join(format!("{name}{mark}.state")))
+}
+
 /// A mark of the file: eight digits, a hash of its path, which distinguish networks of different files.
 pub fn file_mark(file: &Path) -> String {
     let path = claim::place(file);

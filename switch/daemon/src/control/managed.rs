@@ -56,6 +56,8 @@ pub struct Origin {
     pub folder: PathBuf,
     /// Path of the state file, with the differences to the network's file.
     pub state: Option<PathBuf>,
+    /// Whether the state file has its default path: an empty one is removed at the end.
+    pub state_is_own: bool,
 }
 
 /// See the module.
@@ -231,14 +233,22 @@ impl Managed {
     /// Ends the network; later requests are refused.
     pub fn stop(&self) {
         self.ending.store(true, Ordering::Relaxed);
+        let is_empty = self.origin.state_is_own && self.is_as_in_the_file();
         if self.has_state() && self.ask(|daemon| !daemon.leases().is_empty()).unwrap_or(false) {
             // Refused only if the network has ended.
             let _ = self.keep_leases();
         }
         self.daemon.stop();
         if let Some(state) = &self.state {
-            state.end();
+            state.end(is_empty);
         }
+    }
+
+    /// Whether the state holds nothing.
+    fn is_as_in_the_file(&self) -> bool {
+        let base = self.changing();
+        let saved = self.ask(|daemon| SavedNetwork::between(&base, &daemon.config()).with_leases(daemon.leases()));
+        saved.is_ok_and(|saved| saved == SavedNetwork::default())
     }
 
     /// Why changes could not be written to the state file, if so.

@@ -41,7 +41,9 @@ pub enum StateError {
         mistakes: String,
     },
     /// Another network has locked it.
-    #[error("the state file {path} is in use by {holder}. Give each network a state file of its own")]
+    #[error(
+        "the state file {path} is in use by {holder}. End that network with `memlane down`, or give each network a state file of its own"
+    )]
     InUse {
         /// The file.
         path: PathBuf,

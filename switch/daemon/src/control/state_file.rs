@@ -122,15 +122,19 @@ impl StateFile {
         ))
     }
 
-    /// Makes a last attempt if the state is pending, and unlocks the file.
-    pub fn end(&self) {
+    /// Makes a last attempt if the state is pending, and unlocks the file; or removes it if it `is_empty`.
+    pub fn end(&self, is_empty: bool) {
         self.shared.lock().ended = true;
         self.shared.end.notify_all();
         let thread = self.retries.lock().unwrap_or_else(PoisonError::into_inner).take();
         // A thread that panicked has logged it on standard error.
         thread.map(JoinHandle::join);
         self.shared.try_again();
-        self.shared.lock().locked = None;
+        let locked = self.shared.lock().locked.take();
+        if is_empty && locked.is_some_and(|file| is_at(&file, &self.shared.path)) {
+            // If this fails, an empty file is left.
+            let _ = std::fs::remove_file(&self.shared.path);
+        }
     }
 
     fn retry(&self, state: &SavedNetwork, cause: &str) {
@@ -150,7 +154,7 @@ impl StateFile {
 
 impl Drop for StateFile {
     fn drop(&mut self) {
-        self.end();
+        self.end(false);
     }
 }
 
@@ -390,7 +394,7 @@ mod tests {
             // The file that replaces it is locked, too.
             first.save(&state(A));
         }
-        first.end();
+        first.end(false);
         assert_eq!(StateFile::open(&path).unwrap().1, state(A));
     }
 

@@ -55,7 +55,7 @@ pub enum GiveError {
 }
 
 fn named(state: &Option<PathBuf>) -> String {
-    state.as_ref().map_or_else(|| "without --state".into(), |state| format!("with --state {}", state.display()))
+    state.as_ref().map_or_else(|| "without a state file (--no-state)".into(), |state| format!("with --state {}", state.display()))
 }
 
 /// State and sockets of the network that are handed over beside the ports.

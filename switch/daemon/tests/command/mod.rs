@@ -28,7 +28,8 @@ pub fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
 
 pub fn memlane(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memlane"));
-    command.args(arguments).current_dir(folder).env("XDG_RUNTIME_DIR", folder).env_remove("MEMLANE_LOG").stdin(Stdio::null());
+    command.args(arguments).current_dir(folder).env_remove("MEMLANE_LOG").stdin(Stdio::null());
+    command.env("XDG_RUNTIME_DIR", folder).env("XDG_STATE_HOME", folder.join("state-home"));
     command
 }
 

@@ -134,7 +134,10 @@ fn folders_that_memlane_makes_can_be_entered_and_others_are_told() {
     for round in 0..2 {
         let mut command = Command::new("sh");
         command.args(["-c", "umask 077; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_memlane"), "up", "net.toml"]);
-        command.current_dir(folder.path()).env("XDG_RUNTIME_DIR", folder.path());
+        command
+            .current_dir(folder.path())
+            .env("XDG_RUNTIME_DIR", folder.path())
+            .env("XDG_STATE_HOME", folder.path().join("state-home"));
         let _running = Running::start(command);
         let made = std::fs::metadata(folder.path().join("memlane")).unwrap();
         assert_eq!(made.mode() & 0o777, 0o711, "{round}");

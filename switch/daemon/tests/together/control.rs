@@ -36,7 +36,7 @@ impl Net {
     fn in_folder(folder: tempfile::TempDir, text: &str, state: bool) -> Result<Self, Refusal> {
         let config = parse(&folder, text);
         let state = state.then(|| folder.path().join("state.toml"));
-        let origin = Origin { file: None, folder: folder.path().into(), state };
+        let origin = Origin { folder: folder.path().into(), state, ..Origin::default() };
         let managed = Arc::new(Managed::start(config, origin)?);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let socket = folder.path().join("control");

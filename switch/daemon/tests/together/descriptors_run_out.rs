@@ -99,7 +99,7 @@ fn up(folder: &Path, ulimit: &str, config: &str) -> Command {
     let up = memlane(folder, &["up", "net.toml", "--sandbox", "none"]);
     let mut command = Command::new("sh");
     command.args(["-c", &format!("{ulimit}; exec \"$0\" \"$@\" 2>log")]).arg(up.get_program()).args(up.get_args());
-    command.current_dir(folder).env("XDG_RUNTIME_DIR", folder);
+    command.current_dir(folder).env("XDG_RUNTIME_DIR", folder).env("XDG_STATE_HOME", folder.join("state-home"));
     command
 }
 

@@ -136,7 +136,7 @@ fn is_status(line: &str) -> bool {
 
 fn memlane(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memlane"));
-    command.args(arguments).current_dir(folder).env("XDG_RUNTIME_DIR", folder);
+    command.args(arguments).current_dir(folder).env("XDG_RUNTIME_DIR", folder).env("XDG_STATE_HOME", folder.join("state-home"));
     command
 }
 

@@ -41,7 +41,7 @@ fn bare() -> Config {
 
 /// The network with these keys of its port, and a state file in `folder`.
 fn started(folder: &Path, config: Config) -> Managed {
-    Managed::start(config, Origin { file: None, folder: folder.into(), state: Some(folder.join("state.toml")) }).unwrap()
+    Managed::start(config, Origin { folder: folder.into(), state: Some(folder.join("state.toml")), ..Origin::default() }).unwrap()
 }
 
 /// The values of `key` in the port's entry and report; of `link`, the entry states keys at their defaults too.

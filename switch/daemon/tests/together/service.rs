@@ -99,7 +99,11 @@ fn started_again(folder: &std::path::Path, name: &str, kept: &OwnedFd) -> Runnin
     let mut command = Command::new("sh");
     let script = "exec 3<&0 < /dev/null; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=$1 exec \"$0\" up net.toml";
     command.args(["-c", script, env!("CARGO_BIN_EXE_memlane"), name]).current_dir(folder).stdin(kept.try_clone().unwrap());
-    command.env("XDG_RUNTIME_DIR", folder).env("NOTIFY_SOCKET", folder.join("notify")).env("FDSTORE", "16");
+    command
+        .env("XDG_RUNTIME_DIR", folder)
+        .env("XDG_STATE_HOME", folder.join("state-home"))
+        .env("NOTIFY_SOCKET", folder.join("notify"))
+        .env("FDSTORE", "16");
     Running::start(command)
 }
 
@@ -280,7 +284,10 @@ fn metrics_are_served_at_a_socket_of_the_service_manager_also_after_a_takeover()
     let mut command = Command::new("sh");
     let script = "exec 3<&0 < /dev/null; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=metrics exec \"$0\" up net.toml";
     command.args(["-c", script, env!("CARGO_BIN_EXE_memlane")]).current_dir(folder).stdin(OwnedFd::from(listener));
-    command.env("XDG_RUNTIME_DIR", folder).env("NOTIFY_SOCKET", folder.join("notify"));
+    command
+        .env("XDG_RUNTIME_DIR", folder)
+        .env("XDG_STATE_HOME", folder.join("state-home"))
+        .env("NOTIFY_SOCKET", folder.join("notify"));
     let mut running = Running::start(command);
     assert!(next(&manager).starts_with("READY=1\n"));
     assert!(scraped(address).contains("memlane_port_info{"));

@@ -273,7 +273,7 @@ fn a_process_that_fails_to_take_over_leaves_the_network_as_it_is() {
     hello[8] = 200;
     stream.write_all(&hello).unwrap();
     refused(&mut Channel::new(stream), "takeover format is 200");
-    refused(&mut asked(folder, Some("/a/state")), "the network runs without --state");
+    refused(&mut asked(folder, Some("/a/state")), "the network runs without a state file");
     goes_on("garbage, another format, another state file");
 
     // One that hangs, and another beside it.
@@ -308,7 +308,7 @@ fn a_process_that_fails_to_take_over_leaves_the_network_as_it_is() {
     let output = memlane(folder, &["up", "other.toml", "--takeover"]).output().unwrap();
     assert!(output.status.code() == Some(1) && told(&output).contains("not the network of"), "{}", told(&output));
     let output = memlane(folder, &["up", "net.toml", "--takeover", "--state", "s"]).output().unwrap();
-    assert!(output.status.code() == Some(1) && told(&output).contains("runs without --state"), "{}", told(&output));
+    assert!(output.status.code() == Some(1) && told(&output).contains("runs with --state"), "{}", told(&output));
     assert!(running.lives());
     goes_on("processes that fail");
     let file = NetFile::at(&folder.join("other.toml")).unwrap();

@@ -61,6 +61,7 @@ impl Screen {
         command.args(arguments).current_dir(folder);
         let child = command
             .env("XDG_RUNTIME_DIR", folder)
+            .env("XDG_STATE_HOME", folder.join("state-home"))
             .env("TERM", "xterm-256color")
             .stdin(end())
             .stdout(end())

@@ -405,7 +405,11 @@ fn without_rights(folder: &std::path::Path) -> Command {
         .args(["--bounding-set", "-net_admin", "--inh-caps", "-net_admin", "--"])
         .arg(plain.get_program())
         .args(plain.get_args());
-    command.current_dir(folder).env("XDG_RUNTIME_DIR", folder).env("NO_COLOR", "1");
+    command
+        .current_dir(folder)
+        .env("XDG_RUNTIME_DIR", folder)
+        .env("XDG_STATE_HOME", folder.join("state-home"))
+        .env("NO_COLOR", "1");
     command
 }
 
