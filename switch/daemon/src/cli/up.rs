@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use memlane_backends::takeover::ReceivedFiles;
 use memlane_backends::vhost_user::kept;
-use memlane_backends::vhost_user::socket::{self, Listener};
+use memlane_backends::vhost_user::socket;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -30,7 +30,7 @@ use crate::control::scrape::{self, Scrapes};
 use crate::control::server::THREADS;
 use crate::control::state::SavedNetwork;
 use crate::control::web::{self, Web};
-use crate::control::{self, Client, Managed, Origin, TakeoverResources, detach_notes};
+use crate::control::{self, Client, ControlSocket, Managed, Origin, TakeoverResources, detach_notes};
 use crate::daemon::takeover::restored_listener;
 use crate::descriptors;
 use crate::folder;
@@ -202,7 +202,7 @@ fn begin_takeover(control: &Path, origin: &Origin) -> Result<Takeover, Failure> 
 /// The network, its sockets, and the service manager to notify.
 struct Begun {
     managed: Arc<Managed>,
-    control: (UnixListener, Listener),
+    control: (UnixListener, Arc<ControlSocket>),
     scrapes: Option<Scrapes>,
     web: Option<Web>,
     manager: ServiceManager,
@@ -230,7 +230,10 @@ impl Begun {
         let refused = if takes_vifs { control::vifs::take(&managed).err() } else { None };
         let listening = refused.map_or_else(|| listening().map_err(Failure::running), |refusal| Err(Failure::running(refusal)));
         match listening {
-            Ok((control, scrapes, web)) => Ok(Self { managed, control, scrapes, web, manager: ServiceManager::of_this_process() }),
+            Ok(((listener, file), scrapes, web)) => {
+                let control = (listener, Arc::new(ControlSocket::new(file)));
+                Ok(Self { managed, control, scrapes, web, manager: ServiceManager::of_this_process() })
+            }
             Err(failure) => {
                 managed.stop();
                 Err(failure)
@@ -285,6 +288,7 @@ impl Begun {
         if config.xen_vifs {
             control::vifs::take(&managed).map_err(Failure::running)?;
         }
+        let control = (control.0, Arc::new(ControlSocket::new(control.1)));
         Ok(Self { managed, control, scrapes, web, manager })
     }
 
@@ -307,7 +311,7 @@ impl Begun {
             std::process::exit(0);
         };
         self.managed.allow_takeover(TakeoverResources {
-            control: (copy(self.control.0.as_fd())?, self.control.1.file()),
+            control: Arc::clone(&self.control.1),
             metrics: metrics.transpose().map_err(|error: std::io::Error| error)?,
             web: web.transpose().map_err(|error: std::io::Error| error)?,
             service: self.manager.environment().clone(),
@@ -426,7 +430,7 @@ async fn serve(
     if let Err(Failure::Running(cause)) = output::print(&up) {
         tracing::warn!(%cause, "the network is up");
     }
-    let mut serving = std::pin::pin!(answer(listener, scrapes.as_ref(), web.as_ref(), &managed));
+    let mut serving = std::pin::pin!(answer((listener, &socket_file), scrapes.as_ref(), web.as_ref(), &managed));
     manager.ready(&managed);
     manager.follow(&managed);
     manager.keep_alive(Arc::downgrade(&managed), Handle::current()).map_err(Failure::running)?;
@@ -455,13 +459,12 @@ async fn serve(
     manager.stopping();
     kept::end();
     managed.stop();
-    drop(socket_file);
     result
 }
 
 /// Serves the control socket, and that of the metrics and the web page if there are any, until cancelled.
 async fn answer(
-    control: UnixListener,
+    (control, socket): (UnixListener, &ControlSocket),
     scrapes: Option<&Scrapes>,
     web: Option<&Web>,
     managed: &Arc<Managed>,
@@ -478,7 +481,7 @@ async fn answer(
             None => std::future::pending().await,
         }
     };
-    tokio::try_join!(control::serve(control, managed), scrapes, web).map(|((), (), ())| ())
+    tokio::try_join!(control::serve_at(control, socket, managed), scrapes, web).map(|((), (), ())| ())
 }
 
 /// Notified on a fatal error of the network.

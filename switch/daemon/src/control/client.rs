@@ -21,6 +21,7 @@ use super::identity::NetFile;
 use super::problem::{Problem, Refusal};
 use super::report::PortView;
 use super::routes::ORIGIN;
+use super::running;
 use crate::config::PortOrigin;
 
 /// Most bytes of a response: a network with the most ports sends fewer.
@@ -147,6 +148,11 @@ impl Client {
 
     /// `error`, with a hint if the network cannot be reached.
     fn hinted(&self, mut error: ControlError) -> ControlError {
+        if error.is_no_listener()
+            && let Some(holder) = running::holder(&self.path, self.file.as_ref())
+        {
+            return ControlError::Lost { path: self.path.clone(), holder };
+        }
         if let (ControlError::Unreachable { hint, .. }, Some(file)) = (&mut error, &self.file) {
             *hint = (self.hint)(file);
         }

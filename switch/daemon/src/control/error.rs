@@ -75,6 +75,17 @@ pub enum ControlError {
         /// Hints to running networks of that name.
         hint: String,
     },
+    /// No process listens there, but one runs the network.
+    #[error(
+        "the control socket {path} was deleted, and {holder} runs its network: that process makes the socket anew within a second, so try \
+         again, and end the process if it does not"
+    )]
+    Lost {
+        /// The socket.
+        path: PathBuf,
+        /// The process.
+        holder: String,
+    },
     /// No response within the timeout.
     #[error(
         "the network at {path} did not answer within {seconds} s: it is still applying a long change, is stopped (SIGSTOP), or has no file \

@@ -13,6 +13,7 @@ use memlane_observe::events::{From, Reader};
 use memlane_observe::metrics::Format;
 use serde_json::{Map, Value};
 
+use super::ControlSocket;
 use super::author::of_this_process;
 use super::causes::{PortCauses, present_cause};
 use super::daemon_handle::DaemonHandle;
@@ -88,7 +89,7 @@ type FileNumber = (u64, u64);
 /// Sockets of the network that another process takes over beside its ports, and the end of this process.
 pub struct TakeoverResources {
     /// The control socket.
-    pub control: (OwnedFd, Option<FileNumber>),
+    pub control: Arc<ControlSocket>,
     /// The socket of the metrics, and its place.
     pub metrics: Option<(String, OwnedFd, Option<FileNumber>)>,
     /// The socket of the web page, and its address.
@@ -196,7 +197,8 @@ impl Managed {
         let mut listener = |socket: &OwnedFd, file: Option<(u64, u64)>| {
             Ok::<_, std::io::Error>(SavedListener { socket: files.add(socket.try_clone()?), file })
         };
-        let control = listener(&resources.control.0, resources.control.1).map_err(copied)?;
+        let (control, file) = resources.control.copy().map_err(copied)?;
+        let control = listener(&control, file).map_err(copied)?;
         let metrics = resources.metrics.as_ref().map(|(place, socket, file)| Ok((place.clone(), listener(socket, *file)?)));
         let metrics = metrics.transpose().map_err(copied)?;
         let web = resources.web.as_ref().map(|(address, socket)| Ok((address.clone(), files.add(socket.try_clone()?))));

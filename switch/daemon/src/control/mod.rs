@@ -46,8 +46,11 @@ pub mod web;
 pub mod why;
 
 use std::io;
-use std::path::Path;
-use std::sync::Arc;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::net::UnixListener;
 
@@ -61,12 +64,15 @@ pub use problem::{Problem, Refusal};
 pub use report::{PortReport, PortView, Report, SegmentView};
 pub use routes::document;
 
-/// Refuses a control socket at which a network listens already.
+/// Refuses a control socket at which a network listens already, or which a running network has lost.
 ///
 /// # Errors
-/// [`ControlError::Taken`].
+/// [`ControlError::Taken`], [`ControlError::Lost`].
 pub fn check_free(path: &Path) -> Result<(), ControlError> {
-    running::told(path).map_or(Ok(()), |holder| Err(ControlError::Taken { path: path.into(), holder }))
+    if let Some(holder) = running::told(path) {
+        return Err(ControlError::Taken { path: path.into(), holder });
+    }
+    running::holder(path, None).map_or(Ok(()), |holder| Err(ControlError::Lost { path: path.into(), holder }))
 }
 
 /// Binds the control socket, replacing a stale one that has no listener any more. Its file exists until the [`Listener`] is
@@ -103,4 +109,73 @@ pub fn listen_on(listener: Listener) -> Result<(UnixListener, Listener), Control
 pub async fn serve(listener: UnixListener, managed: &Arc<Managed>) -> io::Result<()> {
     let router = routes::api().router(Arc::clone(managed), "there is no such path: see /v1/openapi.json");
     server::serve(&listener, router, server::CONNECTIONS).await
+}
+
+/// As [`serve`], at the socket whose file is that of `socket`, and at the next one whenever that file is gone.
+///
+/// # Errors
+/// As there.
+pub async fn serve_at(mut listener: UnixListener, socket: &ControlSocket, managed: &Arc<Managed>) -> io::Result<()> {
+    loop {
+        tokio::select! {
+            result = serve(listener, managed) => return result,
+            // Connections go on, each by a task of its own.
+            next = socket.made_anew() => listener = next,
+        }
+    }
+}
+
+/// Interval at which the file of the control socket is looked for.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The file of the control socket. Without it no command finds the network, so a deleted one is made anew.
+#[derive(Debug)]
+pub struct ControlSocket(Mutex<Listener>);
+
+impl ControlSocket {
+    /// The bound socket `listener`.
+    pub fn new(listener: Listener) -> Self {
+        Self(Mutex::new(listener))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Listener> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A copy of its descriptor, with device and inode of its file, for a process that takes the network over.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub fn copy(&self) -> io::Result<(OwnedFd, Option<(u64, u64)>)> {
+        let listener = self.lock();
+        Ok((listener.socket().as_fd().try_clone_to_owned()?, listener.file()))
+    }
+
+    /// Waits until its file is gone, and has made another one.
+    async fn made_anew(&self) -> UnixListener {
+        let mut told = String::new();
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let Some(path) = self.lost() else { continue };
+            match listen(&path) {
+                Ok((listener, file)) => {
+                    tracing::warn!(path = %path.display(), "the control socket was deleted, and is made anew");
+                    *self.lock() = file;
+                    return listener;
+                }
+                Err(error) if error.to_string() != told => {
+                    told = error.to_string();
+                    tracing::error!("the control socket was deleted, and cannot be made anew: {told}");
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Where its file was, if that is gone.
+    fn lost(&self) -> Option<PathBuf> {
+        let listener = self.lock();
+        let present = std::fs::symlink_metadata(listener.path()).ok().map(|file| (file.dev(), file.ino()));
+        (present != listener.file()).then(|| listener.path().into())
+    }
 }

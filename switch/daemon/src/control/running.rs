@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 
 use super::client::{Client, Peer};
 use super::identity::{Identity, NetFile};
+use super::state_file;
 use crate::config::claim::place;
 use crate::config::{default_control, file_mark};
 use crate::folder;
@@ -177,6 +178,19 @@ async fn ask(control: PathBuf, user: Option<u32>) -> Option<Running> {
     // A process may claim any number, and has another one in another PID namespace; the kernel's is right.
     identity.pid = pid.unwrap_or(0);
     Some(Running { identity, user, control })
+}
+
+/// The process that runs the network with the control socket `control`, or of `file`, though none listens there: the one that has locked
+/// its default state file.
+pub fn holder(control: &Path, file: Option<&NetFile>) -> Option<String> {
+    let folder = folder::state()?;
+    let named = control.file_stem().map(|stem| folder.join(format!("{}.state", stem.display())));
+    let of_file = file.and_then(|file| {
+        let ending = format!("-{}.state", file_mark(&file.path));
+        let states = std::fs::read_dir(&folder).ok()?.filter_map(Result::ok).map(|entry| entry.path());
+        states.take(MOST_SOCKETS).find(|path| path.to_str().is_some_and(|path| path.ends_with(&ending)))
+    });
+    named.into_iter().chain(of_file).find_map(|path| state_file::holder_of(&path))
 }
 
 /// A sentence for each running network that has the name of `file` but another file.

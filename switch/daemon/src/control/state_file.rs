@@ -308,16 +308,26 @@ pub(super) fn is_at(file: &File, path: &Path) -> bool {
     std::fs::symlink_metadata(path).and_then(|there| Ok(same(there, file.metadata()?))).unwrap_or(false)
 }
 
-/// The process that has locked `file`, for a message.
-fn holder(file: &File) -> String {
-    let unknown = || "another network".to_owned();
-    let Ok(inode) = file.metadata().map(|metadata| metadata.ino().to_string()) else { return unknown() };
-    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
-    let pid = locks.lines().find_map(|line| locker(line, &inode));
-    let Some(pid) = pid else { return unknown() };
+/// The process that has locked the state file at `path`, for a message; `None` if none has, or this user may not know.
+pub(super) fn holder_of(path: &Path) -> Option<String> {
+    let file = File::open(path).ok()?;
+    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+        .then(|| locker_of(&file).unwrap_or_else(|| "another process".into()))
+}
+
+/// The process that has locked `file`, as far as this user may know it.
+fn locker_of(file: &File) -> Option<String> {
+    let inode = file.metadata().ok()?.ino().to_string();
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let pid = locks.lines().find_map(|line| locker(line, &inode))?;
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let line = String::from_utf8_lossy(&line).trim_end_matches('\0').replace('\0', " ").replace(char::is_control, "?");
-    if line.is_empty() { format!("another network (process {pid})") } else { format!("another network (process {pid}: {line})") }
+    Some(if line.is_empty() { format!("process {pid}") } else { format!("process {pid}: {line}") })
+}
+
+/// The network that has locked `file`, for a message.
+fn holder(file: &File) -> String {
+    locker_of(file).map_or_else(|| "another network".into(), |process| format!("another network ({process})"))
 }
 
 /// The process in a line of /proc/locks (proc_locks(5)), if it is a lock on the whole of the file `inode`.
