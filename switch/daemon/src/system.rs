@@ -72,6 +72,11 @@ pub(crate) fn passed(number: libc::c_int) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
+/// Has writes beyond the limit of a file's size (RLIMIT_FSIZE) fail, in place of ending the process: a full log ends no network.
+pub(crate) fn outlive_full_files() {
+    drop_signal(libc::SIGXFSZ, libc::SIG_IGN);
+}
+
 /// Has the kernel end this process after `timeout` (setitimer(2)), or not any more after none.
 pub(crate) fn end_after(timeout: Duration) {
     let zero = libc::timeval { tv_sec: 0, tv_usec: 0 };

@@ -130,6 +130,11 @@ impl Access {
         let _ = self.numbers();
     }
 
+    /// Why its user or group cannot be found on this host, if so.
+    pub fn unknown(&self) -> Option<String> {
+        self.numbers().err().map(|cause| cause.to_string())
+    }
+
     /// Numbers of the owner and the group, where they are configured.
     fn numbers(&self) -> io::Result<(Option<u32>, Option<u32>)> {
         Ok((self.owner.as_deref().map(user).transpose()?, self.group.as_deref().map(group).transpose()?))

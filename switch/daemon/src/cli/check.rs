@@ -29,7 +29,8 @@ impl Check {
             return output::print(&unit.drop_in(&file).unwrap_or_else(none));
         }
         let (ports, segments) = (config.ports.len(), config.segments().len());
-        let notes: String = config.notes().into_iter().map(|note| format!("note: {note}\n")).collect();
+        let notes = config.notes().into_iter().chain(config.lacks());
+        let notes: String = notes.map(|note| format!("note: {note}\n")).collect();
         let installed = std::fs::read_to_string(unit.path()).ok();
         let served = if is_packaged(&file) { unit.told(&file, installed.as_deref()) } else { String::new() };
         output::print(&format!("{}: {ports} ports on {segments} segments, no mistakes\n{notes}{served}", self.net.display()))

@@ -240,7 +240,11 @@ impl Plugin<'_> {
         let (prefix, kind) = (self.configuration.prefix(), PortKind::AfPacket { name: String::new(), netns: None }.name());
         let is_gone = |name: &str| !found.iter().any(|found| found.name == name) && !valid.iter().any(|valid| valid == name);
         let gone = report.ports.iter().filter(|port| port.kind == kind && port.name.starts_with(&prefix) && is_gone(&port.name));
-        gone.fold(Ok(()), |outcome, port| outcome.and(self.detach(client, &port.name).map_err(Into::into)))
+        let mut outcome = Ok(());
+        for port in gone {
+            outcome = outcome.and(self.detach(client, &port.name).map_err(Into::into));
+        }
+        outcome
     }
 
     fn port_is_there(&self, client: &Client, name: &str) -> Result<bool, CniError> {

@@ -49,6 +49,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use memlane_virtq::ablation;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::config::{Mistakes, document};
 use crate::control::{self, ControlError};
@@ -347,8 +348,40 @@ pub fn command() -> clap::Command {
 /// Answer to `--print-capabilities`, which programs that look for vhost-user back ends ask (QEMU's docs/interop/vhost-user.json).
 const CAPABILITIES: &str = "{ \"type\": \"net\" }\n";
 
+/// Stack of the first thread that the command line needs; threads have stacks of their own.
+const STACK: u64 = 1 << 20;
+/// Soft limit of the stack where the hard one allows it: the usual one of Linux.
+const USUAL_STACK: u64 = 8 << 20;
+
+/// Raises the stack's limit if it is too small. The kernel heeds it whenever the stack grows.
+fn raise_stack() -> Result<(), Failure> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_STACK).map_err(Failure::running)?;
+    if soft >= STACK {
+        return Ok(());
+    }
+    // Root may raise the hard limit, too.
+    if setrlimit(Resource::RLIMIT_STACK, USUAL_STACK.min(hard), hard).is_ok() && USUAL_STACK.min(hard) >= STACK
+        || setrlimit(Resource::RLIMIT_STACK, USUAL_STACK, USUAL_STACK).is_ok()
+    {
+        return Ok(());
+    }
+    Err(Failure::Running(format!(
+        "the stack may have {} KiB, and memlane needs {}: raise the limit (ulimit -s unlimited, LimitSTACK= of a unit)",
+        soft >> 10,
+        STACK >> 10
+    )))
+}
+
 /// Runs the command that the arguments of this process name.
 pub fn main() -> ExitCode {
+    if let Err(failure) = raise_stack() {
+        return ExitCode::from(tell(failure));
+    }
+    main_with_stack()
+}
+
+#[inline(never)]
+fn main_with_stack() -> ExitCode {
     let given: Vec<_> = std::env::args_os().collect();
     if cni::is_plugin(&given) {
         return ExitCode::from(cni::main());

@@ -37,6 +37,7 @@ use crate::folder;
 use crate::helper::Helper;
 use crate::journal::{NetworkEvent, log_change, note};
 use crate::sandbox::{Files, Sandbox};
+use crate::system;
 use crate::takeover;
 use crate::takeover::description::SavedListener;
 use crate::takeover::guard::Guard;
@@ -95,6 +96,7 @@ impl Up {
 
     /// As [`Self::run`]; `started` is called once the network is up.
     fn run_and(self, started: impl FnOnce(&Arc<Managed>)) -> Result<(), Failure> {
+        system::outlive_full_files();
         let config = self.config()?;
         let web = self.web(&config)?;
         log::start(&config.name);
@@ -567,7 +569,11 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
         let name = "cli::up::tests::a_worker_that_panics_ends_the_process_with_one_line_and_an_error";
-        command.args(["--exact", name, "--nocapture"]).env(INSIDE, &file).env_remove("RUST_BACKTRACE");
+        command
+            .args(["--exact", name, "--nocapture"])
+            .env(INSIDE, &file)
+            .env("XDG_STATE_HOME", folder.path())
+            .env_remove("RUST_BACKTRACE");
         let output = command.output().unwrap();
         let told = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{told}");
@@ -647,7 +653,8 @@ mod tests {
             let mut command = Command::new(std::env::current_exe().unwrap());
             let name = "cli::up::tests::a_worker_that_is_taken_over_gets_no_further";
             command.args(["--exact", name, "--nocapture"]).env(TAKEN_OVER, &file).env("VARIANT", variant);
-            let output = command.env("XDG_RUNTIME_DIR", &own).env("TMPDIR", folder.path()).output().unwrap();
+            let output =
+                command.env("XDG_RUNTIME_DIR", &own).env("XDG_STATE_HOME", &own).env("TMPDIR", folder.path()).output().unwrap();
             let text = String::from_utf8(output.stdout).unwrap();
             (text.clone(), format!("{text}{}", String::from_utf8_lossy(&output.stderr)))
         };
@@ -705,7 +712,11 @@ mod tests {
         manager.set_read_timeout(Some(TIMEOUT)).unwrap();
         let name = "cli::up::tests::a_worker_that_is_held_ends_keep_alive_messages_and_readiness_and_is_named";
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", name, "--nocapture"]).env(HELD, folder).env("XDG_RUNTIME_DIR", folder);
+        command
+            .args(["--exact", name, "--nocapture"])
+            .env(HELD, folder)
+            .env("XDG_RUNTIME_DIR", folder)
+            .env("XDG_STATE_HOME", folder);
         command.env("NOTIFY_SOCKET", folder.join("notify")).env("WATCHDOG_USEC", "200000").env_remove("WATCHDOG_PID");
         let mut child = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
         let next = || {

@@ -1,10 +1,14 @@
 //! Notes about a file without mistakes: valid keys that are hardly meant so, as rules of a policy that never match.
 
 use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 
+use memlane_backends::vhost_user::access::Access;
 use memlane_model::policy::{Names, PolicyRule};
 
+use super::metrics::MetricsListener;
 use super::{Config, PortConfig, PortKind, UplinkConfig};
+use crate::folder;
 
 /// MTU of Ethernet.
 const ETHERNET_MTU: u16 = 1500;
@@ -16,6 +20,33 @@ impl Config {
     pub fn notes(&self) -> Vec<String> {
         let shut_out = self.ports.iter().filter_map(|port| Some(format!("port {}: {}", port.name, port.shut_out()?)));
         shut_out.chain(self.mtus()).chain(self.unserved_vlans()).chain(self.unknown_names()).chain(self.hidden_rules()).collect()
+    }
+
+    /// Resources that the file names and this host does not have, in sentences: folders of sockets, users and groups.
+    pub fn lacks(&self) -> Vec<String> {
+        let socket = |port: &PortConfig| match &port.kind {
+            PortKind::VhostUser { path, connect: false } | PortKind::Stream { path, connect: false, .. } => {
+                Some((format!("port {}", port.name), path.clone(), port.access.clone()))
+            }
+            _ => None,
+        };
+        let of_metrics = match &self.metrics {
+            Some(MetricsListener::Unix(path, access)) => Some(("metrics".to_owned(), path.clone(), access.clone())),
+            Some(MetricsListener::Tcp(_)) | None => None,
+        };
+        let of_control = self.control.iter().map(|path| ("control".to_owned(), path.clone(), Access::default()));
+        let sockets = self.ports.iter().filter_map(socket).chain(of_metrics).chain(of_control);
+        let lacks = |(place, path, access): (String, PathBuf, Access)| {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir());
+            let folder = folder.filter(|folder| !folder::is_same(folder, &folder::runtime()));
+            let missing = folder.map(|folder| {
+                let folder = folder.display();
+                format!("{place}: there is no folder {folder} on this host. Make it, or correct the path: memlane makes only its run-time folder")
+            });
+            let unknown = access.unknown().map(|cause| format!("{place}: access: {cause}"));
+            missing.into_iter().chain(unknown)
+        };
+        sockets.flat_map(lacks).collect()
     }
 
     /// Segments with ports of different MTUs, or with an uplink that is too small for IPv6 or for its ports.

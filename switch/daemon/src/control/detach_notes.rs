@@ -44,7 +44,7 @@ fn locked(path: &Path, make: bool) -> io::Result<Option<File>> {
     }
 }
 
-fn read(mut file: &File) -> io::Result<BTreeSet<String>> {
+fn read(file: &File) -> io::Result<BTreeSet<String>> {
     let mut text = String::new();
     file.take(MOST_BYTES).read_to_string(&mut text)?;
     Ok(text.lines().map(str::to_owned).collect())

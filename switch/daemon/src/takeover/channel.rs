@@ -30,6 +30,9 @@ pub enum ChannelError {
     /// It sent something else.
     #[error(transparent)]
     Format(#[from] FormatError),
+    /// It sent more descriptors than this process may have.
+    #[error("this process may not open so many files as the network has. {}", crate::descriptors::REMEDY)]
+    Descriptors,
     /// It has given up, for this reason.
     #[error("{0}")]
     Failed(String),
@@ -99,6 +102,10 @@ impl Channel {
     }
 
     fn failed(error: io::Error) -> ChannelError {
+        // The kernel drops descriptors without a place, and the message tells so (MSG_CTRUNC).
+        if error.raw_os_error() == Some(libc::ENOBUFS) || crate::descriptors::is_shortage(&error) {
+            return ChannelError::Descriptors;
+        }
         match error.kind() {
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => ChannelError::Ended,
             _ => ChannelError::System(error),

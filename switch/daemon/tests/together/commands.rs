@@ -502,6 +502,127 @@ fn what_was_attached_comes_back_with_the_state() {
 }
 
 #[test]
+fn what_was_changed_comes_back_also_without_an_option_unless_it_is_not_to() {
+    let folder = network("web.sock");
+    let folder = folder.path();
+    let states = || std::fs::read_dir(folder.join("state-home/memlane")).unwrap().count();
+    let down = |running: Running| {
+        printed(folder, &["down", "net.toml"]);
+        drop(running);
+    };
+    let running = up(folder, &["net.toml"]);
+    assert_eq!(states(), 1);
+    down(running);
+    assert_eq!(states(), 0, "a network without changes leaves nothing");
+    let running = up(folder, &["net.toml"]);
+    printed(folder, &["attach", "net.toml", "db", "--null"]);
+    printed(folder, &["set", "net.toml", "web", "--weight", "7"]);
+    down(running);
+    assert_eq!(states(), 1);
+    let before: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!before.iter().any(|name| name.to_string_lossy().ends_with(".state")), "never beside the file: {before:?}");
+    let running = up(folder, &["net.toml", "--no-state"]);
+    assert_eq!(names(folder, &["net.toml"]), ["web"]);
+    down(running);
+    // A kill loses nothing either.
+    for _ in 0..2 {
+        let running = up(folder, &["net.toml"]);
+        assert_eq!(names(folder, &["net.toml"]), ["web", "db"]);
+        assert_eq!(json(folder, &["show", "net.toml", "web", "--json"])["limits"]["weight"], 7);
+        drop(running);
+    }
+}
+
+#[test]
+fn a_control_socket_that_is_deleted_is_made_anew_and_a_process_without_one_is_told() {
+    let folder = network("web.sock");
+    let folder = folder.path();
+    let mut running = up(folder, &["net.toml"]);
+    let control = PathBuf::from(listed(folder)[0]["control"].as_str().unwrap());
+    // Where it cannot be made anew, the process is told.
+    std::fs::remove_file(&control).unwrap();
+    std::fs::create_dir(&control).unwrap();
+    let process = format!("was deleted, and process {}: ", running.0.id());
+    for arguments in [&["status", "net.toml"][..], &["status", "net"], &["down", "net.toml"], &["up", "net.toml"]] {
+        let told = fails(folder, arguments, 1);
+        assert!(told.contains(&process) && told.contains("up net.toml runs its network"), "{arguments:?}: {told}");
+    }
+    std::fs::remove_dir(&control).unwrap();
+    wait_until(|| memlane(folder, &["status", "net.toml"]).output().unwrap().status.success(), "the socket is made anew");
+    // A process that takes over gets the new one.
+    let other = up(folder, &["net.toml", "--takeover"]);
+    assert!(running.0.wait().unwrap().success());
+    std::fs::remove_file(&control).unwrap();
+    wait_until(|| memlane(folder, &["status", "net.toml"]).output().unwrap().status.success(), "the socket is made anew");
+    printed(folder, &["down", "net.toml"]);
+    drop(other);
+    assert!(!control.exists());
+}
+
+/// A log that has reached the limit of a file's size, as with LimitFSIZE= of a unit.
+#[test]
+fn a_log_that_is_full_ends_no_network() {
+    let folder = network("web.sock");
+    let folder = folder.path();
+    write(folder, "log", &"x".repeat(4096));
+    let program = env!("CARGO_BIN_EXE_memlane");
+    let mut command = memlane(folder, &[]);
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "ulimit -f 1; exec \"$0\" up net.toml 2>> log", program])
+        .current_dir(folder)
+        .stdin(std::process::Stdio::null());
+    command.get_envs().for_each(|(name, value)| drop(value.map(|value| shell.env(name, value))));
+    let mut running = Running::start(shell);
+    for round in 0..3 {
+        printed(folder, &["attach", "net.toml", "db", "--null"]);
+        printed(folder, &["detach", "net.toml", "db"]);
+        assert!(running.lives(), "round {round}");
+    }
+    write(folder, "net.toml", "garbage");
+    signal(&running, Signal::SIGHUP);
+    assert_eq!(names(folder, &["net"]), ["web"]);
+    assert!(running.lives());
+}
+
+#[test]
+fn a_small_stack_is_raised_or_told() {
+    let folder = network("web.sock");
+    let folder = folder.path();
+    let checked = |before: &str, limit: &str| {
+        let script = format!("ulimit -{limit}s 64; exec {} check net.toml", env!("CARGO_BIN_EXE_memlane"));
+        let words: Vec<&str> = before.split_whitespace().chain(["sh", "-c", &script]).collect();
+        Command::new(words[0]).args(&words[1..]).current_dir(folder).output().unwrap()
+    };
+    let soft = checked("", "S");
+    assert!(soft.status.success(), "{}", told(&soft));
+    let hard = checked("setpriv --bounding-set -sys_resource", "");
+    assert_eq!(hard.status.code(), Some(1), "{}", told(&hard));
+    assert!(
+        told(&hard).starts_with("memlane: the stack may have 64 KiB, and memlane needs 1024: raise the limit"),
+        "{}",
+        told(&hard)
+    );
+}
+
+#[test]
+fn folders_and_groups_that_are_missing_here_are_told_by_check() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let text =
+        "control = \"no/control\"\n[[port]]\nname = \"a\"\nvhost-user = \"no/a.sock\"\naccess = { group = \"no-such-group\" }\n";
+    write(folder, "net.toml", text);
+    let told = printed(folder, &["check", "net.toml"]);
+    let wanted = [
+        format!("note: port a: there is no folder {}/no on this host. Make it, or correct the path", folder.display()),
+        "note: port a: access: there is no group 'no-such-group'".into(),
+        format!("note: control: there is no folder {}/no on this host", folder.display()),
+    ];
+    wanted.iter().for_each(|wanted| assert!(told.contains(wanted), "{wanted}: {told}"));
+    assert_eq!(told.lines().count(), 4, "{told}");
+}
+
+#[test]
 fn a_full_disk_costs_no_network_and_no_port() {
     in_namespaces(&["--mount"], "commands::a_full_disk_costs_no_network_and_no_port", || {
         let folder = tempfile::tempdir().unwrap();

@@ -643,6 +643,22 @@ fn drops_of_long_ago_are_no_event_of_the_process_that_took_over() {
     assert_eq!(drops(), ["bad-source", "same-port"]);
 }
 
+#[test]
+fn a_process_with_too_few_descriptors_takes_no_network_over_and_tells_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    net(folder, 20);
+    let mut running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let guests: Vec<_> = (0..20).map(|index| guest(folder, index)).collect();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -n 120; exec \"$0\" up net.toml --takeover", env!("CARGO_BIN_EXE_memlane")]).current_dir(folder);
+    memlane(folder, &[]).get_envs().for_each(|(name, value)| drop(value.map(|value| shell.env(name, value))));
+    let output = shell.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+    assert!(told(&output).contains("may not open so many files as the network has. Raise the hard limit"), "{}", told(&output));
+    assert!(running.lives() && guests.iter().all(ToyGuest::connected));
+}
+
 /// Half of the ports have guests. `make prove` takes a thousand, and judges the time.
 #[test]
 fn many_ports_are_handed_over_at_once() {
