@@ -575,7 +575,7 @@ impl Daemon {
         Ok(config.clone())
     }
 
-    /// Disables a port, once: for [`Network::await_drained`], which only waits.
+    /// Disables a port, once: for [`Network::await_drained`], which only waits for frames in flight.
     ///
     /// # Errors
     /// There is none of this name.

@@ -72,12 +72,13 @@ pub(crate) fn passed(number: libc::c_int) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Has writes beyond the limit of a file's size (RLIMIT_FSIZE) fail, in place of ending the process: a full log ends no network.
+/// Has a system call that writes beyond the limit of a file's size (RLIMIT_FSIZE) fail, in place of ending the process: a full log ends no
+/// network.
 pub(crate) fn outlive_full_files() {
     drop_signal(libc::SIGXFSZ, libc::SIG_IGN);
 }
 
-/// Has the kernel end this process after `timeout` (setitimer(2)), or not any more after none.
+/// Has the kernel end this process after `timeout` of a takeover (setitimer(2)), or not any more after none.
 pub(crate) fn end_after(timeout: Duration) {
     let zero = libc::timeval { tv_sec: 0, tv_usec: 0 };
     let (tv_sec, tv_usec) = (timeout.as_secs() as _, timeout.subsec_micros().into());
@@ -91,7 +92,7 @@ pub(crate) const NOT_STARTED: i32 = 127;
 
 /// Signals that a service manager may send to all processes of a network, and that are meant for the first one.
 const NOT_MEANT: [libc::c_int; 3] = [libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
-/// Descriptors of the sockets in the process of [`fork_starter`]: for starts, and for [orders to end a successor](WATCH).
+/// Descriptors of the sockets in the process of [`fork_starter`]: for starts, and for [orders to end a takeover](WATCH).
 const STARTS: libc::c_int = 3;
 const ENDS: libc::c_int = 4;
 /// The first number for copies of the sockets until they have theirs.
@@ -99,12 +100,12 @@ const ABOVE: libc::c_int = 10;
 /// Interval in milliseconds at which that process looks whether its child has ended.
 const INTERVAL: libc::c_int = 50;
 
-/// Order, with a Unix socket: open the process at its other end, which takes the network over. Answered with its pidfd, or with none.
+/// Order at the begin of a takeover, with a Unix socket: open the process at its other end. Answered with its pidfd, or with none.
 pub(crate) const WATCH: u8 = 1;
-/// Order: kill that process. Answered with the number of the error, or 0.
+/// Order after a failed takeover: kill that process. Answered with the number of the error, or 0.
 pub(crate) const KILL: u8 = 2;
 
-/// Sockets of the process that starts and ends successors.
+/// Sockets of the process outside of the sandbox that starts takeovers, and ends failed ones.
 #[derive(Debug)]
 pub(crate) struct StarterSockets {
     /// For each byte, the process starts the program.
@@ -114,8 +115,8 @@ pub(crate) struct StarterSockets {
 }
 
 /// Forks a process that keeps the present rights: for each byte from `starts` it starts `program` with `arguments`, the first of which
-/// is its name, and answers with the wait status of that child. It also ends successors by order. It ends when one of its sockets is closed,
-/// and the child lives on.
+/// is its name, and answers with the wait status of that child. By order it also ends the other process of a failed takeover. The process
+/// ends when one of its sockets is closed, and the child lives on.
 ///
 /// # Errors
 /// The kernel refuses a process or a socket.
@@ -228,7 +229,7 @@ unsafe fn send_status(status: libc::c_int) {
     unsafe { libc::write(STARTS, (&raw const status).cast(), size_of::<libc::c_int>()) };
 }
 
-/// Takes an order from [`ENDS`] and answers it; returns the pidfd of the process that is watched, which was `watched`, or -1.
+/// Takes an order about a takeover from [`ENDS`] and answers it; returns the pidfd of the process that is watched, which was `watched`, or -1.
 ///
 /// # Safety
 /// As [`run_starter`].
@@ -315,7 +316,7 @@ unsafe fn answer(code: u8, file: libc::c_int) {
     }
 }
 
-/// The pidfd of the process at the other end of the Unix socket `taker`, if it is this user's; -1 else.
+/// The pidfd of the process at the other end of the takeover's Unix socket `taker`, if it is this user's; -1 else.
 ///
 /// # Safety
 /// As [`run_starter`].

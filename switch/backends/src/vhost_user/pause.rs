@@ -14,7 +14,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::saved::{Held, StandingSession};
 
-/// Longest wait without a check whether the takeover is over.
+/// Longest wait for a session thread without a check whether the takeover is over.
 const STEP: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]

@@ -25,7 +25,7 @@ pub(super) struct Starter {
 }
 
 impl Starter {
-    /// Forks it; it is the guard of takeovers too.
+    /// Forks it before the sandbox; it is the guard of takeovers too.
     ///
     /// # Errors
     /// The kernel refuses, or does not tell the path of this program.

@@ -294,7 +294,7 @@ impl Begun {
         Ok(Self { managed, control, scrapes, web, manager })
     }
 
-    /// Lets another process take the network over, if there is a guard.
+    /// Allows a takeover by another process, if there is a guard of takeovers.
     fn allow_takeover(
         &self,
         config: (Option<&MetricsListener>, Option<&WebListener>),
@@ -371,7 +371,7 @@ struct Signals {
 }
 
 impl Signals {
-    /// Takes them from now on, in place of the default actions.
+    /// Takes them from now on, in place of the default actions: during a takeover, once it cannot be undone.
     fn install() -> std::io::Result<Self> {
         for signal in [&signals::TERMINATE, &signals::INTERRUPT, &signals::HANG_UP] {
             signal.record()?;

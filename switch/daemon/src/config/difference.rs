@@ -133,10 +133,10 @@ impl Difference {
     }
 }
 
-/// Keys that also a process which takes the network over does not change: by them it finds the network, and others find it.
+/// Keys that a takeover does not change: by them the next process finds the network for the takeover, and commands find it.
 const OF_RESTART: [&str; 2] = ["name", "control"];
 
-/// Why a reload does not change these `keys`, and the command that does; `file` is the network's.
+/// Why a reload does not change these `keys`, and the command that does, a takeover or a restart; `file` is the network's.
 pub fn refused_keys(keys: &[&str], file: &str) -> String {
     let (restart, takeover): (Vec<&str>, Vec<&str>) = keys.iter().partition(|key| OF_RESTART.contains(key));
     let change = |command: String, keys: Vec<&str>| (!keys.is_empty()).then(|| format!("{command} changes {}", keys.join(", ")));

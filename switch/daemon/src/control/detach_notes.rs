@@ -82,7 +82,8 @@ pub fn forget(control: &Path, port: &str) -> io::Result<()> {
     ports.iter().try_for_each(|port| file.write_all(format!("{port}\n").as_bytes()))
 }
 
-/// Removes the ports of the notes from the state file of a network that is to start with the control socket `control`.
+/// Removes the ports of the notes from the state file of a network that is to start with the control socket `control`, before its process
+/// enters the sandbox.
 ///
 /// # Errors
 /// The notes cannot be read, or the state file not be written.

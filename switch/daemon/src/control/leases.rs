@@ -11,12 +11,12 @@ use crate::daemon::StartError;
 /// Pause after each writing of the file, so that guests that ask for addresses again and again cause few.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Stores leases whenever they change, until the network ends; does nothing without a state file.
+/// Stores DHCP leases whenever they change, until the network ends; does nothing without a state file or responders.
 ///
 /// # Errors
 /// The network ends, or the kernel refuses a thread.
 pub fn keep(managed: &Arc<Managed>) -> Result<(), Refusal> {
-    if !managed.has_state() {
+    if !managed.has_state() || managed.config()?.names.is_empty() {
         return Ok(());
     }
     let (sender, news) = channel();

@@ -13,12 +13,12 @@ use memlane_observe::events::{From, Reader};
 use memlane_observe::metrics::Format;
 use serde_json::{Map, Value};
 
-use super::ControlSocket;
 use super::author::of_this_process;
 use super::causes::{PortCauses, present_cause};
 use super::daemon_handle::DaemonHandle;
 use super::health::Health;
 use super::identity::{Identity, NetFile};
+use super::listening::ControlSocket;
 use super::metrics::{self, LastReload, ProcessUsage};
 use super::problem::Refusal;
 use super::reload::{self, ReloadOptions, Reloaded, Untouchable};
@@ -78,7 +78,7 @@ pub struct Managed {
     giving: Mutex<()>,
     /// Why the last takeover failed.
     not_taken_over: Mutex<Option<String>>,
-    /// Whether the network ends, which ends a takeover that has not succeeded.
+    /// Whether the network ends, which ends a takeover in flight.
     ending: Arc<AtomicBool>,
     resources: OnceLock<TakeoverResources>,
 }
@@ -96,7 +96,7 @@ pub struct TakeoverResources {
     pub web: Option<(String, OwnedFd)>,
     /// The service manager.
     pub service: SavedService,
-    /// The guard, if it could be started.
+    /// The guard of the takeover outside of the sandbox, if it could be started.
     pub guard: Option<Guard>,
     /// Ends this process, once the network was handed over to the process of this number.
     pub end: Box<dyn Fn(i32) + Send + Sync>,
@@ -584,7 +584,7 @@ impl Managed {
     /// Disables a port and waits until none of its frames is in flight, or until the timeout; true if it is drained.
     ///
     /// # Errors
-    /// There is no port of this name, a command enables it meanwhile, or the network ends.
+    /// There is no port of this name, a command enables it while frames are in flight, or the network ends.
     pub fn drain(&self, name: &str, timeout: Duration) -> Result<bool, Refusal> {
         let drained = self.drain_within(name, timeout)?;
         let event = NetworkEvent::PortDrained { port: name.into(), drained, by: author::current() };
@@ -611,7 +611,7 @@ impl Managed {
         }
     }
 
-    /// Refuses to wait further for a port that is detached or enabled.
+    /// Refuses to wait further for frames in flight of a port that is detached or enabled.
     fn check_disabled(&self, name: &str, port: &Arc<Port>) -> Result<(), Refusal> {
         let present = self.ask(|daemon| daemon.network().find(name))?;
         if !present.is_some_and(|present| Arc::ptr_eq(&present, port)) {

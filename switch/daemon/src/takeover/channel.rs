@@ -50,7 +50,7 @@ pub struct Channel {
     ending: Arc<AtomicBool>,
 }
 
-/// Longest wait without a check whether the network ends.
+/// Longest system call of a takeover without a check whether the network ends.
 const STEP: Duration = Duration::from_millis(50);
 
 impl Channel {

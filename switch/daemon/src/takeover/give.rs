@@ -124,7 +124,7 @@ fn hand_over(daemon: &Daemon, assets: Assets<'_>, channel: &mut Channel, taker: 
     let (Message::Prepared {}, _) = channel.receive(PREPARE)? else { return Err(GiveError::Unexpected) };
     let begun = Instant::now();
     let standstill = daemon.stop_data_path(DRAIN, STANDSTILL).map_err(GiveError::Obstacle)?;
-    // No counter grows any more: the other process tells nothing of the counters that it continues.
+    // No counter grows any more, of no drop reason: after the takeover no event tells of the counters that the other process continues.
     daemon.network().tell_notices();
     // Nothing has happened to the rings before the other process has all of this message.
     let (events, next_event) = daemon.network().shared().journal.kept_from(next);

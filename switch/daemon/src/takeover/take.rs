@@ -136,7 +136,7 @@ impl Takeover {
         // In place of its own: that its ports were attached and run is no news.
         let events = std::mem::take(&mut self.description.events).into_iter().chain(standing.events).map(Into::into);
         daemon.network().shared().journal.load(events, standing.next_event);
-        // Before the message, which ends the other process: one of both lives.
+        // Before the message that completes the takeover and ends the other process: one of both lives.
         system::end_after(Duration::ZERO);
         self.channel.send(&Message::Running {}, &[], REPLY)?;
         rest.let_sessions_go_on();

@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -243,10 +243,18 @@ fn channel(folder: &Path) -> Channel {
     Channel::new(client(folder).upgrade("/v1/takeover", PROTOCOL).unwrap())
 }
 
-/// A channel on which this process has asked for the network.
+/// The default state file of the network in `folder`.
+fn state_of(folder: &Path) -> PathBuf {
+    let states = std::fs::read_dir(folder.join("state-home/memlane")).unwrap();
+    let [state] = &states.map(|entry| entry.unwrap().path()).collect::<Vec<_>>()[..] else { panic!("not one state file") };
+    state.clone()
+}
+
+/// A channel on which this process has asked for the network, with its state file or another one.
 fn asked(folder: &Path, state: Option<&str>) -> Channel {
     let mut channel = channel(folder);
-    channel.send(&Message::Hello(Hello { state: state.map(Into::into) }), &[], TIMEOUT).unwrap();
+    let state = state.map_or_else(|| state_of(folder), Into::into);
+    channel.send(&Message::Hello(Hello { state: Some(state) }), &[], TIMEOUT).unwrap();
     channel
 }
 
@@ -273,7 +281,10 @@ fn a_process_that_fails_to_take_over_leaves_the_network_as_it_is() {
     hello[8] = 200;
     stream.write_all(&hello).unwrap();
     refused(&mut Channel::new(stream), "takeover format is 200");
-    refused(&mut asked(folder, Some("/a/state")), "the network runs without a state file");
+    refused(&mut asked(folder, Some("/a/state")), "the network runs with --state");
+    let mut stateless = channel(folder);
+    stateless.send(&Message::Hello(Hello::default()), &[], TIMEOUT).unwrap();
+    refused(&mut stateless, "the network runs with --state");
     goes_on("garbage, another format, another state file");
 
     // One that hangs, and another beside it.
@@ -405,7 +416,7 @@ fn asked_by_another(folder: &Path) -> (Channel, Running) {
     drop(stream);
     std::fs::remove_file(folder.join("asks")).unwrap();
     let mut channel = Channel::new(OwnedFd::from(files.remove(0)).into());
-    channel.send(&Message::Hello(Hello::default()), &[], TIMEOUT).unwrap();
+    channel.send(&Message::Hello(Hello { state: Some(state_of(folder)) }), &[], TIMEOUT).unwrap();
     (channel, asks)
 }
 
@@ -416,8 +427,10 @@ fn ask_and_freeze(folder: &Path) -> ! {
     memlane_backends::takeover::send(&stream, &[asks.try_clone().unwrap().into()]).unwrap();
     // Until it was received.
     let _ = (&stream).read(&mut [0]);
-    kill(Pid::this(), Signal::SIGSTOP).unwrap();
-    std::process::exit(1);
+    loop {
+        // The kernel stops this thread a moment later.
+        kill(Pid::this(), Signal::SIGSTOP).unwrap();
+    }
 }
 
 /// Longest time from Go to the next frame if the successor does not serve: a second, and that for its end; for a loaded machine more.

@@ -318,7 +318,7 @@ impl Port {
         }
     }
 
-    /// The events of the earlier process told of these counters: no event of this one does again.
+    /// Before the takeover, events told of these counters and drop reasons: no event after it does again.
     fn inherit_told(&self, totals: &PortTotals) {
         let is_told = |reason: &&DropReason| totals.drops.get(reason.name()).is_some_and(|frames| *frames > 0);
         let told = DropReason::ALL.iter().filter(is_told).fold(0, |bits, reason| bits | 1 << *reason as u32);
