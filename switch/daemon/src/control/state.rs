@@ -145,8 +145,7 @@ impl SavedNetwork {
     /// The same without the ports called so that are in addition to the file's.
     #[must_use]
     pub fn without(self, ports: &BTreeSet<String>) -> Self {
-        let is_named =
-            |port: &Map<String, Value>| port.get("name").and_then(Value::as_str).is_some_and(|name| ports.contains(name));
+        let is_named = |port: &SavedPort| port.name().is_some_and(|name| ports.contains(name));
         Self { port: self.port.into_iter().filter(|port| !is_named(port)).collect(), ..self }
     }
 
