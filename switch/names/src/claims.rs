@@ -102,8 +102,10 @@ impl Leases {
         let known = self.known(&owner, address)?;
         if known.holder.mac == mac && *owner == *port {
             known.rival = None;
-            let is_probed = known.kind == LeaseKind::Probed;
-            return is_probed.then(|| self.enter(settings, port, (address, mac.into()), LeaseKind::Claimed, now)).and(None);
+            if known.kind == LeaseKind::Probed {
+                self.enter(settings, port, (address, mac.into()), LeaseKind::Claimed, now);
+            }
+            return None;
         }
         if known.kind != LeaseKind::Probed || is_over(known.since, now) {
             return None;
