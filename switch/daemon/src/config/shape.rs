@@ -181,6 +181,8 @@ impl Walk<'_> {
                 let text = unknown(self.root, schema, table, name);
                 self.note(at, &key, text);
             }
+            // A table with any keys, as labels.
+            None if schema["additionalProperties"].is_object() => self.value(&schema["additionalProperties"], &key, value, at),
             None => {}
         }
     }
