@@ -566,7 +566,7 @@ fn a_log_that_is_full_ends_no_network() {
     let folder = folder.path();
     write(folder, "log", &"x".repeat(4096));
     let program = env!("CARGO_BIN_EXE_memlane");
-    let mut command = memlane(folder, &[]);
+    let command = memlane(folder, &[]);
     let mut shell = Command::new("sh");
     shell
         .args(["-c", "ulimit -f 1; exec \"$0\" up net.toml 2>> log", program])
