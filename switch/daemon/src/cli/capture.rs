@@ -500,7 +500,7 @@ mod tests {
 
     #[test]
     fn a_ring_is_two_numbers() {
-        assert_eq!("10,100".parse(), Ok(Ring { files: 10, bytes: 100_000_000 }));
+        assert_eq!("10,100".parse(), Ok(Ring { files: 10, bytes: 100 << 20 }));
         for wrong in ["", "1", "0,1", "1,0", "a,b", "1,2,3", "99999999999999999999,1"] {
             assert!(wrong.parse::<Ring>().is_err(), "{wrong}");
         }
