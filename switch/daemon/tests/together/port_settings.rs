@@ -13,7 +13,7 @@ type Row = (&'static str, Value, Option<(&'static str, Value)>);
 
 /// Each key with a value that is not its default, and its place in the report, if that shows it. In this order, each key can be
 /// set: `anti-spoof` needs `mac` and `addresses`.
-fn table() -> [Row; 16] {
+fn table() -> [Row; 17] {
     let rate = json!({ "rate": "1Gbit", "packets": 7, "burst-ms": 9 });
     [
         ("weight", json!(3), Some(("/limits/weight", json!(3)))),
@@ -28,6 +28,7 @@ fn table() -> [Row; 16] {
         ("isolated", json!(true), Some(("/limits/isolated", json!(true)))),
         ("reserved", json!("drop"), Some(("/limits/reserved", json!("drop")))),
         ("groups", json!(["web"]), Some(("/limits/groups/0", json!("web")))),
+        ("leases", json!(9), Some(("/limits/leases", json!(9)))),
         ("labels", json!({ "pod": "shop/web-0" }), Some(("/labels/pod", json!("shop/web-0")))),
         ("mtu", json!(1400), None),
         ("link", json!({ "delay": "10ms", "loss": 0.25 }), Some(("/link/delay", json!("10ms")))),
