@@ -53,10 +53,12 @@ fn further_commands(page: &Page) -> Vec<Vec<String>> {
 /// `word` with the test's network and files in place of the page's.
 fn in_place(number: usize, word: &str) -> String {
     match (number, word) {
-        (1, "lan" | "net" | "shop.toml") => "net.toml".into(),
+        (1, "lan" | "net" | "shop.toml" | "NET") => "net.toml".into(),
         (_, "lb2") => "lb1".into(),
         (_, "127.0.0.1:9892") => "127.0.0.1:0".into(),
-        (_, path) if path.starts_with("/run/") || path.starts_with("/var/") => path.rsplit('/').next().unwrap().into(),
+        (_, path) if ["/etc/", "/run/", "/var/"].into_iter().any(|folder| path.starts_with(folder)) => {
+            path.rsplit('/').next().unwrap().into()
+        }
         _ => word.into(),
     }
 }
