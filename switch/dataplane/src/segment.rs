@@ -12,7 +12,7 @@ use crate::address_map::{AddressMap, Key};
 use crate::frame::MacAddress;
 use crate::id::{MAX_PORTS, PortId, SegmentId};
 use crate::multicast::Snooping;
-use crate::port::history::RECENT;
+use crate::stats::RECENT;
 use crate::table::moves::{Move, MoveLog};
 use crate::table::{LearnedAddress, Table};
 

@@ -4,12 +4,16 @@
 //! workers' cells up. Counters only grow, except where a name says otherwise.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 pub use memlane_model::totals::{PortTotals, SIZE_BOUNDS, WAIT_BOUNDS};
 pub use memlane_virtq::drop_reason::DropReason;
 
 use crate::id::PortId;
 use crate::time::{Cycles, duration};
+
+/// Age of what is told as recent: growth of counters, conflicts.
+pub const RECENT: Duration = Duration::from_secs(60);
 
 /// A counter with a single writer.
 #[derive(Debug, Default)]

@@ -187,18 +187,18 @@ fn taps_that_would_take_the_reserve_are_told_with_port_and_remedy() {
 
 #[test]
 fn front_ends_beyond_the_limit_are_turned_away_with_a_word_and_come_back_when_others_go() {
-    let net = Held::start("ulimit -n 120", 16);
+    let net = Held::start("ulimit -n 140", 16);
     let mut guests: Vec<ToyGuest> = (0..16).map_while(|port| net.guest(port)).collect();
     let count = guests.len();
     assert!((2..16).contains(&count), "{count} front ends are on");
     wait_until(|| net.status()["descriptors"]["refused"].as_u64() > Some(0), "it is told that one was turned away");
     let status = net.status();
-    assert_eq!(status["descriptors"]["limit"], 120);
+    assert_eq!(status["descriptors"]["limit"], 140);
     assert!(status["ports"].as_array().unwrap().iter().all(|port| port["state"] != "quarantined"), "{status}");
     assert!(status["ports"][count]["advice"].as_str().unwrap().contains("descriptors ran out"), "{status}");
     let table = printed(net.folder(), &["status", "net.toml"]);
-    assert!(table.contains("of 120 descriptors are open") && table.contains("LimitNOFILE"), "{table}");
-    assert_eq!(net.log().matches(" of 120 are open").count(), 1, "{}", net.log());
+    assert!(table.contains("of 140 descriptors are open") && table.contains("LimitNOFILE"), "{table}");
+    assert_eq!(net.log().matches(" of 140 are open").count(), 1, "{}", net.log());
     let doctor = memlane(net.folder(), &["doctor"]).output().unwrap();
     let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert!(doctor.contains("network net: ") && doctor.contains("because file descriptors ran out"), "{doctor}");

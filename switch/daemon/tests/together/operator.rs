@@ -105,7 +105,7 @@ fn eight_faults_among_ten_guests_are_found_within_two_commands() {
         client.send(&frame(mac(0), mac(5), 60, number)).unwrap();
     });
     operator.finds(&["status", "net.toml"], &["g5 dropped: receiver-"]);
-    operator.finds_at(5, &["has posted no receive buffers for", "See that the guest runs"]);
+    operator.finds_at(5, &["has posted no receive buffers for", "See at its console that the guest runs"]);
 
     // 5. Anti-spoofing, and a guest with another address than the port's.
     others[2].send(&frame(mac(60), BROADCAST, 60, 1)).unwrap();

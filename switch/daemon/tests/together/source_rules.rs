@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Files that may hold unsafe code; docs/explanation/unsafe.md names them.
-const MOST_UNSAFE: usize = 17;
+const MOST_UNSAFE: usize = 18;
 /// Files that may know each other all around.
 const MOST_IN_A_CIRCLE: usize = 8;
 

@@ -71,7 +71,9 @@ impl Filter {
     /// Adds the port of a segment's responder: no rule judges its frames, nor those to it.
     pub fn enter_responder(&mut self, port: PortId) {
         self.enter(port, "", &[]);
-        self.ports[port.index()] = Some(Arc::default());
+        if let Some(sets) = self.ports.get_mut(port.index()) {
+            *sets = Some(Arc::default());
+        }
     }
 
     /// Removes a port.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::stats::DropReason;
+use crate::stats::{DropReason, RECENT};
 use crate::time::{Cycles, duration, in_cycles};
 
 /// A counter with a record of its growth.
@@ -28,8 +28,6 @@ pub enum Counted {
 const OTHERS: [Counted; 4] = [Counted::TransmitLimited, Counted::ReceiveLimited, Counted::MissedKicks, Counted::TurnedAway];
 const COUNTERS: usize = DropReason::ALL.len() + OTHERS.len();
 
-/// Age of the oldest growth that is recent.
-pub const RECENT: Duration = Duration::from_secs(60);
 /// Width of a bucket of the recent growth.
 const BUCKET: Duration = Duration::from_secs(10);
 /// Buckets of the recent growth, and one that is being filled.
