@@ -1,6 +1,7 @@
 """Processes of other users that can connect to the control socket do not take a network over."""
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -39,15 +40,18 @@ def test_another_user_takes_no_network_over(session: Session) -> None:
         command, user=_NOBODY, group=_NOBODY, capture_output=True, text=True, timeout=60, check=False
     )
     assert taken.returncode == 1, taken.stderr
-    assert "the running network belongs to user 0: take it over as that user" in taken.stderr
+    named = re.search(r"only if it can read the key in (\S+): start", taken.stderr)
+    assert named is not None, taken.stderr
+    assert b" 403 " in _asked_by_nobody(control, "").split(b"\r\n")[0]
+    # Nor with the key, as if the operator had opened that, too.
     refusal = f"of user {_NOBODY} asked for a takeover: only a process of this network's user may take it over"
-    assert refusal in _asked_by_nobody(control)
+    assert refusal in _asked_by_nobody(control, Path(named[1]).read_text()).decode(errors="replace")
     switch.check()
     assert refusal in switch.log.read_text()
 
 
-def _asked_by_nobody(control: Path) -> str:
-    """The answer to a process of user 65534 that asks for the network."""
+def _asked_by_nobody(control: Path, key: str) -> bytes:
+    """The answer to a process of user 65534 that asks for the network and shows this key."""
     with socket.socket(socket.AF_UNIX) as stream:
         stream.settimeout(30)
         os.seteuid(_NOBODY)  # the kernel keeps the user that connects
@@ -55,5 +59,8 @@ def _asked_by_nobody(control: Path) -> str:
             stream.connect(str(control))
         finally:
             os.seteuid(0)
-        stream.sendall("\r\n".join(_ASKS).encode())
-        return b"".join(iter(lambda: stream.recv(4096), b"")).decode(errors="replace")
+        stream.sendall("\r\n".join([*_ASKS[:-2], f"memlane-takeover-key: {key}", *_ASKS[-2:]]).encode())
+        answer = b""
+        while b" 403 " not in answer and (part := stream.recv(4096)):
+            answer += part
+        return answer

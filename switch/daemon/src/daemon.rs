@@ -6,7 +6,6 @@ use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +16,7 @@ use crate::budget::{Account, Permit};
 use crate::config::{Config, NamesConfig, PortConfig, PortKind, PortOrigin, UplinkConfig};
 use crate::descriptors::{self, USUAL};
 use crate::folder;
-use crate::helper::{Helper, Request};
+use crate::helper::Helper;
 use crate::names::{LeaseNews, Names, SavedLease};
 use crate::network::{AddError, AttachSettings, Network};
 use crate::port::settings::PortSettings;
@@ -223,7 +222,10 @@ impl Daemon {
     pub fn start(config: &Config) -> Result<Self, StartError> {
         // First of all: the ports' permits are taken from the descriptor limit before other files are opened.
         let shared = Shared::new(config.workers, random()?, config.settings.clone());
-        let prepare = |port| Ok(Prepared { own: own_descriptors(&shared, port)?, meeting: meeting(port)? });
+        let prepare = |port| {
+            refuse_outside(port)?;
+            Ok(Prepared { own: own_descriptors(&shared, port)?, meeting: meeting(port)? })
+        };
         let prepared = config.ports.iter().map(prepare).collect::<Result<Vec<_>, StartError>>()?;
         let network = Network::start(shared, &config.cpus)?;
         let daemon = Self::bare(network, config);
@@ -378,9 +380,7 @@ impl Daemon {
         if self.network.find(&port.name).is_some() {
             return Err(AddError::NameTaken(port.name.clone()).into());
         }
-        if let Some(cause) = sandbox::refusal(&port.name, &port.kind) {
-            return Err(StartError::Sandbox { port: port.name.clone(), cause });
-        }
+        refuse_outside(port)?;
         let own = own_descriptors(self.network.shared(), port)?;
         let meeting = match &port.kind {
             PortKind::Tap { .. } => self.tap(port)?,
@@ -643,6 +643,12 @@ fn stop_sessions(servers: impl IntoIterator<Item = Server>) {
     session::Session::stop(own);
 }
 
+/// Refuses a port for which the sandbox has no rights: one that is attached later, or that only the state has.
+fn refuse_outside(port: &PortConfig) -> Result<(), StartError> {
+    let refused = |cause| Err(StartError::Sandbox { port: port.name.clone(), cause });
+    sandbox::refusal(&port.name, &port.kind).map_or(Ok(()), refused)
+}
+
 /// Takes the descriptor permit that `port` holds while it is attached.
 fn own_descriptors(shared: &Shared, port: &PortConfig) -> Result<Permit, StartError> {
     let own = Account::with_floor(&shared.descriptors.budget, USUAL).take(port.kind.descriptors());
@@ -677,8 +683,9 @@ fn meeting(port: &PortConfig) -> Result<Meeting, StartError> {
             let mut passt = Passt::new(arguments.iter().map(Into::into).collect(), port.settings.mtu);
             match Helper::starting_passt(&port.name) {
                 Some(helper) => {
-                    helper.ask(Request::Probe, &port.name).map_err(io::Error::other).map_err(failed)?;
-                    passt.start_by(Box::new(|name| started_passt(helper, name)));
+                    helper.probe_passt(&port.name).map_err(failed)?;
+                    let mtu = port.settings.mtu;
+                    passt.start_by(Box::new(move |name| helper.start_passt(name, mtu)));
                 }
                 None => Passt::probe().map_err(failed)?,
             }
@@ -694,13 +701,6 @@ fn meeting(port: &PortConfig) -> Result<Meeting, StartError> {
         PortKind::AfPacket { .. } => packet_socket(port)?,
         PortKind::Tap { .. } | PortKind::Null | PortKind::Loopback => Meeting::Nowhere,
     })
-}
-
-/// Has the helper start passt for the port called `name`: its socket, and its standard error.
-fn started_passt(helper: &Helper, name: &str) -> io::Result<(UnixStream, File)> {
-    let files = helper.ask(Request::Passt, name).map_err(io::Error::other)?;
-    let [socket, log] = files.try_into().map_err(|_| io::Error::other("the helper sent no socket"))?;
-    Ok((UnixStream::from(OwnedFd::from(socket)), log))
 }
 
 /// Opens the packet socket of an AF_PACKET port; its interface may come later.

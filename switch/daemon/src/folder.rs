@@ -5,6 +5,7 @@ use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Mode of the run-time folder: others may enter it, and the mode of each socket says which users may connect.
 const MODE: u32 = 0o711;
@@ -35,6 +36,28 @@ pub fn state() -> Option<PathBuf> {
     }
 }
 
+/// Name of the file in a network's own folder with the key of its takeover.
+pub const KEY: &str = "takeover";
+/// Name of the file in a network's own folder with the notes of its helper.
+pub const NOTES: &str = "sockets";
+
+/// Does the work of [`provide`] for a process in a sandbox.
+type Provider = Box<dyn Fn(&Path, bool) -> io::Result<()> + Send + Sync>;
+static PROVIDER: OnceLock<Provider> = OnceLock::new();
+
+/// Has `provider` make the run-time folder from now on.
+pub(crate) fn provide_by(provider: Provider) {
+    // The first one counts.
+    let _ = PROVIDER.set(provider);
+}
+
+/// Removes the own folder of a network that has ended, with the key of its takeover and the notes of its helper.
+pub(crate) fn remove_of_network(folder: &Path) {
+    [KEY, NOTES].iter().for_each(|name| drop(std::fs::remove_file(folder.join(name))));
+    // One that is not empty stays.
+    let _ = std::fs::remove_dir(folder);
+}
+
 /// Run-time folders of all users, as far as this user can see them.
 pub fn of_all_users() -> Vec<PathBuf> {
     let below = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -51,6 +74,20 @@ pub fn of_all_users() -> Vec<PathBuf> {
 /// # Errors
 /// The folder does not exist, or the run-time folder belongs to another user.
 pub fn provide(path: &Path, shared: bool) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if is_same(folder, &runtime())
+        && let Some(provide) = PROVIDER.get()
+    {
+        return provide(path, shared);
+    }
+    provide_here(path, shared)
+}
+
+/// As [`provide`], by this process itself.
+///
+/// # Errors
+/// As there.
+pub(crate) fn provide_here(path: &Path, shared: bool) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !is_same(folder, &runtime()) {
         let missing = || io::Error::new(io::ErrorKind::NotFound, format!("there is no folder {}", folder.display()));

@@ -1,53 +1,72 @@
 //! The helper: a process outside of the sandbox that does the work for which the network's own process has no rights.
 //!
+//! - It makes, changes and removes the sockets of ports, control and metrics, and connects to those of others ([`border`] says which):
+//!   the network's process, in its sandbox, has no right to any file of them.
+//! - It makes the next version of the state file, which the network's process fills.
 //! - It opens the sockets of NICs ([`crate::uplink::nic`]), which needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF; using them needs none.
+//!   A service does so instead where one runs (`memlane-nic@NAME.socket`).
 //! - It starts passt, because passt cannot make its own sandbox inside this one.
 //!
-//! It is told the name of a segment or port, and reads the rest in the network's file: a process that a guest has taken over gets no other
-//! interface and no other arguments of passt from it. Answers are descriptors (SCM_RIGHTS), or a sentence.
+//! The helper reads the network's file once, before the network's process gets any byte of a guest: a process that a guest has taken over gets
+//! no other interface, no other socket and no other arguments of passt from it. Answers are descriptors (SCM_RIGHTS), or a sentence.
+//!
+//! 1. [`Helper`], [`Request`]: the side of the network's process.
+//! 2. [`answers`]: the side of the helper.
 
-use std::collections::{HashMap, HashSet};
+pub mod answers;
+pub(crate) mod border;
+pub(crate) mod record;
+pub(crate) mod state;
+
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::config::later::LaterKind;
-use crate::config::{Config, NicConfig, PortKind, UplinkConfig, runtime_folder};
-use memlane_backends::interface::af_packet::PacketSettings;
-use memlane_backends::interface::nic::{Here, Opener, XdpFiles};
-use memlane_backends::stream::Passt;
 use memlane_backends::takeover;
+use memlane_backends::vhost_user::access::Access;
+use memlane_backends::vhost_user::socket::Broker;
+use serde::{Deserialize, Serialize};
+
+use crate::config::later::LaterKind;
+use crate::config::{Config, PortKind, UplinkConfig};
 
 /// Longest request or answer, in bytes.
-const LINE: usize = 1024;
+const LINE: usize = 4096;
 /// Time in which the helper has to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The answer before descriptors.
 const GRANTED: &str = "granted";
+/// The first answer: the helper has read the network's file.
+const READY: &str = "ready";
+/// The beginning of an answer about a file or socket: an error number follows, then the sentence.
+const ERROR: &str = "error ";
 
-/// The helper of this process, if there is one.
+/// The helper of this process, outside of its sandbox, if there is one.
 static HELPER: OnceLock<Helper> = OnceLock::new();
 
 /// See the module.
 #[derive(Debug)]
 pub struct Helper {
-    way: Way,
-    /// Names of the ports for which it starts passt.
-    passt: HashSet<String>,
+    conversation: Mutex<Conversation>,
+    /// The passt ports of the network's file.
+    passt: HashMap<String, PortKind>,
 }
 
-/// How it is reached.
-#[derive(Debug)]
-enum Way {
-    /// A child process, started before the sandbox was entered.
-    Child(Mutex<Conversation>),
-    /// A service that opens NICs, which listens at this socket.
-    Service(PathBuf),
+/// The network that a helper serves.
+#[derive(Clone, Copy, Debug)]
+pub struct Served<'a> {
+    /// Its file, if it has one.
+    pub file: Option<&'a Path>,
+    /// Its name.
+    pub name: &'a str,
+    /// Its state file, if it has one.
+    pub state: Option<&'a Path>,
 }
 
 /// A request.
@@ -61,10 +80,36 @@ pub enum Request {
     Probe,
     /// The passt of a port: its socket, and its standard error.
     Passt,
+    /// The run-time folder, made if it is missing.
+    Folder,
+    /// A listening socket, which the sandbox refuses by seccomp and Landlock.
+    Bind,
+    /// Owner, group and mode of a listening socket's file, for which the sandbox keeps no capability.
+    Apply,
+    /// A connection to a listening socket, which the sandbox refuses by seccomp.
+    Connect,
+    /// A listening socket's file, removed, which the sandbox refuses by seccomp and Landlock.
+    Remove,
+    /// The state file: opened, replaced.
+    State,
+    /// The link to the control socket in the run-time folder, made or removed.
+    Record,
 }
 
 impl Request {
-    const ALL: [Self; 4] = [Self::Packet, Self::Xdp, Self::Probe, Self::Passt];
+    const ALL: [Self; 11] = [
+        Self::Packet,
+        Self::Xdp,
+        Self::Probe,
+        Self::Passt,
+        Self::Folder,
+        Self::Bind,
+        Self::Apply,
+        Self::Connect,
+        Self::Remove,
+        Self::State,
+        Self::Record,
+    ];
 
     fn word(self) -> &'static str {
         match self {
@@ -72,8 +117,67 @@ impl Request {
             Self::Xdp => "xdp",
             Self::Probe => "probe",
             Self::Passt => "passt",
+            Self::Folder => "folder",
+            Self::Bind => "bind",
+            Self::Apply => "apply",
+            Self::Connect => "connect",
+            Self::Remove => "remove",
+            Self::State => "state",
+            Self::Record => "record",
         }
     }
+}
+
+/// The subject of a request about a socket.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Subject {
+    path: PathBuf,
+    /// Permissions of a new socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mode: Option<u32>,
+    /// Its owner, group and mode afterwards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    access: Option<Access>,
+    /// Device and inode of its file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    file: Option<(u64, u64)>,
+    /// Whether other users pass through the folder.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    shared: bool,
+    /// Whether another process has made the socket.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    before: bool,
+}
+
+impl Subject {
+    fn at(path: &Path) -> Self {
+        Self { path: path.into(), mode: None, access: None, file: None, shared: false, before: false }
+    }
+}
+
+/// The subject of a request about passt.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PasstPort {
+    port: String,
+    mtu: Option<u16>,
+}
+
+/// A step of opening or replacing the state file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum StateStep {
+    /// The present file, made if it is missing.
+    Open,
+    /// An empty file beside it.
+    Fresh,
+    /// The file beside it takes its place.
+    Keep,
+    /// The file beside it is removed.
+    Drop,
+    /// The present file is removed: it is empty at the end.
+    Remove,
 }
 
 impl Helper {
@@ -82,23 +186,20 @@ impl Helper {
         config.uplinks.iter().any(|uplink| matches!(uplink, UplinkConfig::Nic(_))) || config.later.kinds.contains(&LaterKind::Nic)
     }
 
-    /// Provides the helper of `config`, the network of `file`, if it needs one: the service, if it runs, else a new process with the rights
-    /// of this one.
+    /// Whether a network without a sandbox needs a helper outside: for the capabilities of NICs, and for the descriptors of passt.
+    pub fn is_needed(config: &Config) -> bool {
+        Self::is_needed_for_nics(config) || config.ports.iter().any(|port| matches!(port.kind, PortKind::Passt(_)))
+    }
+
+    /// Starts the helper of `config`, with the rights of this process.
     ///
     /// # Errors
-    /// The kernel refuses a process.
-    pub fn provide(config: &Config, file: &Path) -> io::Result<()> {
+    /// The kernel refuses a process, or the helper cannot read the network's file.
+    pub fn provide(config: &Config, served: Served<'_>) -> io::Result<()> {
         let is_passt = |kind: &PortKind| matches!(kind, PortKind::Passt(_));
-        let passt: HashSet<_> = config.ports.iter().filter(|port| is_passt(&port.kind)).map(|port| port.name.clone()).collect();
-        let service = runtime_folder().join(format!("{}.nic", config.name));
-        let helper = if passt.is_empty() && !Self::is_needed_for_nics(config) {
-            return Ok(());
-        } else if service.exists() {
-            Self { way: Way::Service(service), passt: HashSet::new() }
-        } else {
-            Self { way: Self::start(file)?, passt }
-        };
-        let _ = HELPER.set(helper);
+        let passt = config.ports.iter().filter(|port| is_passt(&port.kind));
+        let passt = passt.map(|port| (port.name.clone(), port.kind.clone())).collect();
+        let _ = HELPER.set(Self { conversation: Mutex::new(start(served)?), passt });
         Ok(())
     }
 
@@ -109,15 +210,12 @@ impl Helper {
 
     /// The helper, if it starts passt for the port called `name`.
     pub fn starting_passt(name: &str) -> Option<&'static Self> {
-        Self::get().filter(|helper| helper.passt.contains(name))
+        Self::get().filter(|helper| helper.passt.contains_key(name))
     }
 
-    fn start(file: &Path) -> io::Result<Way> {
-        let (ours, theirs) = UnixStream::pair()?;
-        // It ends when this process does, with the other end of its socket.
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("helper").arg(file).stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).spawn()?;
-        Ok(Way::Child(Mutex::new(Conversation::new(ours))))
+    /// The port called `name`, if the helper starts its passt.
+    pub(crate) fn passt_port(name: &str) -> Option<&'static PortKind> {
+        Self::get()?.passt.get(name)
     }
 
     /// Makes a `request` about the segment or port called `name`; returns the descriptors.
@@ -125,11 +223,134 @@ impl Helper {
     /// # Errors
     /// The sentence of the helper.
     pub fn ask(&self, request: Request, name: &str) -> Result<Vec<File>, String> {
-        let asked = match &self.way {
-            Way::Child(conversation) => conversation.lock().unwrap_or_else(PoisonError::into_inner).ask(request, name),
-            Way::Service(path) => UnixStream::connect(path).and_then(|stream| Conversation::new(stream).ask(request, name)),
-        };
-        asked.map_err(|cause| format!("the helper does not answer: {cause}"))?
+        let asked = self.conversation.lock().unwrap_or_else(PoisonError::into_inner).ask(request, name);
+        asked.map_err(|cause| {
+            format!("the helper outside of the sandbox does not answer: {cause}. Restart the network, or take it over (`memlane up --takeover`)")
+        })?
+    }
+
+    /// Makes a `request` about a file or socket; returns the descriptors.
+    fn ask_about(&self, request: Request, subject: &impl Serialize) -> io::Result<Vec<File>> {
+        self.ask(request, &serde_json::to_string(subject)?).map_err(|told| error_of(&told))
+    }
+
+    fn one(&self, request: Request, subject: &impl Serialize) -> io::Result<OwnedFd> {
+        let file = self.ask_about(request, subject)?.pop().map(OwnedFd::from);
+        file.ok_or_else(|| io::Error::other("the helper sent no descriptor"))
+    }
+
+    /// Asks whether the passt of `port` can be started.
+    ///
+    /// # Errors
+    /// The reason.
+    pub(crate) fn probe_passt(&self, port: &str) -> io::Result<()> {
+        self.ask_about(Request::Probe, &PasstPort { port: port.into(), mtu: None }).map(drop)
+    }
+
+    /// Starts the passt of `port`: its socket, and its standard error.
+    ///
+    /// # Errors
+    /// The reason.
+    pub(crate) fn start_passt(&self, port: &str, mtu: Option<u16>) -> io::Result<(UnixStream, File)> {
+        let files = self.ask_about(Request::Passt, &PasstPort { port: port.into(), mtu })?;
+        let [socket, log] = files.try_into().map_err(|_| io::Error::other("the helper sent no socket"))?;
+        Ok((UnixStream::from(OwnedFd::from(socket)), log))
+    }
+
+    /// Makes the run-time folder of the socket `path`, as [`crate::folder::provide`] does without a sandbox.
+    pub(crate) fn provide_folder(&self, path: &Path, shared: bool) -> io::Result<()> {
+        self.ask_about(Request::Folder, &Subject { shared, ..Subject::at(path) }).map(drop)
+    }
+
+    /// Does a step of opening or replacing the state file outside of the sandbox; returns the file of the first two.
+    pub(crate) fn state(&self, step: StateStep) -> io::Result<Option<File>> {
+        Ok(self.ask_about(Request::State, &step)?.pop())
+    }
+
+    /// Makes the link to the control socket in the run-time folder, or removes it with the network's own folder there.
+    pub(crate) fn record(&self, is_up: bool) -> io::Result<()> {
+        self.ask_about(Request::Record, &is_up).map(drop)
+    }
+}
+
+impl Broker for &'static Helper {
+    fn bind(&self, path: &Path, mode: u32) -> io::Result<UnixListener> {
+        self.one(Request::Bind, &Subject { mode: Some(mode), ..Subject::at(path) }).map(UnixListener::from)
+    }
+
+    fn apply(&self, path: &Path, file: Option<(u64, u64)>, before: bool, access: &Access) -> io::Result<()> {
+        self.ask_about(Request::Apply, &Subject { access: Some(access.clone()), file, before, ..Subject::at(path) }).map(drop)
+    }
+
+    fn connect(&self, path: &Path) -> io::Result<UnixStream> {
+        self.one(Request::Connect, &Subject::at(path)).map(UnixStream::from)
+    }
+
+    fn remove(&self, path: &Path, file: (u64, u64)) -> io::Result<()> {
+        self.ask_about(Request::Remove, &Subject { file: Some(file), ..Subject::at(path) }).map(drop)
+    }
+}
+
+/// Starts the process, which has read the network's file when this returns.
+fn start(served: Served<'_>) -> io::Result<Conversation> {
+    let (ours, theirs) = UnixStream::pair()?;
+    // It ends when this process does, with the other end of its socket.
+    command(served)?.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).spawn()?;
+    ours.set_read_timeout(Some(PATIENCE))?;
+    match read_line(&ours)? {
+        line if line == READY => Ok(Conversation::new(ours)),
+        told => Err(io::Error::other(told)),
+    }
+}
+
+#[cfg(not(test))]
+fn command(served: Served<'_>) -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("helper");
+    match served.file {
+        Some(file) => command.arg(file),
+        None => command.args(["--name", served.name]),
+    };
+    if let Some(state) = served.state {
+        command.arg("--state").arg(state);
+    }
+    Ok(command)
+}
+
+/// The test that runs the helper, for this program is that of the tests.
+#[cfg(test)]
+fn command(served: Served<'_>) -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--exact", "helper::tests::the_helper_of_a_test", "--nocapture"]);
+    let empty = Path::new("");
+    command.env(tests::FILE, served.file.unwrap_or(empty)).env(tests::STATE, served.state.unwrap_or(empty));
+    command.env(tests::NAME, served.name);
+    Ok(command)
+}
+
+/// The answer to a request about a file, for this error.
+fn answer_of(error: &io::Error) -> String {
+    let number = error.raw_os_error().unwrap_or(match error.kind() {
+        io::ErrorKind::AddrInUse => libc::EADDRINUSE,
+        io::ErrorKind::NotFound => libc::ENOENT,
+        io::ErrorKind::PermissionDenied => libc::EACCES,
+        io::ErrorKind::TimedOut => libc::ETIMEDOUT,
+        io::ErrorKind::ConnectionRefused => libc::ECONNREFUSED,
+        io::ErrorKind::WouldBlock => libc::EAGAIN,
+        _ => 0,
+    });
+    format!("{ERROR}{number} {error}")
+}
+
+/// The error that an answer tells of.
+fn error_of(answer: &str) -> io::Error {
+    let parts = answer.strip_prefix(ERROR).and_then(|rest| rest.split_once(' '));
+    let number = parts.and_then(|(number, _)| number.parse().ok()).filter(|number| *number != 0);
+    match (parts, number.map(io::Error::from_raw_os_error)) {
+        (Some((_, sentence)), Some(error)) if error.to_string() == sentence => error,
+        (Some((_, sentence)), Some(error)) => io::Error::new(error.kind(), sentence),
+        (Some((_, sentence)), None) => io::Error::other(sentence.to_owned()),
+        (None, _) => io::Error::other(answer.to_owned()),
     }
 }
 
@@ -183,105 +404,45 @@ fn read_line(mut stream: &UnixStream) -> io::Result<String> {
     }
 }
 
-/// Answers requests from `stream` about the network of `file`, until its other end is closed. A service starts no passt, for it has rights
-/// that passt is not to have.
-///
-/// # Errors
-/// The other side violates the protocol, or is gone while it is answered.
-pub fn answer_all(mut stream: &UnixStream, file: &Path, is_service: bool) -> io::Result<()> {
-    let mut started = HashMap::new();
-    loop {
-        let line = match read_line(stream) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-            line => line?,
-        };
-        let (word, name) = line.split_once(' ').unwrap_or_default();
-        let answer = match Request::ALL.into_iter().find(|request| request.word() == word) {
-            Some(Request::Probe | Request::Passt) if is_service => Err("the service starts no passt".into()),
-            Some(request) => granted(request, name, file, &mut started),
-            None => Err(format!("unknown request {line:?}")),
-        };
-        started.retain(|_, child| matches!(child.try_wait(), Ok(None)));
-        match answer {
-            Ok(files) => {
-                stream.write_all(format!("{GRANTED}\n").as_bytes())?;
-                takeover::send(stream, &files)?;
-            }
-            Err(sentence) => {
-                let mut sentence = sentence.replace('\n', " ");
-                sentence.truncate(sentence.floor_char_boundary(LINE));
-                stream.write_all(format!("{sentence}\n").as_bytes())?;
-            }
-        }
-    }
-}
-
-/// Processes of passt, by the names of their ports: one for each.
-type Started = HashMap<String, Child>;
-
-/// The descriptors for a request. A process of passt is added to `started`.
-fn granted(request: Request, name: &str, file: &Path, started: &mut Started) -> Result<Vec<OwnedFd>, String> {
-    let config = Config::load(file).map_err(|mistakes| mistakes.to_string())?;
-    match request {
-        Request::Packet => Here.packet(&nic(&config, name, file)?).map(|socket| vec![socket.into_file().into()]),
-        Request::Xdp => {
-            let XdpFiles { socket, frames, link } = Here.xdp(&nic(&config, name, file)?)?;
-            Ok(vec![socket.into(), frames.into(), link.into()])
-        }
-        Request::Probe => {
-            passt(&config, name, file).and_then(|_| Passt::probe().map_err(|cause| cause.to_string())).map(|()| Vec::new())
-        }
-        Request::Passt => {
-            let passt = passt(&config, name, file)?;
-            // A port asks for the next one when it has no use for the last, which ends with its stream.
-            if let Some(mut last) = started.remove(name) {
-                last.kill().and_then(|()| last.wait()).map_err(|cause| cause.to_string())?;
-            }
-            let (stream, log, child) = passt.spawn().map_err(|cause| cause.to_string())?;
-            started.insert(name.to_owned(), child);
-            Ok(vec![stream.into(), log.into()])
-        }
-    }
-}
-
-/// The NIC of a segment.
-fn nic(config: &Config, segment: &str, file: &Path) -> Result<PacketSettings, String> {
-    let uplink = config.uplinks.iter().find(|uplink| uplink.segment() == segment);
-    match uplink {
-        Some(UplinkConfig::Nic(NicConfig { nic, netns, .. })) => Ok(PacketSettings { name: nic.clone(), netns: netns.clone() }),
-        _ => Err(format!("{} has no NIC for segment {segment:?}", file.display())),
-    }
-}
-
-/// The passt of a port.
-fn passt(config: &Config, port: &str, file: &Path) -> Result<Passt, String> {
-    let found = config.port(port).and_then(|port| match &port.kind {
-        PortKind::Passt(arguments) => Some((arguments, port.settings.mtu)),
-        _ => None,
-    });
-    let (arguments, mtu) = found.ok_or_else(|| format!("{} has no passt port {port:?}", file.display()))?;
-    Ok(Passt::new(arguments.iter().map(Into::into).collect(), mtu))
-}
-
 #[cfg(test)]
 mod tests {
+    use super::answers::{Desk, answer_all, begin};
     use super::*;
+
+    pub(super) const FILE: &str = "MEMLANE_TEST_HELPER";
+    pub(super) const NAME: &str = "MEMLANE_TEST_HELPER_NAME";
+    pub(super) const STATE: &str = "MEMLANE_TEST_HELPER_STATE";
 
     const NET: &str = "[[segment]]\nname = \"lan\"\nnic = \"ml-none\"\n[[segment]]\nname = \"back\"\nsubnet = \"10.0.0.0/24\"\n\
                        [[port]]\nname = \"a\"\nnull = true\n[[port]]\nname = \"out\"\npasst = [\"--no-such-option\"]\n";
+
+    /// No test: the process of [`command`].
+    #[test]
+    fn the_helper_of_a_test() {
+        use std::os::fd::AsFd;
+        let Some(file) = std::env::var_os(FILE).map(PathBuf::from) else { return };
+        let [name, state] = [NAME, STATE].map(|key| std::env::var(key).unwrap());
+        let (file, state) = ((file != Path::new("")).then_some(&*file), (!state.is_empty()).then_some(Path::new(&state)));
+        let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().unwrap());
+        let mut desk = Desk::of(Served { file, name: &name, state }).unwrap();
+        begin(&stream).and_then(|()| answer_all(&stream, &mut desk)).unwrap();
+        std::process::exit(0);
+    }
 
     /// The answers to these requests, for a network with a NIC that does not exist.
     fn answers(requests: &[(Request, &str)], is_service: bool) -> Vec<Result<Vec<File>, String>> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("net.toml");
         std::fs::write(&file, NET).unwrap();
+        let served = Served { file: Some(&file), name: "net", state: None };
+        let mut desk = if is_service { Desk::of_nics(&file) } else { Desk::of(served) }.unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            scope.spawn(move || {
                 let theirs = theirs;
-                answer_all(&theirs, &file, is_service).unwrap();
+                answer_all(&theirs, &mut desk).unwrap();
             });
-            let helper = Helper { way: Way::Child(Mutex::new(Conversation::new(ours))), passt: HashSet::new() };
+            let helper = Helper { conversation: Mutex::new(Conversation::new(ours)), passt: HashMap::new() };
             requests.iter().map(|&(request, name)| helper.ask(request, name)).collect()
         })
     }
@@ -300,12 +461,29 @@ mod tests {
 
     #[test]
     fn the_helper_starts_passt_for_ports_of_the_file_only_and_no_service_does() {
-        let requests = [(Request::Passt, "a"), (Request::Probe, "none")];
-        for told in answers(&requests, false) {
+        let [a, none, out] = ["a", "none", "out"].map(|port| format!("{{\"port\":\"{port}\",\"mtu\":null}}"));
+        for told in answers(&[(Request::Passt, &a), (Request::Probe, &none)], false) {
             assert!(told.unwrap_err().contains("net.toml has no passt port \""));
         }
-        for told in answers(&[(Request::Passt, "out"), (Request::Probe, "out")], true) {
+        for told in answers(&[(Request::Passt, &out), (Request::Probe, &out)], true) {
             assert_eq!(told.unwrap_err(), "the service starts no passt");
+        }
+        let bind = "{\"path\":\"/tmp/x\"}";
+        assert_eq!(answers(&[(Request::Bind, bind)], true)[0].as_ref().unwrap_err(), "the service opens NICs alone");
+    }
+
+    #[test]
+    fn an_error_arrives_as_it_was() {
+        let errors = [
+            io::Error::from_raw_os_error(libc::ENOSPC),
+            io::Error::new(io::ErrorKind::AddrInUse, "a listening program is there"),
+            io::Error::new(io::ErrorKind::NotFound, "there is no folder /x"),
+            io::Error::other("it is odd"),
+        ];
+        for error in errors {
+            let arrived = error_of(&answer_of(&error));
+            let told = |error: &io::Error| (error.kind(), error.raw_os_error(), error.to_string());
+            assert_eq!(told(&arrived), told(&error));
         }
     }
 
@@ -322,16 +500,21 @@ mod tests {
 
     #[test]
     fn requests_end_and_make_sense() {
+        let mut desk = Desk::of(Served { file: None, name: "net", state: None }).unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
         (&ours).write_all(&[b'x'; LINE + 1]).unwrap();
-        assert_eq!(answer_all(&theirs, Path::new("/none"), false).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(answer_all(&theirs, &mut desk).unwrap_err().kind(), io::ErrorKind::InvalidData);
         let (ours, theirs) = UnixStream::pair().unwrap();
-        (&ours).write_all(b"\npacket\nodd \x1b[2J\npacket lan\n").unwrap();
+        (&ours).write_all(b"\npacket\nodd \x1b[2J\npacket lan\nstate \"fresh\"\nbind {\"path\":\"/etc/a.sock\"}\n").unwrap();
         ours.shutdown(std::net::Shutdown::Write).unwrap();
-        answer_all(&theirs, Path::new("/none"), false).unwrap();
+        answer_all(&theirs, &mut desk).unwrap();
         drop(theirs);
         let mut told = String::new();
         (&ours).read_to_string(&mut told).unwrap();
-        assert!(told.lines().count() == 4 && !told.contains('\x1b') && told.starts_with("unknown request \"\"\n"), "{told}");
+        assert!(told.lines().count() == 6 && !told.contains('\x1b') && told.starts_with("unknown request \"\"\n"), "{told}");
+        assert!(
+            told.contains("the network has no state file") && told.contains("the sandbox has no right to the socket"),
+            "{told}"
+        );
     }
 }

@@ -346,22 +346,16 @@ pub(crate) fn ignore_signals_for_networks() {
     NOT_MEANT.iter().for_each(|signal| drop_signal(*signal, libc::SIG_IGN));
 }
 
-fn drop_signal(signal: libc::c_int, handler: libc::sighandler_t) {
-    // SAFETY: numbers; both handlers are the kernel's own.
-    unsafe { libc::signal(signal, handler) };
+/// Has this process go on over signals that end the network's process, whose last requests it answers. Programs that it starts do not.
+pub(crate) fn outlive_signals() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let handler = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    [libc::SIGTERM, libc::SIGINT].iter().for_each(|signal| drop_signal(*signal, handler));
 }
 
-/// Asks to trace a process that does not exist (ptrace(2)).
-///
-/// # Errors
-/// Always: ESRCH, or before that the error of a filter.
-#[cfg(test)]
-pub(crate) fn trace_nothing() -> io::Result<()> {
-    // SAFETY: numbers only, and no process has this one.
-    match unsafe { libc::ptrace(libc::PTRACE_ATTACH, libc::pid_t::MAX, 0, 0) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
+fn drop_signal(signal: libc::c_int, handler: libc::sighandler_t) {
+    // SAFETY: numbers; the handlers are the kernel's own, or do nothing.
+    unsafe { libc::signal(signal, handler) };
 }
 
 /// The version of Landlock in the kernel; 0 without.

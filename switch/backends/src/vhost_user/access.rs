@@ -17,7 +17,7 @@ use nix::unistd::{Gid, Group, Uid, User, fchownat, getegid, geteuid, getgrouplis
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::socket::Listener;
+use super::socket::{self, Listener};
 
 /// Timeout of a request to the name service (NSS).
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -147,13 +147,26 @@ impl Access {
     /// # Errors
     /// No such user or group exists, the ownership cannot be changed, or another file has taken the socket's place.
     pub fn apply(&self, listener: &Listener) -> io::Result<()> {
+        let (path, file, before) = (listener.path(), listener.file(), listener.is_of_before());
+        match socket::broker() {
+            Some(broker) => broker.apply(path, file, before, self),
+            None => self.apply_here(path, file, before),
+        }
+    }
+
+    /// As [`Self::apply`], by this process itself, to the socket's file at `path` with this device and inode; `before` if another process has
+    /// made it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn apply_here(&self, path: &Path, file: Option<(u64, u64)>, before: bool) -> io::Result<()> {
         let (mut owner, mut group) = self.numbers()?;
         let mode = self.mode().map_err(io::Error::other)?;
-        let (socket, meta) = own_socket(listener)?;
-        if listener.is_of_before() {
+        let (socket, meta) = own_socket(path, file, before)?;
+        if before {
             // Rights that are configured no more are taken back.
             owner = owner.or(Some(geteuid().as_raw()));
-            group = group.or(Some(usual_group(listener.path())));
+            group = group.or(Some(usual_group(path)));
         }
         let (owner, group) = (owner.filter(|&owner| owner != meta.uid()), group.filter(|&group| group != meta.gid()));
         if owner.is_some() || group.is_some() {
@@ -168,14 +181,14 @@ impl Access {
     }
 }
 
-/// The file of `listener` as an O_PATH descriptor, which keeps naming the same file when the path is replaced. A file that this process
+/// The socket's file at `path` as an O_PATH descriptor, which keeps naming the same file when the path is replaced. A file that this process
 /// has made is its user's; one of the process before may have been given to another user, and is known by device and inode.
-fn own_socket(listener: &Listener) -> io::Result<(File, Metadata)> {
+fn own_socket(path: &Path, known: Option<(u64, u64)>, before: bool) -> io::Result<(File, Metadata)> {
     // Not by `OpenOptions`: musl counts O_PATH among the access modes, which its flags leave out.
-    let file = File::from(open(listener.path(), OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?);
+    let file = File::from(open(path, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?);
     let meta = file.metadata()?;
-    let is_its_file = meta.file_type().is_socket() && meta.nlink() == 1 && listener.file() == Some((meta.dev(), meta.ino()));
-    let is_ours = is_its_file && (listener.is_of_before() || meta.uid() == geteuid().as_raw());
+    let is_its_file = meta.file_type().is_socket() && meta.nlink() == 1 && known == Some((meta.dev(), meta.ino()));
+    let is_ours = is_its_file && (before || meta.uid() == geteuid().as_raw());
     if is_ours { Ok((file, meta)) } else { Err(io::Error::other("another file has taken the socket's place")) }
 }
 

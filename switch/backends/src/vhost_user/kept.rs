@@ -87,8 +87,9 @@ pub fn remove_rest() {
         store.state().room += 1;
         let address = socket.local_addr();
         let bound = address.as_ref().ok().and_then(|address| address.as_pathname());
-        if let Some(path) = bound.and_then(|bound| file_of(&known, bound)) {
-            let _ = std::fs::remove_file(path);
+        let path = bound.and_then(|bound| file_of(&known, bound));
+        if let Some((path, file)) = path.and_then(|path| file_at(&path).map(|file| (path, file))) {
+            let _ = super::socket::remove(&path, identity(&file));
         }
     }
 }

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
+use super::access::Access;
 use super::kept::{self, identity};
 use crate::descriptors::is_shortage;
 use crate::system;
@@ -21,6 +23,47 @@ use crate::system;
 const NAMES: u32 = 16;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
+
+/// The work on sockets' files and on sockets of other programs that the sandbox refuses, by Landlock and seccomp: another process does it.
+pub trait Broker: std::fmt::Debug + Send + Sync {
+    /// Does the work of [`bind`]; returns the listening socket.
+    ///
+    /// # Errors
+    /// Those of [`bind`]; the network has no right to a socket there.
+    fn bind(&self, path: &Path, mode: u32) -> io::Result<UnixListener>;
+
+    /// Does the work of [`Access::apply_here`].
+    ///
+    /// # Errors
+    /// Those of [`Access::apply`].
+    fn apply(&self, path: &Path, file: Option<(u64, u64)>, before: bool, access: &Access) -> io::Result<()>;
+
+    /// Does the work of [`connect`].
+    ///
+    /// # Errors
+    /// Those of [`connect`]; the network has no right to connect there.
+    fn connect(&self, path: &Path) -> io::Result<UnixStream>;
+
+    /// Removes the socket's file at `path` if it has this device and inode.
+    ///
+    /// # Errors
+    /// Another file is there, or the kernel refuses.
+    fn remove(&self, path: &Path, file: (u64, u64)) -> io::Result<()>;
+}
+
+/// The broker of this process, if it is in a sandbox.
+static BROKER: OnceLock<Box<dyn Broker>> = OnceLock::new();
+
+/// Has `broker` make, change and remove the files of all sockets from now on, and connect to those of others.
+pub fn broker_by(broker: Box<dyn Broker>) {
+    // The first one counts.
+    let _ = BROKER.set(broker);
+}
+
+/// The broker of this process, if it has one.
+pub(super) fn broker() -> Option<&'static dyn Broker> {
+    BROKER.get().map(AsRef::as_ref)
+}
 
 /// A listening socket and its file, which is removed with it. If another process has replaced the file at the path, that file
 /// stays.
@@ -82,6 +125,15 @@ impl Listener {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// The socket alone, for another process; its file stays.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub fn into_socket(mut self) -> io::Result<UnixListener> {
+        self.file = None;
+        self.socket.try_clone()
+    }
 }
 
 /// Whether the files of sockets outlast their listeners: during a takeover they belong to the process that serves.
@@ -101,9 +153,8 @@ impl Drop for Listener {
             // The next process goes on with both.
             return;
         }
-        let present = std::fs::symlink_metadata(&self.path).ok().map(|file| identity(&file));
-        if present.is_some() && present == self.file {
-            let _ = std::fs::remove_file(&self.path);
+        if let Some(file) = self.file {
+            let _ = remove(&self.path, file);
         }
         if let Some(file) = self.file.filter(|_| self.is_kept) {
             kept::forget(&self.path, file);
@@ -136,6 +187,19 @@ pub fn bind_kept(path: &Path, mode: u32) -> io::Result<Listener> {
 /// # Errors
 /// Another process listens there, or the path is another kind of file.
 pub fn bind(path: &Path, mode: u32) -> io::Result<Listener> {
+    let Some(broker) = broker() else { return bind_here(path, mode) };
+    let socket = broker.bind(path, mode)?;
+    let file = std::fs::symlink_metadata(path).ok().map(|file| identity(&file));
+    let listener = Listener { socket, path: path.into(), file, is_kept: false, is_of_before: false };
+    listener.claim()?;
+    Ok(listener)
+}
+
+/// As [`bind`], by this process itself.
+///
+/// # Errors
+/// Those of [`bind`].
+pub fn bind_here(path: &Path, mode: u32) -> io::Result<Listener> {
     match std::fs::symlink_metadata(path) {
         Ok(file) if file.file_type().is_socket() && is_left(path)? => replace_left(path, &file, mode),
         Ok(_) => Err(in_use()),
@@ -235,7 +299,7 @@ fn remove_left(path: &Path, left: &Metadata) -> io::Result<()> {
 /// # Errors
 /// The process has no descriptor left for the attempt.
 pub fn is_left(path: &Path) -> io::Result<bool> {
-    match connect(path) {
+    match connect_here(path) {
         Err(error) if is_shortage(&error) => Err(error),
         result => Ok(result.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)),
     }
@@ -246,11 +310,36 @@ pub fn is_left(path: &Path) -> io::Result<bool> {
 /// # Errors
 /// There is no listener, or its queue of pending connections is full.
 pub fn connect(path: &Path) -> io::Result<UnixStream> {
+    broker().map_or_else(|| connect_here(path), |broker| broker.connect(path))
+}
+
+/// As [`connect`], by this process itself.
+///
+/// # Errors
+/// Those of [`connect`].
+pub fn connect_here(path: &Path) -> io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.connect(&SockAddr::unix(path)?)?;
     socket.set_nonblocking(false)?;
     Ok(OwnedFd::from(socket).into())
+}
+
+/// Removes the socket's file at `path` if it has this device and inode.
+///
+/// # Errors
+/// Another file is there, or the kernel refuses.
+pub(super) fn remove(path: &Path, file: (u64, u64)) -> io::Result<()> {
+    broker().map_or_else(|| remove_here(path, file), |broker| broker.remove(path, file))
+}
+
+/// As [`Broker::remove`], by this process itself.
+///
+/// # Errors
+/// As there.
+pub fn remove_here(path: &Path, file: (u64, u64)) -> io::Result<()> {
+    let present = std::fs::symlink_metadata(path)?;
+    if present.file_type().is_socket() && identity(&present) == file { std::fs::remove_file(path) } else { Err(in_use()) }
 }
 
 /// Waits that can be interrupted by a signal to quit (an eventfd).
@@ -298,7 +387,6 @@ mod tests {
 
     #[test]
     fn a_front_end_that_connects_all_the_time_never_misses_a_socket_that_is_replaced() {
-        use std::sync::atomic::AtomicBool;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());

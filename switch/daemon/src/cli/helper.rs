@@ -12,7 +12,9 @@ use clap::Args;
 
 use super::Failure;
 use super::service::passed_socket;
-use crate::{helper, sandbox, system};
+use crate::helper::Served;
+use crate::helper::answers::{Desk, answer_all, begin, tell};
+use crate::{sandbox, system};
 
 /// Name of the listening socket.
 const SOCKET: &str = "nic";
@@ -23,19 +25,31 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug, Args)]
 pub(super) struct HelperCommand {
     /// The network's file.
-    net: PathBuf,
+    #[arg(required_unless_present = "name")]
+    net: Option<PathBuf>,
+    /// Name of a network without a file.
+    #[arg(long, conflicts_with = "net")]
+    name: Option<String>,
+    /// The state file.
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
 }
 
 impl HelperCommand {
     pub(super) fn run(self) -> Result<(), Failure> {
         system::ignore_signals_for_networks();
-        let served = match passed_socket(SOCKET) {
-            Some(listener) => {
+        let net = self.net.as_deref();
+        let served = match (passed_socket(SOCKET), net) {
+            (Some(listener), Some(net)) => {
                 sandbox::keep_rights_for_nics();
-                serve(&UnixListener::from(listener), &self.net)
+                serve(&UnixListener::from(listener), net)
             }
-            // passt gets its rights, as if the network's process had started it.
-            None => parent().and_then(|stream| helper::answer_all(&stream, &self.net, false)),
+            // It keeps the rights with which the network's process has started it.
+            _ => {
+                system::outlive_signals();
+                let name = self.name.as_deref().unwrap_or_default();
+                parent().and_then(|stream| serve_parent(&stream, Served { file: net, name, state: self.state.as_deref() }))
+            }
         };
         served.map_err(Failure::running)
     }
@@ -46,12 +60,26 @@ fn parent() -> io::Result<UnixStream> {
     io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from)
 }
 
+/// Answers the process that has started this one.
+fn serve_parent(stream: &UnixStream, served: Served<'_>) -> io::Result<()> {
+    match Desk::of(served) {
+        Ok(mut desk) => {
+            begin(stream)?;
+            answer_all(stream, &mut desk)
+        }
+        Err(sentence) => tell(stream, &sentence),
+    }
+}
+
 /// Answers one client after the other.
 fn serve(listener: &UnixListener, net: &Path) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept()?;
         let limited = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
-        // The client learns of an error by the end of its connection.
-        let _ = limited.and_then(|()| helper::answer_all(&stream, net, true));
+        // The client learns of an error by the end of its connection, of a mistake in the file by a sentence.
+        let _ = limited.and_then(|()| match Desk::of_nics(net) {
+            Ok(mut desk) => answer_all(&stream, &mut desk),
+            Err(sentence) => tell(&stream, &sentence),
+        });
     }
 }

@@ -1,21 +1,17 @@
 //! Notifications to the service manager (sd_notify(3)): readiness, reloads and the end, for units with `Type=notify` or `Type=notify-reload`;
 //! keep-alive messages, for units with `WatchdogSec=`; sockets to be kept over a restart, for units with `FileDescriptorStoreMax=`.
 
-use std::ffi::OsStr;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use memlane_backends::vhost_user::kept;
 use memlane_observe::events;
-use nix::sys::socket::{getsockopt, sockopt};
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, getsockopt, sendmsg, sockopt};
 use nix::time::{ClockId, clock_gettime};
 use tokio::runtime::Handle;
-use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
 use crate::control::Managed;
 use crate::control::health::stuck;
@@ -26,7 +22,7 @@ use crate::takeover::description::SavedService;
 #[derive(Clone, Debug)]
 pub(super) struct ServiceManager {
     environment: SavedService,
-    address: Option<SocketAddr>,
+    address: Option<UnixAddr>,
     /// The interval of its watchdog.
     interval: Option<Duration>,
 }
@@ -42,7 +38,7 @@ impl ServiceManager {
 
     /// The one of the process that served the network before.
     pub(super) fn of(environment: SavedService) -> Self {
-        let address = environment.socket.as_ref().and_then(|name| address(OsStr::new(name)).ok());
+        let address = environment.socket.as_ref().and_then(|name| address(name).ok());
         let interval = interval(|name| environment.watchdog.clone().filter(|_| name == "WATCHDOG_USEC"));
         Self { environment, address, interval }
     }
@@ -150,10 +146,12 @@ impl ServiceManager {
                 Some(_) => socket.set_write_timeout(Some(STORED))?,
                 None => socket.set_nonblocking(true)?,
             }
-            socket.connect_addr(address)?;
+            // Not connected first: in the sandbox, seccomp refuses this system call.
             let files: Vec<_> = file.iter().map(AsRawFd::as_raw_fd).collect();
-            let sent = socket.send_with_fds(&[text.as_bytes()], &files);
-            sent.map_err(|error| io::Error::from_raw_os_error(error.errno()))
+            let rights = [ControlMessage::ScmRights(&files)];
+            let rights = if files.is_empty() { &[][..] } else { &rights };
+            let sent = sendmsg(socket.as_raw_fd(), &[IoSlice::new(text.as_bytes())], rights, MsgFlags::empty(), Some(address));
+            sent.map_err(io::Error::from)
         };
         let sent = send();
         if let Err(cause) = &sent {
@@ -202,10 +200,10 @@ fn kept_sockets() -> Vec<(String, UnixListener)> {
 }
 
 /// The address in `NOTIFY_SOCKET`: a path, or a name in the abstract namespace after an @.
-fn address(name: &OsStr) -> io::Result<SocketAddr> {
-    match name.as_bytes().split_first() {
-        Some((b'@', name)) => SocketAddr::from_abstract_name(name),
-        _ => SocketAddr::from_pathname(name),
+fn address(name: &str) -> nix::Result<UnixAddr> {
+    match name.strip_prefix('@') {
+        Some(name) => UnixAddr::new_abstract(name.as_bytes()),
+        None => UnixAddr::new(name),
     }
 }
 

@@ -21,26 +21,26 @@ use super::{Failure, log, output, signals};
 use crate::author;
 use crate::config::metrics::MetricsListener;
 use crate::config::web::WebListener;
-use crate::config::{Config, Mistakes, default_control, default_state, runtime_folder};
+use crate::config::{Config, Mistakes, default_control, default_state, own_folder, runtime_folder};
 use crate::control::author::of_this_process;
 use crate::control::identity::NetFile;
 use crate::control::reload::ReloadOptions;
-use crate::control::running::{self, Record};
+use crate::control::running::{self, Recorded};
 use crate::control::scrape::{self, Scrapes};
 use crate::control::server::THREADS;
-use crate::control::state::SavedNetwork;
 use crate::control::web::{self, Web};
 use crate::control::{self, Client, ControlSocket, Managed, Origin, TakeoverResources, detach_notes};
 use crate::daemon::takeover::restored_listener;
 use crate::descriptors;
 use crate::folder;
-use crate::helper::Helper;
+use crate::helper::{Helper, Served};
 use crate::journal::{NetworkEvent, log_change, note};
-use crate::sandbox::{Files, Sandbox};
+use crate::sandbox::Sandbox;
 use crate::system;
 use crate::takeover;
 use crate::takeover::description::SavedListener;
 use crate::takeover::guard::Guard;
+use crate::takeover::key::{self, Key};
 use crate::takeover::take::{TakenSockets, Takeover};
 
 /// Timeout for pending control requests at the end.
@@ -118,38 +118,48 @@ impl Up {
         let passed = passed_socket(METRICS).map(std::net::TcpListener::from);
         ServiceManager::of_this_process().keep_sockets();
         // All before the first thread: processes keep the rights of this one, and threads inherit the sandbox.
-        if let Some(Err(cause)) = origin.file.as_deref().map(|file| Helper::provide(&config, file)) {
-            tracing::warn!(%cause, "no helper outside of the sandbox can be started");
+        let key = Self::key(&config, &origin);
+        let confined = self.sandbox == Confined::On && Sandbox::fits(&config);
+        let served = Served { file: origin.file.as_deref(), name: &config.name, state: origin.state.as_deref() };
+        if confined || Helper::is_needed(&config) {
+            let refused = |cause| Failure::running(format!("the helper outside of the sandbox cannot be started: {cause}"));
+            Helper::provide(&config, served).map_err(refused)?;
         }
         let starter = Starter::fork()
             .inspect_err(|cause| tracing::warn!(%cause, "no other process can take the network over, on SIGUSR2 or by command"));
-        let sandbox = match self.sandbox {
-            Confined::On => {
-                let files = Files { network: origin.file.as_deref(), state: origin.state.as_deref() };
-                Sandbox::enter(&with_state(&config, files.state), files, web.as_ref())
-            }
-            Confined::None => {
-                tracing::warn!("no sandbox, by --sandbox none: a guest that took a worker over would have all rights of this user");
-                None
-            }
-        };
+        if self.sandbox == Confined::None {
+            tracing::warn!("no sandbox, by --sandbox none: a guest that took a worker over would have all rights of this user");
+        }
+        let helper = Helper::get().filter(|_| confined);
+        let sandbox = helper.map(|helper| Sandbox::enter(&config, served.file, web.as_ref(), helper));
         if let Err(cause) = descriptors::raise_limit() {
             tracing::warn!(%cause, "cannot raise the soft limit of open files, so it stays as it is");
         }
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().max_blocking_threads(THREADS).thread_name("command").build();
         let runtime = runtime.map_err(Failure::running)?;
-        let takeover = if self.takeover { Some(begin_takeover(&control, &origin)?) } else { None };
+        let takeover = if self.takeover { Some(begin_takeover(&control, &origin, key.as_ref())?) } else { None };
         let result = runtime.block_on(serve(
             config,
             origin,
             (web, passed, takeover),
-            Confinement { starter: starter.ok(), sandbox },
+            Confinement { starter: starter.ok(), sandbox, key },
             started,
         ));
         runtime.shutdown_timeout(FAREWELL);
         // The last line of the log says why the network has ended; an error is printed by the caller.
         result.map(|end| log_change(&end))
+    }
+
+    /// The key of a takeover: that of the process which serves the network, or a new one.
+    fn key(config: &Config, origin: &Origin) -> Option<Key> {
+        let folder = own_folder(&config.name, origin.file.as_deref());
+        let made = Key::of(&folder);
+        made.inspect_err(|cause| {
+            let folder = folder.display();
+            tracing::warn!("no key in {folder}, so no other process can take this network over: {cause}");
+        })
+        .ok()
     }
 
     /// The endpoint of the web page: as the options say, or else as in the file.
@@ -194,10 +204,11 @@ fn carry_out_notes(controls: &[&Path], state: Option<&Path>) {
 }
 
 /// Asks the process that serves the network at the control socket `control` for it.
-fn begin_takeover(control: &Path, origin: &Origin) -> Result<Takeover, Failure> {
+fn begin_takeover(control: &Path, origin: &Origin, key: Option<&Key>) -> Result<Takeover, Failure> {
     let file = origin.file.as_deref().and_then(|file| NetFile::at(file).ok());
     let client = Client::new(control).about(file).hinting(running::hint);
-    let stream = client.upgrade("/v1/takeover", takeover::PROTOCOL).map_err(Failure::running)?;
+    let shown = key.map(|key| (key::HEADER, key.text()));
+    let stream = client.upgrade("/v1/takeover", takeover::PROTOCOL, shown).map_err(Failure::running)?;
     Takeover::begin(stream, origin.state.clone()).map_err(Failure::running)
 }
 
@@ -294,11 +305,12 @@ impl Begun {
         Ok(Self { managed, control, scrapes, web, manager })
     }
 
-    /// Allows a takeover by another process, if there is a guard of takeovers.
+    /// Allows a takeover by another process that shows the key, if there is a guard of takeovers.
     fn allow_takeover(
         &self,
         config: (Option<&MetricsListener>, Option<&WebListener>),
         guard: Option<Guard>,
+        key: Option<Key>,
     ) -> std::io::Result<()> {
         let copy = |socket: BorrowedFd| socket.try_clone_to_owned();
         let metrics = self.scrapes.as_ref();
@@ -318,6 +330,7 @@ impl Begun {
             web: web.transpose().map_err(|error: std::io::Error| error)?,
             service: self.manager.environment().clone(),
             guard,
+            key,
             end: Box::new(end),
         });
         Ok(())
@@ -346,20 +359,12 @@ fn taken_scrapes(
     Some(TcpListener::from_std(listener).map(|listener| Scrapes::Tcp { listener, passed: place.is_none() }))
 }
 
-/// The network with the ports of its state; a state with mistakes is refused later, with a message.
-fn with_state(config: &Config, state: Option<&Path>) -> Config {
-    let applied = || {
-        let path = state?;
-        let saved = SavedNetwork::parse(&std::fs::read_to_string(path).ok()?, path).ok()?;
-        saved.applied_to(config, path).ok()
-    };
-    applied().unwrap_or_else(|| config.clone())
-}
-
 /// The sandbox of this process, and the process outside of it.
 struct Confinement {
     starter: Option<(Starter, Guard)>,
     sandbox: Option<Sandbox>,
+    /// The key of a takeover by another process.
+    key: Option<Key>,
 }
 
 /// Signals to the process.
@@ -389,7 +394,7 @@ async fn serve(
     config: Config,
     origin: Origin,
     (web, passed, takeover): (Option<WebListener>, Option<std::net::TcpListener>, Option<Takeover>),
-    Confinement { starter, sandbox }: Confinement,
+    Confinement { starter, sandbox, key }: Confinement,
     started: impl FnOnce(&Arc<Managed>),
 ) -> Result<NetworkEvent, Failure> {
     // Signal handlers are installed before sockets and devices are created, which the default action of a signal would leave
@@ -414,18 +419,13 @@ async fn serve(
     let mut signals = signals.unwrap_or_else(Signals::install).map_err(Failure::running)?;
     kept::remove_rest();
     let (starter, guard) = starter.unzip();
-    begun.allow_takeover((metrics.as_ref(), web.as_ref()), guard).map_err(Failure::running)?;
+    begun.allow_takeover((metrics.as_ref(), web.as_ref()), guard, key).map_err(Failure::running)?;
     let Begun { managed, control: (listener, socket_file), scrapes, web, manager } = begun;
     control::leases::keep(&managed).map_err(Failure::running)?;
     if let Some(sandbox) = sandbox {
         sandbox.seal();
     }
-    let _record = Record::make(&socket, &name, file.as_deref()).unwrap_or_else(|error| {
-        tracing::warn!(
-            "cannot link the control socket into the run-time folder, so `memlane list` will not show this network: {error}"
-        );
-        None
-    });
+    let _record = Recorded::make(&socket, &name, file.as_deref());
     let ports = managed.config().map_err(Failure::running)?.ports.len();
     let page = web.as_ref().map_or_else(String::new, |web| format!(", page at http://{}/", web.address));
     let up = format!("memlane: network {name} is up, {ports} ports, control at {}{page}{taken}\n", socket.display());
@@ -579,104 +579,6 @@ mod tests {
         assert_eq!(output.status.code(), Some(1), "{told}");
         assert!(told.starts_with("memlane: worker 1 failed: on purpose at ") && told.lines().count() == 1, "{told}");
         assert!(!socket.exists() && !control.exists(), "it ended in order");
-    }
-
-    const TAKEN_OVER: &str = "MEMLANE_TEST_TAKEN_OVER";
-
-    /// Attempts that are refused without Landlock too.
-    const OF_CALLS: [&str; 8] = [
-        "speak with other hosts",
-        "change the host's network",
-        "run a program",
-        "enter a namespace",
-        "gain privileges",
-        "use capabilities of root",
-        "trace a process",
-        "signal a process",
-    ];
-
-    /// Attempts of code in a worker that a guest has taken over, and the answer of the kernel to each.
-    fn attempts() -> Vec<(&'static str, std::io::Result<()>)> {
-        use socket2::{Domain, Socket, Type};
-        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-        let line = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default().trim().to_owned();
-        let rights = u64::from_str_radix(&line("CapEff:"), 16).unwrap_or(u64::MAX);
-        let then = |does: bool| if does { Ok(()) } else { Err(std::io::ErrorKind::PermissionDenied.into()) };
-        // CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_SYS_RESOURCE and CAP_LEASE of linux/capability.h.
-        let kept = 1 | 1 << 1 | 1 << 3 | 1 << 24 | 1 << 28;
-        vec![
-            ("read a secret", std::fs::File::open("/etc/shadow").map(drop)),
-            ("write a file", std::fs::File::create(std::env::temp_dir().join("memlane-taken-over")).map(drop)),
-            ("speak with other hosts", std::net::TcpStream::connect("127.0.0.1:9").map(drop)),
-            ("change the host's network", Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW, None).map(drop)),
-            ("run a program", Command::new("/bin/true").status().map(drop)),
-            ("enter a namespace", nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUTS).map_err(Into::into)),
-            ("gain privileges", then(line("NoNewPrivs:") == "0")),
-            ("use capabilities of root", then(rights & !kept != 0)),
-            ("trace a process", crate::system::trace_nothing()),
-            ("signal a process", nix::sys::signal::kill(nix::unistd::getppid(), None).map_err(Into::into)),
-        ]
-    }
-
-    fn run_and_take_over(file: PathBuf, sandbox: Confined) -> ! {
-        let up = Up { net: Some(file), sandbox, ..Up::default() };
-        let result = up.run_and(|managed| {
-            let managed = Arc::clone(managed);
-            std::thread::spawn(move || {
-                let (tell, told) = std::sync::mpsc::channel();
-                let ordered = managed.ask(|daemon| daemon.network().order(1, move |_| tell.send(attempts())));
-                let _ = ordered.unwrap().recv();
-                for (attempt, answer) in told.recv().unwrap() {
-                    println!("{attempt}: {}", answer.map_or_else(|error| format!("{:?}", error.kind()), |()| "done".into()));
-                }
-                std::process::exit(0);
-            });
-        });
-        std::process::exit(result.map_or_else(super::super::tell, |()| 0).into());
-    }
-
-    #[test]
-    fn a_worker_that_is_taken_over_gets_no_further() {
-        if let Some(file) = std::env::var_os(TAKEN_OVER) {
-            let variant = std::env::var("VARIANT").unwrap();
-            if variant == "no Landlock" {
-                crate::sandbox::hide_landlock().unwrap();
-            }
-            run_and_take_over(file.into(), if variant == "no sandbox" { Confined::None } else { Confined::On });
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let own = folder.path().join("own");
-        std::fs::create_dir(&own).unwrap();
-        let file = own.join("net.toml");
-        std::fs::write(&file, "workers = 2\ncontrol = \"control\"\n[[port]]\nname = \"a\"\nvhost-user = \"a.sock\"\n").unwrap();
-        let attempted = |variant: &str| {
-            let mut command = Command::new(std::env::current_exe().unwrap());
-            let name = "cli::up::tests::a_worker_that_is_taken_over_gets_no_further";
-            command.args(["--exact", name, "--nocapture"]).env(TAKEN_OVER, &file).env("VARIANT", variant);
-            let output =
-                command.env("XDG_RUNTIME_DIR", &own).env("XDG_STATE_HOME", &own).env("TMPDIR", folder.path()).output().unwrap();
-            let text = String::from_utf8(output.stdout).unwrap();
-            (text.clone(), format!("{text}{}", String::from_utf8_lossy(&output.stderr)))
-        };
-        let are_refused = |told: &str, attempts: &[&str]| {
-            for attempt in attempts {
-                assert!(told.contains(&format!("{attempt}: PermissionDenied\n")), "{attempt} was not refused: {told}");
-            }
-        };
-        let of_files = ["read a secret", "write a file"];
-        let (attempts, told) = attempted("sandbox");
-        if crate::system::landlock_version() > 0 {
-            are_refused(&attempts, &of_files);
-            assert!(!told.contains("WARN"), "{told}");
-        }
-        are_refused(&attempts, &OF_CALLS);
-        // Without Landlock, system calls and capabilities are confined all the same.
-        let (attempts, told) = attempted("no Landlock");
-        are_refused(&attempts, &OF_CALLS);
-        assert!(attempts.contains("write a file: done"), "{told}");
-        // The attempts are real: without the sandbox, they succeed.
-        let (_, told) = attempted("no sandbox");
-        assert!(told.contains("run a program: done") && told.contains("speak with other hosts: ConnectionRefused"), "{told}");
     }
 
     fn wait_for(file: &Path) {

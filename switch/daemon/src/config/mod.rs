@@ -462,6 +462,11 @@ pub fn default_state(name: &str, file: Option<&Path>) -> Option<PathBuf> {
     crate::folder::state().map(|folder| folder.join(format!("{name}{mark}.state")))
 }
 
+/// The folder of the network `name` of `file` alone, in the user's run-time folder: of files that its process in the sandbox cannot change.
+pub fn own_folder(name: &str, file: Option<&Path>) -> PathBuf {
+    default_control(name, file).with_extension("d")
+}
+
 /// A mark of the file: eight digits, a hash of its path, which distinguish networks of different files.
 pub fn file_mark(file: &Path) -> String {
     let path = claim::place(file);

@@ -28,6 +28,7 @@ use super::server::{Answering, Bounds, Lane};
 use super::stream::Lease;
 use crate::author;
 use crate::config::json::misshapen;
+use crate::takeover::key;
 
 /// Description of a route beside its types.
 #[derive(Clone, Copy, Debug)]
@@ -249,12 +250,14 @@ impl Api {
         self
     }
 
-    /// Adds a POST route that makes the connection a plain stream of `protocol`, which `run` has on a thread of its own.
+    /// Adds a POST route that makes the connection a plain stream of `protocol`, if it shows the key of a takeover; `run` has it on a thread
+    /// of its own.
     pub fn upgrade(mut self, path: &'static str, about: About, protocol: &'static str, run: fn(&Managed, UnixStream)) -> Self {
         let mut operation = self.describe::<(), ()>(path, about);
         operation["responses"][about.status.as_str()] = json!({ "description": "The connection is a stream of the protocol now." });
         let header = json!({ "name": "upgrade", "in": "header", "required": true, "schema": { "const": protocol } });
-        operation["parameters"] = json!([header]);
+        let key = json!({ "name": key::HEADER, "in": "header", "required": true, "schema": { "type": "string" } });
+        operation["parameters"] = json!([header, key]);
         self.paths.entry(path).or_default().insert("post".into(), operation);
         let answer = move |State(managed): State<Arc<Managed>>, request: Request| async move {
             let wanted = request.headers().get(header::UPGRADE);
@@ -262,7 +265,8 @@ impl Api {
                 let text = format!("this path needs the header upgrade: {protocol}, which `memlane up --takeover` sends");
                 return Refusal::new(StatusCode::UPGRADE_REQUIRED, text).into_response();
             }
-            if let Err(refusal) = check_file(&managed, request.headers()) {
+            let shown = request.headers().get(key::HEADER).map(HeaderValue::as_bytes);
+            if let Err(refusal) = check_file(&managed, request.headers()).and_then(|()| managed.check_key(shown)) {
                 return refusal.into_response();
             }
             let client = request.extensions().get::<ClientProcess>().copied();
@@ -300,6 +304,7 @@ async fn run_upgraded(request: Request, run: impl FnOnce(UnixStream) + Send + 's
 fn meaning(status: u16) -> &'static str {
     match status {
         400 => "The request body is not valid JSON.",
+        403 => "The request does not show the key of the network.",
         404 => "There is no port or segment of this name.",
         409 => {
             "The request conflicts with the state of the network or of the machine. Nothing was changed, unless the answer says so."

@@ -226,12 +226,12 @@ impl Client {
     ///
     /// # Errors
     /// As [`Self::get`].
-    pub fn upgrade(&self, uri: &str, protocol: &str) -> Result<UnixStream, ControlError> {
+    pub fn upgrade(&self, uri: &str, protocol: &str, more: Option<(&str, &str)>) -> Result<UnixStream, ControlError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let silent = |_| ControlError::Silent { path: self.path.clone(), seconds: LOOK.as_secs() };
         let upgraded = async {
-            let (response, _) =
-                self.send(Method::POST, uri, &[("connection", "upgrade"), ("upgrade", protocol)], Vec::new()).await?;
+            let headers: Vec<_> = [("connection", "upgrade"), ("upgrade", protocol)].into_iter().chain(more).collect();
+            let (response, _) = self.send(Method::POST, uri, &headers, Vec::new()).await?;
             if response.status() != StatusCode::SWITCHING_PROTOCOLS {
                 let answer = self.read(response).await?;
                 return Err(ControlError::Answer(String::from_utf8_lossy(&answer).into_owned()));

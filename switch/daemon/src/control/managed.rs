@@ -42,6 +42,7 @@ use crate::takeover::channel::Channel;
 use crate::takeover::description::{Message, SavedListener, SavedService, SavedSockets};
 use crate::takeover::give::{Assets, Given, give, hear};
 use crate::takeover::guard::Guard;
+use crate::takeover::key::Key;
 use crate::takeover::take::{self, TakeError, TakenSockets, Takeover};
 use crate::time::cycles;
 
@@ -98,6 +99,8 @@ pub struct TakeoverResources {
     pub service: SavedService,
     /// The guard of the takeover outside of the sandbox, if it could be started.
     pub guard: Option<Guard>,
+    /// The key that a process shows which takes the network over; without one, none does.
+    pub key: Option<Key>,
     /// Ends this process, once the network was handed over to the process of this number.
     pub end: Box<dyn Fn(i32) + Send + Sync>,
 }
@@ -170,6 +173,23 @@ impl Managed {
     /// Allows another process to take the network over, with these resources.
     pub fn allow_takeover(&self, resources: TakeoverResources) {
         let _ = self.resources.set(resources);
+    }
+
+    /// Refuses a process that takes the network over and does not show its key.
+    ///
+    /// # Errors
+    /// The key that was shown, if any, is not that of this network.
+    pub fn check_key(&self, shown: Option<&[u8]>) -> Result<(), Refusal> {
+        let refused = |text: String| Err(Refusal::new(StatusCode::FORBIDDEN, text));
+        match self.resources.get().and_then(|resources| resources.key.as_ref()) {
+            Some(key) if shown.is_some_and(|shown| key.is(shown)) => Ok(()),
+            Some(key) => refused(format!(
+                "a process takes this network over only if it can read the key in {}: start `memlane up --takeover` as the network's user, \
+                 with the same XDG_RUNTIME_DIR, or send SIGUSR2 to the running process",
+                key.path().display()
+            )),
+            None => refused("the running process could make no key for a takeover at its start: restart it".into()),
+        }
     }
 
     /// Hands the network over to the process at the other end of `stream`, and ends this one.

@@ -311,7 +311,11 @@ fn with_streams(api: Api) -> Api {
         "/v1/takeover",
         About {
             status: StatusCode::SWITCHING_PROTOCOLS,
-            ..about("takeover", "Hands the network over to another process of the same user.", &[400, 409, 426, 503])
+            ..about(
+                "takeover",
+                "Hands the network over to another process of the same user that shows the network's key.",
+                &[400, 403, 409, 426, 503],
+            )
         },
         takeover::PROTOCOL,
         Managed::hand_over,

@@ -5,7 +5,7 @@
 //! without a listener is the remains of a killed network, and is ignored.
 
 use std::io;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,9 +16,10 @@ use tokio::task::JoinSet;
 use super::client::{Client, Peer};
 use super::identity::{Identity, NetFile};
 use super::state_file;
-use crate::config::claim::place;
-use crate::config::{default_control, file_mark};
+use crate::config::file_mark;
 use crate::folder;
+use crate::helper::record::Record;
+use crate::sandbox;
 use memlane_backends::vhost_user::socket;
 
 /// Ending of a control socket's name.
@@ -209,57 +210,38 @@ pub fn told(path: &Path) -> Option<String> {
     Some(found.map_or_else(|| "another program".into(), |running| running.identity.told()))
 }
 
-/// A link in the run-time folder to a control socket elsewhere, removed when dropped.
+/// The traces of a network in the run-time folder, removed when dropped: by the helper, if this process is in a sandbox.
 #[derive(Debug)]
-pub struct Record {
-    link: PathBuf,
-    control: PathBuf,
+pub struct Recorded {
+    name: String,
+    file: Option<PathBuf>,
+    /// Made by this process itself.
+    record: Option<Record>,
 }
 
-impl Record {
-    /// Makes the network `name` of `file`, which listens at `control`, discoverable.
-    ///
-    /// # Errors
-    /// The link cannot be made.
-    pub fn make(control: &Path, name: &str, file: Option<&Path>) -> io::Result<Option<Self>> {
-        let (link, control) = (default_control(name, file), place(control));
-        if control == place(&link) {
-            return Ok(None);
-        }
-        if let Some(folder) = link.parent() {
-            folder::make(folder)?;
-            clean(folder);
-        }
-        // A link from an earlier start of the same network leads to the present socket already.
-        if std::fs::read_link(&link).is_ok_and(|known| known == control) {
-            return Ok(Some(Self { link, control }));
-        }
-        if link.exists() && !socket::is_left(&link)? {
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another network is there"));
-        }
-        match std::fs::remove_file(&link) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        symlink(&control, &link)?;
-        Ok(Some(Self { link, control }))
+impl Recorded {
+    /// Makes the network `name` of `file`, which listens at `control`, discoverable, or logs the reason why it is not.
+    pub fn make(control: &Path, name: &str, file: Option<&Path>) -> Self {
+        let made = match sandbox::helper() {
+            Some(helper) => helper.record(true).map(|()| None),
+            None => Record::make_here(control, name, file),
+        };
+        let record = made.unwrap_or_else(|error| {
+            tracing::warn!(
+                "cannot link the control socket into the run-time folder, so `memlane list` will not show this network: {error}"
+            );
+            None
+        });
+        Self { name: name.into(), file: file.map(PathBuf::from), record }
     }
 }
 
-impl Drop for Record {
+impl Drop for Recorded {
     fn drop(&mut self) {
-        // Another network may have replaced the link since.
-        if std::fs::read_link(&self.link).is_ok_and(|control| control == self.control) {
-            let _ = std::fs::remove_file(&self.link);
+        self.record = None;
+        match sandbox::helper() {
+            Some(helper) => drop(helper.record(false)),
+            None => folder::remove_of_network(&crate::config::own_folder(&self.name, self.file.as_deref())),
         }
-    }
-}
-
-/// Removes dangling links: their networks were killed, and the folders of their sockets are gone.
-fn clean(folder: &Path) {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
-    let is_ours = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "control");
-    for link in entries.filter(is_ours).filter(|path| path.is_symlink() && matches!(path.try_exists(), Ok(false))) {
-        let _ = std::fs::remove_file(link);
     }
 }

@@ -4,21 +4,22 @@
 //! it. Each new version is locked before it replaces the old one. A state that cannot be written stays pending: a thread retries
 //! until it is written or the network ends.
 
-use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::state::{SavedNetwork, StateError};
+use crate::helper::StateStep;
+use crate::helper::state::{drop_here, fresh_here, keep_here, open_here, target};
+use crate::sandbox;
 
 /// Interval of attempts to write the pending state.
 const RETRY: Duration = Duration::from_secs(1);
-/// Most symbolic links from the path to the file, the kernel's limit.
-const MOST_LINKS: usize = 40;
 /// Timeout for a network that is ending, or a program that it has just started and that has not closed inherited files yet.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval of attempts to lock the file.
@@ -58,7 +59,6 @@ impl StateFile {
     /// A [`StateError`]: another network has locked it, it cannot be read or cannot be created.
     pub fn open(path: &Path) -> Result<(Self, SavedNetwork), StateError> {
         let path = target(path);
-        make_folder(&path).map_err(|cause| StateError::Write { path: path.clone(), cause })?;
         let mut kept = Kept::default();
         let state = match kept.lock(&path) {
             Ok(file) => SavedNetwork::parse(&text(file, &path)?, &path)?,
@@ -133,7 +133,10 @@ impl StateFile {
         let locked = self.shared.lock().locked.take();
         if is_empty && locked.is_some_and(|file| is_at(&file, &self.shared.path)) {
             // If this fails, an empty file is left.
-            let _ = std::fs::remove_file(&self.shared.path);
+            let _ = match sandbox::helper() {
+                Some(helper) => helper.state(StateStep::Remove).map(drop),
+                None => std::fs::remove_file(&self.shared.path),
+            };
         }
     }
 
@@ -247,47 +250,17 @@ fn is_full(cause: &io::Error) -> bool {
     matches!(cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// The target of `path`: links are followed also to a file that does not exist yet.
-fn target(path: &Path) -> PathBuf {
-    let mut path = path.to_path_buf();
-    for _ in 0..MOST_LINKS {
-        let Ok(next) = std::fs::read_link(&path) else { break };
-        path = path.parent().unwrap_or(Path::new("/")).join(next);
-    }
-    path
-}
-
-/// Creates the folder of `path` if only that is missing; a path of several missing folders is more likely a mistake.
-fn make_folder(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
-            DirBuilder::new().mode(0o700).create(folder).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => io::Error::new(error.kind(), "neither its folder nor the parent of that exists"),
-                _ => error,
-            })
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Opens the file at `path` for reading and writing, since NFS grants an exclusive lock only on a file that is open for writing;
-/// where that is refused, for reading, which is enough for the lock elsewhere. A missing file is created.
+/// Opens the file at `path`: by the helper if this process is in a sandbox, where Landlock refuses it.
 fn open(path: &Path) -> Result<File, StateError> {
-    let unreadable = |cause: &dyn std::fmt::Display| StateError::Read { path: path.into(), cause: cause.to_string() };
-    // Opening a pipe without a writer would block.
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
-    let opened = options.open(path).or_else(|error| match error.kind() {
-        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => options.write(false).open(path),
-        _ => Err(error),
-    });
-    let file = match opened {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let made = options.write(true).create(true).mode(0o600).open(path);
-            made.map_err(|cause| StateError::Write { path: path.into(), cause })?
-        }
-        opened => opened.map_err(|error| unreadable(&error))?,
+    let opened = match sandbox::helper() {
+        Some(helper) => helper.state(StateStep::Open).and_then(|file| file.ok_or_else(|| io::Error::other("it was not opened"))),
+        None => open_here(path),
     };
+    let file = opened.map_err(|cause| match path.symlink_metadata() {
+        Ok(_) => StateError::Read { path: path.into(), cause: cause.to_string() },
+        Err(_) => StateError::Write { path: path.into(), cause },
+    })?;
+    let unreadable = |cause: &dyn std::fmt::Display| StateError::Read { path: path.into(), cause: cause.to_string() };
     match file.metadata() {
         Ok(metadata) if metadata.is_file() => Ok(file),
         Ok(_) => Err(unreadable(&"it is no regular file")),
@@ -341,32 +314,29 @@ fn locker<'l>(line: &'l str, inode: &str) -> Option<&'l str> {
 
 /// Replaces the file at `path` by `text`, atomically; the new file is locked.
 fn replace(path: &Path, text: &str) -> io::Result<File> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = path.file_name().ok_or_else(|| io::Error::other("this is no file's name"))?;
-    let beside = folder.join(format!(".{}.new", name.to_string_lossy()));
-    // Remains of a crash are removed; a link is neither followed nor written through.
-    match std::fs::remove_file(&beside) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
-    let written = file
-        .set_permissions(Permissions::from_mode(0o600))
-        .and_then(|()| file.try_lock().map_err(io::Error::from))
-        .and_then(|()| file.write_all(text.as_bytes()))
-        .and_then(|()| file.sync_all())
-        .and_then(|()| std::fs::rename(&beside, path));
-    if let Err(error) = written {
+    let mut file = match sandbox::helper() {
+        Some(helper) => helper.state(StateStep::Fresh)?.ok_or_else(|| io::Error::other("it was not made"))?,
+        None => fresh_here(path)?,
+    };
+    let step = |step: StateStep, here: fn(&Path) -> io::Result<()>| match sandbox::helper() {
+        Some(helper) => helper.state(step).map(drop),
+        None => here(path),
+    };
+    let locked = file.try_lock().map_err(io::Error::from);
+    let written = locked.and_then(|()| file.write_all(text.as_bytes())).and_then(|()| file.sync_all());
+    if let Err(error) = written.and_then(|()| step(StateStep::Keep, keep_here)) {
         // If this fails, the next write removes the file.
-        let _ = std::fs::remove_file(&beside);
+        let _ = step(StateStep::Drop, drop_here);
         return Err(error);
     }
-    File::open(folder)?.sync_all()?;
     Ok(file)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use crate::config::Config;
 

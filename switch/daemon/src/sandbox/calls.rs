@@ -44,18 +44,6 @@ const PLAIN: &[libc::c_long] = &[
     libc::SYS_ftruncate,
     libc::SYS_fallocate,
     libc::SYS_fadvise64,
-    libc::SYS_fchmod,
-    libc::SYS_fchmodat,
-    libc::SYS_fchown,
-    libc::SYS_fchownat,
-    libc::SYS_mkdirat,
-    libc::SYS_unlinkat,
-    libc::SYS_renameat,
-    libc::SYS_renameat2,
-    libc::SYS_linkat,
-    libc::SYS_symlinkat,
-    libc::SYS_utimensat,
-    libc::SYS_umask,
     libc::SYS_pipe2,
     libc::SYS_memfd_create,
     // Waiting.
@@ -76,13 +64,11 @@ const PLAIN: &[libc::c_long] = &[
     libc::SYS_clock_getres,
     libc::SYS_gettimeofday,
     libc::SYS_futex,
-    // Sockets that are there, and those that connect.
+    // Sockets that are there: the helper makes those with a path, and connects.
     libc::SYS_socketpair,
-    libc::SYS_bind,
     libc::SYS_listen,
     libc::SYS_accept,
     libc::SYS_accept4,
-    libc::SYS_connect,
     libc::SYS_shutdown,
     libc::SYS_sendto,
     libc::SYS_recvfrom,
@@ -152,14 +138,6 @@ const OLDER: &[libc::c_long] = &[
     libc::SYS_lstat,
     libc::SYS_access,
     libc::SYS_readlink,
-    libc::SYS_mkdir,
-    libc::SYS_rmdir,
-    libc::SYS_unlink,
-    libc::SYS_rename,
-    libc::SYS_symlink,
-    libc::SYS_chmod,
-    libc::SYS_chown,
-    libc::SYS_lchown,
     libc::SYS_dup2,
     libc::SYS_pipe,
     libc::SYS_poll,
@@ -172,9 +150,14 @@ const OLDER: &[libc::c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[libc::c_long] = &[];
 
-/// Batches of TAP reads and writes, and the network namespaces of interfaces.
-const DEVICES: &[libc::c_long] =
-    &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register, libc::SYS_setns];
+/// System call for the addresses of netlink, packet and XDP sockets: Landlock refuses those of Unix sockets with a path.
+const DEVICES: &[libc::c_long] = &[libc::SYS_bind];
+
+/// System call for batches of TAP reads and writes, by rings of io_uring that are there and take nothing else; no further ring is made.
+const TAP: &[libc::c_long] = &[libc::SYS_io_uring_enter];
+
+/// System call for the socket of the xenstore.
+const XEN: &[libc::c_long] = &[libc::SYS_connect];
 
 /// New calls for which the C library has an older one if they are missing. The flags of clone3(2) lie in memory, which a filter
 /// does not see.
@@ -200,16 +183,17 @@ pub(super) fn seal(kinds: Kinds) -> io::Result<()> {
 }
 
 /// Answers these calls as a kernel that does not have them.
-pub(super) fn hide(calls: &[libc::c_long]) -> io::Result<()> {
+fn hide(calls: &[libc::c_long]) -> io::Result<()> {
     let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
     let program = program(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32));
     system::filter_calls(&program.map_err(io::Error::other)?)
 }
 
 fn allowed(kinds: Kinds) -> Result<BpfProgram, seccompiler::BackendError> {
-    let devices: &[libc::c_long] = if kinds.tap || kinds.packet { DEVICES } else { &[] };
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        [PLAIN, OLDER, MISSING, devices].concat().into_iter().map(|call| (call, Vec::new())).collect();
+    let of_kinds = [(kinds.tap || kinds.packet || kinds.nic, DEVICES), (kinds.tap, TAP), (kinds.xen, XEN)];
+    let of_kinds = of_kinds.into_iter().filter(|(has, _)| *has).flat_map(|(_, calls)| calls);
+    let plain = [PLAIN, OLDER, MISSING].concat();
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = plain.iter().chain(of_kinds).map(|call| (*call, Vec::new())).collect();
     let mut families = vec![libc::AF_UNIX];
     if kinds.tap {
         families.extend([libc::AF_NETLINK, libc::AF_INET, libc::AF_INET6]);
@@ -231,10 +215,14 @@ fn allowed(kinds: Kinds) -> Result<BpfProgram, seccompiler::BackendError> {
         (libc::SYS_prlimit64, vec![own()?]),
         (libc::SYS_sched_setaffinity, vec![own()?]),
         (libc::SYS_ioctl, vec![rule(TYPES.map(|request| (1, Length::Dword, Is::Ne, request)))?]),
-        // No memory is written and then run.
-        (libc::SYS_mmap, vec![lacks(libc::PROT_EXEC)?, lacks(libc::PROT_WRITE)?]),
+        // No code but that which is there: also a file in memory that was written first is not mapped to be run.
+        (libc::SYS_mmap, vec![lacks(libc::PROT_EXEC)?]),
         (libc::SYS_mprotect, vec![lacks(libc::PROT_EXEC)?]),
     ]);
+    if kinds.netns {
+        let network = libc::CLONE_NEWNET as u64;
+        rules.insert(libc::SYS_setns, vec![rule([(1, Length::Dword, Is::Eq, network)])?]);
+    }
     program(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)
 }
 

@@ -1,6 +1,6 @@
-//! Files that the process can open and make (Landlock), and TCP ports at which it can listen.
+//! Files that the process can open (Landlock), and TCP ports at which it can listen. It makes and removes none.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, NetPort, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated,
@@ -8,7 +8,6 @@ use landlock::{
 };
 
 use super::Needs;
-use crate::folder;
 
 /// The newest version of Landlock with rights that are used; of an older kernel's, as many as it has.
 const NEWEST: ABI = ABI::V6;
@@ -30,10 +29,9 @@ const READ: [&str; 12] = [
     "/dev/null",
 ];
 
-/// Confines this thread, and each that it starts, to the files that `needs` names; the kernel's support.
-pub(super) fn confine(needs: &Needs) -> Result<RulesetStatus, RulesetError> {
+/// Confines this thread, and each that it starts, to the files that `needs` names, and to names of files in the folders `listed`; the kernel's support.
+pub(super) fn confine(needs: &Needs, listed: &[PathBuf]) -> Result<RulesetStatus, RulesetError> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
-    let sockets = AccessFs::MakeSock | AccessFs::RemoveFile;
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
         .handle_access(AccessNet::from_all(NEWEST))?
@@ -42,14 +40,8 @@ pub(super) fn confine(needs: &Needs) -> Result<RulesetStatus, RulesetError> {
     for path in READ.iter().map(Path::new).chain(needs.read.iter().map(AsRef::as_ref)) {
         rules = beneath(rules, path, read)?;
     }
-    for path in &needs.sockets {
-        rules = beneath(rules, path, sockets)?;
-    }
-    // Control sockets elsewhere get a link in it.
-    rules = beneath(rules, &folder::runtime(), read | sockets | AccessFs::MakeSym)?;
-    if let Some(path) = &needs.state {
-        let written = AccessFs::MakeReg | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::RemoveFile;
-        rules = beneath(rules, path, read | written)?;
+    for path in listed {
+        rules = beneath(rules, path, AccessFs::ReadDir.into())?;
     }
     let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
     if needs.kinds.tap {

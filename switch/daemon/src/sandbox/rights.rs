@@ -5,15 +5,14 @@ use caps::{CapSet, Capability, CapsHashSet};
 
 use super::Kinds;
 
-/// Drops all capabilities but those for `kinds` and for the files that Landlock leaves: sockets in folders of other users, and
-/// their owners.
+/// Drops all capabilities but those for `kinds`, and that for reading the network's file, which may lie in a folder of another user.
 pub(super) fn drop_others(kinds: Kinds) -> Result<(), CapsError> {
     // Drivers of Xen ask for others, depending on the kernel.
     if kinds.xen {
         return Ok(());
     }
     // Without CAP_SYS_RESOURCE, descriptors that other processes of the user have in flight would count against this one's limit.
-    let mut kept = vec![Capability::CAP_CHOWN, Capability::CAP_DAC_OVERRIDE, Capability::CAP_FOWNER, Capability::CAP_SYS_RESOURCE];
+    let mut kept = vec![Capability::CAP_DAC_READ_SEARCH, Capability::CAP_SYS_RESOURCE];
     // For the lease that tells whether a program is writing the network's file.
     kept.push(Capability::CAP_LEASE);
     // For a packet socket, its receive buffer needs the right that devices do.

@@ -28,6 +28,7 @@ pub mod channel;
 pub use crate::description;
 pub mod give;
 pub mod guard;
+pub mod key;
 pub mod take;
 
 use std::time::Duration;

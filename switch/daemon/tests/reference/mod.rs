@@ -5,6 +5,7 @@ mod claims;
 mod commands;
 mod counters;
 mod metrics;
+pub mod sandbox;
 mod schema;
 mod sources;
 
@@ -29,6 +30,7 @@ pub fn pages() -> Vec<(PathBuf, String)> {
         ("guarantees", claims("guarantees")),
         ("back-end-rules", claims("back-end-rules")),
         ("limits", claims("limits")),
+        ("sandbox", sandbox::page()),
     ]
     .into_iter()
     .map(|(name, text)| (top().join(format!("docs/reference/{name}.md")), format!("{GENERATED}{text}")))

@@ -16,6 +16,7 @@ use memlane::control::{Client, ControlError};
 use memlane::takeover::PROTOCOL;
 use memlane::takeover::channel::{Channel, ChannelError};
 use memlane::takeover::description::{HEADER, Hello, Message};
+use memlane::takeover::key::{self, Key};
 use memlane_rig::guest::{GuestError, SendBuffers, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
 use nix::sys::signal::{Signal, kill};
@@ -239,8 +240,15 @@ fn client(folder: &Path) -> Client {
     Client::new(&folder.join("control"))
 }
 
+/// Asks for the network of `folder`, with its key.
+fn upgraded(folder: &Path) -> UnixStream {
+    let mark = memlane::config::file_mark(&folder.join("net.toml"));
+    let key = Key::of(&folder.join(format!("memlane/net-{mark}.d"))).unwrap();
+    client(folder).upgrade("/v1/takeover", PROTOCOL, Some((key::HEADER, key.text()))).unwrap()
+}
+
 fn channel(folder: &Path) -> Channel {
-    Channel::new(client(folder).upgrade("/v1/takeover", PROTOCOL).unwrap())
+    Channel::new(upgraded(folder))
 }
 
 /// The default state file of the network in `folder`.
@@ -259,6 +267,35 @@ fn asked(folder: &Path, state: Option<&str>) -> Channel {
 }
 
 #[test]
+fn a_user_id_does_not_suffice_to_take_a_network_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    net(folder, 1);
+    let mut running = Running::start(memlane(folder, &["up", "net.toml"]));
+    for shown in
+        [None, Some((key::HEADER, "")), Some((key::HEADER, "0000000000000000000000000000000000000000000000000000000000000000"))]
+    {
+        match client(folder).upgrade("/v1/takeover", PROTOCOL, shown) {
+            Err(ControlError::Refused(refusal)) => {
+                assert_eq!(refusal.status.as_u16(), 403);
+                assert!(refusal.to_string().contains("only if it can read the key in "), "{refusal}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // Another run-time folder has another key.
+    let mut other = memlane(folder, &["up", "net.toml", "--takeover"]);
+    let output = other.env("XDG_RUNTIME_DIR", folder.join("other")).output().unwrap();
+    assert!(output.status.code() == Some(1) && told(&output).contains("with the same XDG_RUNTIME_DIR"), "{}", told(&output));
+    assert!(running.lives());
+    take_over(folder, &mut running);
+    take_over(folder, &mut running);
+    kill(Pid::from_raw(running.0.id() as i32), Signal::SIGTERM).unwrap();
+    assert!(ends(&mut running.0).success());
+    assert_eq!(std::fs::read_dir(folder.join("memlane")).unwrap().count(), 0, "the key goes with the network");
+}
+
+#[test]
 fn a_process_that_fails_to_take_over_leaves_the_network_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
@@ -273,10 +310,10 @@ fn a_process_that_fails_to_take_over_leaves_the_network_as_it_is() {
         other => panic!("{other:?}"),
     };
 
-    let mut stream = client(folder).upgrade("/v1/takeover", PROTOCOL).unwrap();
+    let mut stream = upgraded(folder);
     stream.write_all(&[b'x'; 64]).unwrap();
     refused(&mut Channel::new(stream), "does not speak the takeover protocol");
-    let mut stream = client(folder).upgrade("/v1/takeover", PROTOCOL).unwrap();
+    let mut stream = upgraded(folder);
     let mut hello = Message::Hello(Hello::default()).encode(0).unwrap();
     hello[8] = 200;
     stream.write_all(&hello).unwrap();
@@ -323,7 +360,7 @@ fn a_process_that_fails_to_take_over_leaves_the_network_as_it_is() {
     assert!(running.lives());
     goes_on("processes that fail");
     let file = NetFile::at(&folder.join("other.toml")).unwrap();
-    let other = client(folder).about(Some(file)).upgrade("/v1/takeover", PROTOCOL);
+    let other = client(folder).about(Some(file)).upgrade("/v1/takeover", PROTOCOL, None);
     assert!(matches!(other, Err(ControlError::Refused(_))), "{other:?}");
 
     // And then one that does.
@@ -422,7 +459,7 @@ fn asked_by_another(folder: &Path) -> (Channel, Running) {
 
 /// The process of [`asked_by_another`].
 fn ask_and_freeze(folder: &Path) -> ! {
-    let asks = client(folder).upgrade("/v1/takeover", PROTOCOL).unwrap();
+    let asks = upgraded(folder);
     let stream = UnixStream::connect(folder.join("asks")).unwrap();
     memlane_backends::takeover::send(&stream, &[asks.try_clone().unwrap().into()]).unwrap();
     // Until it was received.
