@@ -241,14 +241,14 @@ fn client(folder: &Path) -> Client {
 }
 
 /// Asks for the network of `folder`, with its key.
-fn upgraded(folder: &Path) -> UnixStream {
+fn asking(folder: &Path) -> UnixStream {
     let mark = memlane::config::file_mark(&folder.join("net.toml"));
     let key = Key::of(&folder.join(format!("memlane/net-{mark}.d"))).unwrap();
     client(folder).upgrade("/v1/takeover", PROTOCOL, Some((key::HEADER, key.text()))).unwrap()
 }
 
 fn channel(folder: &Path) -> Channel {
-    Channel::new(upgraded(folder))
+    Channel::new(asking(folder))
 }
 
 /// The default state file of the network in `folder`.
@@ -310,10 +310,10 @@ fn a_process_that_fails_to_take_over_leaves_the_network_as_it_is() {
         other => panic!("{other:?}"),
     };
 
-    let mut stream = upgraded(folder);
+    let mut stream = asking(folder);
     stream.write_all(&[b'x'; 64]).unwrap();
     refused(&mut Channel::new(stream), "does not speak the takeover protocol");
-    let mut stream = upgraded(folder);
+    let mut stream = asking(folder);
     let mut hello = Message::Hello(Hello::default()).encode(0).unwrap();
     hello[8] = 200;
     stream.write_all(&hello).unwrap();
@@ -459,7 +459,7 @@ fn asked_by_another(folder: &Path) -> (Channel, Running) {
 
 /// The process of [`asked_by_another`].
 fn ask_and_freeze(folder: &Path) -> ! {
-    let asks = upgraded(folder);
+    let asks = asking(folder);
     let stream = UnixStream::connect(folder.join("asks")).unwrap();
     memlane_backends::takeover::send(&stream, &[asks.try_clone().unwrap().into()]).unwrap();
     // Until it was received.
