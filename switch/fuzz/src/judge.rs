@@ -66,6 +66,17 @@ impl Sent<'_> {
 }
 
 impl Sent<'_> {
+    /// Whether the checksum left undone is that of TCP, UDP or SCTP (virtio 1.2, section 5.1.6.2; RFC 9293, 768, 9260).
+    fn is_of_transport(&self) -> bool {
+        let field = parser::find(self.frame).and_then(|(_, _, transport, protocol)| match protocol {
+            6 => Some(transport + 16),
+            17 => Some(transport + 6),
+            132 => Some(transport + 8),
+            _ => None,
+        });
+        field == Some(self.checksum_field()) && parser::find(self.frame).is_some_and(|found| found.2 == self.checksum_start())
+    }
+
     /// The sender's statement on a frame that is to be segmented: where its headers lie.
     fn said(&self) -> Found {
         let (version, network) = parser::find_ip(self.frame).expect("only IP is segmented");
@@ -112,6 +123,7 @@ pub fn judge(sent: &Sent, arrived: &[Arrived]) {
 
 fn judge_single(sent: &Sent, arrived: &Arrived) {
     assert_eq!(arrived.header[1..6], [0; 5], "nothing is segmented, and nothing is said of it");
+    assert!(!sent.needs_checksum() || sent.is_of_transport(), "no other field of a frame is completed");
     if sent.needs_checksum() && !sent.receiver.checksum {
         let mut wanted = sent.frame.to_vec();
         let sum = !parser::sum(&[&wanted[sent.checksum_start()..]]);

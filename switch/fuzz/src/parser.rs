@@ -44,7 +44,7 @@ pub fn find_ip(bytes: &[u8]) -> Option<(u8, usize)> {
     }
 }
 
-/// The headers of an unfragmented IP frame behind at most two VLAN tags, if all of the network header is in `bytes`.
+/// The headers of an IP frame that is no fragment of several, behind at most two VLAN tags, if all of the network header is in `bytes`.
 pub fn find(bytes: &[u8]) -> Option<Found> {
     let (kind, mut cursor) = find_network(bytes)?;
     match kind {
@@ -71,11 +71,17 @@ fn find_v6(cursor: &mut Cursor) -> Option<Found> {
         return None;
     }
     let mut protocol = header[6];
-    // Hop-by-hop options, routing, destination options.
-    while [0, 43, 60].contains(&protocol) {
-        let start = cursor.take(2)?;
+    // Hop-by-hop options, routing, fragment, destination options.
+    while [0, 43, 44, 60].contains(&protocol) {
+        let start = cursor.take(4)?;
+        if protocol != 44 {
+            cursor.at += 4 + usize::from(start[1]) * 8;
+        } else if u16::from_be_bytes([start[2], start[3]]) >> 3 == 0 && start[3] & 1 == 0 {
+            cursor.at += 4;
+        } else {
+            return None;
+        }
         protocol = start[0];
-        cursor.at += 6 + usize::from(start[1]) * 8;
     }
     Some((6, network, cursor.at, protocol))
 }

@@ -53,6 +53,8 @@ drop_reasons! {
     Runt = "runt",
     /// A checksum range outside the frame.
     BadChecksumOffload = "bad-checksum-offload",
+    /// The checksum to be completed is not that of a TCP, UDP or SCTP header, or it is that of a fragment.
+    ChecksumMisplaced = "checksum-misplaced",
     /// A segmentation request that does not fit the frame.
     BadSegmentation = "bad-segmentation",
     /// An offload that was not negotiated.

@@ -45,6 +45,8 @@ const VLAN: u16 = 0xfff;
 pub const TCP: u8 = 6;
 /// IP protocol number of UDP.
 pub const UDP: u8 = 17;
+/// IP protocol number of SCTP.
+pub const SCTP: u8 = 132;
 
 /// An Ethernet address as a number: its six bytes in memory order are the low six bytes in little-endian order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -498,7 +500,7 @@ pub struct Layers {
 }
 
 impl Layers {
-    /// Finds the headers of the IP frame that begins with `start`; `None` if it is no IP frame, is a fragment, or its headers
+    /// Finds the headers of the IP frame that begins with `start`; `None` if it is no IP frame, is a fragment of several, or its headers
     /// reach past `start`.
     pub fn find(start: &[u8]) -> Option<Self> {
         let (kind, network) = network_type(start)?;
@@ -526,18 +528,65 @@ impl Layers {
         }
     }
 
+    /// The first extension header of the IPv6 frame that begins with `start` which lies behind `start`; `None` if there is none.
+    pub fn extension_behind(start: &[u8]) -> Option<Extension> {
+        let (_, network) = network_type(start).filter(|&(kind, _)| kind == TYPE_IPV6)?;
+        match Chain::follow(start, network)? {
+            Chain::Ends { .. } => None,
+            Chain::GoesOn(extension) => Some(extension),
+        }
+    }
+
     /// The headers of the IP frame that begins with `start`, with the sender's claim of a transport header of `protocol` at byte
     /// `transport`; `None` if `start` contradicts it. IPv6 extension headers behind `start` are not verified.
     pub fn said(start: &[u8], protocol: u8, transport: usize) -> Option<Self> {
         let (kind, network) = network_type(start)?;
-        if kind != TYPE_IPV6 {
-            return Self::find(start).filter(|found| (found.protocol, found.transport) == (protocol, transport));
+        match kind {
+            TYPE_IPV4 => Self::find_v4(start, network).filter(|found| (found.protocol, found.transport) == (protocol, transport)),
+            TYPE_IPV6 => {
+                let fits = match Chain::follow(start, network)? {
+                    Chain::Ends { protocol: found, transport: at } => (found, at) == (protocol, transport),
+                    Chain::GoesOn(Extension { at, .. }) => transport > at && (transport - at).is_multiple_of(8),
+                };
+                fits.then_some(Self { version: 6, network, transport, protocol })
+            }
+            _ => None,
         }
-        let fits = match Chain::follow(start, network)? {
-            Chain::Ends { protocol: found, transport: at } => (found, at) == (protocol, transport),
-            Chain::GoesOn(at) => transport > at && (transport - at).is_multiple_of(8),
+    }
+}
+
+/// An extension header of an IPv6 packet, or the header behind the last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extension {
+    /// Its protocol number.
+    pub protocol: u8,
+    /// The byte of the frame at which it begins.
+    pub at: usize,
+}
+
+impl Extension {
+    /// Bytes of an extension header that tell its end.
+    pub const BYTES: usize = 4;
+    const FRAGMENT: u8 = 44;
+
+    /// Whether it is an extension header: hop-by-hop, routing, fragment or destination options (RFC 8200, section 4).
+    #[inline]
+    pub fn is_one(self) -> bool {
+        matches!(self.protocol, 0 | 43 | Self::FRAGMENT | 60)
+    }
+
+    /// The header behind it, if it begins with `bytes`; `None` behind a fragment header, unless the whole packet is that fragment (RFC
+    /// 6946).
+    #[inline]
+    pub fn next(self, bytes: [u8; Self::BYTES]) -> Option<Self> {
+        let [protocol, length, high, low] = bytes;
+        let length = match self.protocol {
+            // Bits 1 and 2 are reserved.
+            Self::FRAGMENT if u16::from_be_bytes([high, low]) & !0x6 != 0 => return None,
+            Self::FRAGMENT => 8,
+            _ => 8 + 8 * usize::from(length),
         };
-        fits.then_some(Self { version: 6, network, transport, protocol })
+        Some(Self { protocol, at: self.at + length })
     }
 }
 
@@ -545,26 +594,24 @@ impl Layers {
 enum Chain {
     /// They end with a header of this protocol, which may lie behind the known bytes.
     Ends { protocol: u8, transport: usize },
-    /// The one at this byte is not known.
-    GoesOn(usize),
+    /// This one is not known.
+    GoesOn(Extension),
 }
 
 impl Chain {
-    /// Follows hop-by-hop, routing and destination options (RFC 8200, section 4) behind the IPv6 header at `network`; each is a multiple of 8 bytes,
-    /// so the walk ends. `None` if it is no IPv6 header, or is not all in `start`.
+    /// Follows the extension headers behind the IPv6 header at `network`; each is a multiple of 8 bytes, so the walk ends. `None` if it is
+    /// no IPv6 header, is not all in `start`, or is that of a fragment.
     fn follow(start: &[u8], network: usize) -> Option<Self> {
         let header = start.get(network..network + 40)?;
         if header[0] >> 4 != 6 {
             return None;
         }
-        let mut protocol = header[6];
-        let mut transport = network + 40;
-        while matches!(protocol, 0 | 43 | 60) {
-            let Some(extension) = start.get(transport..transport + 2) else { return Some(Self::GoesOn(transport)) };
-            protocol = extension[0];
-            transport += 8 + 8 * usize::from(extension[1]);
+        let mut extension = Extension { protocol: header[6], at: network + 40 };
+        while extension.is_one() {
+            let Some(bytes) = start.get(extension.at..).and_then(<[u8]>::first_chunk) else { return Some(Self::GoesOn(extension)) };
+            extension = extension.next(*bytes)?;
         }
-        Some(Self::Ends { protocol, transport })
+        Some(Self::Ends { protocol: extension.protocol, transport: extension.at })
     }
 }
 

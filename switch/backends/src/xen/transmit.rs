@@ -298,13 +298,13 @@ fn header(frame: &TxFrame, start: &[u8]) -> Result<NetHeader, DropReason> {
     if !wants_headers(frame) {
         return Ok(NetHeader::default());
     }
-    let layers = Layers::find(start).ok_or(DropReason::BadChecksumOffload)?;
+    let layers = Layers::find(start).ok_or(DropReason::ChecksumMisplaced)?;
     let field = match layers.protocol {
         TCP => 16,
         UDP => 6,
-        _ => return Err(DropReason::BadChecksumOffload),
+        _ => return Err(DropReason::ChecksumMisplaced),
     };
-    let transport = u16::try_from(layers.transport).map_err(|_| DropReason::BadChecksumOffload)?;
+    let transport = u16::try_from(layers.transport).map_err(|_| DropReason::ChecksumMisplaced)?;
     let Some(gso) = frame.gso else { return Ok(NetHeader::partial_checksum(transport, field)) };
     let kind = match gso.kind {
         GsoKind::Tcp4 => NetHeader::GSO_TCPV4,

@@ -1,6 +1,7 @@
 //! A port at an interface of the host's kernel by AF_PACKET, and a guest's port of one network. The kernel is at the other end of a
 //! veth pair, as a container is.
 
+use std::ffi::CStr;
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd};
 
@@ -77,13 +78,18 @@ fn gso_frames_pass_unsegmented_both_ways() {
 
 /// A packet socket of the test at the kernel's interface: frames to be sent and received as they are.
 fn raw_socket() -> UdpSocket {
+    raw_socket_at(c"memlane")
+}
+
+/// The same at this interface.
+fn raw_socket_at(interface: &CStr) -> UdpSocket {
     // SAFETY: the address has the length that is told, and the new descriptor has no other owner.
     unsafe {
         let socket = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
         let mut address: libc::sockaddr_ll = std::mem::zeroed();
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-        address.sll_ifindex = libc::if_nametoindex(c"memlane".as_ptr()) as i32;
+        address.sll_ifindex = libc::if_nametoindex(interface.as_ptr()) as i32;
         let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         assert_eq!(libc::bind(socket, (&raw const address).cast(), length), 0, "{}", std::io::Error::last_os_error());
         UdpSocket::from_raw_fd(socket)
@@ -92,7 +98,12 @@ fn raw_socket() -> UdpSocket {
 
 /// As [`raw_socket`], with a virtio-net header before each frame (PACKET_VNET_HDR).
 fn raw_socket_with_headers() -> UdpSocket {
-    let socket = raw_socket();
+    raw_socket_with_headers_at(c"memlane")
+}
+
+/// The same at this interface.
+pub fn raw_socket_with_headers_at(interface: &CStr) -> UdpSocket {
+    let socket = raw_socket_at(interface);
     let on: libc::c_int = 1;
     let length = size_of_val(&on) as libc::socklen_t;
     // SAFETY: the value has the length that is told.

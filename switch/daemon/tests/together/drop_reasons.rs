@@ -261,6 +261,7 @@ fn provoked(reason: DropReason) -> Scene {
             Scene::new().leave_buffers(0).chain(Offloads::ALL, &frame, &[(0, 72, 0, 0)], 2)
         }
         R::BadChecksumOffload => Scene::new().frame(Offloads::ALL, offload(1, 0, 1000), OWN),
+        R::ChecksumMisplaced => Scene::new().frame(Offloads::ALL, offload(1, 0, 14), OWN),
         R::BadSegmentation => Scene::new().frame(Offloads::ALL, offload(0, 1, 0), OWN),
         R::OffloadNotAgreed => Scene::new().frame(Offloads::default(), offload(1, 0, 34), OWN),
         R::BadSource => Scene::new().frame(Offloads::ALL, PLAIN, [1, 0, 0x5e, 0, 0, 1]),

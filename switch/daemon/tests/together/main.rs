@@ -81,6 +81,7 @@ mod tap;
 mod top;
 mod turns_are_bounded;
 mod uplink;
+mod verdicts_hold;
 mod web;
 mod why;
 mod worker_panics;

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use memlane::stats::DropReason;
-use memlane_rig::frames::NetHeader;
+use memlane_rig::frames::{Host, Packet};
 use memlane_rig::guest::{Layout, ToyGuest};
 
 /// A frame with a tag of VLAN `vlan`.
@@ -82,10 +82,12 @@ fn vlans_are_kept_apart_and_tags_are_as_each_port_needs_them() {
         reaches(&mut a, &plain, &mut [(&mut trunk, Some(&with_tag)), (&mut any, None)]);
     }
     // The offsets of a partial checksum move with the header (virtio 1.4, section 5.1.6).
-    let header = NetHeader { needs_checksum: true, checksum_start: 34, checksum_offset: 6, ..NetHeader::default() };
-    a.send_with(&header, &Layout::single(), &plain).unwrap();
+    let [from, to] = [0, 3].map(|guest| Host { mac: mac(guest), ..Host::v4(guest as u16) });
+    let datagram = Packet::udp(from, to, [5; 100]);
+    let (header, partial) = datagram.partial();
+    a.send_with(&header, &Layout::single(), &partial).unwrap();
     let got = trunk.receive(TIMEOUT).unwrap();
-    assert!(got.bytes == with_tag && (got.header.checksum_start, got.header.checksum_offset) == (38, 6), "{:?}", got.header);
+    assert!(got.bytes == datagram.tagged(10).partial().1 && (got.header.checksum_start, got.header.checksum_offset) == (38, 6));
     // An access port sends no tags, a trunk no VLANs that it has not, and without a native VLAN no frames without a tag.
     for (sender, sent) in
         [(0, tagged(mac(0), BROADCAST, 20, 6)), (3, tagged(mac(3), BROADCAST, 30, 7)), (3, frame(mac(3), BROADCAST, 60, 8))]

@@ -1,7 +1,7 @@
 //! Xen ports, on a hypervisor in memory: the states of both ends, frames between all kinds of ports, and faults.
 
 #[path = "../common/netfront.rs"]
-mod netfront;
+pub mod netfront;
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;

@@ -1,7 +1,8 @@
 //! Checksum and segmentation offload: the requests of a sender (partial checksums, GSO frames), the features that a receiver
 //! negotiated, and the repair of the difference.
 //!
-//! 1. [`check`]: on transmit, the virtio-net header of a frame is compared with the frame and with the negotiated features.
+//! 1. [`check`]: on transmit, the virtio-net header of a frame is compared with the frame and with the negotiated features. Only the
+//!    checksum of a transport header may be left to the switch, so that completing it changes no byte on which a verdict depends.
 //! 2. [`plan`]: for one receiver, does the frame pass as it is, lack a checksum, or need segmentation?
 //! 3. [`checksum`], [`segment`]: the repair, made while the frame is delivered, for each receiver by itself.
 
@@ -11,11 +12,14 @@ mod proofs;
 pub mod segment;
 
 use crate::drop_reason::DropReason;
-use crate::frame::{Layers, NetHeader, Segmentation, TCP, ip_version};
+use crate::frame::{Extension, Layers, NetHeader, SCTP, Segmentation, TCP, UDP, ip_version};
 use crate::packet::Packet;
 
 /// Most segments of one frame: 64 KiB at the smallest segment size that Linux sends (48).
 pub const MAX_SEGMENTS: u32 = 1366;
+/// Most IPv6 extension headers behind the copied bytes of a frame with offloads: each kind once, and the second destination options (RFC 8200,
+/// section 4.1).
+const MOST_EXTENSIONS: usize = 5;
 
 /// Negotiated offloads of one side: for a sender those that it may request (HOST_* and CSUM), for a receiver those that it accepts
 /// (GUEST_*).
@@ -60,16 +64,17 @@ pub fn check(packet: &mut Packet, sender: &Offloads) -> Result<(), DropReason> {
     let needs_checksum = header.flags() & NetHeader::NEEDS_CSUM != 0;
     packet.header = header.cleaned(0);
     if needs_checksum {
-        check_checksum(packet, sender)?;
+        check_range(packet, sender)?;
     }
     match kind {
-        None => Ok(()),
         Some(_) if !needs_checksum => Err(DropReason::BadSegmentation),
         Some(kind) => check_segmentation(packet, kind, sender),
+        None if needs_checksum => check_checksum(packet),
+        None => Ok(()),
     }
 }
 
-fn check_checksum(packet: &Packet, sender: &Offloads) -> Result<(), DropReason> {
+fn check_range(packet: &Packet, sender: &Offloads) -> Result<(), DropReason> {
     if !sender.checksum {
         return Err(DropReason::OffloadNotAgreed);
     }
@@ -81,10 +86,48 @@ fn check_checksum(packet: &Packet, sender: &Offloads) -> Result<(), DropReason> 
     Ok(())
 }
 
+/// Checks that the field to be completed is the checksum of TCP, UDP or SCTP: a verdict depends on every other field of the headers.
+fn check_checksum(packet: &Packet) -> Result<(), DropReason> {
+    let protocol = match packet.header.csum_offset() {
+        16 => TCP,
+        6 => UDP,
+        8 => SCTP,
+        _ => return Err(DropReason::ChecksumMisplaced),
+    };
+    layers(packet, protocol).map(drop).ok_or(DropReason::ChecksumMisplaced)
+}
+
+/// The headers of `packet`, if that of its transport has this `protocol` and begins at `csum_start`.
+#[inline]
+fn layers(packet: &Packet, protocol: u8) -> Option<Layers> {
+    let layers = Layers::said(packet.start(), protocol, packet.header.csum_start().into())?;
+    (layers.transport <= packet.start().len() || reaches(packet, &layers)).then_some(layers)
+}
+
+/// Whether the IPv6 extension headers behind the copied bytes of `packet` lead to its transport header. The sender can still change those
+/// bytes, on which no verdict depends.
+#[cold]
+fn reaches(packet: &Packet, layers: &Layers) -> bool {
+    let Some(mut extension) = Layers::extension_behind(packet.start()) else { return true };
+    for _ in 0..MOST_EXTENSIONS {
+        let mut bytes = [0; Extension::BYTES];
+        let Ok(at) = u32::try_from(extension.at) else { return false };
+        if packet.read(at, &mut bytes) != bytes.len() {
+            return false;
+        }
+        let Some(next) = extension.next(bytes) else { return false };
+        if !next.is_one() {
+            return (next.protocol, next.at) == (layers.protocol, layers.transport);
+        }
+        extension = next;
+    }
+    false
+}
+
 fn check_segmentation(packet: &mut Packet, kind: Segmentation, sender: &Offloads) -> Result<(), DropReason> {
     let header = packet.header;
     let (protocol, field) = kind.transport();
-    let layers = Layers::said(packet.start(), protocol, header.csum_start().into()).ok_or(DropReason::BadSegmentation)?;
+    let layers = layers(packet, protocol).ok_or(DropReason::BadSegmentation)?;
     if !kind.fits(layers.version) || header.csum_offset() != field {
         return Err(DropReason::BadSegmentation);
     }

@@ -18,6 +18,10 @@ pub fn remedy(reason: DropReason) -> &'static str {
         R::BadChecksumOffload | R::BadSegmentation | R::OffloadNotAgreed => {
             "Update the guest's driver, or turn its offloads off: ethtool -K DEVICE tx off"
         }
+        R::ChecksumMisplaced => {
+            "Have the sender complete the checksums of tunnels and fragments itself: in a container ethtool -K DEVICE tx off; memlane capture --drops -c 1 \
+             shows the frame"
+        }
         R::BadSource => {
             "Give the guest an address of its own, or take the key mac from the port that has it; memlane capture --drops -c 1 shows the frame"
         }
