@@ -364,3 +364,23 @@ fn offloads_that_were_not_agreed_or_make_no_sense_are_dropped_and_counted() {
     send(NetHeader { header_length: u16::MAX, ..good }, &tcp4.gso(1000).1);
     assert_eq!(b.receive(TIMEOUT).unwrap().header.header_length as usize, tcp4.header_bytes());
 }
+
+/// Honest frames whose checksum, once completed, would have been the sender's choice of an IPv4 source, an ARP sender, a UDP or a TCP port.
+#[test]
+fn other_fields_are_not_completed_whatever_the_receiver_agreed_to() {
+    for receiver in [0, features::GUEST_CSUM, ALL_RECEIVE] {
+        let (bed, mut a, mut b) = pair(receiver, ReceiveBuffers::SMALL, 256);
+        let udp = Packet::udp(host(0, 4).port(67), host(1, 4).port(9999), payload(40)).frame();
+        let tcp = Packet::tcp(host(0, 4), host(1, 4).port(80), 1, payload(40)).frame();
+        let mut arp = udp.clone();
+        arp[12..14].copy_from_slice(&[8, 6]);
+        let requests = [(&udp, 14, 14), (&arp, 14, 16), (&udp, 34, 2), (&tcp, 34, 2), (&tcp, 34, 6), (&udp, 34, 16), (&udp, 34, 8)];
+        for (frame, start, offset) in requests {
+            let header = NetHeader { needs_checksum: true, checksum_start: start, checksum_offset: offset, ..NetHeader::default() };
+            a.send_with(&header, &Layout::single(), frame).unwrap();
+        }
+        a.wait_sent(TIMEOUT).unwrap();
+        assert_eq!(bed.drops(0, DropReason::ChecksumMisplaced), requests.len() as u64);
+        assert_silent(&mut b);
+    }
+}

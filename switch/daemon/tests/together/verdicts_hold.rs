@@ -310,9 +310,10 @@ fn random(dice: &mut Dice, from: usize, to: [u8; 6], is_access: bool) -> (NetHea
         starts.extend([18, 38, header.checksum_start]);
     }
     if !dice.once_in(4) {
+        let any = dice.below(64) as u16;
         header.needs_checksum = true;
-        (header.checksum_start, header.checksum_offset) =
-            (dice.pick(&starts), dice.pick(&[0, 2, 4, 6, 8, 12, 14, 16, 18, 24, 26, 30, dice.below(64) as u16]));
+        header.checksum_start = dice.pick(&starts);
+        header.checksum_offset = dice.pick(&[0, 2, 4, 6, 8, 12, 14, 16, 18, 24, 26, 30, any]);
     }
     if header.needs_checksum && header.gso == GsoKind::None && dice.once_in(2) {
         steer(dice, &header, &mut frame);

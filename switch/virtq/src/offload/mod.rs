@@ -220,4 +220,96 @@ mod tests {
         assert_eq!(check(65_496, u16::MAX), Err(DropReason::BadSegmentation));
         assert_eq!(check(65_503, 65_495), Ok(()));
     }
+
+    /// A frame of an Ethernet header with these tags, then `kind` and `rest`.
+    fn frame(tags: &[u16], kind: u16, rest: &[&[u8]]) -> Vec<u8> {
+        let tags: Vec<u8> = tags.iter().flat_map(|tag| [tag.to_be_bytes(), [0, 7]].concat()).collect();
+        [&[2; 12][..], &tags, &kind.to_be_bytes(), &rest.concat(), &[0; 40]].concat()
+    }
+
+    fn ipv4(protocol: u8, fragment: u16) -> Vec<u8> {
+        let [high, low] = fragment.to_be_bytes();
+        [&[0x45, 0, 0, 60, 0, 1, high, low, 64, protocol, 0, 0][..], &[10; 8]].concat()
+    }
+
+    fn ipv6(next: u8) -> Vec<u8> {
+        [&[0x60, 0, 0, 0, 0, 60, next, 64][..], &[0xfd; 32]].concat()
+    }
+
+    /// The result for `frame` with the checksum at these offsets left undone.
+    fn request(frame: &[u8], start: usize, offset: u16) -> Result<(), DropReason> {
+        let mut bytes = frame.to_vec();
+        let mut packet = Packet::default();
+        packet.set_frame(NetHeader::partial_checksum(start as u16, offset), &mut bytes);
+        check(&mut packet, &Offloads::ALL)
+    }
+
+    /// Virtio 1.2, section 5.1.6.2; offsets by RFC 9293 (16), RFC 768 (6) and RFC 9260 (8); atomic fragments by RFC 6946.
+    #[test]
+    fn only_the_checksum_of_a_transport_header_is_completed() {
+        const DONT_FRAGMENT: u16 = 0x4000;
+        let options = [&[0x46][..], &ipv4(6, DONT_FRAGMENT)[1..], &[1; 4]].concat();
+        let extended = [&ipv6(0)[..], &[60, 0, 1, 4, 0, 0, 0, 0], &[44, 1], &[0; 14], &[17, 0, 0, 0, 0, 0, 0, 9]].concat();
+        let good: [(Vec<u8>, usize, u16); 9] = [
+            (frame(&[], 0x0800, &[&ipv4(6, DONT_FRAGMENT)]), 34, 16),
+            (frame(&[], 0x0800, &[&ipv4(17, 0)]), 34, 6),
+            (frame(&[], 0x0800, &[&ipv4(132, 0)]), 34, 8),
+            (frame(&[], 0x0800, &[&options]), 38, 16),
+            (frame(&[0x8100], 0x0800, &[&ipv4(17, 0)]), 38, 6),
+            (frame(&[0x88a8, 0x8100], 0x86dd, &[&ipv6(6)]), 62, 16),
+            (frame(&[], 0x86dd, &[&ipv6(17)]), 54, 6),
+            (frame(&[], 0x86dd, &[&ipv6(132)]), 54, 8),
+            (frame(&[], 0x86dd, &[&extended]), 86, 6),
+        ];
+        for (frame, at, field) in good {
+            for start in 14..frame.len() - 20 {
+                for offset in 0..20 {
+                    let wanted = if (start, offset) == (at, field) { Ok(()) } else { Err(DropReason::ChecksumMisplaced) };
+                    assert_eq!(request(&frame, start, offset), wanted, "{start} + {offset} of {frame:02x?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_checksum_of_what_is_hidden_or_fragmented_is_completed() {
+        let fragment = |word: u16| [&[17, 0][..], &word.to_be_bytes(), &[0; 4]].concat();
+        let inner = [&[0x12, 0x34, 0x12, 0xb5, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 1, 0][..], &[2; 12], &[8, 0], &ipv4(6, 0)].concat();
+        let snap = [&[0xaa, 0xaa, 3, 0, 0, 0, 8, 0][..], &ipv4(17, 0)].concat();
+        let bad: [(Vec<u8>, usize, u16); 10] = [
+            (frame(&[], 0x0800, &[&ipv4(17, 0x2000)]), 34, 6),
+            (frame(&[], 0x0800, &[&ipv4(17, 100)]), 34, 6),
+            (frame(&[], 0x86dd, &[&ipv6(44), &fragment(1)]), 62, 6),
+            (frame(&[], 0x86dd, &[&ipv6(44), &fragment(8)]), 62, 6),
+            (frame(&[0x8100, 0x8100, 0x8100], 0x0800, &[&ipv4(17, 0)]), 46, 6),
+            (frame(&[], 100, &[&snap]), 42, 6),
+            (frame(&[], 0x0806, &[&[0; 28]]), 34, 6),
+            (frame(&[], 0x86dd, &[&ipv6(58)]), 54, 2),
+            (frame(&[], 0x0800, &[&ipv4(1, 0)]), 34, 6),
+            // VXLAN (RFC 7348), with the checksum of the inner TCP header left undone.
+            (frame(&[], 0x0800, &[&ipv4(17, 0), &inner]), 34 + 16 + 14 + 20, 16),
+        ];
+        for (frame, start, offset) in bad {
+            assert_eq!(request(&frame, start, offset), Err(DropReason::ChecksumMisplaced), "{frame:02x?}");
+        }
+    }
+
+    /// Extension headers behind the copied bytes are read, as many as a packet may have (RFC 8200, section 4.1).
+    #[test]
+    fn extension_headers_behind_the_copied_bytes_are_followed() {
+        let long = |count: usize| {
+            let options: Vec<u8> =
+                (0..count).flat_map(|n| [&[if n + 1 < count { 60 } else { 6 }, 15][..], &[0; 126]].concat()).collect();
+            frame(&[], 0x86dd, &[&ipv6(60), &options])
+        };
+        for count in 1..8 {
+            let (frame, at) = (long(count), 54 + 128 * count);
+            let wanted = if count <= 6 { Ok(()) } else { Err(DropReason::ChecksumMisplaced) };
+            assert_eq!(request(&frame, at, 16), wanted, "{count}");
+            for wrong in [at - 8, at + 8, at - 128] {
+                assert_eq!(request(&frame, wrong, 16), Err(DropReason::ChecksumMisplaced), "{count}: {wrong}");
+            }
+            assert_eq!(request(&frame, at, 6), Err(DropReason::ChecksumMisplaced));
+        }
+    }
 }
