@@ -1,6 +1,7 @@
 //! TCP and UDP checksums of frames that arrive without a virtio-net header. A sender that relies on checksum offload, as guests
-//! of libkrun do behind its passt interface, cannot say so without this header. Depending on the configuration, all checksums are
-//! computed here, or the incomplete ones are counted and reported.
+//! of libkrun do behind its passt interface, cannot say so without this header; but its checksum field holds the sum of the pseudo-header.
+//! Such partial checksums are completed by default, before the verdict. A right checksum that happens to equal that sum stays as it is by that.
+//! Depending on the configuration, all checksums are computed instead, or the partial ones are counted and reported.
 
 use std::sync::Arc;
 
@@ -18,14 +19,16 @@ const NO_ACCIDENT: u8 = 4;
 const ROUTING: u8 = 43;
 /// The advice to the operator in the log.
 const ADVICE: &str = "the other side of its stream leaves checksums to the device, so receivers drop its TCP and UDP frames; \
-                      set checksums = \"complete\" for this port";
+                      set checksums = \"partial\" for this port";
 
 /// Treatment of the checksums of arriving frames (configuration key `checksums`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Checksums {
-    /// Checksums are left as they are.
+    /// Partial checksums, fields that equal the sum of the pseudo-header, are completed; others are left as they are.
     #[default]
+    Partial,
+    /// Checksums are left as they are.
     Keep,
     /// TCP and UDP checksums are computed.
     Complete,
@@ -53,6 +56,10 @@ impl ChecksumTracker {
         }
         if !transport.is_undone(frame) {
             self.in_a_row = 0;
+            return;
+        }
+        if self.checksums == Checksums::Partial {
+            transport.complete(frame);
             return;
         }
         self.port.note_undone_checksum();
@@ -168,6 +175,37 @@ mod tests {
                 assert!(frame[..whole.len()] == whole && frame[whole.len()..] == [0x11; 7]);
             }
         }
+    }
+
+    /// RFC 9293, section 3.1, and RFC 768: the ones' complement of the sum over pseudo-header and packet; a wrong one is the receiver's to find.
+    #[test]
+    fn partial_checksums_are_completed_by_default_and_others_stay() {
+        let mut tracker = tracker(Checksums::default());
+        let port = Arc::clone(&tracker.port);
+        for packet in packets() {
+            let whole = packet.frame();
+            let mut spoilt = whole.clone();
+            *spoilt.last_mut().unwrap() ^= 0x40;
+            for (sent, wanted) in [(packet.partial().1, &whole), (whole.clone(), &whole), (spoilt.clone(), &spoilt)] {
+                let mut frame = sent;
+                tracker.look_after(&mut frame);
+                assert!(frame == *wanted, "{packet:?}");
+            }
+        }
+        assert_eq!((port.totals().undone_checksums, port.advice()), (0, None));
+    }
+
+    /// A payload whose sum is zero makes the right checksum the complement of the pseudo-header's sum; one that makes it equal stays too.
+    #[test]
+    fn a_right_checksum_that_equals_the_sum_of_the_pseudo_header_stays() {
+        let found = (0..=u16::MAX).find_map(|number| {
+            let frame = Packet::udp(Host::v4(1), Host::v4(2), number.to_be_bytes()).frame();
+            Transport::find(&frame).filter(|transport| transport.is_undone(&frame)).map(|_| frame)
+        });
+        let frame = found.expect("one of 65536 sums");
+        let mut copy = frame.clone();
+        tracker(Checksums::Partial).look_after(&mut copy);
+        assert!(copy == frame);
     }
 
     #[test]

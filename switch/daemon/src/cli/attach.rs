@@ -262,7 +262,7 @@ mod tests {
             ("--tap tap0 --netns inner", PortKind::Tap { name: "tap0".into(), netns: Some("inner".into()) }),
             ("--af-packet veth-web", PortKind::AfPacket { name: "veth-web".into(), netns: None }),
             ("--xen web --vif 1", PortKind::Xen { domain: "web".into(), vif: 1 }),
-            ("--stream /run/a.sock", stream(Checksums::Keep)),
+            ("--stream /run/a.sock", stream(Checksums::default())),
             ("--stream /run/a.sock --complete-checksums", stream(Checksums::Complete)),
             ("--passt", PortKind::Passt(Vec::new())),
             ("--null", PortKind::Null),

@@ -600,7 +600,7 @@ impl<'t> Checker<'t> {
         if entry.connect && !place.has("vhost-user") && !place.has("stream") {
             self.note(place, "connect", "connect applies to vhost-user and stream ports only: remove it");
         }
-        if entry.checksums != Checksums::Keep && !place.has("stream") {
+        if entry.checksums != Checksums::default() && !place.has("stream") {
             self.note(place, "checksums", "checksums applies to stream ports only: remove it");
         }
         if entry.netns.is_some() && !place.has("tap") && !place.has("af-packet") {

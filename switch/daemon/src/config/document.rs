@@ -289,8 +289,8 @@ pub struct PortEntry {
     /// Path of a Unix stream socket, relative to the file's folder, that carries length-prefixed Ethernet frames (QEMU `-netdev
     /// stream`). memlane listens there.
     pub stream: Option<PathBuf>,
-    /// Checksums of frames from a stream: "keep", or "complete" to compute them for a sender that relies on checksum offload, as
-    /// libkrun's passt interface does.
+    /// Checksums of frames from a stream: "partial" to complete those that a sender left to the device, as libkrun's passt interface does,
+    /// "keep" to leave these too, or "complete" to compute all.
     pub checksums: Checksums,
     /// passt(1) as the port's other side: access to the host's network without root, with DHCP and DNS. Either true, or a list of
     /// arguments for passt, as ["--tcp-ports", "8080:80"].
@@ -468,7 +468,7 @@ impl Default for PortEntry {
             xen: None,
             vif: 0,
             stream: None,
-            checksums: Checksums::Keep,
+            checksums: Checksums::default(),
             passt: None,
             null: false,
             loopback: false,

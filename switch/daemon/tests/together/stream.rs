@@ -126,8 +126,8 @@ fn what_a_guest_left_undone_is_done_for_the_stream() {
 
 /// As libkrun's passt interface: its guest's frames come without their virtio-net header.
 #[test]
-fn checksums_left_undone_are_completed_where_that_is_set_and_counted_elsewhere() {
-    for (key, completes) in [("checksums = \"complete\"", true), ("", false)] {
+fn checksums_left_undone_are_completed_unless_they_are_to_be_kept_and_counted() {
+    for (key, completes) in [("checksums = \"complete\"", true), ("", true), ("checksums = \"keep\"", false)] {
         let ports = "[[port]]\nname = \"p0\"\nvhost-user = \"FOLDER/p0.sock\"\n[[port]]\nname = \"p1\"\nstream = \"FOLDER/s\"\n";
         let bed = Bed::of(&format!("{ports}{key}\n"));
         let (mut guest, mut stream) = (bed.guest(0), meet(&bed, &bed.folder().join("s")));
