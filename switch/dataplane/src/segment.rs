@@ -26,7 +26,7 @@ const MOST_TOLD: usize = 64;
 pub const ADDRESSES: u32 = 1024;
 
 /// MTU that every frame fits.
-const ANY_MTU: u32 = u32::MAX;
+pub(crate) const ANY_MTU: u32 = u32::MAX;
 /// No port's number.
 const NO_PORT: u32 = u32::MAX;
 
@@ -54,6 +54,8 @@ pub struct Segment {
     uplink: AtomicU32,
     /// MTU of the uplink; [`ANY_MTU`] if it is not known.
     uplink_mtu: AtomicU32,
+    /// No way to a member has had a lower MTU than this.
+    least_mtu: AtomicU32,
     /// A member is or was isolated, or has VLANs.
     gated: AtomicBool,
     /// IP versions of its responder, if it has one: a bit each.
@@ -127,6 +129,7 @@ impl Segment {
             moves,
             uplink,
             uplink_mtu: AtomicU32::new(ANY_MTU),
+            least_mtu: AtomicU32::new(ANY_MTU),
             gated: AtomicBool::new(false),
             responds: AtomicU8::new(0),
             responder: AtomicU32::new(NO_PORT),
@@ -153,15 +156,21 @@ impl Segment {
         if self.uplink() == Some(port) { u16::try_from(mtu).ok() } else { None }
     }
 
-    /// Whether a frame of `length` bytes fits the uplink with any content, or there is none.
+    /// Whether a frame of `length` bytes fits the way to every member, with any content.
     #[inline]
     pub(crate) fn is_short(&self, length: u32) -> bool {
-        length <= self.uplink_mtu.load(Ordering::Relaxed)
+        length <= self.least_mtu.load(Ordering::Relaxed)
     }
 
     /// Sets the MTU of the uplink: longer packets to it are dropped, and their senders are told.
     pub fn set_uplink_mtu(&self, mtu: u16) {
         self.uplink_mtu.store(mtu.into(), Ordering::Relaxed);
+        self.note_mtu(mtu);
+    }
+
+    /// The way to a member has this MTU.
+    pub(crate) fn note_mtu(&self, mtu: u16) {
+        self.least_mtu.fetch_min(mtu.into(), Ordering::Relaxed);
     }
 
     /// Whether gates decide on its unicast frames: a member is or was isolated, or has VLANs.

@@ -1,4 +1,5 @@
-//! Frames that are too long for their way: the uplink of a segment carries shorter packets than its ports.
+//! Frames that are too long for their way: the uplink of a segment carries shorter packets than its ports, or the receiver has agreed on a
+//! smaller MTU than the sender (virtio 1.2, section 5.1.4.1).
 //!
 //! The sender is answered as by a router: ICMP "fragmentation needed" (RFC 792, RFC 1191) or ICMPv6 "packet too big" (RFC 4443, section
 //! 3.2), with the destination's addresses as its source, since the switch has none. A frame for a group, or one that is flooded because
@@ -44,22 +45,26 @@ pub(crate) fn check(packet: &Packet, mtu: u16) -> Result<(), Option<Answer>> {
 /// As [`check`], for a frame of `length` bytes that begins with `start`.
 #[expect(clippy::result_large_err, reason = "cold, and written where the caller reads it")]
 pub fn check_frame(start: &[u8], length: u32, header: NetHeader, mtu: u16) -> Result<(), Option<Answer>> {
-    let most = u32::from(mtu);
-    let Some((kind, at)) = network_type(start) else {
-        return if length <= most + (ETHERNET + 2 * TAG) as u32 { Ok(()) } else { Err(None) };
-    };
-    let on_wire = if header.gso_type() == NetHeader::GSO_NONE { length } else { segment_length(start, header).unwrap_or(length) };
-    if on_wire <= most + at as u32 {
+    let length = packet_length(start, length, header);
+    if length <= mtu.into() {
         return Ok(());
     }
     if start[0] & 1 != 0 {
         return Err(None);
     }
-    Err(match kind {
-        TYPE_IPV4 => to_ipv4(start, at, mtu),
-        TYPE_IPV6 if on_wire > u32::from(LEAST_MTU) + at as u32 => to_ipv6(start, at, mtu.max(LEAST_MTU)),
+    Err(match network_type(start) {
+        Some((TYPE_IPV4, at)) => to_ipv4(start, at, mtu),
+        Some((TYPE_IPV6, at)) if length > LEAST_MTU.into() => to_ipv6(start, at, mtu.max(LEAST_MTU)),
         _ => None,
     })
+}
+
+/// Bytes behind the Ethernet header and the VLAN tags of a frame of `length` bytes that begins with `start`; of a GSO frame, those of each
+/// segment.
+pub(crate) fn packet_length(start: &[u8], length: u32, header: NetHeader) -> u32 {
+    let at = network_type(start).map_or(ETHERNET + 2 * TAG, |(_, at)| at);
+    let on_wire = if header.gso_type() == NetHeader::GSO_NONE { length } else { segment_length(start, header).unwrap_or(length) };
+    on_wire.saturating_sub(at as u32)
 }
 
 /// Bytes of each segment of a GSO frame.

@@ -99,7 +99,8 @@ drop_reasons! {
     ReceiverStalled = "receiver-stalled",
     /// The frame is too large for the posted receive buffers, and larger ones did not come within the stall timeout.
     TooLongForReceiver = "too-long-for-receiver",
-    /// The packet is longer than the MTU of the segment's uplink; its sender is told by ICMP, where that is possible.
+    /// The packet is longer than the MTU of the segment's uplink, or than that on which the receiver agreed; its sender is told by ICMP, where
+    /// that is possible.
     TooLong = "too-long",
     /// Consecutive receive chains violated the virtio specification.
     BadReceiveChains = "bad-receive-chains",

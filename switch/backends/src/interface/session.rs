@@ -144,6 +144,9 @@ pub fn run(
 ) -> io::Result<(Session, PresentInterface)> {
     let present = PresentInterface::of(&origin)?;
     let opened = opened.map_or_else(|| origin.open(), |interface| Ok(Opened::Interface(interface)));
+    if let Origin::Tap(settings) = &origin {
+        port.set_agreed_mtu(settings.mtu);
+    }
     let mut interface = match opened {
         Ok(opened) => {
             let file = begin(&network, &port, opened)?;

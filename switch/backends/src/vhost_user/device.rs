@@ -61,6 +61,8 @@ pub(super) struct Device {
     quarantines: u64,
     /// SET_OWNER came.
     owned: bool,
+    /// MTU that the front end stated, see [`Self::set_mtu`].
+    told_mtu: Option<u16>,
     /// The protocol features offered; fixed once the front end has asked for them.
     protocol_offer: Option<VhostUserProtocolFeatures>,
     /// The virtqueue that the guest broke. No queue starts until this one is set up again.
@@ -125,6 +127,7 @@ impl Device {
             control: None,
             status: 0,
             owned: false,
+            told_mtu: None,
             protocol_offer: None,
             broken: None,
             fault: None,
@@ -232,11 +235,19 @@ impl Device {
     /// Below 68 (RFC 791) or above the offered MTU.
     pub(super) fn set_mtu(&mut self, mtu: u64) -> Result<()> {
         let most = u64::from(self.offer.mtu.unwrap_or(u16::MAX));
-        if (68..=most).contains(&mtu) {
-            Ok(())
-        } else {
-            Err(refuse(format!("MTU {mtu} is outside the offered range of 68 to {most}")))
+        if !(68..=most).contains(&mtu) {
+            return Err(refuse(format!("MTU {mtu} is outside the offered range of 68 to {most}")));
         }
+        self.told_mtu = Some(mtu as u16);
+        if self.rings.iter().any(|ring| ring.running) {
+            self.settings.port.set_agreed_mtu(self.agreed_mtu());
+        }
+        Ok(())
+    }
+
+    /// The MTU on which the guest agreed: no longer packet may reach it (virtio 1.2, section 5.1.4.1).
+    fn agreed_mtu(&self) -> Option<u16> {
+        self.told_mtu.or(self.offer.mtu).filter(|_| self.features.mtu())
     }
 
     /// IOTLB_MSG: the guest's addresses go through a vIOMMU, which is not supported; ACCESS_PLATFORM alone does not mean that.
@@ -328,6 +339,7 @@ impl Device {
         let mut saved = SavedConnection {
             mac: self.offer.mac.bytes(),
             mtu: self.offer.mtu,
+            told_mtu: self.told_mtu,
             owned: self.owned,
             protocol_offer: self.protocol_offer.map(|offer| offer.bits()),
             protocol: self.protocol,
@@ -460,6 +472,7 @@ impl Device {
     pub(super) fn restore_offer(&mut self, saved: &SavedConnection) {
         self.offer = Offer { mac: MacAddress::new(saved.mac), mtu: saved.mtu };
         let known = features::known_protocol();
+        self.told_mtu = saved.told_mtu;
         self.protocol_offer = saved.protocol_offer.map(|offer| known & VhostUserProtocolFeatures::from_bits_truncate(offer));
     }
 
@@ -513,6 +526,7 @@ impl Device {
             self.settings.port.log(format_args!("{count} chains that were in flight at a crash are served again"));
         }
         self.settings.port.set_memory(Some(Arc::clone(&self.memory)));
+        self.settings.port.set_agreed_mtu(self.agreed_mtu());
         self.settings.port.set_state(PortState::Running);
         match &mut self.resumed {
             Some(starting) => starting.extend(self.network.order_start(&self.settings.port, parts)),

@@ -235,6 +235,11 @@ impl Agreed {
         self.has(MERGEABLE)
     }
 
+    /// Whether the guest agreed on the MTU that it was offered.
+    pub fn mtu(self) -> bool {
+        self.has(MTU)
+    }
+
     /// Whether virtqueues must be enabled by message.
     pub fn protocol(self) -> bool {
         self.has(PROTOCOL_FEATURES)

@@ -86,6 +86,9 @@ pub struct SavedConnection {
     pub mac: [u8; 6],
     /// See [`Self::mac`].
     pub mtu: Option<u16>,
+    /// MTU that the front end stated (NET_SET_MTU).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told_mtu: Option<u16>,
     /// SET_OWNER came.
     pub owned: bool,
     /// Protocol features that were offered.

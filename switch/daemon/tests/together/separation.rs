@@ -3,6 +3,7 @@
 use crate::common::*;
 use memlane::stats::DropReason;
 use memlane_rig::frames::{Host, Packet};
+use memlane_rig::frontend::features;
 use memlane_rig::guest::{Layout, ToyGuest};
 
 /// A frame with a tag of VLAN `vlan`.
@@ -152,4 +153,78 @@ fn reserved_groups_pass_between_guests_and_not_at_ports_that_drop_them() {
     }
     let sent = frame(mac(0), [0x01, 0x80, 0xc2, 0, 0, 0x10], 60, 3);
     reaches(&mut a, &sent, &mut [(&mut b, Some(&sent)), (&mut c, Some(&sent))]);
+}
+
+/// Virtio 1.2, section 5.1.4.1: no packet beyond the MTU that was negotiated, but for GSO frames; the sender is told (RFC 1191, RFC 4443). Behind
+/// frames that fit, also on the fast path.
+#[test]
+fn no_packet_reaches_a_guest_that_is_longer_than_the_mtu_it_agreed_on() {
+    let bed = Bed::with("", &["", "mtu = 1400", ""]);
+    let all = features::LINUX | features::GUEST_CSUM | features::GUEST_TSO4;
+    let guest = |index| bed.guest_like(index, bed.builder(index).features(all));
+    let (mut a, mut b, mut c) = (guest(0), guest(1), guest(2));
+    announce(&mut [&mut a, &mut b, &mut c]);
+    for (version, overhead) in [(4, 28), (6, 48)] {
+        let host = |index: usize| Host {
+            mac: mac(index),
+            ..if version == 4 { Host::v4(index as u16 + 1) } else { Host::v6(index as u16 + 1) }
+        };
+        let datagram = |to: usize, length: usize| Packet::udp(host(0), host(to), vec![7; length - overhead]).frame();
+        for length in [1400, 1400, 1400, 1401, 1400, 1500, 1400] {
+            let sent = datagram(1, length);
+            a.send(&sent).unwrap();
+            if length <= 1400 {
+                assert!(b.receive(TIMEOUT).unwrap().bytes == sent);
+                continue;
+            }
+            let told = a.receive(TIMEOUT).unwrap().bytes;
+            assert_eq!((&told[..6], &told[6..12]), (&mac(0)[..], &mac(1)[..]));
+            if version == 4 {
+                assert_eq!((told[23], &told[34..36], &told[40..42]), (1, &[3, 4][..], &1400_u16.to_be_bytes()[..]));
+            } else {
+                assert_eq!((told[20], told[54], &told[58..62]), (58, 2, &1400_u32.to_be_bytes()[..]));
+            }
+        }
+        // A flooded frame reaches the others, and is not answered (RFC 1122, section 3.2.2).
+        let mut sent = datagram(1, 1500);
+        sent[..6].copy_from_slice(&BROADCAST);
+        reaches(&mut a, &sent, &mut [(&mut c, Some(&sent)), (&mut b, None)]);
+        assert_silent(&mut a);
+    }
+    assert_eq!((bed.drops(1, DropReason::TooLong), bed.totals(1).drops.len()), (6, 1));
+    // A GSO frame fits if its segments do.
+    let host = |index: usize| Host { mac: mac(index), ..Host::v4(index as u16 + 1) };
+    for (size, fits) in [(1360, true), (1361, false)] {
+        let (header, large) = Packet::tcp(host(0), host(1), 1, vec![3; 20_000]).gso(size);
+        a.send_with(&header, &Layout::single(), &large).unwrap();
+        if fits {
+            assert!(b.receive(TIMEOUT).unwrap().bytes == large);
+        } else {
+            assert_eq!(a.receive(TIMEOUT).unwrap().bytes[40..42], 1400_u16.to_be_bytes());
+            assert_silent(&mut b);
+        }
+    }
+    // NET_SET_MTU: the front end states a lower one.
+    b.frontend().unwrap().set_mtu(1300).unwrap();
+    let sent = Packet::udp(host(0), host(1), vec![7; 1300 - 27]).frame();
+    wait_until(
+        || {
+            a.send(&sent).unwrap();
+            a.receive(POLL_INTERVAL).is_ok_and(|told| told.bytes[40..42] == 1300_u16.to_be_bytes())
+        },
+        "the sender is told",
+    );
+}
+
+/// A guest that agreed on no MTU gets what fits its buffers.
+#[test]
+fn a_guest_without_an_agreed_mtu_gets_packets_of_any_length() {
+    let bed = Bed::with("", &["", "mtu = 1400"]);
+    let (mut a, mut b) = (bed.guest(0), bed.guest_like(1, bed.builder(1).without(features::MTU)));
+    announce(&mut [&mut a, &mut b]);
+    for length in [1414, 1415, 9000, 60_000] {
+        let sent = frame(mac(0), mac(1), length, 3);
+        a.send(&sent).unwrap();
+        assert!(b.receive(TIMEOUT).unwrap().bytes == sent, "{length} bytes");
+    }
 }

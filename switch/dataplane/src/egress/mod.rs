@@ -495,6 +495,7 @@ impl Egress {
         if entry.worker != self.worker || !is_free || !fast_path::may_carry(transmit, receive) {
             return (0, 0);
         }
+        receive.set_longest(queue.port.longest_frame());
         let Work { taps, work_units, .. } = &mut self.work;
         let watch = if taps.are_on() { taps.watch(sender, port, masks) } else { Some(Watch::Off) };
         let Some(watch) = watch else { return (0, 0) };

@@ -33,9 +33,9 @@ fn vlan_of(port: &Port, head: Head) -> u16 {
     port.policy.gate().vlans.of_sent(tag).unwrap_or(tag)
 }
 
-/// The MTU of the uplink `to`, if a frame of `length` bytes from `port` is longer.
-fn exceeded_mtu(port: &Port, to: PortId, start: Start<'_>, length: usize) -> Option<u16> {
-    let mtu = port.segment.uplink_mtu(to)?;
+/// The MTU of the way to `to`, if a frame of `length` bytes is longer.
+fn exceeded_mtu(to: &Port, start: Start<'_>, length: usize) -> Option<u16> {
+    let mtu = to.mtu()?;
     too_long::check_frame(start.bytes(), length as u32, NetHeader::default(), mtu).is_err().then_some(mtu)
 }
 
@@ -121,7 +121,7 @@ impl Network {
                 let age = age.map_or_else(String::new, |age| format!(", last heard {age} s ago"));
                 forecast.step(format!("destination {} is behind {}{age}", destination.address, self.name(to)));
                 self.tell_allowing_rule(&mut forecast, port, to, start);
-                self.tell_delivery(&mut forecast, port, (to, &foreseen), (start, frame.len()));
+                self.tell_delivery(&mut forecast, (to, &foreseen), (start, frame.len()));
             }
             Verdict::Flood => {
                 if !self.tell_answer(&mut forecast, port, start, now) {
@@ -158,17 +158,12 @@ impl Network {
     }
 
     /// A unicast frame on its way to the port `to`: the MTU of an uplink, a change of its VLAN tag, and the port itself.
-    fn tell_delivery(
-        &self,
-        forecast: &mut Forecast,
-        port: &Port,
-        (to, foreseen): (PortId, &Foreseen),
-        (start, length): (Start<'_>, usize),
-    ) {
-        if let Some(mtu) = exceeded_mtu(port, to, start, length) {
-            forecast.step(format!("the packet is longer than the MTU of the uplink ({mtu}): its sender is told by ICMP"));
-            self.port(to).into_iter().for_each(|to| forecast.drop_at(&to.name, DropReason::TooLong));
-            return;
+    fn tell_delivery(&self, forecast: &mut Forecast, (to, foreseen): (PortId, &Foreseen), (start, length): (Start<'_>, usize)) {
+        if let Some(receiver) = self.port(to)
+            && let Some(mtu) = exceeded_mtu(&receiver, start, length)
+        {
+            forecast.step(format!("the packet is longer than the MTU of {} ({mtu}): its sender is told by ICMP", receiver.name));
+            return forecast.drop_at(&receiver.name, DropReason::TooLong);
         }
         match foreseen.verdict {
             Verdict::Retagged(_, TagChange::Push(vlan)) => {
@@ -334,8 +329,8 @@ impl Network {
     fn receive_flooded(&self, forecast: &mut Forecast, port: &Port, to: &Port, start: Start<'_>, length: usize) {
         if let Some(audience) = Audience::of(&port.segment, start.bytes()).filter(|audience| !to.hears(*audience)) {
             forecast.step(format!("{} does not receive it: {}", to.name, not_heard(audience)));
-        } else if let Some(mtu) = exceeded_mtu(port, to.id, start, length) {
-            forecast.step(format!("the packet is longer than the MTU of the uplink ({mtu}), and a flooded frame is not answered"));
+        } else if let Some(mtu) = exceeded_mtu(to, start, length) {
+            forecast.step(format!("the packet is longer than the MTU of {} ({mtu}), and a flooded frame is not answered", to.name));
             forecast.drop_at(&to.name, DropReason::TooLong);
         } else {
             self.receive(forecast, to.id, length, false);

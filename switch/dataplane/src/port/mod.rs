@@ -18,14 +18,14 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use crate::audience::Audience;
 use crate::budget::Account;
 use crate::descriptors::USUAL;
-use crate::frame::MacAddress;
+use crate::frame::{ETHERNET, MacAddress};
 use crate::id::{PortId, RingKey, SegmentId};
 use crate::journal::{Journal, NetworkEvent};
 use crate::link::{Impairment, Path};
@@ -35,7 +35,7 @@ use crate::policy::gate::Vlans;
 use crate::policy::{Limit, Limiter, Policy, PortLimits};
 use crate::probes;
 use crate::ring::{Call, Called, InterruptBreaker, StoppedRing};
-use crate::segment::Segment;
+use crate::segment::{ANY_MTU, Segment};
 use crate::shared::Shared;
 use crate::stats::{DropReason, PortCounters, PortTotals, totals};
 use crate::time::{Cycles, cycles, duration};
@@ -147,6 +147,8 @@ pub struct Port {
     /// Bytes of its guest's memory that are charged to the switch.
     paid: AtomicU64,
     inner: Mutex<Inner>,
+    /// MTU that its guest agreed on; [`ANY_MTU`] if it did not.
+    agreed_mtu: AtomicU32,
     /// Its running virtqueues.
     rings: Mutex<Rings>,
     /// Held by the thread that stops a ring, until it is drained and its base is kept.
@@ -265,6 +267,7 @@ impl Port {
             conversation: EventLog::new(MESSAGES),
             paid: AtomicU64::new(0),
             inner: Mutex::new(Inner::new()),
+            agreed_mtu: AtomicU32::new(ANY_MTU),
             rings: Mutex::default(),
             stopping: Mutex::default(),
             present: RwLock::new(true),
@@ -418,6 +421,25 @@ impl Port {
     /// Removes it: waits for the current users of [`Self::presence`], and no ring of it starts any more.
     pub(crate) fn retire(&self) {
         *self.present.write().unwrap_or_else(PoisonError::into_inner) = false;
+    }
+
+    /// MTU of the way to it: that of the uplink if it is one, and that on which its guest agreed.
+    #[inline]
+    pub(crate) fn mtu(&self) -> Option<u16> {
+        let agreed = u16::try_from(self.agreed_mtu.load(Ordering::Relaxed)).ok();
+        self.segment.uplink_mtu(self.id).into_iter().chain(agreed).min()
+    }
+
+    /// Bytes of the longest frame without offloads that its guest is sure to take.
+    #[inline]
+    pub(crate) fn longest_frame(&self) -> u32 {
+        self.agreed_mtu.load(Ordering::Relaxed).saturating_add(ETHERNET as u32)
+    }
+
+    /// Its guest agreed on this MTU (virtio 1.2, section 5.1.4.1), or on none: longer packets to it are dropped, and their senders are told.
+    pub fn set_agreed_mtu(&self, mtu: Option<u16>) {
+        self.agreed_mtu.store(mtu.map_or(ANY_MTU, u32::from), Ordering::Relaxed);
+        mtu.into_iter().for_each(|mtu| self.segment.note_mtu(mtu));
     }
 
     /// The properties that the next front end is offered.

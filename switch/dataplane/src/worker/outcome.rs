@@ -73,13 +73,14 @@ impl Outcomes<'_> {
         let head = Start::from(&*packet).head();
         let (copied, length) = (port_table.filtered(sender).map(|filtered| (filtered, packet.start)), packet.start_length as usize);
         let filtered = copied.as_ref().map(|(filtered, start)| FilteredFlood::new(*filtered, Start::new(start, length)));
-        let (uplink, audience) = (port_table.too_short_uplink(packet), port_table.audience(packet));
+        let (length, audience) = (port_table.long_packet(packet), port_table.audience(packet));
+        let exceeds = |to| length.is_some_and(|length| port_table.mtu(to).is_some_and(|mtu| length > mtu.into()));
         let hears = |to| audience.is_none_or(|audience| port_table.port(to).is_some_and(|to| to.hears(audience)));
         let passage = |to| match passage(port_table, sender, to, head, filtered.as_ref()) {
             // A request to a server is denied to no port that would not receive it.
             _ if !hears(to) => Passage::None,
             passage @ (Passage::None | Passage::Dropped(_)) => passage,
-            _ if uplink == Some(to) => Passage::Dropped(DropReason::TooLong),
+            _ if exceeds(to) => Passage::Dropped(DropReason::TooLong),
             passage => passage,
         };
         egress.flood(packet, ports, weight, passage, |port, reason| {

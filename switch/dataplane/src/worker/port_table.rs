@@ -134,15 +134,16 @@ impl PortTable {
         Some((port, self.members(port.segment.id)?))
     }
 
-    /// The uplink of the packet's segment, if it is too long for that.
+    /// MTU of the way to port `to`.
+    pub(super) fn mtu(&self, to: PortId) -> Option<u16> {
+        self.port(to)?.mtu()
+    }
+
+    /// Bytes of `packet` [behind its Ethernet header](too_long::packet_length), if it may be too long for the way to a port.
     #[inline]
-    pub(super) fn too_short_uplink(&self, packet: &Packet) -> Option<PortId> {
-        let segment = &self.port(packet.source)?.segment;
-        if segment.is_short(packet.length) {
-            return None;
-        }
-        let uplink = segment.uplink()?;
-        too_long::check(packet, segment.uplink_mtu(uplink)?).is_err().then_some(uplink)
+    pub(super) fn long_packet(&self, packet: &Packet) -> Option<u32> {
+        let is_short = self.port(packet.source)?.segment.is_short(packet.length);
+        (!is_short).then(|| too_long::packet_length(packet.start(), packet.length, packet.header))
     }
 
     /// The ports that get a flooded frame; `None` for all.

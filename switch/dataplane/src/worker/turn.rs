@@ -256,7 +256,7 @@ impl Turn<'_> {
         let verdict = self.decide(packet, table);
         if !self.port.segment.is_short(packet.length)
             && let Verdict::To(port) | Verdict::Retagged(port, _) = verdict
-            && let Some(mtu) = self.port.segment.uplink_mtu(port)
+            && let Some(mtu) = self.outcomes.port_table.mtu(port)
             && let Err(answer) = too_long::check(packet, mtu)
         {
             return self.refuse_too_long(port, packet, answer);

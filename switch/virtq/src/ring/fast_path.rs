@@ -1,14 +1,14 @@
 //! The fast path: frames from a transmit queue straight into a receive queue, without a packet in between.
 //!
-//! It takes the most frequent kind of frame only: behind a header without offloads, at least [`SHORT_START`] bytes long, in one
-//! buffer on either side, and fitting the match mask ([`MatchMask`]) of the flow cache, which holds the verdict on the frame
+//! It takes the most frequent kind of frame only: behind a header without offloads, at least [`SHORT_START`] bytes long and within the
+//! receiver's MTU, in one buffer on either side, and fitting the match mask ([`MatchMask`]) of the flow cache, which holds the verdict on the frame
 //! before. Every other frame is left in the transmit queue, for the general path. The rules are the same: each byte of the headers
 //! is read once, and the bytes that were checked are those that are delivered.
 
 use super::ahead::Opened;
 use super::{ReceiveQueue, TransmitQueue};
 use crate::copy::Block;
-use crate::frame::{FurtherMask, MAX_FRAME, MatchMask, NetHeader, SHORT_START};
+use crate::frame::{FurtherMask, MatchMask, NetHeader, SHORT_START};
 
 const HEADER: u32 = NetHeader::SIZE as u32;
 /// Bytes after which the caller reads the clock.
@@ -60,13 +60,13 @@ pub fn carry_if(
     let (mut count, mut bytes) = (0, 0);
     // Mostly all frames have the same length, and are counted together.
     let first = from.ring.known_chain(0).first.length();
-    let mut differences = 0;
+    let (mut differences, longest) = (0, HEADER + to.longest);
     while count < known && bytes < ENOUGH {
         let (frame, room) = (*from.ring.known_chain(count), *to.ring.known_chain(count));
         if from.is_in_flight(frame.head) {
             break;
         }
-        let Some(length) = carry_one(&frame, &room, &mut fits) else { break };
+        let Some(length) = carry_one(&frame, &room, longest, &mut fits) else { break };
         to.ring.complete(room.head, length);
         from.ring.complete_unwritten(frame.head);
         bytes += u64::from(length - HEADER);
@@ -83,12 +83,12 @@ pub fn carry_if(
     (count, bytes)
 }
 
-/// Copies one frame; returns its bytes, header included, or `None` if it is of another kind.
+/// Copies one frame; returns its bytes, header included, or `None` if it is of another kind, or has more than `longest` bytes.
 #[inline(always)]
-fn carry_one(frame: &Opened, room: &Opened, fits: &mut impl FnMut(&Block, u32) -> bool) -> Option<u32> {
+fn carry_one(frame: &Opened, room: &Opened, longest: u32, fits: &mut impl FnMut(&Block, u32) -> bool) -> Option<u32> {
     let source = frame.single()?;
     let length = source.length();
-    if length < HEADER + SHORT_START as u32 || length > HEADER + MAX_FRAME {
+    if length < HEADER + SHORT_START as u32 || length > longest {
         return None;
     }
     let target = room.single()?.exactly(length)?;

@@ -10,7 +10,7 @@ use super::shared::Descriptor;
 use super::{Ring, RingFault};
 use crate::copy::Block;
 use crate::drop_reason::DropReason;
-use crate::frame::{ETHERNET, NetHeader, SHORT_START};
+use crate::frame::{ETHERNET, MAX_FRAME, NetHeader, SHORT_START};
 use crate::memory::Iovec;
 use crate::offload::checksum::Sum;
 use crate::offload::segment::{Cutter, Segment};
@@ -67,6 +67,8 @@ pub struct ReceiveQueue {
     pub(super) ring: Ring,
     receiver: Offloads,
     mergeable: bool,
+    /// Bytes of the longest frame that the fast path carries to it.
+    pub(super) longest: u32,
     rooms: Vec<Iovec>,
     buffers: Vec<Buffer>,
     bad_chains: u32,
@@ -79,12 +81,18 @@ impl ReceiveQueue {
     pub fn new(ring: Ring, receiver: Offloads, mergeable: bool) -> Self {
         let most = usize::from(ring.size()).max(MAX_IOVECS);
         let (rooms, buffers) = (Vec::with_capacity(most), Vec::with_capacity(most));
-        Self { ring, receiver, mergeable, rooms, buffers, bad_chains: 0, walked: 0 }
+        Self { ring, receiver, mergeable, longest: MAX_FRAME, rooms, buffers, bad_chains: 0, walked: 0 }
     }
 
     /// The ring, for arming, publishing and moving.
     pub fn ring(&mut self) -> &mut Ring {
         &mut self.ring
+    }
+
+    /// Longer frames than this, which may exceed the MTU on which the guest agreed, do not take the fast path.
+    #[inline]
+    pub fn set_longest(&mut self, bytes: u32) {
+        self.longest = bytes.min(MAX_FRAME);
     }
 
     /// Receive descriptor chains that broke a rule since this was last asked.

@@ -63,7 +63,7 @@ pub fn remedy(reason: DropReason) -> &'static str {
             "The guest took nothing for stall-timeout-ms: see that it runs (it may be paused, or have crashed) and that its interface is up"
         }
         R::TooLong => {
-            "No fault while senders learn the MTU of the uplink; else remove the key mtu of the guest's port, so that the uplink's is offered"
+            "No fault while senders learn the MTU of the way; else give the sender's port the same key mtu, or remove it, so that the uplink's is offered"
         }
         R::TooLongForReceiver => {
             "Use the same MTU in all guests of the segment (the key mtu offers it; ip link set DEVICE mtu 1500), or mergeable receive buffers"
