@@ -45,7 +45,7 @@ fn check_layers(start: &[u8]) {
     let Some(found) = found else { return };
     assert_eq!(hash, flow_hash(&turned(start, found)), "a flow has one number, whoever speaks");
     let ports = hash.is_some_and(|hash| hash != pair_hash(start));
-    assert!(!ports || found.3 == TCP, "only TCP is never fragmented");
+    assert!(!ports || [TCP, UDP].contains(&found.3), "others have no ports");
     assert_eq!(Layers::said(start, found.3, found.2), Layers::find(start), "who says what is so is believed");
     assert_eq!(Layers::said(start, found.3, found.2 + 8), None);
 }

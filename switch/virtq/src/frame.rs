@@ -640,15 +640,15 @@ pub fn network_type(start: &[u8]) -> Option<(u16, usize)> {
 /// Flow hash: the same for all frames of one flow, in both directions; spreads flows over queues. `None` if the ports lie behind
 /// `start`.
 ///
-/// A TCP connection whose packets are not fragmented is a flow; everything else between two IP addresses is one flow together. For only the first
-/// fragment of a datagram has ports, and the datagrams of one socket are fragmented or not by their length, so that ports would split their flow.
-/// Whether TCP may be fragmented on the way, IPv4 says (DF, RFC 791); IPv6 is not fragmented on the way (RFC 8200, section 5).
+/// A TCP connection is a flow, and so are the datagrams of UDP between two ports; everything else between two IP addresses is one flow
+/// together. Fragments are of the latter, for only the first one of a datagram has ports. The datagrams of one socket are fragmented or not by
+/// their length: see [`may_be_fragmented`].
 pub fn flow_hash(start: &[u8]) -> Option<u32> {
     let Some((version, network, addresses)) = addresses(start) else { return Some(0) };
     let transport = match version {
-        4 => unfragmented_tcp_v4(&start[network..]).map(|length| network + length),
+        4 => transport_v4(&start[network..]).map(|length| network + length),
         _ => match Chain::follow(start, network) {
-            Some(Chain::Ends { protocol: TCP, transport }) => Some(transport),
+            Some(Chain::Ends { protocol: TCP | UDP, transport }) => Some(transport),
             Some(Chain::GoesOn(_)) => return None,
             _ => None,
         },
@@ -677,12 +677,49 @@ fn addresses(start: &[u8]) -> Option<(u8, usize, &[u8])> {
     Some((version, network, start.get(from..from + length)?))
 }
 
-/// The length of the IPv4 header at the beginning of `packet`, if it is one of TCP that is no fragment and will be none.
-fn unfragmented_tcp_v4(packet: &[u8]) -> Option<usize> {
+/// Whether the frame that begins with `start` is one of several fragments of an IP packet; `None` if the header that says so lies behind `start`.
+#[inline]
+pub fn is_fragment(start: &[u8]) -> Option<bool> {
+    match network_type(start) {
+        Some((TYPE_IPV4, network)) => Some(fragment_v4(start.get(network..).unwrap_or_default()) & 0x3fff != 0),
+        Some((TYPE_IPV6, network)) => {
+            let Some(&protocol) = start.get(network + 6) else { return Some(false) };
+            if !(Extension { protocol, at: 0 }).is_one() {
+                return Some(false);
+            }
+            match Chain::follow(start, network) {
+                Some(Chain::GoesOn(_)) => None,
+                Some(Chain::Ends { .. }) => Some(false),
+                None => Some(true),
+            }
+        }
+        _ => Some(false),
+    }
+}
+
+/// Whether frames of the flow of the frame that begins with `start` may be fragmented: by IPv4, unless it says that they may not (DF, RFC 791); by
+/// IPv6 at the source (RFC 8200, section 5), where TCP does without.
+pub fn may_be_fragmented(start: &[u8]) -> bool {
     const DONT_FRAGMENT: u16 = 0x4000;
+    match network_type(start) {
+        Some((TYPE_IPV4, network)) => {
+            let packet = start.get(network..).unwrap_or_default();
+            packet.get(9) != Some(&TCP) || fragment_v4(packet) != DONT_FRAGMENT
+        }
+        Some((TYPE_IPV6, network)) => !matches!(Chain::follow(start, network), Some(Chain::Ends { protocol: TCP, .. })),
+        _ => false,
+    }
+}
+
+/// The word of the IPv4 header at the beginning of `packet` with its place among fragments; the highest bit is reserved.
+fn fragment_v4(packet: &[u8]) -> u16 {
+    packet.get(6..8).map_or(0, |word| u16::from_be_bytes([word[0], word[1]]) & 0x7fff)
+}
+
+/// The length of the IPv4 header at the beginning of `packet`, if ports follow it.
+fn transport_v4(packet: &[u8]) -> Option<usize> {
     let length = usize::from(packet[0] & 0xf) * 4;
-    let fragment = u16::from_be_bytes([packet[6], packet[7]]) & 0x7fff;
-    (packet[9] == TCP && fragment == DONT_FRAGMENT && length >= 20).then_some(length)
+    (matches!(packet[9], TCP | UDP) && fragment_v4(packet) & 0x3fff == 0 && length >= 20).then_some(length)
 }
 
 fn mix(addresses: &[u8], ports: u32) -> u32 {

@@ -45,6 +45,8 @@ pub struct Packet {
     own_iovecs: u32,
     /// Head of the descriptor chain in the sender's ring.
     pub head: u16,
+    /// Its flow is that of all frames between its IP addresses, some of which are fragments.
+    pub of_pair: bool,
     /// Chunks that the sender's transmit queue lent for the rest.
     pub loan: Loan,
     /// The sender's ring.
@@ -142,6 +144,7 @@ impl Default for Packet {
             start_length: 0,
             own_iovecs: 0,
             head: 0,
+            of_pair: false,
             loan: Loan::NONE,
             transmit: TransmitQueueId::default(),
             source: PortId::default(),
@@ -271,6 +274,9 @@ impl Packet {
     /// Its flow hash, see [`frame::flow_hash`].
     #[inline]
     pub fn flow_hash(&self) -> u32 {
+        if self.of_pair {
+            return self.pair_hash();
+        }
         frame::flow_hash(self.start()).unwrap_or_else(|| self.flow_hash_behind_start())
     }
 
@@ -281,6 +287,25 @@ impl Packet {
         let mut headers = [0; LONGEST_HEADERS];
         let length = self.read(0, &mut headers);
         frame::flow_hash(&headers[..length]).unwrap_or_else(|| frame::pair_hash(self.start()))
+    }
+
+    /// The flow hash of all frames between its IP addresses, see [`frame::pair_hash`].
+    pub fn pair_hash(&self) -> u32 {
+        frame::pair_hash(self.start())
+    }
+
+    /// Whether it is one of several fragments of an IP packet, see [`frame::is_fragment`].
+    #[inline]
+    pub fn is_fragment(&self) -> bool {
+        frame::is_fragment(self.start()).unwrap_or_else(|| self.is_fragment_behind_start())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn is_fragment_behind_start(&self) -> bool {
+        let mut headers = [0; LONGEST_HEADERS];
+        let length = self.read(0, &mut headers);
+        headers.get(..length).and_then(frame::is_fragment).unwrap_or(true)
     }
 
     /// Makes this a packet of the whole `frame`, which lies in the switch's memory and must stay there until the packet is

@@ -79,21 +79,22 @@ fn flows(packet: &Packet) -> [u32; 2] {
 }
 
 proptest! {
-    /// A TCP connection, and two hosts' UDP, is one flow: behind any headers, in both directions, merged or not, fragmented or not. All
-    /// headers together are at most `LONGEST_HEADERS`: ports behind more are not read.
+    /// A TCP connection is one flow, and so are the datagrams of a pair of UDP ports: behind any headers, in both directions, merged or not. The
+    /// fragments between two hosts are another. All headers together are at most `LONGEST_HEADERS`: ports behind more are not read.
     #[test]
-    fn a_flow_has_one_number_in_every_layout(layouts in prop::collection::vec(layout(240), 1..4), v6: bool, a: u16, b: u16, offset in 0_u16..8192) {
+    fn a_flow_has_one_number_in_every_layout(layouts in prop::collection::vec(layout(240), 1..4), v6: bool, a: u16, b: u16, offset in 1_u16..8192) {
         let host = if v6 { Host::v6 as fn(u16) -> Host } else { Host::v4 };
         let (one, other) = (host(a).port(b), host(b).port(a));
         let [tcp, _] = flows(&Packet::tcp(one, other, 1, [7; 300]));
         let [udp, _] = flows(&Packet::udp(one, other, [7; 300]));
+        let [fragments, _] = flows(&Packet::udp(one, other, [7; 300]).fragment(0, true));
         for layout in layouts {
             for (from, to) in [(one, other), (other, one)] {
                 prop_assert_eq!(flows(&layout.of(Packet::tcp(from, to, 9, vec![1; 500]))), [tcp; 2]);
-                let datagram = layout.of(Packet::udp(from.port(77), to, vec![1; 500]));
-                prop_assert_eq!(flows(&datagram), [udp; 2]);
-                for more in [false, true] {
-                    prop_assert_eq!(flows(&datagram.clone().fragment(offset, more)), [udp; 2]);
+                prop_assert_eq!(flows(&layout.of(Packet::udp(from, to, vec![1; 500]))), [udp; 2]);
+                let fragmented = layout.of(Packet::udp(from.port(77), to, vec![1; 500]));
+                for (offset, more) in [(0, true), (offset, false), (offset, true)] {
+                    prop_assert_eq!(flows(&fragmented.clone().fragment(offset, more)), [fragments; 2]);
                 }
             }
         }
@@ -101,20 +102,15 @@ proptest! {
 }
 
 #[test]
-fn tcp_connections_are_many_flows_unless_they_may_be_fragmented() {
-    let connection = |port| Packet::tcp(Host::v4(1).port(port), Host::v4(2), 1, [0; 20]);
-    let numbers =
-        |of: &dyn Fn(Packet) -> Packet| -> HashSet<u32> { (0..64).flat_map(|port| flows(&of(connection(port)))).collect() };
-    assert_eq!(numbers(&|packet| packet).len(), 64);
-    assert_eq!(numbers(&|packet| packet.double_tagged(1, 2).with_options(40)).len(), 64);
-    // Without "don't fragment" a router may make fragments of the long ones.
-    let may_be_fragmented = |mut packet: Packet| {
-        if let memlane_rig::frames::Network::V4(header) = &mut packet.network {
-            header.dont_fragment = false;
-        }
-        packet
+fn connections_and_datagrams_are_flows_by_their_ports() {
+    let numbers = |of: &dyn Fn(Host, Host) -> Packet| -> HashSet<u32> {
+        (0..64).flat_map(|port| flows(&of(Host::v4(1).port(port), Host::v4(2)))).collect()
     };
-    assert_eq!(numbers(&may_be_fragmented).len(), 1);
+    let tcp = |from, to| Packet::tcp(from, to, 1, [0; 20]);
+    assert_eq!(numbers(&tcp).len(), 64);
+    assert_eq!(numbers(&|from, to| tcp(from, to).double_tagged(1, 2).with_options(40)).len(), 64);
+    assert_eq!(numbers(&|from, to| Packet::udp(from, to, [0; 200])).len(), 64);
+    assert_eq!(numbers(&|from, to| Packet::udp(from, to, [0; 200]).fragment(0, true)).len(), 1);
 }
 
 /// TCP or UDP over IPv4 or IPv6, in any layout, with every flag on or off.

@@ -28,6 +28,7 @@ const RUN_BY_WORKERS: &[&str] = &[
     "virtq/packet.rs",
     "dataplane/policy.rs",
     "dataplane/port/end.rs",
+    "dataplane/port/fragmenting.rs",
     "backends/loopback.rs",
     "backends/null.rs",
     "backends/payload.rs",
@@ -225,6 +226,7 @@ const LISTED: &[(&str, usize, usize, &str)] = &[
         "offsets within headers that a parser found, and within an array whose length they sum up to; a property test takes any bytes",
     ),
     ("dataplane/address_map.rs", 0, 1, "a hash modulo the number of shards"),
+    ("dataplane/port/fragmenting.rs", 0, 1, "a hash modulo the number of slots"),
     ("dataplane/address_map/lease.rs", 0, 4, "offsets below the length at which the message was split"),
     (
         "dataplane/address_map/resolution.rs",

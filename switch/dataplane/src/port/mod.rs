@@ -7,6 +7,7 @@
 
 pub mod end;
 pub mod events;
+mod fragmenting;
 pub mod history;
 pub mod queue_view;
 pub(crate) mod refused;
@@ -40,6 +41,7 @@ use crate::shared::Shared;
 use crate::stats::{DropReason, PortCounters, PortTotals, totals};
 use crate::time::{Cycles, cycles, duration};
 use events::{EventLog, ToldCount};
+use fragmenting::FragmentingPairs;
 use history::{Counted, Growth, History};
 use memlane_model::peer::Peer;
 use refused::{Refused, RefusedLog};
@@ -147,6 +149,8 @@ pub struct Port {
     /// Bytes of its guest's memory that are charged to the switch.
     paid: AtomicU64,
     inner: Mutex<Inner>,
+    /// IP addresses between which it has sent fragments.
+    pub(crate) fragmenting: FragmentingPairs,
     /// MTU that its guest agreed on; [`ANY_MTU`] if it did not.
     agreed_mtu: AtomicU32,
     /// Its running virtqueues.
@@ -267,6 +271,7 @@ impl Port {
             conversation: EventLog::new(MESSAGES),
             paid: AtomicU64::new(0),
             inner: Mutex::new(Inner::new()),
+            fragmenting: FragmentingPairs::default(),
             agreed_mtu: AtomicU32::new(ANY_MTU),
             rings: Mutex::default(),
             stopping: Mutex::default(),

@@ -253,6 +253,7 @@ impl Turn<'_> {
         if let Err(reason) = check(packet, &self.source.offloads) {
             return self.drop_at(packet.source, packet, reason);
         }
+        self.port.fragmenting.settle(packet, self.second);
         let verdict = self.decide(packet, table);
         if !self.port.segment.is_short(packet.length)
             && let Verdict::To(port) | Verdict::Retagged(port, _) = verdict
