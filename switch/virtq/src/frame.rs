@@ -590,6 +590,17 @@ impl Extension {
     }
 }
 
+/// Whether the frame that begins with `start` has a transport header of `protocol` at byte `transport` in the most frequent layout: without
+/// tags, IPv4 options, fragments and IPv6 extension headers. For other layouts, see [`Layers::said`].
+#[inline]
+pub fn has_usual_layers(start: &[u8; START], protocol: u8, transport: u16) -> bool {
+    // EtherType, version and length of the header; then flags, offset and protocol of IPv4, or the next header of IPv6.
+    let (first, second) = (load_u64(start, ETHERNET - 2), load_u64(start, ETHERNET + 6));
+    let is_v4 = first & 0xff_ffff == 0x45_0008 && second & 0xff00_ff3f == u64::from(protocol) << 24;
+    let is_v6 = first & 0xf0_ffff == 0x60_dd86 && second & 0xff == u64::from(protocol);
+    is_v4 && transport == 34 || is_v6 && transport == 54
+}
+
 /// The extension headers of an IPv6 packet, as far as they are known.
 enum Chain {
     /// They end with a header of this protocol, which may lie behind the known bytes.
