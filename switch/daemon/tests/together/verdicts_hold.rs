@@ -71,7 +71,7 @@ const RECEIVES: Features = features::GUEST_CSUM
 
 /// The machine behind a port.
 enum Machine {
-    Guest(ToyGuest),
+    Guest(Box<ToyGuest>),
     /// A stream, and the bytes that have arrived.
     Stream(UnixStream, Vec<u8>),
     /// The other end of an interface.
@@ -198,7 +198,7 @@ impl World {
         let network = bed.daemon().network();
         let others = (features::LINUX | SENDS) & !RECEIVES;
         let wanted = [others, others, others, others | features::GUEST_CSUM, others | RECEIVES, others];
-        let guest = |index: usize| Machine::Guest(bed.guest_like(index, bed.builder(index).features(wanted[index])));
+        let guest = |index: usize| Machine::Guest(Box::new(bed.guest_like(index, bed.builder(index).features(wanted[index]))));
         let stream = UnixStream::connect(bed.folder().join("s")).unwrap();
         stream.set_nonblocking(true).unwrap();
         let kernel = |name| {
