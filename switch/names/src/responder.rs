@@ -11,14 +11,13 @@ use crate::leases::{Holder, Lease, LeaseKind, Leases, Sightings};
 use crate::report::{LeaseReport, NamesReport};
 use crate::settings::{PortAddresses, Settings};
 use crate::tcp::{Peer, Streams};
-use crate::wire::{self, Datagram, ICMP, ND_HOPS, Way};
+use crate::wire::{self, DNS, Datagram, ICMP, ND_HOPS, Way};
 use crate::{dhcp4, dhcp6, dns, nd};
 
 /// Longest frame that is looked at: messages of all services are shorter.
 const LONGEST: usize = 1600;
 const HOPS: u8 = 64;
-/// Ports of UDP: DNS (RFC 1035), DHCP servers (RFC 2131), DHCPv6 servers (RFC 8415).
-pub(crate) const DNS: u16 = 53;
+/// Ports of UDP: DHCP servers (RFC 2131), DHCPv6 servers (RFC 8415).
 const DHCP: u16 = 67;
 const DHCPV6: u16 = 547;
 /// All DHCPv6 servers and relay agents of the link (RFC 8415, section 7.1).

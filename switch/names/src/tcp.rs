@@ -283,7 +283,7 @@ impl Stream {
             (true, false) => ACK,
         };
         let window = (LONGEST - self.received.len()) as u16;
-        let ports = (crate::responder::DNS, self.peer.port);
+        let ports = (wire::DNS, self.peer.port);
         Reply { ports, sequence: self.unacknowledged, acknowledged: self.wanted, flags, window, payload: self.sent.clone() }
     }
 }

@@ -10,6 +10,9 @@ use memlane_dataplane::headers::{Fragment, IPV6_HEADER, Ipv4, Ipv6, Upper, numbe
 use memlane_virtq::frame::{ETHERNET, MacAddress, TCP, TYPE_IPV4, TYPE_IPV6, UDP};
 use memlane_virtq::offload::checksum::{self, Sum};
 
+/// Port of DNS servers, by UDP and TCP (RFC 1035, section 4.2).
+pub(crate) const DNS: u16 = 53;
+
 /// Bytes of a TCP header without options.
 const TCP_HEADER: usize = 20;
 /// Protocol number of ICMP.

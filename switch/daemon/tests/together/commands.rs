@@ -573,7 +573,7 @@ fn a_log_that_is_full_ends_no_network() {
         .args(["-c", "ulimit -f 1; exec \"$0\" up net.toml 2>> log", program])
         .current_dir(folder)
         .stdin(std::process::Stdio::null());
-    command.get_envs().for_each(|(name, value)| drop(value.map(|value| shell.env(name, value))));
+    shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut running = Running::start(shell);
     for round in 0..3 {
         printed(folder, &["attach", "net.toml", "db", "--null"]);

@@ -702,7 +702,7 @@ fn a_process_with_too_few_descriptors_takes_no_network_over_and_tells_so() {
     let guests: Vec<_> = (0..20).map(|index| guest(folder, index)).collect();
     let mut shell = Command::new("sh");
     shell.args(["-c", "ulimit -n 120; exec \"$0\" up net.toml --takeover", env!("CARGO_BIN_EXE_memlane")]).current_dir(folder);
-    memlane(folder, &[]).get_envs().for_each(|(name, value)| drop(value.map(|value| shell.env(name, value))));
+    shell.envs(memlane(folder, &[]).get_envs().filter_map(|(name, value)| Some((name, value?))));
     let output = shell.output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", told(&output));
     assert!(told(&output).contains("may not open so many files as the network has. Raise the hard limit"), "{}", told(&output));
