@@ -12,9 +12,9 @@ VERSION: str = tomllib.loads((TOP / "Cargo.toml").read_text())["workspace"]["pac
 
 
 def test_the_changelog_begins_with_the_version_of_the_crates() -> None:
-    newest = re.search(r"^## (.+)$", (TOP / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert newest, "CHANGELOG.md has no heading of a version"
-    version, _, date = newest[1].partition(" - ")
+    headings = re.findall(r"^## (.+)$", (TOP / "CHANGELOG.md").read_text(), re.MULTILINE)
+    released = headings[1:] if headings[0] == "Unreleased" else headings
+    version, _, date = released[0].partition(" - ")
     assert version == VERSION, "the newest version of CHANGELOG.md is that of Cargo.toml"
     assert datetime.date.fromisoformat(date), "its heading ends with the date of the release (YYYY-MM-DD)"
 
