@@ -1,6 +1,7 @@
 """The host's /proc about processes: identity, sessions, CPU time; and about its memory."""
 
 import os
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -98,17 +99,23 @@ def processes() -> Iterator[Stat]:
             yield found
 
 
-def listens(pid: int, socket: Path) -> bool:
+def listens(pid: int, path: Path) -> bool:
     """Whether a process in that network namespace listens on a Unix socket bound there (a dead socket file does not).
 
-    A socket that was bound elsewhere and renamed, as memlane replaces a stale one, is not found.
+    A socket that was bound elsewhere and renamed, as all of memlane's are, is not found: see `accepts`.
     """
     accepting = 1 << 16  # __SO_ACCEPTCON in the flags of /proc/net/unix
     try:
         rows = [line.split() for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]]
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return any(len(row) > 7 and row[7] == str(socket) and int(row[3], 16) & accepting for row in rows)
+    return any(len(row) > 7 and row[7] == str(path) and int(row[3], 16) & accepting for row in rows)
+
+
+def accepts(control: Path) -> bool:
+    """Whether a process accepts connections at that control socket (at a port's, the connection is a front end)."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        return connection.connect_ex(str(control)) == 0
 
 
 @dataclass(frozen=True)

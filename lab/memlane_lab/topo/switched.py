@@ -63,7 +63,7 @@ class Switched(Fabric):
 
         def listening() -> bool:
             daemon.check()
-            return procfs.listens(daemon.pid, self._control)
+            return procfs.accepts(self._control)
 
         until(listening, timeout=60, what="memlane's ports to appear")
         self.address_host()

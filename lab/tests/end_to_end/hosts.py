@@ -45,7 +45,7 @@ class Host:
 
     def _is_up(self) -> bool:
         self.memlane.check()
-        return procfs.listens(self.memlane.pid, self._control)
+        return procfs.accepts(self._control)
 
     def start_frr(self, hosts: int) -> None:
         """Starts FRR, which speaks with all other hosts."""
