@@ -77,10 +77,14 @@ class Archive:
         with cache.locked(self._name):
             folder = self._packages / "single"
             folder.mkdir(exist_ok=True)
-            for old in folder.glob(f"{package}_*.deb"):
+            with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                self._run(["apt-get", "download", "-q", package], cwd=Path(scratch))
+                fetched = next(Path(scratch).glob(f"{package}_*.deb"))
+                # In one step: another maker may be unpacking the file of that name.
+                newest = fetched.rename(folder / fetched.name)
+            for old in set(folder.glob(f"{package}_*.deb")) - {newest}:
                 old.unlink()
-            self._run(["apt-get", "download", "-q", package], cwd=folder)
-            return next(folder.glob(f"{package}_*.deb"))
+            return newest
 
     def unpack_with_dependencies(self, packages: Sequence[str], folder: Path) -> None:
         """Fetches the packages and all that they need, as for an empty machine, and unpacks them under `folder`."""
