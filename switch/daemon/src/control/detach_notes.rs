@@ -3,9 +3,9 @@
 //! The CNI plugin leaves one when a container ends meanwhile: the state file, which would restore the port, is the network's own.
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::state_file::{StateFile, is_at};
@@ -13,6 +13,8 @@ use crate::folder;
 
 /// Most bytes of the notes of a network.
 const MOST_BYTES: u64 = 4 << 20;
+/// Mode of their file.
+const MODE: u32 = 0o644;
 
 /// The notes for the network with the control socket `control`.
 fn place(control: &Path) -> PathBuf {
@@ -21,14 +23,26 @@ fn place(control: &Path) -> PathBuf {
     control.with_file_name(name)
 }
 
-/// The locked file at `path`; `None` if it is missing and not to be made.
-fn locked(path: &Path, make: bool) -> io::Result<Option<File>> {
+/// The purpose of opening the notes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// To add one.
+    Add,
+    /// To take one back.
+    Forget,
+    /// To carry them out: the network's user may only read the notes of root, and removes them by its right to the folder.
+    CarryOut,
+}
+
+/// The locked file at `path`; `None` if it is missing and no note is to be added.
+fn locked(path: &Path, purpose: Purpose) -> io::Result<Option<File>> {
     loop {
         let mut options = OpenOptions::new();
+        options.read(true).write(purpose != Purpose::CarryOut).create(purpose == Purpose::Add);
         // A link of the folder's owner leads this process to no other file.
-        options.read(true).write(true).create(make).mode(0o644).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+        options.mode(MODE).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
         let file = match options.open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !make => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && purpose != Purpose::Add => return Ok(None),
             file => file?,
         };
         let metadata = file.metadata()?;
@@ -56,7 +70,9 @@ fn read(file: &File) -> io::Result<BTreeSet<String>> {
 /// The note cannot be written.
 pub fn add(control: &Path, port: &str) -> io::Result<()> {
     folder::provide(control, false)?;
-    let Some(mut file) = locked(&place(control), true)? else { return Err(io::ErrorKind::NotFound.into()) };
+    let Some(mut file) = locked(&place(control), Purpose::Add)? else { return Err(io::ErrorKind::NotFound.into()) };
+    // The network's user reads the notes of root, whatever the umask of a container runtime is.
+    file.set_permissions(Permissions::from_mode(MODE))?;
     if !read(&file)?.contains(port) {
         file.write_all(format!("{port}\n").as_bytes())?;
     }
@@ -69,7 +85,7 @@ pub fn add(control: &Path, port: &str) -> io::Result<()> {
 /// The note is there, and cannot be removed.
 pub fn forget(control: &Path, port: &str) -> io::Result<()> {
     let path = place(control);
-    let Some(mut file) = locked(&path, false)? else { return Ok(()) };
+    let Some(mut file) = locked(&path, Purpose::Forget)? else { return Ok(()) };
     let mut ports = read(&file)?;
     if !ports.remove(port) {
         return Ok(());
@@ -89,7 +105,7 @@ pub fn forget(control: &Path, port: &str) -> io::Result<()> {
 /// The notes cannot be read, or the state file not be written.
 pub fn carry_out(control: &Path, state: Option<&Path>) -> io::Result<()> {
     let path = place(control);
-    let Some(file) = locked(&path, false)? else { return Ok(()) };
+    let Some(file) = locked(&path, Purpose::CarryOut)? else { return Ok(()) };
     let ports = read(&file)?;
     if let Some(state) = state.filter(|state| state.exists()) {
         let (file, before) = StateFile::open(state).map_err(io::Error::other)?;

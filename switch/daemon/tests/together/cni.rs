@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use memlane_backends::netns::inside_path;
 use serde_json::{Value, json};
 
-use crate::command::{Running, memlane, printed, wait_until, write};
+use crate::command::{Running, memlane, printed, told, wait_until, write};
 use crate::common::in_a_namespace;
 use crate::tap::ip;
 
@@ -478,6 +479,40 @@ fn a_container_that_is_deleted_while_the_network_is_stopped_does_not_come_back()
         assert!(error["code"] == 11 && error["msg"].as_str().unwrap().contains("the note to detach"), "{error}");
         assert_eq!(two.interfaces(), ["lo", "eth0"]);
     });
+}
+
+/// As in the packaged units: the plugin is root, the network has a user of its own.
+#[test]
+fn notes_of_root_are_carried_out_by_a_network_of_another_user() {
+    const USER: u32 = 12_345;
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let program = folder.join("program");
+    std::fs::copy(env!("CARGO_BIN_EXE_memlane"), &program).unwrap();
+    write(folder, "net.toml", "control = \"control\"\n");
+    std::os::unix::fs::chown(folder, Some(USER), Some(USER)).unwrap();
+    let memlane = |arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(arguments).current_dir(folder).env("XDG_RUNTIME_DIR", folder).uid(USER).gid(USER);
+        command
+    };
+    let says = |arguments: &[&str]| {
+        let output = memlane(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", told(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let up = || Running::start(memlane(&["up", "net.toml", "--state", "state"]));
+    let running = up();
+    for port in ["gone", "stays"] {
+        says(&["attach", "net.toml", port, "--null"]);
+    }
+    says(&["down", "net.toml"]);
+    drop(running);
+    memlane::control::detach_notes::add(&folder.join("control"), "gone").unwrap();
+    let _running = up();
+    let ports = says(&["ls", "net.toml"]);
+    assert!(ports.contains("stays") && !ports.contains("gone"), "{ports}");
+    assert!(!folder.join("control.detach").exists());
 }
 
 /// A network that refuses each change.
