@@ -153,7 +153,7 @@ pub struct SavedUplink {
 pub struct SavedPort {
     /// The keys that attach it again.
     pub entry: Map<String, Value>,
-    /// Its origin.
+    /// Origin of the port.
     pub origin: PortOrigin,
     /// Number of its descriptors, which the rest refers to.
     pub files: u32,

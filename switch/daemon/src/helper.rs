@@ -61,11 +61,11 @@ pub struct Helper {
 /// The network that a helper serves.
 #[derive(Clone, Copy, Debug)]
 pub struct Served<'a> {
-    /// Its file, if it has one.
+    /// The network's file, if it has one.
     pub file: Option<&'a Path>,
-    /// Its name.
+    /// The network's name.
     pub name: &'a str,
-    /// Its state file, if it has one.
+    /// The network's state file, if it has one.
     pub state: Option<&'a Path>,
 }
 
@@ -136,7 +136,7 @@ struct Subject {
     /// Permissions of a new socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mode: Option<u32>,
-    /// Its owner, group and mode afterwards.
+    /// Owner, group and mode afterwards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     access: Option<Access>,
     /// Device and inode of its file.
@@ -294,7 +294,7 @@ impl Broker for &'static Helper {
 /// Starts the process, which has read the network's file when this returns.
 fn start(served: Served<'_>) -> io::Result<Conversation> {
     let (ours, theirs) = UnixStream::pair()?;
-    // It ends when this process does, with the other end of its socket.
+    // The helper ends when this process does, with the other end of its socket.
     command(served)?.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).spawn()?;
     ours.set_read_timeout(Some(PATIENCE))?;
     match read_line(&ours)? {

@@ -201,7 +201,7 @@ impl Segment {
         u16::try_from(self.responder.load(Ordering::Relaxed)).ok().map(PortId)
     }
 
-    /// Its responder is `port` from now on, for these IP versions.
+    /// The segment's responder is `port` from now on, for these IP versions.
     pub(crate) fn set_responder(&self, port: Option<PortId>, responds: Responds) {
         self.responder.store(port.map_or(NO_PORT, |port| port.0.into()), Ordering::Relaxed);
         self.responds.store(u8::from(responds.v4) | u8::from(responds.v6) << 1, Ordering::Relaxed);

@@ -22,10 +22,10 @@ pub struct Author {
     /// Number of its user; none where it is hidden.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub uid: Option<u32>,
-    /// Its process; none where that is in another PID namespace.
+    /// Number of the process; none where that is in another PID namespace.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pid: Option<i32>,
-    /// Its program, as the kernel names it; "hidden by the unit" where the network does not see the process.
+    /// Name of the program, as the kernel names it; "hidden by the unit" where the network does not see the process.
     pub program: String,
 }
 

@@ -36,10 +36,10 @@ pub enum NetworkEvent {
         port: String,
         /// Its segment.
         segment: String,
-        /// Its labels.
+        /// Labels of the port.
         #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
         labels: BTreeMap<String, String>,
-        /// Its author; none if the network did it by itself, as at a takeover.
+        /// Author of the change; none if the network did it by itself, as at a takeover.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         by: Option<Author>,
     },
@@ -47,7 +47,7 @@ pub enum NetworkEvent {
     PortDetached {
         /// The port.
         port: String,
-        /// Its author; none if the network did it by itself, as at a takeover.
+        /// Author of the change; none if the network did it by itself, as at a takeover.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         by: Option<Author>,
     },
@@ -55,7 +55,7 @@ pub enum NetworkEvent {
     PortEnabled {
         /// The port.
         port: String,
-        /// Its author; none if the network did it by itself, as at a takeover.
+        /// Author of the change; none if the network did it by itself, as at a takeover.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         by: Option<Author>,
     },
@@ -63,7 +63,7 @@ pub enum NetworkEvent {
     PortDisabled {
         /// The port.
         port: String,
-        /// Its author; none if the network did it by itself, as at a takeover.
+        /// Author of the change; none if the network did it by itself, as at a takeover.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         by: Option<Author>,
     },
@@ -73,7 +73,7 @@ pub enum NetworkEvent {
         port: String,
         /// False if frames were still in flight at the timeout.
         drained: bool,
-        /// Its author; none if the network did it by itself, as at a takeover.
+        /// Author of the change; none if the network did it by itself, as at a takeover.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         by: Option<Author>,
     },
@@ -83,7 +83,7 @@ pub enum NetworkEvent {
         port: String,
         /// The keys, with their values before and after.
         changes: Vec<KeyChange>,
-        /// Its author; none if the network did it by itself, as at a takeover.
+        /// Author of the change; none if the network did it by itself, as at a takeover.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         by: Option<Author>,
     },
@@ -243,7 +243,7 @@ pub enum NetworkEvent {
         /// Names that the lists do not have, because a list has the first 32 only.
         #[serde(default)]
         left_out: u64,
-        /// Its author; none if the network did it by itself, as at a takeover.
+        /// Author of the change; none if the network did it by itself, as at a takeover.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         by: Option<Author>,
     },
@@ -251,7 +251,7 @@ pub enum NetworkEvent {
     ReloadRefused {
         /// Why.
         cause: String,
-        /// Its author; none if the network did it by itself, as at a takeover.
+        /// Author of the change; none if the network did it by itself, as at a takeover.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         by: Option<Author>,
     },
@@ -264,7 +264,7 @@ pub enum NetworkEvent {
         /// Ports that the list does not have, because it has the first 32 only.
         #[serde(default)]
         left_out: u64,
-        /// Its author; none if the network did it by itself, as at a takeover.
+        /// Author of the change; none if the network did it by itself, as at a takeover.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         by: Option<Author>,
     },
@@ -274,7 +274,7 @@ pub enum NetworkEvent {
         frames: u64,
         /// Frames that it missed.
         missed: u64,
-        /// Its author; none if the network did it by itself, as at a takeover.
+        /// Author of the change; none if the network did it by itself, as at a takeover.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         by: Option<Author>,
     },
@@ -282,7 +282,7 @@ pub enum NetworkEvent {
     TakenOver {
         /// Version of memlane that serves it now.
         version: String,
-        /// Its author; none if the network did it by itself, as at a takeover.
+        /// Author of the change; none if the network did it by itself, as at a takeover.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         by: Option<Author>,
     },
@@ -290,7 +290,7 @@ pub enum NetworkEvent {
     NetworkEnds {
         /// Why.
         cause: String,
-        /// Its author; none if the network did it by itself, as at a takeover.
+        /// Author of the change; none if the network did it by itself, as at a takeover.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         by: Option<Author>,
     },
@@ -302,9 +302,9 @@ pub enum NetworkEvent {
 pub struct KeyChange {
     /// The key.
     pub key: String,
-    /// Its value before, as JSON; null where it had none.
+    /// Value of the key before, as JSON; null where it had none.
     pub from: String,
-    /// Its value now, as JSON; null where it has none.
+    /// Value of the key now, as JSON; null where it has none.
     pub to: String,
 }
 
@@ -382,7 +382,7 @@ impl NetworkEvent {
         }
     }
 
-    /// Its sentence, without the author.
+    /// Sentence of the event, without the author.
     fn sentence(&self) -> String {
         use NetworkEvent as E;
         match self {

@@ -341,7 +341,7 @@ impl Zone<'_> {
     }
 }
 
-/// Those of `records` that are of the type in question.
+/// Entries of `records` that are of the type in question.
 fn found(records: Records, question: &Question<'_>, zone: usize) -> Found {
     if question.kind == record::ANY {
         // RFC 8482, section 4.2.

@@ -58,7 +58,7 @@ impl LeaseKind {
 /// The client of a lease: two machines with one client identifier, as clones, are two clients, and so are two with one MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its MAC address.
+    /// MAC address of the client.
     pub mac: MacAddress,
     /// A hash of its client identifier or DHCP unique identifier; 0 without one.
     pub id: u64,
@@ -88,7 +88,7 @@ impl From<MacAddress> for Holder {
 pub struct Lease {
     /// The address.
     pub address: IpAddr,
-    /// Its client.
+    /// Client of the lease.
     pub holder: Holder,
     /// Its origin.
     pub kind: LeaseKind,

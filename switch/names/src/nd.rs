@@ -110,7 +110,7 @@ fn neighbour(settings: &Settings, leases: &mut Leases, client: Client<'_>, packe
 fn probe(settings: &Settings, leases: &mut Leases, client: Client<'_>, target: Ipv6Addr) -> Answer {
     let is_guarded = leases.is_guarded(client.port);
     if target.is_unicast_link_local() && !is_guarded {
-        // It has no name, and needs no leave.
+        // A link-local address has no name, and needs no leave.
         return Err(Refused::NotAsked);
     }
     match leases.probe(settings, client.port, target.into(), client.mac, client.now) {

@@ -185,11 +185,11 @@ fn refuse(segment: &TcpSegment<'_>) -> Result<Reply, Refused> {
 }
 
 enum Outcome {
-    /// It goes on, with an answer or without.
+    /// The connection goes on, with an answer or without.
     Keep(Option<Reply>),
-    /// It ends, and the client is told.
+    /// The connection ends, and the client is told.
     Reset,
-    /// It has ended.
+    /// The connection has ended.
     End,
 }
 
@@ -214,7 +214,7 @@ impl Stream {
         }
         let has_content = !segment.payload.is_empty() || segment.flags & FIN != 0;
         if !is_next || self.is_finished {
-            // It is repeated, or one is missing: so are the answers.
+            // The segment is repeated, or one is missing: so are the answers.
             return Outcome::Keep((has_content || !is_next).then(|| self.reply()));
         }
         let taken = segment.payload.len().min(LONGEST - self.received.len());
@@ -275,7 +275,7 @@ impl Stream {
         Some(true)
     }
 
-    /// Its next segment: all that the client has not acknowledged.
+    /// The server's next segment: all that the client has not acknowledged.
     fn reply(&self) -> Reply {
         let flags = match (self.is_open, self.is_finished) {
             (false, _) => SYN | ACK,

@@ -533,7 +533,7 @@ fn the_responder_asks_others_for_a_guarded_port() {
         let asked = responder.answer(&probe(1, target), "web", NOW).unwrap();
         let target: Ipv6Addr = target.parse().unwrap();
         assert!(has_complete_checksum(&asked) && asked[54] == 135 && asked[62..78] == target.octets());
-        // It disturbs no machine that probes itself: the source is an address (RFC 4862, section 5.4.3).
+        // The question disturbs no machine that probes itself: the source is an address (RFC 4862, section 5.4.3).
         assert_eq!(asked[22..38], link_local(MacAddress::new(OWN)).octets());
         assert_eq!(
             (&asked[..2], &asked[2..6]),

@@ -558,7 +558,7 @@ impl Layers {
 /// An extension header of an IPv6 packet, or the header behind the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extension {
-    /// Its protocol number.
+    /// Protocol number of the header.
     pub protocol: u8,
     /// The byte of the frame at which it begins.
     pub at: usize,

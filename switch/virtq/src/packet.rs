@@ -45,7 +45,7 @@ pub struct Packet {
     own_iovecs: u32,
     /// Head of the descriptor chain in the sender's ring.
     pub head: u16,
-    /// Its flow is that of all frames between its IP addresses, some of which are fragments.
+    /// The packet's flow is that of all frames between its IP addresses, some of which are fragments.
     pub of_pair: bool,
     /// Chunks that the sender's transmit queue lent for the rest.
     pub loan: Loan,

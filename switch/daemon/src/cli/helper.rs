@@ -44,7 +44,7 @@ impl HelperCommand {
                 sandbox::keep_rights_for_nics();
                 serve(&UnixListener::from(listener), net)
             }
-            // It keeps the rights with which the network's process has started it.
+            // The helper keeps the rights with which the network's process has started it.
             _ => {
                 system::outlive_signals();
                 let name = self.name.as_deref().unwrap_or_default();

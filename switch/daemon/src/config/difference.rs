@@ -56,7 +56,7 @@ impl Changed {
         self.fixed_keys().is_empty()
     }
 
-    /// Those of the keys that cannot change while the port runs.
+    /// Changed keys that cannot change while the port runs.
     pub fn fixed_keys(&self) -> Vec<String> {
         self.keys.iter().filter(|key| !can_change(&self.before.kind, key)).cloned().collect()
     }

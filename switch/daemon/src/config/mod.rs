@@ -116,7 +116,7 @@ pub struct PortConfig {
     pub second: Second,
     /// Its back end.
     pub kind: PortKind,
-    /// Its origin.
+    /// Origin of the port.
     pub origin: PortOrigin,
 }
 

@@ -12,9 +12,9 @@ const OVERFLOW: u32 = 65_534;
 pub enum ClientProcess {
     /// A process of this host (SO_PEERCRED of unix(7)); 0 as its number if it is in another PID namespace.
     Local {
-        /// Its user.
+        /// User of the process.
         uid: u32,
-        /// Its process.
+        /// Number of the process.
         pid: i32,
     },
     /// A browser that has the token of the web page.

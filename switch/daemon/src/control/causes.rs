@@ -1,6 +1,6 @@
 //! Causes that keep a port from its work, each with its remedy.
 //!
-//! They come from the port's state, its rings ([`queues`]), its segment, and the growth of its counters in the last minute ([`counts`],
+//! Causes come from the port's state, its rings ([`queues`]), its segment, and the growth of its counters in the last minute ([`counts`],
 //! [`remedies`]). A cause that has ended is told as an earlier one, with its time.
 
 mod cause;
@@ -63,7 +63,7 @@ struct Subject<'a> {
     port: Arc<Port>,
     report: PortReport,
     uptime: Duration,
-    /// Its queues and the process of its front end, at the first look and at the second one.
+    /// Queues of the port and the process of its front end, at the first look and at the second one.
     looks: [(Vec<QueueView>, Option<ProcessView>); 2],
 }
 
@@ -74,7 +74,7 @@ impl PortCauses {
         Self::of_ports(config, std::slice::from_ref(entry), network, uptime).pop()
     }
 
-    /// Those of all ports with a cause, the worst first; `more` adds causes that the switch does not see. Takes as long as for one port, beside
+    /// Causes of all ports that have one, the worst first; `more` adds causes that the switch does not see. Takes as long as for one port, beside
     /// the answers of the workers.
     pub fn of_all(config: &Config, network: &Network, uptime: Duration, more: impl Fn(Self) -> Self) -> Vec<Self> {
         let mut all: Vec<Self> = Self::of_ports(config, &config.ports, network, uptime).into_iter().map(more).collect();

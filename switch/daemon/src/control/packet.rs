@@ -20,11 +20,11 @@ const CLIENT_PORT: u16 = 49_152;
 /// A machine at an end of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketEnd {
-    /// Its MAC address.
+    /// The guest's MAC address.
     pub mac: MacAddress,
-    /// Its IPv4 address.
+    /// The guest's IPv4 address.
     pub v4: Option<Ipv4Addr>,
-    /// Its IPv6 address.
+    /// The guest's IPv6 address.
     pub v6: Option<Ipv6Addr>,
 }
 

@@ -131,7 +131,7 @@ pub struct ChangedPort {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct LeftPort {
-    /// Its name.
+    /// Name of the port.
     pub name: String,
     /// Keys that cannot change while it is attached; empty if the file does not have the port.
     pub keys: Vec<String>,
@@ -155,9 +155,9 @@ impl LeftPort {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct KeptPort {
-    /// Its name.
+    /// Name of the port.
     pub name: String,
-    /// Its origin.
+    /// Origin of the port.
     pub origin: PortOrigin,
 }
 

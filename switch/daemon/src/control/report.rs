@@ -114,10 +114,10 @@ pub struct PortReport {
     pub kind: String,
     /// See [`PortKind::place`].
     pub place: String,
-    /// Its origin; none from a network of an earlier version.
+    /// Origin of the port; none from a network of an earlier version.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub origin: Option<PortOrigin>,
-    /// Its labels.
+    /// Labels of the port.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub labels: BTreeMap<String, String>,
     /// State of the port, see [`port::PortState`]; "disabled" while the operator has disabled it, whatever its front end does.

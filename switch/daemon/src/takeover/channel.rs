@@ -30,7 +30,7 @@ pub enum ChannelError {
     /// It sent something else.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// It sent more descriptors than this process may have.
+    /// The other process sent more descriptors than this process may have.
     #[error("this process may not open so many files as the network has. {}", crate::descriptors::REMEDY)]
     Descriptors,
     /// It has given up, for this reason.

@@ -114,7 +114,7 @@ impl Takeover {
 
     /// Tells the running process why the takeover fails.
     pub fn fail(&mut self, cause: &str) {
-        // It may have ended, or have given the reason itself.
+        // The other process may have ended, or have given the reason itself.
         let _ = self.channel.send(&Message::Failed(cause.into()), &[], REPLY);
     }
 

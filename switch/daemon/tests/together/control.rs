@@ -457,7 +457,7 @@ fn a_wait_for_a_drain_ends_when_its_port_is_enabled_or_detached_and_undoes_no_co
     let waits = begin();
     net.delete("a").unwrap();
     match waits.join().unwrap() {
-        // Its frames are dropped before the port is gone.
+        // The guest's frames are dropped before the port is gone.
         Ok(Drained { drained }) => assert!(drained),
         Err(ControlError::Refused(refusal)) => assert_eq!(refusal.status, StatusCode::NOT_FOUND),
         Err(error) => panic!("{error}"),

@@ -84,7 +84,7 @@ struct Attached {
     port: Arc<Port>,
     machine: Machine,
     mac: [u8; 6],
-    /// Its frames have no tag, on either way.
+    /// Frames have no tag, on either way.
     is_access: bool,
     sends: bool,
 }
@@ -156,7 +156,7 @@ fn completed(header: &NetHeader, mut frame: Vec<u8>) -> Vec<u8> {
         complete_checksum(header, &mut frame);
     }
     if header.gso != GsoKind::None {
-        // It is no longer than its segments, as far as an MTU is asked about.
+        // The frame is no longer than its segments, as far as an MTU is asked about.
         frame.truncate(SEGMENT);
     }
     frame

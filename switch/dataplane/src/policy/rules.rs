@@ -127,7 +127,7 @@ impl Published<PortRules> {
         self.change(|present| present.leased = addresses.iter().copied().map(Prefix::from).collect());
     }
 
-    /// Its guests may make these addresses from now on.
+    /// Guests of the port may make these addresses from now on.
     pub fn set_autoconf(&self, autoconf: Autoconf) {
         self.change(|present| present.autoconf = Some(autoconf));
     }

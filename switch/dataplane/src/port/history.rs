@@ -40,7 +40,7 @@ const LOOK: Duration = Duration::from_secs(1);
 pub struct Growth {
     /// The counter.
     pub total: u64,
-    /// Its growth in the last minute.
+    /// The counter's growth in the last minute.
     pub recent: u64,
     /// Age of its last growth; `None` if that was in an earlier process of the network.
     pub age: Option<Duration>,

@@ -441,7 +441,7 @@ impl Port {
         self.agreed_mtu.load(Ordering::Relaxed).saturating_add(ETHERNET as u32)
     }
 
-    /// Its guest agreed on this MTU (virtio 1.2, section 5.1.4.1), or on none: longer packets to it are dropped, and their senders are told.
+    /// The guest agreed on this MTU (virtio 1.2, section 5.1.4.1), or on none: longer packets to it are dropped, and their senders are told.
     pub fn set_agreed_mtu(&self, mtu: Option<u16>) {
         self.agreed_mtu.store(mtu.map_or(ANY_MTU, u32::from), Ordering::Relaxed);
         mtu.into_iter().for_each(|mtu| self.segment.note_mtu(mtu));

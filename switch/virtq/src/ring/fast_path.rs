@@ -1,6 +1,6 @@
 //! The fast path: frames from a transmit queue straight into a receive queue, without a packet in between.
 //!
-//! It takes the most frequent kind of frame only: behind a header without offloads, at least [`SHORT_START`] bytes long and within the
+//! The fast path takes the most frequent kind of frame only: behind a header without offloads, at least [`SHORT_START`] bytes long and within the
 //! receiver's MTU, in one buffer on either side, and fitting the match mask ([`MatchMask`]) of the flow cache, which holds the verdict on the frame
 //! before. Every other frame is left in the transmit queue, for the general path. The rules are the same: each byte of the headers
 //! is read once, and the bytes that were checked are those that are delivered.

@@ -31,7 +31,7 @@ pub enum CauseKind {
     NotStarted,
     /// The operator has disabled it.
     Disabled,
-    /// Its back end gives advice, as on memory that is not shared.
+    /// The port's back end gives advice, as on memory that is not shared.
     Advice,
     /// Another machine claims its IP address, or it claims another's.
     AddressConflict,
@@ -39,11 +39,11 @@ pub enum CauseKind {
     Loop,
     /// Other front ends were refused, since it has one.
     PortInUse,
-    /// Its guest uses other VLANs than all others of the segment.
+    /// The guest uses other VLANs than all others of the segment.
     Vlan,
-    /// Its MTU is another than that of other ports of the segment.
+    /// The port's MTU is another than that of other ports of the segment.
     Mtu,
-    /// It is the only port of its segment.
+    /// The port is the only one of its segment.
     Alone,
     /// A machine behind it was refused an address by memlane's DHCP server.
     NoAddress,
@@ -62,7 +62,7 @@ pub enum CauseKind {
 }
 
 impl CauseKind {
-    /// Its name, as in JSON.
+    /// Name of the cause, as in JSON.
     pub fn name(self) -> String {
         // A unit variant is a string.
         serde_json::to_value(self).ok().and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
