@@ -295,14 +295,14 @@ impl Daemon {
         self.names().iter().for_each(|names| names.set_port(&self.network, port, self.offer(port)));
     }
 
-    /// Leases of all responders, in the order of their addresses.
+    /// Leases of all responders, in the order of their addresses; also those that are kept for ports that have left.
     pub fn leases(&self) -> Vec<SavedLease> {
         let mut leases: Vec<SavedLease> = self.names().iter().flat_map(Names::leases).collect();
         leases.sort();
         leases
     }
 
-    /// Restores stored leases of ports that are attached.
+    /// Restores stored leases, also of ports that may come back.
     pub fn restore_leases(&self, leases: &[SavedLease]) {
         self.names().iter().for_each(|names| names.restore(&self.network, leases));
     }

@@ -101,6 +101,8 @@ pub struct Description {
 pub struct Standing {
     /// Counters and states of the ports, then of the uplinks.
     pub records: Vec<PortRecord>,
+    /// Leases that are kept for ports that have left.
+    pub departed: Vec<SavedLease>,
     /// Events since the description.
     pub events: Vec<SavedEvent>,
     /// Number of the next event.
@@ -369,7 +371,7 @@ mod tests {
         let record = PortRecord { quarantines: 3, quarantined: Some("a fault".into()), ..PortRecord::default() };
         let event = SavedEvent { sequence: 7, time: 1 << 60, event: NetworkEvent::PortDetached { port: "a".into(), by: None } };
         assert_eq!(SavedEvent::from(&Record::from(event.clone())), event);
-        let standing = Standing { records: vec![record], events: vec![event], next_event: 8 };
+        let standing = Standing { records: vec![record], departed: Vec::new(), events: vec![event], next_event: 8 };
         let hello = Message::Hello(Hello { state: Some("/var/lib/a.state".into()) });
         let failed = Message::Failed("no".into());
         for message in [hello, description(), Message::Prepared {}, Message::Go(Box::new(standing)), Message::Running {}, failed] {

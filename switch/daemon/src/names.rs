@@ -171,7 +171,7 @@ impl Names {
         let changed = {
             let mut responder = self.responder();
             let addresses = PortAddresses { fixed: limits.addresses.clone(), mtu: offer.mtu, leases: limits.leases, is_guarded };
-            responder.set_port(&port.name, addresses);
+            responder.set_port(&port.name, addresses, self.clock.now());
             responder.take_changed()
         };
         if let (Some(prefix), Some(port)) = (self.config.subnet6, network.find(&port.name)) {
@@ -181,16 +181,16 @@ impl Names {
         changed.iter().for_each(|port| allow_leased(network, &self.responder, self.clock, port));
     }
 
-    /// Removes a port: its name and its leases end.
+    /// Removes a port: its name ends, and its leases are kept in case that it comes back.
     pub fn remove_port(&self, port: &PortConfig) {
         if port.segment == self.config.segment {
             let mut responder = self.responder();
-            responder.remove_port(&port.name);
+            responder.remove_port(&port.name, self.clock.now());
             responder.take_changed();
         }
     }
 
-    /// Its active leases.
+    /// Its active leases, and those that are kept for ports that have left.
     pub fn leases(&self) -> Vec<SavedLease> {
         let saved = |(port, lease): (&str, Lease)| SavedLease {
             segment: self.config.segment.clone(),
@@ -204,10 +204,11 @@ impl Names {
                 LeaseKind::Leased | LeaseKind::Offered | LeaseKind::Declined => SavedSource::Dhcp,
             },
         };
-        self.responder().leases(self.clock.now()).into_iter().map(saved).collect()
+        let (responder, now) = (self.responder(), self.clock.now());
+        responder.leases(now).into_iter().chain(responder.departed(now)).map(saved).collect()
     }
 
-    /// Restores leases of ports that are there.
+    /// Restores leases, also of ports that may come back.
     pub fn restore(&self, network: &Network, leases: &[SavedLease]) {
         for lease in leases.iter().filter(|lease| lease.segment == self.config.segment) {
             let kind = match lease.source {

@@ -4,7 +4,7 @@
 //! port. A running lease is never ended for another one: a port has at most its key `leases`, by default half of the free addresses, and one
 //! address is kept for each other port that has none. The address of a new lease is the one that the client names, if it is free, else a
 //! hash of port and holder, so that a guest gets the same one where leases were lost, else the next free one. The address of an expired
-//! lease stays its port's until no other is free.
+//! lease stays its port's until no other is free, as do those of a port that has [left](crate::departed).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use memlane_dataplane::port::short_hash;
 use memlane_virtq::frame::MacAddress;
 
+use crate::departed::Departed;
 use crate::exchange::Refused;
 use crate::settings::{PortAddresses, Settings};
 
@@ -155,6 +156,8 @@ pub(crate) struct Leases {
     pub(crate) changed: BTreeSet<Arc<str>>,
     /// Addresses that a machine has probed for lately, with their ports.
     pub(crate) tentative: BTreeSet<(Arc<str>, IpAddr)>,
+    /// Leases of ports that have left.
+    pub(crate) departed: Departed,
     pub(crate) seen: Seen,
 }
 
@@ -202,12 +205,21 @@ impl Leases {
         self.ports.get(port)?.own.mtu
     }
 
-    /// Adds a port, or changes its static addresses: leases of other ports for these end.
-    pub(crate) fn set_port(&mut self, port: &str, own: PortAddresses) {
+    /// Adds a port, or changes its static addresses: leases of other ports for these end. A port that was here before has those of its leases
+    /// again that still run in second `now` and whose addresses no other port has.
+    pub(crate) fn set_port(&mut self, port: &str, own: PortAddresses, now: u64) {
         let name: Arc<str> = port.into();
-        let former = self.ports.remove(port).unwrap_or_default();
+        let mut former = self.ports.remove(port).unwrap_or_default();
+        let back =
+            self.departed.take(port).into_iter().filter(|lease| now < lease.until && !self.owners.contains_key(&lease.address));
+        let before = former.leases.len();
+        former.leases.extend(back);
+        if former.leases.len() > before {
+            self.changed.insert(Arc::clone(&name));
+        }
         former.own.fixed.iter().for_each(|address| self.disown(*address, port));
         for address in own.fixed.iter().take(MOST_FIXED) {
+            self.departed.give_up(*address);
             if let Some(other) = self.owners.insert(*address, Arc::clone(&name)).filter(|other| **other != *name) {
                 self.end(&other, *address);
             }
@@ -219,8 +231,8 @@ impl Leases {
         self.ports.insert(name, PortLeases { own, ..former });
     }
 
-    /// Removes a port, with its leases.
-    pub(crate) fn remove_port(&mut self, port: &str) {
+    /// Removes a port in second `now`. Its leases are kept until they end, or until their addresses are needed.
+    pub(crate) fn remove_port(&mut self, port: &str, now: u64) {
         let Some(former) = self.ports.remove(port) else { return };
         self.owners.retain(|_, owner| **owner != *port);
         let lower = port.to_ascii_lowercase();
@@ -233,6 +245,7 @@ impl Leases {
         if !former.leases.is_empty() {
             self.changed.insert(port.into());
         }
+        self.departed.keep(port, former.leases.into_iter().filter(|lease| !former.own.fixed.contains(&lease.address)), now);
     }
 
     pub(crate) fn disown(&mut self, address: IpAddr, port: &str) {
@@ -279,7 +292,7 @@ impl Leases {
             return Ok(lease.address);
         }
         let wanted = wanted.filter(|address| {
-            let is_free = address.is_ipv4() == is_v4 && settings.is_leasable(*address) && !self.owners.contains_key(address);
+            let is_free = address.is_ipv4() == is_v4 && settings.is_leasable(*address) && self.is_free(*address, holder, now);
             is_free && !self.seen.by_other(*address, holder.mac)
         });
         let has_room = self.make_room(settings, port, is_v4, now);
@@ -290,7 +303,12 @@ impl Leases {
         })
     }
 
-    /// A free address, or else that of an expired lease.
+    /// Whether no port has `address`, and none that has left for another client than `holder`.
+    fn is_free(&self, address: IpAddr, holder: Holder, now: u64) -> bool {
+        !self.owners.contains_key(&address) && !self.departed.keeps_from(holder, address, now)
+    }
+
+    /// A free address, or else that of an expired lease, or of a port that has left.
     fn free_address(&mut self, settings: &Settings, port: &str, holder: Holder, is_v4: bool, now: u64) -> Option<IpAddr> {
         let (first, count) = settings.pool(is_v4)?;
         let address = |number: u128| match is_v4 {
@@ -299,13 +317,13 @@ impl Leases {
         };
         let hash = short_hash(port.bytes().chain(holder.bytes()));
         let begin = u128::from(hash ^ hash >> 32) % count.max(1);
-        // Each step meets an address that is owned or claimed: no more than owners, and claims up to a bound.
-        let steps = count.min((self.owners.len() + 1 + MOST_CLAIMS) as u128);
-        let mut free = (0..steps).map(|step| address((begin + step) % count)).filter(|address| !self.owners.contains_key(address));
+        // Each step meets an address that is owned, kept or claimed: no more than owners and kept ones, and claims up to a bound.
+        let steps = count.min((self.owners.len() + self.departed.len() + 1 + MOST_CLAIMS) as u128);
+        let mut free = (0..steps).map(|step| address((begin + step) % count)).filter(|address| self.is_free(*address, holder, now));
         // A server should not give an address that is in use (RFC 2131, section 3.1); a guest that claims all takes none away.
         let unclaimed = free.clone().take(1 + MOST_CLAIMS).find(|address| !self.seen.by_other(*address, holder.mac));
         let found = unclaimed.or_else(|| free.next());
-        found.or_else(|| {
+        let found = found.or_else(|| {
             let expired = self.ports.iter().find_map(|(name, entry)| {
                 let is_over = |lease: &&Lease| lease.address.is_ipv4() == is_v4 && lease.until <= now;
                 let lease = entry.leases.iter().find(|lease| is_over(lease) && !entry.own.fixed.contains(&lease.address))?;
@@ -314,6 +332,10 @@ impl Leases {
             let (owner, address) = expired?;
             self.end(&owner, address);
             Some(address)
+        });
+        found.or_else(|| {
+            let address = self.departed.first_to_end(is_v4)?;
+            self.departed.give_up(address).map(|lease| lease.address)
         })
     }
 
@@ -398,6 +420,23 @@ impl Leases {
             }
         }
         self.owners.insert(address, name);
+        self.departed.give_up(address);
+        true
+    }
+
+    /// Keeps a lease for a port that is not there; false if there is none to keep.
+    pub(crate) fn keep_for(
+        &mut self,
+        settings: &Settings,
+        port: &str,
+        (address, holder): (IpAddr, Holder),
+        kind: LeaseKind,
+        now: u64,
+    ) -> bool {
+        if kind != LeaseKind::Leased || !settings.may_have(address) || self.owners.contains_key(&address) {
+            return false;
+        }
+        self.departed.keep(port, [Lease { address, holder, kind, since: now, until: now + LEASE, rival: None }], now);
         true
     }
 

@@ -19,6 +19,7 @@
 #![warn(unreachable_pub)]
 
 mod claims;
+mod departed;
 mod dhcp4;
 mod dhcp6;
 mod dns;

@@ -56,14 +56,14 @@ impl Responder {
         &self.settings
     }
 
-    /// Adds a port, or changes its static addresses.
-    pub fn set_port(&mut self, port: &str, addresses: PortAddresses) {
-        self.leases.set_port(port, addresses);
+    /// Adds a port, or changes its static addresses. A port that comes back in second `now` has its running leases again.
+    pub fn set_port(&mut self, port: &str, addresses: PortAddresses, now: u64) {
+        self.leases.set_port(port, addresses, now);
     }
 
-    /// Removes a port: its name and its leases end.
-    pub fn remove_port(&mut self, port: &str) {
-        self.leases.remove_port(port);
+    /// Removes a port in second `now`: its name ends, and its leases are kept in case that it comes back.
+    pub fn remove_port(&mut self, port: &str, now: u64) {
+        self.leases.remove_port(port, now);
         self.streams.remove_port(port);
     }
 
@@ -87,8 +87,17 @@ impl Responder {
         self.leases.all().filter(|(_, lease)| lease.is_active(now)).map(|(port, lease)| (port, *lease)).collect()
     }
 
-    /// Restores a lease that was stored; it lasts as long as a new one. False if its address is another port's, or none.
+    /// Leases that are kept for ports that have left.
+    pub fn departed(&self, now: u64) -> Vec<(&str, Lease)> {
+        self.leases.departed.running(now).map(|(port, lease)| (port, *lease)).collect()
+    }
+
+    /// Restores a lease that was stored; it lasts as long as a new one, also for a port that comes later. False if its address is another
+    /// port's, or none.
     pub fn restore(&mut self, port: &str, address: IpAddr, holder: Holder, kind: LeaseKind, now: u64) -> bool {
+        if !self.leases.has_port(port) {
+            return self.leases.keep_for(&self.settings, port, (address, holder), kind, now);
+        }
         kind >= LeaseKind::Expected && self.leases.enter(&self.settings, port, (address, holder), kind, now)
     }
 

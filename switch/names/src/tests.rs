@@ -35,9 +35,9 @@ fn settings() -> Settings {
 /// A responder with the ports web, db, and cache, which has static addresses.
 fn responder() -> Responder {
     let mut responder = Responder::new(settings());
-    responder.set_port("web", PortAddresses { mtu: Some(1400), ..PortAddresses::default() });
-    responder.set_port("db", PortAddresses::default());
-    responder.set_port("cache", PortAddresses { fixed: vec![ip("10.0.0.77"), ip("fd00::77")], ..PortAddresses::default() });
+    responder.set_port("web", PortAddresses { mtu: Some(1400), ..PortAddresses::default() }, NOW);
+    responder.set_port("db", PortAddresses::default(), NOW);
+    responder.set_port("cache", PortAddresses { fixed: vec![ip("10.0.0.77"), ip("fd00::77")], ..PortAddresses::default() }, NOW);
     responder
 }
 
@@ -181,10 +181,10 @@ fn static_addresses_are_leased_to_their_port_only() {
     assert_eq!(responder.leases(NOW)[0].1.holder.mac, mac(3), "an offer to another machine ends no lease");
     assert_eq!(leased(&mut responder, "cache", 4), [10, 0, 0, 77], "also with another MAC address");
     let of_web = leased(&mut responder, "web", 1);
-    responder.set_port("db", PortAddresses { fixed: vec![of_web.into()], ..PortAddresses::default() });
+    responder.set_port("db", PortAddresses { fixed: vec![of_web.into()], ..PortAddresses::default() }, NOW);
     assert_eq!(request(&mut responder, "web", 1, of_web), 6, "it is the operator's to give");
     assert_eq!(leased(&mut responder, "db", 2), of_web);
-    responder.remove_port("db");
+    responder.remove_port("db", NOW);
     assert!(responder.leases(NOW).iter().all(|(port, _)| *port != "db"));
 }
 
@@ -225,14 +225,14 @@ fn a_port_cannot_exhaust_the_subnet_and_no_running_lease_is_ended_for_another() 
 fn the_key_leases_bounds_a_port_and_one_address_is_kept_for_each_other() {
     let with = |leases| PortAddresses { leases: Some(leases), ..PortAddresses::default() };
     let mut responder = responder();
-    responder.set_port("web", with(250));
+    responder.set_port("web", with(250), NOW);
     assert_eq!((1..=253).filter(|n| any_lease(&mut responder, "web", *n, NOW).is_some()).count(), 250);
     // Another has none yet; cache has a static one.
     assert!(any_lease(&mut responder, "db", 1, NOW).is_some());
-    responder.set_port("web", with(3));
+    responder.set_port("web", with(3), NOW);
     let mut small = Responder::new(Settings { subnet: Some(([10, 0, 0, 0].into(), 29)), ..settings() });
     for (port, leases) in [("web", 1024), ("db", 1024), ("cache", 1)] {
-        small.set_port(port, with(leases));
+        small.set_port(port, with(leases), NOW);
     }
     // Five addresses.
     assert_eq!((1..20).filter(|n| any_lease(&mut small, "db", *n, NOW).is_some()).count(), 3);
@@ -240,11 +240,66 @@ fn the_key_leases_bounds_a_port_and_one_address_is_kept_for_each_other() {
     assert_eq!((50..60).filter(|n| any_lease(&mut small, "web", *n, NOW).is_some()).count(), 1);
 }
 
+/// A DHCP server knows no ports: an allocation lasts until its lease ends (RFC 2131, section 2.2).
+#[test]
+fn a_port_that_comes_back_within_the_lease_has_its_address() {
+    let mut responder = responder();
+    let of_web = leased(&mut responder, "web", 1);
+    responder.remove_port("web", NOW + 10);
+    assert!(responder.leases(NOW + 10).is_empty() && responder.allowed("web", NOW + 10).is_empty());
+    let kept: Vec<_> = responder.departed(NOW + 10).iter().map(|(port, lease)| ((*port).to_owned(), lease.address)).collect();
+    assert_eq!(kept, [("web".to_owned(), of_web.into())]);
+    let wants_it = dhcp(2, [0; 4], &[53, 1, 1, 50, 4, of_web[0], of_web[1], of_web[2], of_web[3]]);
+    let other = dhcp_reply(&responder.answer(&wants_it, "db", NOW + 10).unwrap()).0[16..20].to_vec();
+    assert_ne!(other, of_web, "another client does not get it while others are free");
+    responder.set_port("web", PortAddresses::default(), NOW + 20);
+    assert_eq!(responder.allowed("web", NOW + 20), [IpAddr::from(of_web)], "a guest that was saved asks for nothing");
+    assert!(responder.take_changed().contains(&"web".into()) && responder.departed(NOW + 20).is_empty());
+    assert!(responder.answer(&dhcp(2, [0; 4], &[53, 1, 1]), "db", NOW + 20).is_some());
+    // After its end it is anyone's.
+    responder.remove_port("web", NOW + 30);
+    responder.set_port("web", PortAddresses::default(), NOW + 3601);
+    assert!(responder.allowed("web", NOW + 3601).is_empty());
+}
+
+/// Hundreds of guests that come and go in an hour find a free address all the same; the lease that ends first gives way.
+#[test]
+fn leases_of_ports_that_have_left_keep_no_port_without_an_address() {
+    let mut small = Responder::new(Settings { subnet: Some(([10, 0, 0, 0].into(), 29)), ..settings() });
+    let mut given = Vec::new();
+    for n in 1..=40_u8 {
+        let (name, now) = (format!("guest{n}"), NOW + u64::from(n));
+        small.set_port(&name, PortAddresses::default(), now);
+        given.push(any_lease(&mut small, &name, n, now).expect("an address"));
+        small.remove_port(&name, now);
+    }
+    // Five addresses: each goes round.
+    assert_eq!(small.departed(NOW + 40).len(), 5);
+    assert_eq!(given[35..].iter().collect::<std::collections::BTreeSet<_>>().len(), 5);
+    // The newest five come back with theirs.
+    for (n, address) in (36..=40).zip(&given[35..]) {
+        small.set_port(&format!("guest{n}"), PortAddresses::default(), NOW + 41);
+        assert_eq!(small.allowed(&format!("guest{n}"), NOW + 41), [IpAddr::from(*address)]);
+    }
+}
+
+/// A lease that was stored is kept for a port that is attached later, as by a hook of libvirt after a restart.
+#[test]
+fn a_stored_lease_waits_for_its_port() {
+    let mut responder = responder();
+    let address = ip("10.0.0.99");
+    assert!(responder.restore("vm7", address, mac(7).into(), LeaseKind::Leased, NOW));
+    assert!(!responder.restore("vm7", ip("10.0.0.77"), mac(7).into(), LeaseKind::Leased, NOW), "it is the port cache's");
+    assert!(!responder.restore("vm7", ip("192.0.2.1"), mac(7).into(), LeaseKind::Leased, NOW), "it is outside of the subnet");
+    responder.set_port("vm7", PortAddresses::default(), NOW + 5);
+    assert_eq!(responder.allowed("vm7", NOW + 5), [address]);
+}
+
 /// An offer need not be kept (RFC 2131, section 3.1): one for which no request comes does not keep others out.
 #[test]
 fn an_offer_takes_no_address_from_a_client_that_asks_later() {
     let mut small = Responder::new(Settings { subnet: Some(([10, 0, 0, 0].into(), 30)), ..settings() });
-    small.set_port("web", PortAddresses::default());
+    small.set_port("web", PortAddresses::default(), NOW);
     assert_eq!(offered(&mut small, "web", 1), [10, 0, 0, 2]);
     assert_eq!(leased(&mut small, "web", 2), [10, 0, 0, 2]);
     assert!(small.answer(&dhcp(1, [0; 4], &[53, 1, 1]), "web", NOW).is_none());
@@ -303,7 +358,7 @@ fn options_in_the_fields_of_file_and_server_name_are_read() {
 fn guests_are_told_of_servers_for_names_outside_behind_its_own() {
     let dns = vec![ip("192.0.2.53"), ip("2001:db8::53"), ip("192.0.2.54")];
     let mut responder = Responder::new(Settings { dns, ..settings() });
-    responder.set_port("web", PortAddresses::default());
+    responder.set_port("web", PortAddresses::default(), NOW);
     let (_, options) = dhcp_reply(&responder.answer(&dhcp(1, [0; 4], &[53, 1, 1]), "web", NOW).unwrap());
     assert_eq!(options[&6], [10, 0, 0, 1, 192, 0, 2, 53, 192, 0, 2, 54]);
     let servers = ["fd00::1", "2001:db8::53"].map(|text| text.parse::<Ipv6Addr>().unwrap().octets()).concat();
@@ -318,8 +373,8 @@ fn guests_are_told_of_servers_for_names_outside_behind_its_own() {
 #[test]
 fn an_address_that_was_given_up_is_used_when_no_other_is_free() {
     let mut responder = Responder::new(Settings { subnet: Some(([10, 0, 0, 0].into(), 30)), ..settings() });
-    responder.set_port("web", PortAddresses::default());
-    responder.set_port("db", PortAddresses::default());
+    responder.set_port("web", PortAddresses::default(), NOW);
+    responder.set_port("db", PortAddresses::default(), NOW);
     assert_eq!(leased(&mut responder, "web", 1), [10, 0, 0, 2]);
     let none = responder.answer(&dhcp(2, [0; 4], &[53, 1, 1]), "db", NOW);
     assert!(none.is_none() && responder.report(NOW).refused["no-address"] == 1);
@@ -393,7 +448,7 @@ fn stored_leases_are_restored_to_their_ports() {
     assert_eq!(after.allowed("web", 0), [of_web]);
     assert!(!after.restore("db", of_web, mac(2).into(), LeaseKind::Leased, 0), "it is another port's");
     assert!(!after.restore("db", ip("10.9.0.5"), mac(2).into(), LeaseKind::Leased, 0), "of another subnet");
-    assert!(!after.restore("gone", ip("10.0.0.5"), mac(2).into(), LeaseKind::Leased, 0));
+    assert!(!after.restore("gone", ip("10.0.0.5"), mac(2).into(), LeaseKind::Claimed, 0), "nobody uses it");
 }
 
 #[test]
@@ -528,7 +583,7 @@ fn a_probe_takes_no_address_that_its_owner_defends() {
 #[test]
 fn the_responder_asks_others_for_a_guarded_port() {
     let mut responder = responder();
-    responder.set_port("web", PortAddresses { is_guarded: true, ..PortAddresses::default() });
+    responder.set_port("web", PortAddresses { is_guarded: true, ..PortAddresses::default() }, NOW);
     for target in ["fd00::5", "fe80::1234:5678:9abc:def0"] {
         let asked = responder.answer(&probe(1, target), "web", NOW).unwrap();
         let target: Ipv6Addr = target.parse().unwrap();

@@ -1,6 +1,6 @@
 //! A takeover, as the ports see it: see [`crate::takeover`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -125,6 +125,12 @@ impl Daemon {
             PortRecord { totals: port.totals(), quarantines: port.quarantines(), quarantined, leases }
         };
         self.ports_in_order().into_iter().map(record).collect()
+    }
+
+    /// Leases that are kept for ports that have left.
+    pub fn departed_leases(&self) -> Vec<SavedLease> {
+        let present: HashSet<String> = self.ports_in_order().iter().map(|port| port.name.clone()).collect();
+        self.leases().into_iter().filter(|lease| !present.contains(&lease.port)).collect()
     }
 
     /// Learned MAC addresses.

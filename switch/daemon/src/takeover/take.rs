@@ -132,6 +132,7 @@ impl Takeover {
         system::end_after(START);
         begun();
         daemon.inherit(&standing.records);
+        daemon.restore_leases(&standing.departed);
         let rest = restoring.start(daemon).map_err(TakeError::Session)?;
         // In place of its own: that its ports were attached and run is no news.
         let events = std::mem::take(&mut self.description.events).into_iter().chain(standing.events).map(Into::into);

@@ -303,7 +303,35 @@ fn leases_outlast_a_restart_and_a_takeover() {
     assert_eq!(leases(folder), wanted);
     let mut second = guest(folder, 1);
     assert_eq!(lease(&mut second, 1), addresses[1]);
-    // A lease goes with its port.
-    printed(folder, &["detach", "net.toml", "p0"]);
-    assert_eq!(leases(folder), [("p1".to_owned(), told(addresses[1]))]);
+}
+
+/// As a guest that `virsh save` has saved: its hook detaches the port, and attaches it for `virsh restore`, where nobody asks for a lease.
+#[test]
+fn a_lease_outlasts_a_detach_and_then_a_takeover_and_a_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    net(folder, 1);
+    let state = ["up", "net.toml", "--state", "state.toml"];
+    let attach = || printed(folder, &["attach", "net.toml", "vm7", "--vhost-user", "p1.sock"]);
+    let detach = || printed(folder, &["detach", "net.toml", "vm7"]);
+    let mut running = Running::start(memlane(folder, &state));
+    attach();
+    let address = lease(&mut guest(folder, 1), 1);
+    detach();
+    assert_eq!(leases(folder), [], "the port has none while it is away");
+    let stored = std::fs::read_to_string(folder.join("state.toml")).unwrap();
+    assert!(stored.contains(&told(address)), "{stored}");
+
+    let other = Running::start(memlane(folder, &[&state[..], &["--takeover"]].concat()));
+    let mut before = std::mem::replace(&mut running, other);
+    wait_until(|| before.0.try_wait().unwrap().is_some(), "the process that served before ends");
+    attach();
+    assert_eq!(leases(folder), [("vm7".to_owned(), told(address))], "after a takeover");
+    detach();
+
+    kill(Pid::from_raw(running.0.id() as i32), Signal::SIGKILL).unwrap();
+    running.0.wait().unwrap();
+    let _running = Running::start(memlane(folder, &state));
+    attach();
+    assert_eq!(leases(folder), [("vm7".to_owned(), told(address))], "after a kill");
 }
