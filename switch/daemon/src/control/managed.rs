@@ -672,7 +672,7 @@ impl Managed {
         if let Some(text) = refused {
             return Err(Refusal::new(StatusCode::CONFLICT, text));
         }
-        let reloaded = reload::carry_out(&self.daemon, &difference, untouchable);
+        let reloaded = reload::carry_out(&self.daemon, &mut difference, untouchable, &options);
         if difference.policy.is_none() && difference.has_moved_rules {
             self.ask(|daemon| daemon.network().set_policy(&wanted.policy))?;
         }

@@ -225,7 +225,12 @@ fn ending(difference: &Difference) -> Vec<String> {
 
 /// Makes the changes; reports successes and failures. Each port is then attached completely or not at all. The daemon is asked
 /// step by step, so that the end of the network waits for one step only.
-pub(super) fn carry_out(handle: &DaemonHandle, difference: &Difference, untouchable: Untouchable) -> Reloaded {
+pub(super) fn carry_out(
+    handle: &DaemonHandle,
+    difference: &mut Difference,
+    untouchable: Untouchable,
+    options: &ReloadOptions,
+) -> Reloaded {
     let mut done = Reloaded {
         untouched: difference.untouched.clone(),
         left: untouchable.left,
@@ -233,9 +238,9 @@ pub(super) fn carry_out(handle: &DaemonHandle, difference: &Difference, untoucha
         restart: difference.restart.iter().map(|&key| key.into()).collect(),
         ..Reloaded::default()
     };
-    let (in_place, anew): (Vec<_>, Vec<_>) = difference.changed.iter().partition(|changed| changed.in_place());
     // All are removed before any is added: a new port may claim a resource of an old one.
-    detach_all(handle, difference, &anew, &mut done);
+    detach_all(handle, difference, options, &mut done);
+    let (in_place, anew): (Vec<_>, Vec<_>) = difference.changed.iter().partition(|changed| changed.in_place());
     for uplink in &difference.ends_here {
         // Fails only while the network ends, and then the uplink is removed with it.
         let _ = handle.ask(|daemon| daemon.remove_uplink(uplink.segment()));
@@ -271,14 +276,21 @@ pub(super) fn carry_out(handle: &DaemonHandle, difference: &Difference, untoucha
 }
 
 /// Detaches removed ports and those to be attached again, all at once: front ends that do not read their last reply delay a
-/// reload by one timeout.
-fn detach_all(handle: &DaemonHandle, difference: &Difference, anew: &[&Changed], done: &mut Reloaded) {
-    let removed = difference.removed.iter().map(|port| port.name.as_str());
-    let names: Vec<&str> = removed.chain(anew.iter().map(|changed| changed.before.name.as_str())).collect();
-    let gone = handle.ask(|daemon| daemon.detach_all(&names)).unwrap_or_default();
-    for (index, (&name, gone)) in names.iter().zip(gone).enumerate() {
+/// reload by one timeout. A guest that has connected since the plan was made stays.
+fn detach_all(handle: &DaemonHandle, difference: &mut Difference, options: &ReloadOptions, done: &mut Reloaded) {
+    let (names, gone) = handle
+        .ask(|daemon| {
+            done.left.extend(options.leave_connected(difference, &daemon.connected()));
+            let removed = difference.removed.iter().map(|port| port.name.clone());
+            let anew = difference.changed.iter().filter(|changed| !changed.in_place()).map(|changed| changed.before.name.clone());
+            let names: Vec<String> = removed.chain(anew).collect();
+            let gone = daemon.detach_all(&names.iter().map(String::as_str).collect::<Vec<_>>());
+            (names, gone)
+        })
+        .unwrap_or_default();
+    for (index, (name, gone)) in names.iter().zip(gone).enumerate() {
         match gone {
-            Ok(_) if index < difference.removed.len() => done.removed.push(name.into()),
+            Ok(_) if index < difference.removed.len() => done.removed.push(name.clone()),
             Ok(_) => {}
             Err(error) => done.fail(name, error),
         }
