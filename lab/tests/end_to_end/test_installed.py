@@ -601,6 +601,91 @@ def test_a_reload_of_the_unit_touches_no_guest_and_no_port_of_others(machine: Ma
             _end(guest)
 
 
+_CHANGES = {
+    "port-attached": "late: attached",
+    "port-changed": "late: changed: weight from null to 3",
+    "port-disabled": "late: disabled",
+    "port-enabled": "late: enabled",
+    "port-drained": "late: drained",
+    "port-detached": "late: detached",
+    "capture-started": "capture of web begun",
+    "capture-ended": "capture ended",
+    "reloaded": "1 changed",
+    "reload-refused": "reload refused",
+    "taken-over": "taken over by a process of memlane",
+    "network-ends": "SIGTERM",
+}
+"""Twelve kinds of change, with words of their messages."""
+
+
+def _changes_of(machine: Machine, user: str) -> dict[str, list[dict[str, str]]]:
+    """Entries of the journal about changes by this user, by their events."""
+    kinds: dict[str, list[dict[str, str]]] = {}
+    for line in machine.succeeds("journalctl", "--no-pager", "--output=json").splitlines():
+        entry = json.loads(line)
+        if entry.get("MEMLANE_BY_USER") == user:
+            kinds.setdefault(entry["MEMLANE_EVENT"], []).append(entry)
+    return kinds
+
+
+def _is_told(event: str, entry: dict[str, str], user: str, uid: int) -> None:
+    assert entry["MEMLANE_BY_UID"] == str(uid)
+    assert f"by user {user}" in entry["MESSAGE"]
+    assert entry["MESSAGE_ID"]
+    assert int(entry["MEMLANE_BY_PID"]) > 0
+    if event.startswith("port-"):
+        assert entry["MEMLANE_PORT"] == "late"
+
+
+@pytest.mark.parametrize(("user", "uid"), [("root", 0), ("user", 1000)])
+def test_each_change_is_in_the_journal_with_its_author(machine: Machine, user: str, uid: int) -> None:
+    """Of a network of the machine, and of one of a user's manager."""
+    network = _OF_A_USER if uid else _OF_THE_MACHINE
+    machine.succeeds("dpkg", "-i", "/root/memlane.deb")
+    plain = _LAN
+    if uid:
+        _begin_manager_of_user(machine)
+        plain = _LAN.replace('access = { group = "memlane" }', "").replace("/run/memlane", network.sockets)
+
+    def does(*arguments: str, stdin: str = "") -> str:
+        return machine.succeeds(*network.operator, *arguments, stdin=stdin)
+
+    def unit(*arguments: str) -> str:
+        return does("systemctl", *(("--user",) if uid else ()), *arguments, "memlane@lan")
+
+    def memlane(command: str, *arguments: str) -> None:
+        does("memlane", command, network.file, *arguments)
+
+    does("mkdir", "-p", str(Path(network.file).parent))
+    does("tee", network.file, stdin=plain)
+    unit("start")
+    memlane("attach", "late", "--null", "--labels", '{ pod = "a/b" }')
+    memlane("set", "late", "--weight", "3")
+    memlane("set", "late", "--enabled", "false")
+    memlane("set", "late", "--enabled", "true")
+    memlane("drain", "late")
+    memlane("detach", "late")
+    machine.does(*network.operator, "timeout", "5", "memlane", "capture", network.file, "web", "-w", "/tmp/one.pcapng")
+    until(lambda: "capture-ended" in _changes_of(machine, user), "the end of the capture is told")
+    does("tee", network.file, stdin=plain + "weight = 2\n")
+    memlane("reload")
+    does("tee", network.file, stdin=plain + "[[port\n")
+    unit("kill", "--kill-whom=main", "--signal=HUP")
+    until(lambda: "reload-refused" in _changes_of(machine, user), "the refusal is told")
+    does("tee", network.file, stdin=plain + "weight = 2\n")
+    unit("kill", "--kill-whom=main", "--signal=USR2")
+    until(lambda: "taken-over" in _changes_of(machine, user), "the takeover is told")
+    memlane("down")
+    until(lambda: "network-ends" in _changes_of(machine, user), "the end is told")
+    told = _changes_of(machine, user)
+    assert set(told) >= set(_CHANGES), sorted(told)
+    for event, words in _CHANGES.items():
+        entries = [entry for entry in told[event] if words in entry["MESSAGE"]]
+        assert entries, (event, [entry["MESSAGE"] for entry in told[event]])
+        for entry in entries:
+            _is_told(event, entry, user, uid)
+
+
 def _is_active(machine: Machine) -> bool:
     return machine.shows("ActiveState") == "active"
 
@@ -849,9 +934,7 @@ def test_a_unit_with_rights_for_devices_serves_a_tap(machine: Machine) -> None:
     _is_answered(machine, "10.0.0.9")
 
 
-def test_a_network_of_a_user_is_a_service_of_the_users_manager(machine: Machine) -> None:
-    """The manager of users runs without a session, as after `loginctl enable-linger`."""
-    machine.succeeds("dpkg", "-i", "/root/memlane.deb")
+def _begin_manager_of_user(machine: Machine) -> None:
     machine.succeeds("useradd", "--create-home", "--uid=1000", "user")
     # Of libpam-systemd, which this Debian lacks.
     environment = "[Service]\nEnvironment=XDG_RUNTIME_DIR=/run/user/%i\n"
@@ -859,6 +942,12 @@ def test_a_network_of_a_user_is_a_service_of_the_users_manager(machine: Machine)
     machine.succeeds("tee", "/etc/systemd/system/user@.service.d/environment.conf", stdin=environment)
     machine.succeeds("systemctl", "daemon-reload")
     machine.succeeds("systemctl", "start", "user@1000")
+
+
+def test_a_network_of_a_user_is_a_service_of_the_users_manager(machine: Machine) -> None:
+    """The manager of users runs without a session, as after `loginctl enable-linger`."""
+    machine.succeeds("dpkg", "-i", "/root/memlane.deb")
+    _begin_manager_of_user(machine)
     network = _OF_A_USER
     plain = _LAN.replace('access = { group = "memlane" }', "").replace("/run/memlane", network.sockets)
 

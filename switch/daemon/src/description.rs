@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
+use crate::author::Author;
 use crate::config::{PortOrigin, UplinkConfig};
 use crate::journal::NetworkEvent;
 use crate::names::SavedLease;
@@ -99,6 +100,8 @@ pub struct Description {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Standing {
+    /// Author of the takeover.
+    pub by: Option<Author>,
     /// Counters and states of the ports, then of the uplinks.
     pub records: Vec<PortRecord>,
     /// Leases that are kept for ports that have left.
@@ -371,7 +374,7 @@ mod tests {
         let record = PortRecord { quarantines: 3, quarantined: Some("a fault".into()), ..PortRecord::default() };
         let event = SavedEvent { sequence: 7, time: 1 << 60, event: NetworkEvent::PortDetached { port: "a".into(), by: None } };
         assert_eq!(SavedEvent::from(&Record::from(event.clone())), event);
-        let standing = Standing { records: vec![record], departed: Vec::new(), events: vec![event], next_event: 8 };
+        let standing = Standing { by: None, records: vec![record], departed: Vec::new(), events: vec![event], next_event: 8 };
         let hello = Message::Hello(Hello { state: Some("/var/lib/a.state".into()) });
         let failed = Message::Failed("no".into());
         for message in [hello, description(), Message::Prepared {}, Message::Go(Box::new(standing)), Message::Running {}, failed] {

@@ -5,7 +5,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nix::libc::{SIGHUP, SIGINT, SIGTERM, siginfo_t};
+use nix::libc::{SIGHUP, SIGINT, SIGTERM, SIGUSR2, siginfo_t};
 
 use crate::author::Author;
 use crate::control::author::of_process;
@@ -25,6 +25,8 @@ pub(super) static TERMINATE: Recorded = Recorded::new(SIGTERM, "SIGTERM");
 pub(super) static INTERRUPT: Recorded = Recorded::new(SIGINT, "SIGINT");
 /// Has the network read its file again.
 pub(super) static HANG_UP: Recorded = Recorded::new(SIGHUP, "SIGHUP");
+/// Has the installed program take the network over.
+pub(super) static UPGRADE: Recorded = Recorded::new(SIGUSR2, "SIGUSR2");
 
 impl Recorded {
     const fn new(number: i32, name: &'static str) -> Self {

@@ -11,9 +11,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::author::Author;
 use crate::system::{self, StarterSockets};
 use crate::takeover::guard::Guard;
 
@@ -21,7 +21,30 @@ use crate::takeover::guard::Guard;
 #[derive(Debug)]
 pub(super) struct Starter {
     stream: UnixStream,
-    busy: Arc<AtomicBool>,
+    order: Order,
+}
+
+/// The author of the order for a successor that is under way.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Order(Arc<Mutex<Option<Author>>>);
+
+impl Order {
+    /// The author, while a successor is under way.
+    pub(super) fn author(&self) -> Option<Author> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes the author; false if a successor is under way.
+    fn begin(&self, author: Author) -> bool {
+        let mut order = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_free = order.is_none();
+        order.get_or_insert(author);
+        is_free
+    }
+
+    fn end(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
 }
 
 impl Starter {
@@ -38,26 +61,31 @@ impl Starter {
         let text = |text: OsString| CString::new(text.into_vec()).map_err(io::Error::from);
         let arguments = arguments.into_iter().map(text).collect::<io::Result<Vec<_>>>()?;
         let StarterSockets { starts, ends } = system::fork_starter(&text(program)?, &arguments)?;
-        Ok((Self { stream: starts, busy: Arc::default() }, Guard::new(ends)))
+        Ok((Self { stream: starts, order: Order::default() }, Guard::new(ends)))
     }
 
-    /// Has it start the successor, unless one is under way.
-    pub(super) fn start(&self) {
-        if self.busy.swap(true, Ordering::Relaxed) {
+    /// Its order, if there is one.
+    pub(super) fn order(&self) -> Order {
+        self.order.clone()
+    }
+
+    /// Has it start the successor for `author`, unless one is under way.
+    pub(super) fn start(&self, author: Author) {
+        if !self.order.begin(author) {
             return tracing::warn!("a process that is to take the network over runs already");
         }
-        let busy = Arc::clone(&self.busy);
+        let order = self.order.clone();
         let ordered = self.stream.try_clone().and_then(|mut stream| {
             stream.write_all(&[0])?;
             let wait = move || {
                 // The successor lives on when this process has ended; else it has logged the reason.
                 report(&stream);
-                busy.store(false, Ordering::Relaxed);
+                order.end();
             };
             std::thread::Builder::new().name("successor".into()).stack_size(256 * 1024).spawn(wait).map(drop)
         });
         if let Err(cause) = ordered {
-            self.busy.store(false, Ordering::Relaxed);
+            self.order.end();
             tracing::error!(%cause, "the installed program cannot be started to take the network over");
         }
     }

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use super::net::DEFAULT_NAME;
 use super::service::{ServiceManager, passed_socket};
-use super::successor::Starter;
+use super::successor::{Order, Starter};
 use super::{Failure, log, output, signals};
 use crate::author;
 use crate::config::metrics::MetricsListener;
@@ -292,7 +292,8 @@ impl Begun {
         let completed = managed.ask(|daemon| takeover.complete(daemon, restoring, begun));
         completed.map_err(Failure::running)?.map_err(Failure::running)?;
         socket::leave_files(false);
-        let event = NetworkEvent::TakenOver { version: crate::version().into(), by: Some(of_this_process()) };
+        let by = takeover.author().unwrap_or_else(of_this_process);
+        let event = NetworkEvent::TakenOver { version: crate::version().into(), by: Some(by) };
         managed.ask(|daemon| note(&daemon.network().shared().journal, event)).map_err(Failure::running)?;
         if let Err(cause) = control.1.claim() {
             tracing::warn!(%cause, "commands see the process that served the network before");
@@ -310,7 +311,7 @@ impl Begun {
         &self,
         config: (Option<&MetricsListener>, Option<&WebListener>),
         guard: Option<Guard>,
-        key: Option<Key>,
+        (key, order): (Option<Key>, Order),
     ) -> std::io::Result<()> {
         let copy = |socket: BorrowedFd| socket.try_clone_to_owned();
         let metrics = self.scrapes.as_ref();
@@ -331,6 +332,7 @@ impl Begun {
             service: self.manager.environment().clone(),
             guard,
             key,
+            asked_by: Box::new(move || order.author()),
             end: Box::new(end),
         });
         Ok(())
@@ -378,7 +380,7 @@ struct Signals {
 impl Signals {
     /// Takes them from now on, in place of the default actions: during a takeover, once it cannot be undone.
     fn install() -> std::io::Result<Self> {
-        for signal in [&signals::TERMINATE, &signals::INTERRUPT, &signals::HANG_UP] {
+        for signal in [&signals::TERMINATE, &signals::INTERRUPT, &signals::HANG_UP, &signals::UPGRADE] {
             signal.record()?;
         }
         Ok(Self {
@@ -419,7 +421,8 @@ async fn serve(
     let mut signals = signals.unwrap_or_else(Signals::install).map_err(Failure::running)?;
     kept::remove_rest();
     let (starter, guard) = starter.unzip();
-    begun.allow_takeover((metrics.as_ref(), web.as_ref()), guard, key).map_err(Failure::running)?;
+    let order = starter.as_ref().map(Starter::order).unwrap_or_default();
+    begun.allow_takeover((metrics.as_ref(), web.as_ref()), guard, (key, order)).map_err(Failure::running)?;
     let Begun { managed, control: (listener, socket_file), scrapes, web, manager } = begun;
     control::leases::keep(&managed).map_err(Failure::running)?;
     if let Some(sandbox) = sandbox {
@@ -445,7 +448,7 @@ async fn serve(
             _ = signals.terminate.recv() => break Ok(end_by(&signals::TERMINATE, &managed)),
             _ = signals.interrupt.recv() => break Ok(end_by(&signals::INTERRUPT, &managed)),
             _ = signals.upgrade.recv() => match &starter {
-                Some(starter) => starter.start(),
+                Some(starter) => starter.start(signals::UPGRADE.sender()),
                 None => tracing::error!("the process that starts the installed program is missing: start `memlane up --takeover`"),
             },
             _ = signals.hang_up.recv() => {

@@ -101,6 +101,8 @@ pub struct TakeoverResources {
     pub guard: Option<Guard>,
     /// The key that a process shows which takes the network over; without one, none does.
     pub key: Option<Key>,
+    /// The author of the signal by which the successor that is under way was started.
+    pub asked_by: Box<dyn Fn() -> Option<author::Author> + Send + Sync>,
     /// Ends this process, once the network was handed over to the process of this number.
     pub end: Box<dyn Fn(i32) + Send + Sync>,
 }
@@ -223,7 +225,9 @@ impl Managed {
         let metrics = metrics.transpose().map_err(copied)?;
         let web = resources.web.as_ref().map(|(address, socket)| Ok((address.clone(), files.add(socket.try_clone()?))));
         let web = web.transpose().map_err(copied)?;
+        let by = (resources.asked_by)().or_else(author::current).unwrap_or_else(of_this_process);
         let assets = Assets {
+            by: by.clone(),
             file: &base,
             state_lock: self.state.as_ref().map(StateFile::copy_lock).transpose().map_err(copied)?.flatten(),
             sockets: SavedSockets { control, metrics, web, state: None },
@@ -234,7 +238,6 @@ impl Managed {
         let given = self.ask(|daemon| give(daemon, assets, channel, (process, guard)))?;
         let Given { process, standstill } = given.map_err(|error| conflict(&error))?;
         let [milliseconds, standstill_ms] = [begun.elapsed(), standstill].map(|time| time.as_millis() as u64);
-        let by = author::current().unwrap_or_else(of_this_process);
         let (by_user, by_uid, by_pid, by_program) = (by.user.as_str(), by.uid, by.pid, by.program.as_str());
         // The last line of this process: why it ends.
         tracing::info!(

@@ -12,6 +12,7 @@ use super::channel::{Channel, ChannelError};
 use super::description::{Description, Hello, Message, SavedService, SavedSockets, Standing};
 use super::guard::{Guard, Taker};
 use super::{DRAIN, PREPARE, REPLY, SESSIONS, STANDSTILL, START};
+use crate::author::Author;
 use crate::config::Config;
 use crate::daemon::Daemon;
 
@@ -61,6 +62,8 @@ fn named(state: &Option<PathBuf>) -> String {
 /// State and sockets of the network that are handed over beside the ports.
 #[derive(Debug)]
 pub struct Assets<'a> {
+    /// Author of the takeover.
+    pub by: Author,
     /// The configuration of the file when it was read last.
     pub file: &'a Config,
     /// The locked state file, if it could be written.
@@ -120,6 +123,7 @@ pub fn give(
 
 /// Returns how long the data path stood still.
 fn hand_over(daemon: &Daemon, assets: Assets<'_>, channel: &mut Channel, taker: &Taker<'_>) -> Result<Duration, GiveError> {
+    let by = Some(assets.by.clone());
     let next = describe(daemon, assets, channel)?;
     let (Message::Prepared {}, _) = channel.receive(PREPARE)? else { return Err(GiveError::Unexpected) };
     let begun = Instant::now();
@@ -129,7 +133,7 @@ fn hand_over(daemon: &Daemon, assets: Assets<'_>, channel: &mut Channel, taker: 
     // Nothing has happened to the rings before the other process has all of this message.
     let (events, next_event) = daemon.network().shared().journal.kept_from(next);
     let events = events.iter().map(|event| (&**event).into()).collect();
-    let standing = Standing { records: daemon.records(), departed: daemon.departed_leases(), events, next_event };
+    let standing = Standing { by, records: daemon.records(), departed: daemon.departed_leases(), events, next_event };
     let deadline = Instant::now() + START;
     channel.send(&Message::Go(Box::new(standing)), &[], START)?;
     match await_running(channel, deadline, taker) {

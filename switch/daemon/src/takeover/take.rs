@@ -15,6 +15,7 @@ use thiserror::Error;
 use super::channel::{Channel, ChannelError};
 use super::description::{Description, Hello, Message, SavedPort, SavedService, SavedSockets, SavedUplink};
 use super::{PREPARE, REPLY, START};
+use crate::author::Author;
 use crate::config::{Config, Mistakes};
 use crate::daemon::Daemon;
 use crate::daemon::takeover::Restoring;
@@ -49,6 +50,7 @@ pub struct Takeover {
     channel: Channel,
     description: Description,
     files: ReceivedFiles,
+    author: Option<Author>,
 }
 
 /// Sockets of the network that was taken over, and their descriptors.
@@ -73,7 +75,7 @@ impl Takeover {
         }
         channel.send(&Message::Hello(Hello { state }), &[], REPLY)?;
         let (Message::Description(description), files) = channel.receive(PREPARE)? else { return Err(TakeError::Unexpected) };
-        Ok(Self { channel, description: *description, files: ReceivedFiles::new(files) })
+        Ok(Self { channel, description: *description, files: ReceivedFiles::new(files), author: None })
     }
 
     /// The file of the network as it was read last, and the network at present: `own` with the ports of the running network.
@@ -112,6 +114,11 @@ impl Takeover {
         &self.description.service
     }
 
+    /// Author of the takeover, once it is complete.
+    pub fn author(&self) -> Option<Author> {
+        self.author.clone()
+    }
+
     /// Tells the running process why the takeover fails.
     pub fn fail(&mut self, cause: &str) {
         // The other process may have ended, or have given the reason itself.
@@ -131,6 +138,7 @@ impl Takeover {
         // From here on the guard of the other process kills this one if it is late. The kernel does if that one has lost its guard.
         system::end_after(START);
         begun();
+        self.author = standing.by;
         daemon.inherit(&standing.records);
         daemon.restore_leases(&standing.departed);
         let rest = restoring.start(daemon).map_err(TakeError::Session)?;
