@@ -16,6 +16,7 @@
 #   make bench   criterion benches of ring, table and worker, and memlane against the kernel's bridge
 #   make ablation  memlane without one idea at a time, for the lab's what_each_idea_is_worth and _waiting_rule_: target/ablation
 #   make headlines  the primary endpoints in 20 minutes; all such runs of this build, with an interval between runs if they are five: every night by cron
+#   make figures  writes the figures of README and docs again, of each the newest published run; names those of an older data path
 #   make bench-gate REV=COMMIT  is this tree slower than COMMIT? Exit code 1 if a row is, 3 if the rounds do not tell
 #   make bench-observe  the cost of a capture, scrapes, top and the watchdog against their bars: 5 minutes on a quiet machine
 #   make bench-addresses  the cost of anti-spoofing, policy rules and a large segment against their bars: 2 minutes on a quiet machine
@@ -143,6 +144,10 @@ headlines: build
 	$(LAB) prepare --guest auto
 	$(AS_ROOT) $(LAB) run promises --primary --budget $(or $(BUDGET),20min) --out $(HEADLINES)/$$(date -u +%FT%H%M) || test $$? -ne 2
 	$(LAB) between $(HEADLINES)/* || test $$? -ne 2
+
+.PHONY: figures
+figures: deps
+	$(LAB) figures
 
 bench-observe: build
 	.venv/bin/python -m memlane_lab.bench_gate.observe $(if $(ROUNDS),--rounds $(ROUNDS))

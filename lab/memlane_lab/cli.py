@@ -23,11 +23,11 @@ from memlane_lab import report as reporting
 from memlane_lab.bed.bed import Bed, BedSettings
 from memlane_lab.commands import demo as demonstration
 from memlane_lab.commands import doctor as examination
+from memlane_lab.commands import front, published, shell
 from memlane_lab.commands import ndr as rates
 from memlane_lab.commands import predictions as predictions
 from memlane_lab.commands import prepare as images
 from memlane_lab.commands import profiling as profiling
-from memlane_lab.commands import published, shell
 from memlane_lab.commands import reference as references
 from memlane_lab.common import strict
 from memlane_lab.common.errors import LabError
@@ -452,6 +452,26 @@ def publish(
     pages = [published.publish(folder, name)] if folder else published.make_pages()
     for page in pages:
         tell(f"the page: {page}")
+
+
+@app.command()
+def figures(
+    check: Annotated[
+        bool, typer.Option("--check", help="write nothing; name each shown run of another switch than the present one")
+    ] = False,
+    release: Annotated[bool, typer.Option("--release", help="with --check: exit code 1 if there is any")] = False,
+) -> None:
+    """Write the figures of README and docs again: of each, the newest published run of this release.
+
+    Before a release: memlane-lab figures --check --release
+    """
+    if not check:
+        for page in published.make_pages():
+            tell(f"the page: {page}")
+    told = front.stale(front.shown_commits())
+    for sentence in told:
+        say(sentence)
+    raise typer.Exit(1 if told and release else 0)
 
 
 @app.command()

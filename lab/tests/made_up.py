@@ -86,6 +86,29 @@ def headline(run: Path, number: int, factor: float, spread: Sequence[float] = SP
     return run
 
 
+def front(run: Path, number: int, factor: float, guest: str = "uml", **machine: Any) -> Path:
+    """Writes a run, of the day 20 + `number`, with a figure of the front page: memlane has 2 `factor` the bridge's."""
+
+    def values(labels: dict[str, str]) -> dict[str, float]:
+        rate = 4e9 * factor if labels["path"] == "memlane" else 2e9
+        return usual(labels | {"load": "0"}) | {"throughput": rate}
+
+    work = {"TCP, 1 MB writes": {"traffic": {"workload": "tcp", "message": "1M"}}}
+    vary = {"path": ["bridge", "memlane"], "work": work}
+    told = result(values, name="promises", vary=vary, paper=[], expect=[])
+    samples = [
+        each.model_copy(update={"values": each.values | {"throughput": 2e9}})
+        if each.labels["path"] == "bridge"
+        else each
+        for each in told.good
+    ]
+    described = record("promises", **({"cpus": 2, "versions": {"memlane": "1"}} | machine))
+    began = {"began": f"2026-11-{20 + number}T00:00:00", "guest": guest}
+    results.write(run, described.model_copy(update=began))
+    results.write_experiment(run, told.model_copy(update={"samples": samples, "guest": guest}))
+    return run
+
+
 def _sample(number: int, turn: int, variant: plan.Variant, values: dict[str, float], factor: float) -> Sample:
     rate = values["throughput"] * factor
     flow = FlowRecord(

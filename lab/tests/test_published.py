@@ -3,15 +3,17 @@
 import gzip
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from memlane_lab import cli, report
-from memlane_lab.commands import published
+from memlane_lab.commands import front, published
 from memlane_lab.common.errors import LabError
 from memlane_lab.measuring import machine
+from memlane_lab.report import shown
 from memlane_lab.results import agreement, results, summary
 from tests import made_up
 
@@ -22,10 +24,97 @@ def test_the_page_is_what_the_committed_samples_say() -> None:
     assert {page: page.read_text() for page in pages} == pages, "run `memlane-lab publish`"
 
 
-def test_the_plots_of_performance_are_what_the_committed_samples_say() -> None:
-    plots = published.plots()
+def test_readme_and_plots_regenerate_to_themselves() -> None:
+    top = published.FOLDER.parents[1]
+    pages = published.made()
+    front = {top / "README.md", top / "docs" / "index.md", top / "docs" / "explanation" / "performance.md"}
+    plots = {page for page in pages if page.name.startswith("performance-")}
+    assert front <= pages.keys()
     assert len(plots) == 4
-    assert {plot: plot.read_text() for plot in plots} == plots, "run `memlane-lab publish`"
+    for page in front:
+        assert shown.BEGIN in pages[page]
+        table = pages[page].split(shown.BEGIN)[1]
+        assert pages[page] == page.read_text(), "run `memlane-lab figures`"
+        assert (
+            shown.placed(page.read_text().replace(table, table.replace("3.23 x", "3.77 x")), table) != page.read_text()
+        )
+
+
+def _front_page(folder: Path) -> tuple[Path, str]:
+    page = folder.parents[1] / "README.md"
+    if not page.exists():
+        page.write_text(f"before\n\n{shown.BEGIN}\n{shown.END}\n\nafter\n")
+    published.make_pages(folder)
+    return page, page.read_text()
+
+
+def test_the_front_page_shows_the_newest_run_whatever_it_says(tmp_path: Path) -> None:
+    folder = tmp_path / "docs" / "benchmarks"
+
+    def publish(day: int, factor: float, commit: str, guest: str = "uml") -> None:
+        run = made_up.front(tmp_path / str(day), day, factor, guest, commit=commit)
+        published.publish(run, "promises", folder)
+
+    publish(2, 1.5, "222222222222")
+    publish(1, 1.0, "111111111111")
+    page, text = _front_page(folder)
+    assert text.startswith("before\n\n")
+    assert text.endswith("\n\nafter\n")
+    row = next(line for line in text.splitlines() if line.startswith("| TCP, 1 MB writes: throughput"))
+    assert row == (
+        "| TCP, 1 MB writes: throughput | 3.00 x (2.70 to 3.30, n = 8) <sup>a</sup> | 1.80 to 3.30, 2 runs | "
+        "*not measured* | *not measured* | *not measured* |"
+    )
+    assert "commit 222222222222" in text
+    assert "111111111111" not in text
+    publish(3, 0.5, "333333333333", guest="kvm")
+    assert page.read_text() != text  # publishing writes the front page again
+    _, text = _front_page(folder)
+    assert "| 1.00 x (0.900 to 1.10, n = 8) <sup>a</sup> | 0.900 to 1.10, 1 run |" in text
+    assert "QEMU with KVM guests on 2 CPUs of Abacus" in text
+    assert page.read_text() == published.made(folder)[page]
+    every = (folder / "figures.md").read_text()
+    assert [commit * 12 in every for commit in "123"] == [True, True, True]
+
+
+def test_figures_of_another_release_are_not_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "docs" / "benchmarks"
+    for day, version in ((1, "0.1.0"), (2, "0.2.0")):
+        run = made_up.front(tmp_path / version, day, day, versions={"memlane": f"memlane {version} (build {day})"})
+        published.publish(run, "promises", folder)
+    (tmp_path / "Cargo.toml").write_text('[workspace.package]\nversion = "0.1.0"\n')
+    assert list(published.front(folder)) == ["2026-11-21/promises"]
+    assert "2.00 x" in _front_page(folder)[1]
+
+
+def test_figures_of_an_older_data_path_are_warned_of_and_fail_at_a_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> str:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        done = subprocess.run(
+            ["git", "-C", str(tmp_path), *identity, *words], capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    git("init", "--quiet")
+    for name in ("switch/dataplane/worker.rs", "switch/daemon/main.rs"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("old")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "first")
+    first = git("rev-parse", "--short=12", "HEAD")
+    (tmp_path / "switch/daemon/main.rs").write_text("new")
+    assert front.stale({first: ["2026-11-21/promises"]}, tmp_path) == []
+    (tmp_path / "switch/dataplane/worker.rs").write_text("new")
+    (told,) = front.stale({first: ["2026-11-21/promises"]}, tmp_path)
+    assert told.startswith(f"figures of 2026-11-21/promises are of commit {first}: 1 files of switch/virtq")
+    (told,) = front.stale({"0123456789ab": ["x"]}, tmp_path)
+    assert told.endswith("this clone does not have that commit: fetch the whole history")
+    monkeypatch.setattr(front, "stale", lambda _: ["figures of x are old"])
+    for words, code in ((["--check"], 0), (["--check", "--release"], 1)):
+        asked = CliRunner().invoke(cli.app, ["figures", *words])
+        assert asked.exit_code == code, asked.output
 
 
 @pytest.mark.parametrize(
@@ -37,8 +126,7 @@ def test_figures_of_a_page_stand_on_the_benchmarks_that_it_links_to(name: str) -
     text = page.read_text()
     linked = [(page.parent / target).resolve() for target in re.findall(r"\]\(([^)#:]*\.md)\)", text)]
     told = "".join(each.read_text() for each in linked if published.FOLDER in each.parents).replace("**", "")
-    figures = re.findall(r"([0-9.]+) x\*{0,2}\s\(([0-9.]+ to\s[0-9.]+)\)", text)
-    figures += re.findall(r"([0-9.]+) times the bridge's rate \(([0-9.]+ to [0-9.]+)", text)
+    figures = re.findall(r"([0-9.]+) x\*{0,2}\s\(([0-9.]+\sto\s[0-9.]+)[,)]", text)
     assert figures
     assert [each for each in figures if f"{each[0]} x ({' '.join(each[1].split())}, n" not in told] == []
 

@@ -7,6 +7,8 @@
     docs/benchmarks/index.md                       the list of all pages
     docs/benchmarks/headlines.md                   headlines: how many runs and days each build has, their ratios
     docs/SUMMARY.md                                the book's contents: a line for each page, in place of those before
+    docs/benchmarks/figures.md                     the front page's figures, with every run behind each
+    README.md, docs/index.md, docs/explanation/performance.md    the table between their marks (`report/shown.py`)
     docs/explanation/performance-*.svg             the plots of the page of performance
 
 DATE is the day on which the run began. Ratios that the first run named `promises` judged too stand beside it: do days
@@ -22,6 +24,7 @@ import gzip
 import hashlib
 import io
 import re
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -34,7 +37,7 @@ from memlane_lab.measuring import machine
 from memlane_lab.model import page as predictions
 from memlane_lab.model.fitted import Model
 from memlane_lab.model.page import HeldOut
-from memlane_lab.report import figures, headlines
+from memlane_lab.report import figures, headlines, shown
 from memlane_lab.results import results
 from memlane_lab.results.results import ExperimentResult, RunRecord, Sample
 from memlane_lab.statistics import measures
@@ -122,17 +125,10 @@ def day(began: str) -> str:
 
 def make_pages(folder: Path = FOLDER) -> list[Path]:
     """Generates all pages again, from the published samples; returns them."""
-    texts = made(folder) | (plots() if folder == FOLDER else {})
+    texts = made(folder)
     for path, text in texts.items():
         path.write_text(text)
     return list(texts)
-
-
-def plots() -> dict[Path, str]:
-    """The plots of docs/explanation/performance.md, drawn from the committed samples."""
-    runs = {plot.run: read(FOLDER / plot.run)[1] for plot in figures.PLOTS}
-    found = {(run, each.experiment.name): each for run, results_of in runs.items() for each in results_of}
-    return {FOLDER.parent / "explanation" / name: text for name, text in figures.drawn(found).items()}
 
 
 def page(folder: Path) -> Path:
@@ -147,15 +143,46 @@ def made(folder: Path = FOLDER) -> dict[Path, str]:
     texts: dict[Path, str] = {}
     for own, run in runs.items():
         drawn = {each.experiment.name: figures.picture(each) for each in run[1]}
-        shown = {name: text for name, text in drawn.items() if text}
-        links = report.Links(own.name, MEASURING, frozenset(shown))
+        pictures = {name: text for name, text in drawn.items() if text}
+        links = report.Links(own.name, MEASURING, frozenset(pictures))
         texts[page(own)] = report.markdown(*run, links, beside=runs[first] if first and own != first else None)
-        texts |= {own / f"{name}.svg": text for name, text in shown.items()}
+        texts |= {own / f"{name}.svg": text for name, text in pictures.items()}
     models = sorted(path.parent for path in folder.glob(f"*/*/{predictions.HELD_OUT}"))
     texts |= {page(own): predictions.made(own) for own in models}
     by_name = {str(own.relative_to(folder)): run for own, run in runs.items()}
     texts[folder / "headlines.md"] = headlines.markdown(by_name, _MEASURING_HERE)
+    texts |= _shown(folder, shown.of_release(by_name, _release(folder)))
     return texts | {folder / "index.md": _index(folder, runs, models)} | _contents(folder, [*runs, *models])
+
+
+def _shown(folder: Path, runs: shown.Runs) -> dict[Path, str]:
+    """The front page's figures, wherever they stand; nothing where no run has any of them."""
+    docs = folder.parent
+    if not any(cell.runs for row in shown.cells(runs) for cell in row):
+        return {}
+    short = [row for row in shown.ROWS if shown.in_short(row)]
+    tables = {
+        docs.parent / "README.md": shown.table(runs, "docs/benchmarks/"),
+        docs / "index.md": shown.table(runs, "benchmarks/", short),
+        docs / "explanation" / "performance.md": shown.table(runs, "../benchmarks/"),
+    }
+    texts = {page: shown.placed(page.read_text(), block) for page, block in tables.items() if page.exists()}
+    texts |= {docs / "explanation" / name: text for name, text in figures.drawn(runs).items()}
+    return texts | {folder / "figures.md": shown.page(runs, _MEASURING_HERE)}
+
+
+def _release(folder: Path) -> str:
+    """The release of the repository that holds these pages; empty where it states none."""
+    file = folder.parents[1] / "Cargo.toml"
+    if not file.exists():
+        return ""
+    return str(tomllib.loads(file.read_text())["workspace"]["package"]["version"])
+
+
+def front(folder: Path = FOLDER) -> shown.Runs:
+    """The runs that figures of the front page may be of: those of this release."""
+    every = {str(path.parent.relative_to(folder)): read(path.parent) for path in sorted(folder.glob("*/*/run.json"))}
+    return shown.of_release(every, _release(folder))
 
 
 def _index(folder: Path, runs: Mapping[Path, Run], models: Sequence[Path]) -> str:
@@ -211,8 +238,9 @@ _INDEX = """<!-- Generated by `memlane-lab publish`. Do not edit. -->
 
 # Benchmarks
 
-[What was learnt](what-was-learnt.md), in 600 words; [headlines](headlines.md), with the days that they rest on. Every
-published run; its samples lie in the folder of the page's name, and `memlane-lab publish` generates pages from them.
+[What was learnt](what-was-learnt.md), in 600 words; [figures of the front page](figures.md), by rule;
+[headlines](headlines.md), with the days that they rest on. Every published run; its samples lie in the folder of the
+page's name, and `memlane-lab publish` generates pages from them.
 
 | day | page | experiments | guests | CPU |
 |---|---|---|---|---|

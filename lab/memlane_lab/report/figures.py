@@ -1,11 +1,13 @@
 """The plots of docs/explanation/performance.md and of published pages: bars with intervals as SVG, from the samples."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 
 from memlane_lab.experiment.experiment import measure
+from memlane_lab.report import shown
 from memlane_lab.report.plots import coloured
+from memlane_lab.report.shown import Runs
 from memlane_lab.results import summary
 from memlane_lab.results.results import ExperimentResult
 from memlane_lab.statistics.measures import scale, significant
@@ -19,27 +21,23 @@ _LETTERS = 16
 
 @dataclass(frozen=True)
 class Plot:
-    """One plot, of one experiment of one published run."""
+    """One plot, of the newest published run of one experiment."""
 
     file: str
     title: str
-    run: str
-    """DATE/NAME, as below docs/benchmarks."""
     experiment: str
     measures: Sequence[str]
     groups: Sequence[str]
     """Names of the rows that are shown; with several measures, of one row."""
 
 
+_TCP = [f"TCP, {size} writes, {cpus}" for size in ("1 MB", "128 KB") for cpus in ("free", "one CPU")]
 PLOTS = [
-    Plot("throughput", "TCP throughput (more is better)", "2026-11-26/promises", "promises", ["throughput"],
-         ["TCP, 1 MB writes", "TCP, 128 KB writes"]),
-    Plot("cpu", "CPU time of all parties for each GB (less is better)", "2026-11-26/promises", "promises",
-         ["cpu_per_gb"], ["TCP, 1 MB writes", "TCP, 128 KB writes"]),
-    Plot("round-trip", "Request and answer (less is better; own scales)", "2026-11-26/promises", "promises",
-         ["rtt_p50", "rtt_p99"], ["request and answer"]),
-    Plot("fairness", "Eight senders to one receiver: Jain's index (1 is fair)",
-         "2026-11-25/guests-beside-guests", "is_it_fair", ["fairness_1s"],
+    Plot("throughput", "TCP throughput (more is better)", "fair_baselines", ["throughput"], _TCP),
+    Plot("cpu", "CPU time of all parties for each GB (less is better)", "fair_baselines", ["cpu_per_gb"], _TCP),
+    Plot("round-trip", "Request and answer, median (less is better)", "fair_baselines", ["rtt_p50"],
+         ["request and answer, free", "request and answer, one CPU"]),
+    Plot("fairness", "Eight senders to one receiver: Jain's index (1 is fair)", "is_it_fair", ["fairness_1s"],
          ["datagrams of 500 to 8 K", "TCP, writes of 1 K to 1 M"]),
 ]  # fmt: skip
 
@@ -64,28 +62,32 @@ def picture(result: ExperimentResult) -> str | None:
                   if cell.interval]  # fmt: skip
         if values and min(values) >= 0 < max(values):
             groups = [row.name for row in summary.rows(result, name)][:_MOST]
-            return draw(Plot("", measure(name).title, "", result.experiment.name, [name], groups), result)
+            return draw(Plot("", measure(name).title, result.experiment.name, [name], groups), result)
     return None
 
 
-def draw(plot: Plot, result: ExperimentResult) -> str:
-    """The plot's SVG."""
+def draw(plot: Plot, result: ExperimentResult, source: str = "") -> str:
+    """The plot's SVG; `source` stands below it."""
     raw = list(_bars(plot, result))
     used = scale(measure(plot.measures[0]).unit, [bar.interval.estimate for bar in raw])
     bars = [replace(bar, interval=bar.interval.scaled(1 / used.factor)) for bar in raw]
     headline = f"{plot.title}, {used.unit}" if used.unit else plot.title
     most = _scales(bars, each_group=len(plot.measures) > 1)
-    colours = dict(coloured(summary.labels(result.experiment)))
+    drawn_paths = {bar.path for bar in bars}
+    colours = {path: colour for path, colour in coloured(summary.labels(result.experiment)) if path in drawn_paths}
     lines: list[str] = []
     height = _TOP + _LINE * ((len(colours) - 1) // _PER_LINE)
-    shown = ""
+    before = ""
     for bar in bars:
-        if bar.group != shown:
+        if bar.group != before:
             height += _GAP + _BAR
             lines.append(_text(_LEFT, height - 5, bar.group))
-            shown = bar.group
+            before = bar.group
         lines += _drawn(bar, height, most[bar.group], colours[bar.path])
         height += _BAR
+    if source:
+        height += _GAP + _LINE
+        lines.append(_text(_LEFT, height - 5, source, size=11))
     legend = [_legend(number, path, colour) for number, (path, colour) in enumerate(colours.items())]
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height + _GAP}" role="img" '
@@ -142,6 +144,12 @@ def _text(across: float, down: float, told: str, *, size: int = 13) -> str:
     return f'<text {place} fill="#222">{escape(told)}</text>'
 
 
-def drawn(results: Mapping[tuple[str, str], ExperimentResult]) -> dict[str, str]:
-    """All plots by their files' names, from results by run and experiment."""
-    return {f"performance-{plot.file}.svg": draw(plot, results[plot.run, plot.experiment]) for plot in PLOTS}
+def drawn(runs: Runs) -> dict[str, str]:
+    """All plots by their files' names, each of the newest run of its experiment; those without a run are left out."""
+    told = {}
+    for plot in PLOTS:
+        if found := shown.newest_of(runs, plot.experiment):
+            run, record, result = found
+            commit = record.machine.get("commit", "unknown")
+            told[f"performance-{plot.file}.svg"] = draw(plot, result, f"{run}, commit {commit}")
+    return told

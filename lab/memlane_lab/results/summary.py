@@ -229,7 +229,7 @@ def _row(result: ExperimentResult, group: Labels, measure: str) -> Row:
     good = {label: _good(result, variant) for label, variant in variants.items()}
     cells = {label: _cell(result, variants[label], measure, good[label]) for label in variants}
     contrasts = {
-        (label, base): _contrast(result, measure, *(variants[each] for each in (label, base)))
+        (label, base): contrast(result, measure, *(variants[each] for each in (label, base)))
         for label, base in pairs(asked)
         if cells[label].values and cells[base].values
     }
@@ -269,7 +269,7 @@ def at_best(result: ExperimentResult, measure: str) -> Iterator[AtBest]:
             {label: row.group[asked.best_over] for label, row in chosen.items()},
             {label: row.cells[label] for label, row in chosen.items()},
             {
-                (label, base): _contrast(result, measure, variants[label], variants[base])
+                (label, base): contrast(result, measure, variants[label], variants[base])
                 for label, base in pairs(asked)
                 if label in chosen and base in chosen
             },
@@ -289,7 +289,8 @@ def pairs(experiment: Experiment) -> list[tuple[str, str]]:
     return [(label, base) for label in found if label not in bases for base in bases]
 
 
-def _contrast(result: ExperimentResult, measure: str, variant: Labels, other: Labels) -> Contrast:
+def contrast(result: ExperimentResult, measure: str, variant: Labels, other: Labels) -> Contrast:
+    """How the first variant differs from the second by a measure, round by round."""
     chosen, (values, others), sensitivity = _in_rounds(result, measure, variant, other)
     figures = [_paper(result, each, measure) for each in (variant, other)]
     paper = figures[0][0].value / figures[1][0].value if all(len(each) == 1 for each in figures) else None
