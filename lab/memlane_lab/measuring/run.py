@@ -24,7 +24,7 @@ from memlane_lab.host import cgroup
 from memlane_lab.host.ports import GuestKind
 from memlane_lab.images import foreign
 from memlane_lab.measuring import counted as counting
-from memlane_lab.measuring import machine, rig
+from memlane_lab.measuring import machine, prices, rig
 from memlane_lab.measuring.builds import Unchanged
 from memlane_lab.measuring.counted import CountingSampler
 from memlane_lab.measuring.rig import RigSampler
@@ -121,7 +121,7 @@ def measure(
         commands=[_command(planned, kind, seed, narrowing, rate)],
         guest=kind,
         began=_now(),
-        machine=machine.describe() | {"other builds": _other_builds(planned)},
+        machine=machine.describe() | {"prices": prices.measure(), "other builds": _other_builds(planned)},
         experiments=[each.experiment.name for each in planned],
     )
     before: dict[str, ExperimentResult] = {}

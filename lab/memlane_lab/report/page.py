@@ -13,7 +13,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from memlane_lab.experiment.experiment import Where
-from memlane_lab.report import counted_plots, lead, plots, profile_plots, shop_plots, tables
+from memlane_lab.report import counted_plots, lead, plots, profile_plots, shop_plots, shown, tables
 from memlane_lab.report.profile_plots import Found
 from memlane_lab.report.tables import Breakdown, MeasureTable, Text, Told
 from memlane_lab.results import agreement, results, summary
@@ -91,6 +91,7 @@ def markdown(
     both = agreement.between(beside[1], found) if beside else []
     return template.render(
         text=_bold,
+        prices=shown.prices,
         links=links or Links(),
         other_run=beside[0] if beside and both else None,
         both=[tables.of_both(each) for each in both],

@@ -62,6 +62,8 @@ _PLACES: Mapping[str, Mapping[str, Labels]] = {
 """By placement: the experiments that have it, each with the labels that say so."""
 _SUBJECT = "memlane"
 _GUESTS = {"uml": "User Mode Linux", "tcg": "QEMU TCG", "kvm": "QEMU with KVM"}
+_OTHERS = "other work"
+"""The entry of a machine's prices that is no time (`measuring/prices.py`)."""
 _BETTER = "more is better of throughput and datagrams, less of all else"
 
 
@@ -206,7 +208,8 @@ def prices(machine: Mapping[str, Any]) -> str:
     told = machine.get("prices")
     if not isinstance(told, dict):
         return "not recorded"
-    return ", ".join(f"{name} {significant(float(value) * 1e6, 2)} µs" for name, value in told.items())
+    times = (f"{name} {significant(value * 1e6, 2)} µs" for name, value in told.items() if name != _OTHERS)
+    return f"{', '.join(times)}, beside {significant(told.get(_OTHERS, 0.0), 2)} CPUs of other work"
 
 
 def page(runs: Runs, measuring: str) -> str:
