@@ -36,7 +36,7 @@ Check = tuple[str, object, object]
 
 
 class Run(NamedTuple):
-    """A published run: its page, what it states, and the good samples by experiment, variant, measure and round."""
+    """A published run: its page, its statement, and the good samples by experiment, variant, measure and round."""
 
     name: str
     page: str
@@ -121,7 +121,7 @@ def number(text: str) -> float:
 
 
 def told_by(pattern: re.Pattern[str], text: str) -> Told:
-    """What a cell tells: a figure's unit, if any, is left to the caller."""
+    """A cell's figures: a unit, if any, is left to the caller."""
     if not (found := pattern.search(text)):
         return [], 0
     parts = found.groups()
@@ -171,7 +171,7 @@ class Page:
         )
 
     def figure(self, cell: str, variant: str, title: str, heading: str) -> Iterator[Check]:
-        """A variant's median in a cell, whose unit is its own or that of the heading."""
+        """A variant's median in a cell; the unit is the cell's own or that of the heading."""
         measure, base, _ = self.known[title]
         if not (shown := FIGURE.match(cell)):
             return
@@ -330,7 +330,7 @@ def in_runs(every: Sequence[Run], work: str, what: str, rival: tuple[str, str]) 
 
 
 def front(page: Path, every: Sequence[Run]) -> Iterator[Check]:
-    """The table of a page: each cell is of the newest run, whose letter, commit and figure stand there."""
+    """The table of a page: each cell has letter, commit and figure of the newest run."""
     block = (
         page.read_text().partition("<!-- Figures:")[2].partition("<!-- End")[0] or page.read_text().split("\n## ")[0]
     )

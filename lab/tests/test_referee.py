@@ -1,4 +1,4 @@
-"""A referee's recomputation of what is published, from the committed samples alone (`referee.py`).
+"""A referee's recomputation of published pages, from the committed samples alone (`referee.py`).
 
 Nothing of the lab's own statistics, readers or tables is used, so that a mistake in them is found.
 """

@@ -1,4 +1,4 @@
-"""What this machine takes for the primitives that a virtual network is made of: the fastest of several short tries.
+"""Prices of the primitives that a virtual network is made of, on this machine: the fastest of several short tries.
 
 A hypervisor decides most of it: waking a sleeping CPU takes 40 us on one machine, and 2 us on another, and every figure
 of a path that wakes follows. Measured before a run, within half a second; Python's own call, some 0.1 us, is included.

@@ -102,7 +102,7 @@ class Cell:
 
 
 def release(record: RunRecord) -> str:
-    """The release whose switch a run measured, as 0.1.0; empty: unknown."""
+    """The release of a run's switch, as 0.1.0; empty: unknown."""
     told = str(record.machine.get("versions", {}).get("memlane", "")).split()
     return told[1] if len(told) > 1 else ""
 
@@ -204,7 +204,7 @@ def _machine(record: RunRecord) -> str:
 
 
 def prices(machine: Mapping[str, Any]) -> str:
-    """What this machine takes for a few primitives, in words."""
+    """The prices of a machine's primitives, in words."""
     told = machine.get("prices")
     if not isinstance(told, dict):
         return "not recorded"
@@ -247,7 +247,7 @@ END = "<!-- End of figures -->"
 
 
 def placed(text: str, block: str) -> str:
-    """A page with `block` in place of what stands between its marks."""
+    """A page with `block` between its marks, in place of an earlier one."""
     before, found, rest = text.partition(BEGIN)
     _, ended, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{block}\n{END}{after}" if found and ended else text
