@@ -80,7 +80,7 @@ def test_every_network_with_a_process_can_be_kept_to_a_cpu() -> None:
 def test_waiting_is_told_from_being_pushed() -> None:
     counted: list[procfs.Switches] = []
 
-    # A sleep always gives the CPU up: what waits for a byte may find it there just before it would.
+    # A sleep always gives the CPU up: a process that waits for a byte may find it there just before it would.
     def sleep_often() -> None:
         for _ in range(100):
             time.sleep(0.001)

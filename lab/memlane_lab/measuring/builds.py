@@ -8,7 +8,7 @@ from memlane_lab.common.errors import LabError
 
 
 class Unchanged:
-    """Programs, and what they were."""
+    """Programs, and their builds."""
 
     def __init__(self, programs: Iterable[Path]) -> None:
         self._seen = {program: (_place(program), _digest(program)) for program in programs if program.is_file()}

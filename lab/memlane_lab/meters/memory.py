@@ -55,7 +55,7 @@ def shared(pid: int) -> set[str]:
 
 
 def kernel() -> int:
-    """Bytes that the host's kernel has taken for itself and gives back only when their user lets go (proc_meminfo(5)).
+    """Bytes that the host's kernel has taken for itself and returns only when their user lets go (proc_meminfo(5)).
 
     Slabs that cannot be reclaimed, per-CPU memory, vmalloc, stacks and page tables.
     """

@@ -486,7 +486,7 @@ def test_a_guest_goes_on_after_a_snapshot_and_back_to_it(
         after = len(checked.sums())
         _job(ask, "snapshot-load", **snapshot)
     places.wait_answer()
-    # What the guest has received since is forgotten with its memory.
+    # Bytes that the guest has received since are forgotten with its memory.
     assert before <= len(checked.sums()) < after
     checked.fetch_again()
 

@@ -1,4 +1,4 @@
-"""The static program of `make static`, with the C library of musl: it does what the other one does."""
+"""The static program of `make static`, with the C library of musl: it does the same as the other one."""
 
 import platform
 

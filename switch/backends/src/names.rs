@@ -127,7 +127,7 @@ impl Backend for ResponderEnds {
 struct Asks {
     mac: MacAddress,
     questions: Producer<Question>,
-    /// When the allowance of each port will be full again.
+    /// When the rate limit of each port is full again.
     rates: HashMap<PortId, Cycles>,
     bell: Arc<EventFd>,
     dropped: Arc<AtomicU64>,

@@ -139,7 +139,7 @@ pub(crate) fn fork_starter(program: &CStr, arguments: &[CString]) -> io::Result<
 /// Gives the two sockets their numbers, and closes all other descriptors but the first three.
 ///
 /// # Safety
-/// Called in a new process, whose descriptors nothing else uses.
+/// Called in a new process: nothing else uses its descriptors.
 unsafe fn keep_sockets(starts: libc::c_int, ends: libc::c_int) {
     // SAFETY: numbers and a static string.
     unsafe {
@@ -280,7 +280,7 @@ unsafe fn message(part: &mut libc::iovec, attached: &mut Attached) -> libc::msgh
 unsafe fn receive_order() -> Option<(u8, libc::c_int)> {
     let (mut order, mut attached) = (0_u8, Attached::default());
     let mut part = libc::iovec { iov_base: (&raw mut order).cast(), iov_len: 1 };
-    // SAFETY: local variables; the kernel writes no more than the lengths that the message has, and the header lies in what it wrote.
+    // SAFETY: local variables; the kernel writes no more than the lengths that the message has, and the header lies in those bytes.
     unsafe {
         let mut message = message(&mut part, &mut attached);
         if libc::recvmsg(ENDS, &raw mut message, libc::MSG_CMSG_CLOEXEC) < 1 {
@@ -346,7 +346,7 @@ pub(crate) fn ignore_signals_for_networks() {
     NOT_MEANT.iter().for_each(|signal| drop_signal(*signal, libc::SIG_IGN));
 }
 
-/// Has this process go on over signals that end the network's process, whose last requests it answers. Programs that it starts do not.
+/// Has this process go on over signals that end the network's process, to answer the last requests of that one. Programs that it starts do not.
 pub(crate) fn outlive_signals() {
     extern "C" fn nothing(_: libc::c_int) {}
     let handler = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;

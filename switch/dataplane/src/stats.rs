@@ -12,7 +12,7 @@ pub use memlane_virtq::drop_reason::DropReason;
 use crate::id::PortId;
 use crate::time::{Cycles, duration};
 
-/// Age of what is told as recent: growth of counters, conflicts.
+/// Age of news that are told as recent: growth of counters, conflicts.
 pub const RECENT: Duration = Duration::from_secs(60);
 
 /// A counter with a single writer.

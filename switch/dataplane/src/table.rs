@@ -976,7 +976,7 @@ mod tests {
         assert_eq!((table.find(address(1)), table.flaps()[0].within), (Some(home), 5));
     }
 
-    /// A bystander that speaks now and then, and whose frames a loop sends back by one of two ports some of the time: windows begin at any
+    /// A bystander that speaks now and then; a loop sends its frames back by one of two ports some of the time: windows begin at any
     /// of the moves.
     #[test]
     fn the_home_of_an_address_is_never_a_port_of_the_loop() {

@@ -60,7 +60,7 @@ impl Departed {
         self.leases.get(&address).is_some_and(|(_, lease)| lease.holder != holder && now < lease.until)
     }
 
-    /// The address of that IP version whose lease ends first.
+    /// The address of that IP version with the lease that ends first.
     pub(crate) fn first_to_end(&self, is_v4: bool) -> Option<IpAddr> {
         self.ends.iter().map(|&(_, address)| address).find(|address| address.is_ipv4() == is_v4)
     }

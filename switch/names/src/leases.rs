@@ -206,7 +206,7 @@ impl Leases {
     }
 
     /// Adds a port, or changes its static addresses: leases of other ports for these end. A port that was here before has those of its leases
-    /// again that still run in second `now` and whose addresses no other port has.
+    /// again that still run in second `now`, as far as no other port has the address.
     pub(crate) fn set_port(&mut self, port: &str, own: PortAddresses, now: u64) {
         let name: Arc<str> = port.into();
         let mut former = self.ports.remove(port).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Header fields by which a client says what it accepts (RFC 9110, section 12.5): `Accept` and `Accept-Encoding`.
+//! Header fields by which a client names the forms that it accepts (RFC 9110, section 12.5): `Accept` and `Accept-Encoding`.
 
 /// A list of alternatives with weights.
 #[derive(Debug)]

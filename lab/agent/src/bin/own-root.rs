@@ -1,4 +1,4 @@
-//! A root tree of the guest's own, which it may write: a file system in its memory, whose links lead into the image.
+//! A root tree of the guest's own, which it may write: a file system in its memory, with links that lead into the image.
 //!
 //!     own-root PROGRAM [ARGUMENT...]   makes the tree, and runs the program in it
 //!     own-root --room PATH...          makes the folders of these paths, and has them written as folders of the tree

@@ -195,7 +195,7 @@ mod tests {
         assert_eq!((port.totals().undone_checksums, port.advice()), (0, None));
     }
 
-    /// A payload whose sum is zero makes the right checksum the complement of the pseudo-header's sum; one that makes it equal stays too.
+    /// A payload with a sum of zero makes the right checksum the complement of the pseudo-header's sum; one that makes it equal stays too.
     #[test]
     fn a_right_checksum_that_equals_the_sum_of_the_pseudo_header_stays() {
         let found = (0..=u16::MAX).find_map(|number| {

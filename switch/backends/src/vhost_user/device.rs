@@ -273,7 +273,7 @@ impl Device {
         self.settings.port.limit_control_rate();
     }
 
-    /// GET_STATUS: a device whose virtqueues are in quarantine needs a reset (virtio 1.4, section 2.1).
+    /// GET_STATUS: a device with virtqueues in quarantine needs a reset (virtio 1.4, section 2.1).
     pub(super) fn status(&self) -> u8 {
         let port = &self.settings.port;
         let is_broken =

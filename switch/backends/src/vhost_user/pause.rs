@@ -91,7 +91,7 @@ impl Pause {
         self.changed.notify_all();
     }
 
-    /// Stands if that was asked for, until [`Self::end`]; called by the thread, whose session is that of `ready`.
+    /// Stands if that was asked for, until [`Self::end`]; called by the thread of the session `ready`.
     pub(super) fn stand_if_asked(&self, ready: impl FnOnce() -> io::Result<(StandingSession, Held)>) {
         if !matches!(self.inner().stage, Stage::Asked) {
             return;

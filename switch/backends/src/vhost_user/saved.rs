@@ -19,11 +19,11 @@ use crate::network::StartingRing;
 use crate::takeover::{FilesToSend, ReceivedFiles};
 use crate::worker::QueueFiles;
 
-/// A session whose thread stands still.
+/// A session with a thread that stands still.
 #[derive(Default)]
 pub struct StandingSession(pub(super) Option<StandingConnection>);
 
-/// A connection whose thread stands still.
+/// A connection with a thread that stands still.
 pub(super) struct StandingConnection {
     pub device: Arc<Mutex<Device>>,
     pub stream: UnixStream,

@@ -368,7 +368,7 @@ impl Conversation<'_> {
         }
         let FrontEnd { stream, device, mut part, mut pending, mut crates, held: _held } = front_end;
         let stream = &stream;
-        // What a second front end does lengthens no wait.
+        // No act of a second front end lengthens the wait.
         let wait = |part: &PartialMessage, most: Option<Duration>| {
             let end = most.map(|most| Instant::now() + most);
             loop {

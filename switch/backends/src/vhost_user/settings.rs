@@ -12,7 +12,7 @@ pub struct DeviceSettings {
     pub port: Arc<Port>,
     /// Whether the guest may receive GSO frames and partial checksums (configuration key `receive-offloads`).
     pub receive_offloads: bool,
-    /// Queue pairs offered to guests whose front end does not limit them itself.
+    /// Queue pairs offered to guests, where the front end does not limit them itself.
     pub pairs: u16,
     /// Treatment of a second front end (configuration key `second`).
     pub second: Second,

@@ -423,7 +423,7 @@ mod tests {
         assert!(bind(&long, 0o600).is_ok_and(|listener| connect(listener.path()).is_ok()));
     }
 
-    /// A second process that finds a socket whose owner has not called listen(2) yet would take it for a stale one.
+    /// A second process that finds a socket before its owner has called listen(2) would take it for a stale one.
     #[test]
     fn a_socket_listens_from_the_moment_at_which_its_path_exists() {
         let folder = tempfile::tempdir().unwrap();

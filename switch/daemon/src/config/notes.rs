@@ -87,7 +87,7 @@ impl Config {
         notes
     }
 
-    /// Ports with VLANs on a segment whose responder serves untagged frames.
+    /// Ports with VLANs on a segment with a responder, which serves untagged frames.
     fn unserved_vlans(&self) -> Vec<String> {
         let is_served = |port: &&PortConfig| self.names.iter().any(|names| names.segment == port.segment);
         let has_vlan = |port: &&PortConfig| port.settings.limits.vlan.is_some() || !port.settings.limits.trunk.is_empty();

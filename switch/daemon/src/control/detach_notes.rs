@@ -71,7 +71,7 @@ fn read(file: &File) -> io::Result<BTreeSet<String>> {
 pub fn add(control: &Path, port: &str) -> io::Result<()> {
     folder::provide(control, false)?;
     let Some(mut file) = locked(&place(control), Purpose::Add)? else { return Err(io::ErrorKind::NotFound.into()) };
-    // The network's user reads the notes of root, whatever the umask of a container runtime is.
+    // The network's user reads the notes of root under any umask of a container runtime.
     file.set_permissions(Permissions::from_mode(MODE))?;
     if !read(&file)?.contains(port) {
         file.write_all(format!("{port}\n").as_bytes())?;

@@ -80,7 +80,7 @@ pub async fn serve(listener: UnixListener, managed: &Arc<Managed>) -> io::Result
     server::serve(&listener, router, server::CONNECTIONS).await
 }
 
-/// As [`serve`], at the socket whose file is that of `socket`, and at the next one whenever that file is gone.
+/// As [`serve`], at the socket of the file `socket`, and at the next one whenever that file is gone.
 ///
 /// # Errors
 /// As there.

@@ -88,7 +88,7 @@ pub fn called(name: &str) -> Vec<PathBuf> {
     if found.is_empty() { shut(fits) } else { found }
 }
 
-/// The control socket of the network that runs from `file`, whatever the file says now: found by its path, or else, if a
+/// The control socket of the network that runs from `file`, which may have changed: found by its path, or else, if a
 /// link leads to it, as the same file. This user's networks come first, and then those of other users that [`all`] finds.
 pub fn of_file(file: &Path) -> Option<PathBuf> {
     let ending = format!("-{}", file_mark(file));

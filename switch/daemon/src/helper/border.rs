@@ -90,7 +90,7 @@ impl Border {
         }
     }
 
-    /// Folders of its sockets, whose entries it may list.
+    /// Folders of its sockets: it may list their entries.
     pub(crate) fn folders(&self) -> &[PathBuf] {
         &self.folders
     }

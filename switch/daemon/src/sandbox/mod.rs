@@ -9,7 +9,7 @@
 //!
 //! The [`Helper`], a process outside, makes and removes sockets and the next version of the state file: the confined process changes no file
 //! of the host. passt makes its own namespaces and mounts, which Landlock forbids to child processes: the helper starts that of the file's
-//! ports. A network whose file announces other passt ports has no sandbox, for the helper starts none of these. A successor, on SIGUSR2, is started by a process outside of the sandbox, and confines itself before it reads the
+//! ports. A network with other passt ports in its file has no sandbox, for the helper starts none of these. A successor, on SIGUSR2, is started by a process outside of the sandbox, and confines itself before it reads the
 //! description by this one.
 
 mod calls;
@@ -118,7 +118,7 @@ struct Allowed {
     kinds: Kinds,
     /// Sockets that the helper outside of the sandbox makes, and to which it connects.
     border: Border,
-    /// The process that does what this one may not.
+    /// The process with the rights that this one lacks.
     helper: &'static Helper,
 }
 

@@ -59,7 +59,7 @@ impl Channel {
         Self { stream, deadline: Instant::now(), timeout: Duration::ZERO, ending: Arc::default() }
     }
 
-    /// The same, of a process whose network ends once `ending` is true.
+    /// The same, of a process that ends its network once `ending` is true.
     #[must_use]
     pub fn until(self, ending: &Arc<AtomicBool>) -> Self {
         Self { ending: Arc::clone(ending), ..self }

@@ -33,7 +33,7 @@ impl std::fmt::Debug for Key {
 }
 
 impl Key {
-    /// The key of a takeover of the network whose own folder is `folder`: the one that is there, or a new one.
+    /// The key of a takeover of the network with the own folder `folder`: the one that is there, or a new one.
     ///
     /// # Errors
     /// The kernel refuses the folder or the file, or another user has made it.

@@ -276,7 +276,7 @@ fn a_takeover_hands_the_socket_over_with_the_frames_in_it() {
         let socket = UdpSocket::bind("10.0.0.1:1000").unwrap();
         socket.connect("10.0.0.2:1000").unwrap();
         socket.set_read_timeout(Some(POLL_INTERVAL)).unwrap();
-        // The kernel may not have activated the veth pair yet, and drops what it is given before.
+        // The kernel may not have activated the veth pair yet, and drops frames that it is given before.
         let greet = |guest: &mut ToyGuest, socket: &UdpSocket, length| {
             let hello = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), payload(length));
             let heard = || {

@@ -427,7 +427,7 @@ fn gc_removes_all_it_can_after_an_error_and_the_rest_at_the_next_call() {
             are_there(&[]);
         }
         assert!([&one, &two, &many].iter().all(|container| container.interfaces() == ["lo"]));
-        // What GC has removed may come again.
+        // A port that GC has removed may come again.
         bed.eth0("ADD", &many, &Value::Null).unwrap();
         are_there(&[&names[2]]);
     });

@@ -717,7 +717,7 @@ fn what_was_changed_comes_back_with_the_state() {
     let mut wanted = now.clone();
     wanted.ports.extend(net.config(&ports(&[("e", "")])).ports);
     assert!(is_same(&net.managed.config().unwrap(), &wanted));
-    // A reload makes the file win, for the next start too; what the file does not have stays, and goes by `prune`.
+    // A reload makes the file win, for the next start too; a port that the file lacks stays, and goes by `prune`.
     let wanted = net.config(&file);
     let done = net.managed.reload(&wanted, ReloadOptions::default()).unwrap();
     assert_eq!((done.kept[0].name.as_str(), &done.kept[0].origin), ("d", &PortOrigin::COMMAND));

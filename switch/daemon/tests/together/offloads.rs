@@ -365,7 +365,7 @@ fn offloads_that_were_not_agreed_or_make_no_sense_are_dropped_and_counted() {
     assert_eq!(b.receive(TIMEOUT).unwrap().header.header_length as usize, tcp4.header_bytes());
 }
 
-/// Honest frames whose checksum, once completed, would have been the sender's choice of an IPv4 source, an ARP sender, a UDP or a TCP port.
+/// Honest frames with a checksum that, once completed, would have been the sender's choice of an IPv4 source, an ARP sender, a UDP or a TCP port.
 #[test]
 fn other_fields_are_not_completed_whatever_the_receiver_agreed_to() {
     for receiver in [0, features::GUEST_CSUM, ALL_RECEIVE] {

@@ -87,7 +87,7 @@ fn a_network_keeps_the_capabilities_of_its_kinds_of_ports_alone() {
     });
 }
 
-/// A network in a folder of many other files, whose file is replaced by another one: the answer to a reload.
+/// A network in a folder of many other files; its file is replaced by another one: the answer to a reload.
 fn replaced() -> Result<String, String> {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
@@ -234,7 +234,7 @@ fn a_thread_inside_has_the_rights_of_the_table_and_no_others() {
     });
 }
 
-/// Whether the network's file and the sandbox survive what a thread inside would do to them with its own state file beside.
+/// Whether the network's file and the sandbox survive the acts of a thread inside with its own state file beside.
 #[test]
 fn a_network_keeps_its_sandbox_beside_a_service_for_nics_and_with_a_state_that_asks_for_passt() {
     let folder = tempfile::tempdir().unwrap();

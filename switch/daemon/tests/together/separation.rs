@@ -216,7 +216,7 @@ fn no_packet_reaches_a_guest_that_is_longer_than_the_mtu_it_agreed_on() {
     );
 }
 
-/// A guest that agreed on no MTU gets what fits its buffers.
+/// A guest that agreed on no MTU gets frames that fit its buffers.
 #[test]
 fn a_guest_without_an_agreed_mtu_gets_packets_of_any_length() {
     let bed = Bed::with("", &["", "mtu = 1400"]);

@@ -18,7 +18,7 @@ use nix::unistd::Pid;
 const FEWEST: usize = 120;
 /// Words of commands that need Proxmox VE, libvirt or Xen, which this machine may lack.
 const OTHERS: [&str; 3] = ["pve", "libvirt-stats", "--xen"];
-/// Pages about the lab's files and those of NixOS, whose keys are others.
+/// Pages about the lab's files and those of NixOS, which have other keys.
 const OF_OTHER_FILES: [&str; 3] = ["count-instructions.md", "nixos.md", "run-an-experiment.md"];
 /// Time after which a command that still runs counts as one that runs until an interrupt (SIGINT).
 const LASTING: Duration = Duration::from_secs(2);
@@ -144,7 +144,7 @@ fn status_of(control: &Path, request: &str) -> String {
     line.trim_end().to_owned()
 }
 
-/// Asserts what `pages` say about keys, routes and metrics; returns the number of these.
+/// Asserts the statements of `pages` about keys, routes and metrics; returns the number of these.
 fn keys_routes_and_metrics(control: &Path, metrics: &str) -> usize {
     let mut number = 0;
     for page in pages() {

@@ -29,7 +29,7 @@ use memlane_rig::guest::{Layout, ToyGuest};
 const FRAMES: usize = 100_000;
 /// Frames that are sent before the machines receive.
 const BATCH: usize = 32;
-/// Frames after which machines whose MAC addresses are not in the file speak again.
+/// Frames after which machines with MAC addresses that the file lacks speak again.
 const ANNOUNCED_EVERY: usize = 1 << 12;
 /// The VLAN of access ports; trunks carry it, and one more.
 const VLAN: [u8; 4] = [0x81, 0, 0, 10];

@@ -100,7 +100,7 @@ fn a_lease_moves_with_its_machine_and_ends_when_it_is_given_back() {
     assert_eq!(map.find(0, ip(4), u32::MAX - 1).unwrap().expires_in(600), None, "infinity (RFC 2132, section 9.2)");
 }
 
-/// What is announced to other hosts follows the generation.
+/// Announcements to other hosts follow the generation.
 #[test]
 fn the_generation_follows_owners_of_assigned_addresses_and_no_claims() {
     let map = AddressMap::default();

@@ -134,7 +134,7 @@ impl CpuTime {
     /// Cycles since this was last asked.
     #[inline]
     fn take_time(&mut self) -> Cycles {
-        // Not before this poll iteration, even if the clock went back or was set meanwhile.
+        // Not before this poll iteration, even if the clock was set meanwhile.
         let now = cycles().max(self.now);
         now.saturating_sub(std::mem::replace(&mut self.charged_until, now))
     }

@@ -47,7 +47,7 @@ pub struct RingParts {
     pub start: Start,
 }
 
-/// A virtqueue whose start its worker was told.
+/// A virtqueue that its worker was told to start.
 #[derive(Debug)]
 pub struct StartingRing {
     port: Arc<Port>,
