@@ -259,6 +259,7 @@ rustdoc: deps
 formats: deps
 	cargo fmt --all --check
 	$(foreach crate,$(APART) switch/fuzz,cargo fmt --check --manifest-path $(crate)/Cargo.toml &&) true
+	$(foreach crate,$(APART) switch/fuzz switch/loom,cargo metadata --locked --format-version=1 --manifest-path $(crate)/Cargo.toml >/dev/null &&) true
 
 rust-lint: formats clippy
 
