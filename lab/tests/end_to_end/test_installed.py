@@ -400,7 +400,8 @@ def test_a_mistake_in_the_file_changes_nothing_and_is_told(machine: Machine) -> 
 
 def test_after_a_crash_the_same_sockets_listen_again(machine: Machine) -> None:
     _install(machine)
-    machine.succeeds("systemctl", "kill", "--signal=KILL", "memlane@lan")
+    # Its exit code tells of helpers that ended with the main process, before the signal.
+    machine.does("systemctl", "kill", "--signal=KILL", "memlane@lan")
     until(lambda: machine.shows("NRestarts") == "1" and machine.shows("ActiveState") == "active", "it is started again")
     _pings(machine)
 
