@@ -61,7 +61,6 @@ app.add_typer(topo, name="topo")
 app.add_typer(predictions.app, name="model")
 app.command()(predictions.calibrate)
 app.command("predict")(predictions.predict_command)
-app.command("plan")(predictions.plan_command)
 
 
 def _tell_version(asked: bool) -> None:

@@ -10,7 +10,7 @@ from memlane_lab.common.errors import LabError
 from memlane_lab.host.ports import GuestKind
 from memlane_lab.measuring import run
 from memlane_lab.model import check, fitted
-from memlane_lab.model.configuration import Party, Work
+from memlane_lab.model.configuration import Work
 
 pytestmark = [pytest.mark.real, pytest.mark.timed]
 
@@ -52,22 +52,15 @@ def file(measured: Path) -> Path:
     model = measured.parent / "model.json"
     done = _lab("model", "fit", str(measured), "--out", str(model), *ANYHOW)
     assert done.returncode == 0, done.stderr
-    for word in ("bridge, streams (TCP)", "host's kernel for senders", "µs a message"):
-        assert word in done.stdout
     return model
 
 
 def test_samples_become_a_model_that_answers(file: Path, tmp_path: Path) -> None:
-    found = fitted.read(file).of("bridge", Work.STREAM)
-    assert found.range.pairs == (1, 3)
-    cost = found.stages.costs.of[Party.SENDER_KERNEL]
-    assert min(cost.message, cost.byte, cost.wakeup) >= 0
-    # Seconds of one message; samples of a second do not tell apart which of the three it costs.
-    assert cost.message + 4096 * cost.byte + cost.wakeup > 1e-8
+    assert fitted.read(file).range("bridge", Work.STREAM).pairs == (1, 3)
 
     done = _lab("predict", "--host", str(file), "--pairs", "2", "--message", "16K", "--load", "25%")
     assert done.returncode == 0, done.stderr
-    for word in ("bridge, 2 pairs, 16K, load 25 %", "bit/s", "CPU, all parties", "Jain's index", "senders"):
+    for word in ("bridge, 2 pairs, 16K, load 25 %", "bit/s", "CPU, all parties", "Jain's index"):
         assert word in done.stdout
 
     page = tmp_path / "sweep.html"
@@ -78,7 +71,7 @@ def test_samples_become_a_model_that_answers(file: Path, tmp_path: Path) -> None
     done = _lab("predict", "--host", str(file), "--pairs", "9")
     assert done.returncode == 2
     assert "pairs 9, calibrated 1 to 3" in done.stderr
-    done = _lab("predict", "--host", str(file), "--pairs", "9", "--extrapolate", "--what-if", "copy=0")
+    done = _lab("predict", "--host", str(file), "--pairs", "9", "--extrapolate")
     assert done.returncode == 0, done.stderr
     assert "an extrapolation" in done.stdout
 

@@ -1,6 +1,7 @@
 """Predictions on the command line: `calibrate`, then `predict`; `model fit` and `model check` are the steps between."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,9 +15,8 @@ from memlane_lab.common.errors import LabError
 from memlane_lab.common.progress import results, show, tell
 from memlane_lab.common.sizes import parse as size
 from memlane_lab.measuring import machine
-from memlane_lab.model import changes as changing
 from memlane_lab.model import check as checking
-from memlane_lab.model import fitted, observations, page, planning, sweep, tables, what_if
+from memlane_lab.model import fitted, observations, page, sweep, tables
 from memlane_lab.model.configuration import Configuration, Work
 from memlane_lab.model.fitted import Model
 from memlane_lab.model.predict import Prediction, predict
@@ -59,13 +59,7 @@ def calibrate(
 def _keep(model: Model, file: Path) -> None:
     fitted.write(model, file)
     fitted.write(model, own_file())
-    _tell_costs(model)
     tell(f"the model: {file}; `memlane-lab predict` knows it as this machine's")
-
-
-def _tell_costs(model: Model) -> None:
-    for table in tables.costs(model):
-        results.print(table, "")
 
 
 @app.command()
@@ -77,13 +71,12 @@ def fit(
         typer.Option(min=0, help="CPUs that other programs may use during a sample; samples with more are left out"),
     ] = observations.DISTURBED,
 ) -> None:
-    """Fit the model from runs, and print the cost of a message, a byte and a wake-up for each party.
+    """Fit the model from runs.
 
     memlane-lab model fit results/calibration --out other.json
     """
     model = fitted.fit(runs, disturbance)
     fitted.write(model, out or own_file())
-    _tell_costs(model)
     tell(f"the model: {out or own_file()}")
 
 
@@ -93,14 +86,16 @@ def check(
     host: HostOption = None,
     publish: Annotated[bool, typer.Option("--publish", help="copy model and samples into docs/benchmarks")] = False,
 ) -> None:
-    """Compare predictions with measurements; exit code 1 if they are worse than their goal or than interpolation.
+    """Compare the model and trivial rivals with measurements; exit code 1 if it misses its goal or a rival is nearer.
 
     memlane-lab run held_out --out results/held-out && memlane-lab model check results/held-out
+
+    What is published, with models that were withdrawn: memlane-lab model check docs/benchmarks/2026-11-25/prediction
     """
-    model, held = fitted.read(host or own_file()), page.held_out(runs)
+    model, held = fitted.read(host or _beside(runs) or own_file()), page.held_out(runs)
     if changed := fitted.differences(model.machine, held.machine):
         raise LabError(f"the calibrated and the held-out runs differ: {changed}")
-    checked = checking.check(model, held.observed)
+    checked = checking.check(model, held.observed, page.withdrawn(runs[0]))
     for table in tables.errors(checked):
         results.print(table)
     results.print(tables.checked(checked))
@@ -110,19 +105,10 @@ def check(
     raise typer.Exit(0 if tables.goals_met(checked) else 1)
 
 
-@app.command("what-if")
-def check_changes(
-    runs: Annotated[list[Path], typer.Argument(help="folders of runs of what_if, what_if_ring, or others like them")],
-    host: HostOption = None,
-) -> None:
-    """Compare what-ifs with measured changes; exit code 1 if one is off by more than 15 %.
-
-    memlane-lab run what_if what_if_ring --out results/what-if && memlane-lab model what-if results/what-if
-    """
-    model = fitted.read(host or own_file())
-    found = changing.check(model, [each for folder in runs for each in published.read_either(folder)[1]])
-    show(tables.changes(found), found)
-    raise typer.Exit(0 if all(each.met for each in found) else 1)
+def _beside(runs: Sequence[Path]) -> Path | None:
+    """The model of a published check, beside its samples."""
+    file = runs[0] / page.MODEL
+    return file if len(runs) == 1 and (runs[0] / page.HELD_OUT).exists() and file.exists() else None
 
 
 def predict_command(
@@ -130,11 +116,6 @@ def predict_command(
     pairs: Annotated[int, typer.Option("--pairs", min=1, max=64, help="pairs of guests")] = 1,
     load: Annotated[str, typer.Option("--load", help="CPU load by a computation in each guest, as 50%")] = "0%",
     path: Annotated[list[str] | None, typer.Option("--path", help="a path, or several; by default all")] = None,
-    placement: Annotated[str | None, typer.Option(help="near or far; by default the one calibrated most")] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--what-if", help="copy=0, wakeups=0.5, calls=0.5, cores=2x, ring=0.5"),
-    ] = None,
     host: HostOption = None,
     over: Annotated[sweep.Over | None, typer.Option("--sweep", help="draw curves over pairs, message or load")] = None,
     out: Annotated[Path, typer.Option("--out", help="the page that --sweep draws")] = Path("sweep.html"),
@@ -144,89 +125,34 @@ def predict_command(
 ) -> None:
     """Predict throughput, latency and CPU time of a configuration that was not measured.
 
-    Throughput, CPU by party, Jain's index, and the time of an answer, each with bounds that hold 90 % of samples.
+    Throughput, CPU, Jain's index, and the time of an answer, each with bounds that hold 90 % of samples.
 
     memlane-lab predict --pairs 6 --message 16K --load 50% --path memlane
-
-    memlane-lab predict --pairs 4 --message 1M --what-if copy=0
 
     memlane-lab predict --message 128K --sweep pairs --out curves.html
     """
     model = fitted.read(host) if host else _own()
+    paths_asked = path or [name for name, work in model.ranges if work is Work.STREAM]
     asked = [
-        _asked(model, name, Work.STREAM, pairs, _size(message), _load(load), placement)
-        for name in path or dict.fromkeys(each.path for each in model.fitted if each.work is Work.STREAM)
+        Configuration(path=name, pairs=pairs, message=_size(message), load=_load(load))
+        for name in dict.fromkeys(paths_asked)
     ]
-    change = what_if.parse(changes or ())
     if over:
-        tell(f"the curves: {sweep.write(model, asked, over, change, out)}")
+        tell(f"the curves: {sweep.write(model, asked, over, out)}")
         return
     for each in asked:
-        plain = _told(model, each, what_if.WhatIf(), extrapolate=extrapolate)
-        changed = _told(model, each, change, extrapolate=extrapolate) if changes else None
-        show(tables.prediction(plain, changed, changes or ()), {"predicted": plain, "changed": changed})
+        stream = predict(model, each, extrapolate=extrapolate)
+        answers = _answers(model, each, extrapolate=extrapolate)
+        show(tables.prediction(stream, answers), {"predicted": (stream, answers)})
 
 
-def plan_command(
-    number: Annotated[int | None, typer.Option("--guests", min=2, max=128, help="guests; none: as many as fit")] = None,
-    each: Annotated[
-        str | None, typer.Option("--each", help="rate that each guest sends, as 200Mbit; none: the most that fits")
-    ] = None,
-    message: Annotated[str, typer.Option("--message", help="bytes of a message, as 1400, 16K, 1M")] = "128K",
-    path: Annotated[str, typer.Option("--path", help="a path that was calibrated")] = "memlane",
-    host: HostOption = None,
-    extrapolate: Annotated[bool, typer.Option("--extrapolate", help="also plan beyond the calibrated range")] = False,
-) -> None:
-    """Say whether guests fit on this host, each sending at a rate, with the CPU left and the time of a message.
-
-    Exit code 1: they do not fit.
-
-    memlane-lab plan --guests 12 --each 200Mbit
-
-    memlane-lab plan --each 200Mbit
-
-    memlane-lab plan --guests 12
-    """
-    model = fitted.read(host) if host else _own()
-    size, rate = _size(message), _bits(each) if each else None
-    if number is not None and rate is not None:
-        found = planning.plan(model, path, size, number, rate, extrapolate=extrapolate)
-    elif rate is not None:
-        found = planning.most_guests(model, path, size, rate, extrapolate=extrapolate)
-    elif number is not None:
-        found = planning.most_each(model, path, size, number, extrapolate=extrapolate)
-    else:
-        raise typer.BadParameter("a plan needs --guests, --each, or both")
-    show(tables.plan(found), found)
-    raise typer.Exit(0 if found.fits else 1)
-
-
-def _bits(stated: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMG]?)(?:bit(?:/s)?)?", stated)
-    if not found or not float(found[1]):
-        raise typer.BadParameter(f"{stated!r} is no rate; rates are as 200Mbit, 1.5Gbit")
-    return float(found[1]) * {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}[found[2]]
-
-
-def _told(
-    model: Model, asked: Configuration, change: what_if.WhatIf, *, extrapolate: bool
-) -> tuple[Prediction, Prediction | None]:
-    """The prediction of a stream, and of request and response of the same size if that was calibrated."""
-    stream = predict(model, asked, change, extrapolate=extrapolate)
-    if change.changed and model.pooled:
-        return stream, None  # counted stages are those of streams
-    answers = asked.model_copy(update={"work": Work.ANSWERS})
-    known = any((each.path, each.work) == (asked.path, Work.ANSWERS) for each in model.fitted)
-    if not known or (model.of(asked.path, Work.ANSWERS).range.outside(answers) and not extrapolate):
-        return stream, None
-    return stream, predict(model, answers, change, extrapolate=extrapolate)
-
-
-def _asked(
-    model: Model, path: str, work: Work, pairs: int, message: int, load: int, placement: str | None
-) -> Configuration:
-    place = placement or model.of(path, work).range.placements[0]
-    return Configuration(path=path, work=work, pairs=pairs, message=message, load=load, placement=place)
+def _answers(model: Model, stream: Configuration, *, extrapolate: bool) -> Prediction | None:
+    """The prediction of request and response of the same size, if that was calibrated."""
+    asked = stream.model_copy(update={"work": Work.ANSWERS})
+    calibrated = model.ranges.get((asked.path, Work.ANSWERS))
+    if calibrated is None or (calibrated.outside(asked) and not extrapolate):
+        return None
+    return predict(model, asked, extrapolate=extrapolate)
 
 
 def _own() -> Model:

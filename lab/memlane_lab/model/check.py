@@ -1,8 +1,9 @@
 """The check: predictions beside later measurements, at configurations that the calibration does not contain.
 
-Beside the model stands a **baseline** that knows nothing of hosts: linear interpolation of the calibration (of
-logarithms, over the logarithms of size and pairs, and load; outside of all points, the nearest of them). A model's
-worth is its lead over that.
+Beside the model stand its **rivals**, which know nothing of hosts: linear interpolation of the calibration (of
+logarithms, over size, pairs and load; outside of all points, the nearest of them), the nearest neighbour, the model's
+own quadratic without its process, and the path's median. All are told the same: path, pairs, size and load. A model's
+worth is its lead over them. Models that were **withdrawn** are kept with their predictions.
 """
 
 import math
@@ -13,13 +14,43 @@ from dataclasses import dataclass
 import numpy as np
 
 from memlane_lab.common.errors import LabError
+from memlane_lab.common.strict import Strict
+from memlane_lab.model import fitted
 from memlane_lab.model.configuration import Configuration, Work
-from memlane_lab.model.fitted import Model
+from memlane_lab.model.fitted import CPU, RATE, UNFAIRNESS, Model
 from memlane_lab.model.observations import Observation
 from memlane_lab.model.predict import Bounded, Prediction, predict
 
 GOAL_MEDIAN, GOAL_MOST = 0.10, 0.25
 """Of relative errors: their median, and that of the worst decile."""
+OWN = "this model"
+"""Its name among its rivals."""
+INTERPOLATION = "linear interpolation"
+
+Rival = Callable[[Configuration], float]
+"""A figure of a configuration."""
+
+
+class Told(Strict):
+    """One prediction of a model that was withdrawn."""
+
+    configuration: Configuration
+    rate: float
+    cpu: float
+    fairness: float | None = None
+
+
+class Withdrawn(Strict):
+    """A model that was withdrawn, with its predictions of held-out configurations."""
+
+    name: str
+    predicted: list[Told]
+
+
+class AllWithdrawn(Strict):
+    """The file of them."""
+
+    models: list[Withdrawn]
 
 
 @dataclass(frozen=True)
@@ -27,7 +58,8 @@ class Figure:
     """One figure of a configuration."""
 
     predicted: Bounded
-    baseline: float
+    rivals: Mapping[str, float]
+    """Predictions of the others, by name."""
     measured: list[float]
     """By sample."""
 
@@ -41,10 +73,10 @@ class Figure:
         """Relative, with its sign: 0.1 if predicted a tenth too high."""
         return self.predicted.estimate / self.middle - 1
 
-    @property
-    def baseline_error(self) -> float:
-        """The same of the baseline."""
-        return self.baseline / self.middle - 1
+    def error_of(self, rival: str) -> float | None:
+        """The same of a rival, or of the model itself; None where it says nothing."""
+        told = self.predicted.estimate if rival == OWN else self.rivals.get(rival, math.nan)
+        return None if math.isnan(told) else told / self.middle - 1
 
     @property
     def spread(self) -> float:
@@ -71,10 +103,8 @@ class Errors:
     """Worst decile: nine of ten are not above it, nearest rank."""
     most: float
     """The same at 95 %."""
-    covered: float
-    """Share of samples within the bounds of 90 %."""
-    spread: float
-    """Relative deviation of one configuration's samples from their median, where there are several."""
+    rms: float
+    """Of errors of the logarithm: the root of their mean square."""
 
     @property
     def met(self) -> bool:
@@ -82,89 +112,137 @@ class Errors:
         return self.median <= GOAL_MEDIAN and self.decile <= GOAL_MOST
 
 
-def check(model: Model, observed: Sequence[Observation]) -> list[Checked]:
+def check(model: Model, observed: Sequence[Observation], withdrawn: Sequence[Withdrawn] = ()) -> list[Checked]:
     """Every held-out configuration; raises if one of them was calibrated."""
     groups: dict[Configuration, list[Observation]] = {}
     for each in observed:
-        groups.setdefault(each.configuration.model_copy(update={"placement": ""}), []).append(each)
-    known = {each.configuration.model_copy(update={"placement": ""}) for each in model.observed}
+        groups.setdefault(each.configuration.anywhere, []).append(each)
+    known = {each.configuration.anywhere for each in model.observed}
     if seen := [str(asked) for asked in groups if asked in known]:
         raise LabError(f"held-out points must be unknown to the calibration, but it contains {'; '.join(seen)}")
-    baselines = {kind: Baseline(model, *kind) for kind in {(asked.path, asked.work) for asked in groups}}
-    return [_checked(model, found, baselines[asked.path, asked.work].of(asked)) for asked, found in groups.items()]
+    rivals = {work: _of_work(model, work) for work in {asked.work for asked in groups}}
+    gone = {each.name: {told.configuration: told for told in each.predicted} for each in withdrawn}
+    return [_checked(model, asked, found, rivals[asked.work], gone) for asked, found in groups.items()]
 
 
-def _checked(model: Model, observed: Sequence[Observation], baseline: Mapping[str, float]) -> Checked:
-    places = [each.configuration.placement for each in observed]
-    place = statistics.mode(places)
-    asked = observed[0].configuration.model_copy(update={"placement": place})
-    own = [each for each in observed if each.configuration.placement == place]
-    others = statistics.median(max(0.0, each.others) for each in own)
-    said: Prediction = predict(model, asked, extrapolate=True, others=others)
-    unfair = [each.fairness for each in own if each.fairness is not None]
+def _checked(
+    model: Model,
+    asked: Configuration,
+    observed: Sequence[Observation],
+    rivals: Mapping[str, Mapping[str, Rival]],
+    gone: Mapping[str, Mapping[Configuration, Told]],
+) -> Checked:
+    said: Prediction = predict(model, asked, extrapolate=True)
+    old = {name: told[asked] for name, told in gone.items() if asked in told}
+
+    def others(figure: str) -> dict[str, float]:
+        return {name: found[figure](asked) for name, found in rivals.items() if figure in found}
+
+    fair = {name: 1 / (1 + value) for name, value in others(UNFAIRNESS).items()}
+    fair |= {name: told.fairness for name, told in old.items() if told.fairness}
+    unfair = [each.fairness for each in observed if each.fairness is not None]
     return Checked(
         asked=asked,
-        rate=Figure(said.rate, baseline["rate"], [each.rate for each in own]),
-        cpu=Figure(said.cpu, baseline["cpu"], [each.total for each in own]),
-        fairness=Figure(said.fairness, baseline["fairness"], unfair) if said.fairness and unfair else None,
+        rate=Figure(said.rate, others(RATE) | {name: told.rate for name, told in old.items()}, _values(observed, RATE)),
+        cpu=Figure(said.cpu, others(CPU) | {name: told.cpu for name, told in old.items()}, _values(observed, CPU)),
+        fairness=Figure(said.fairness, fair, unfair) if said.fairness and unfair else None,
     )
 
 
-class Baseline:
-    """The baseline: a figure between those of the calibrated points of one path and kind of work, linearly."""
-
-    def __init__(self, model: Model, path: str, work: Work) -> None:
-        own = [each for each in model.observed if (each.configuration.path, each.configuration.work) == (path, work)]
-        self._figures = {
-            "rate": _interpolator(own, lambda each: each.rate),
-            "cpu": _interpolator(own, lambda each: each.total),
-            "fairness": _interpolator(own, lambda each: each.fairness),
-        }
-
-    def of(self, asked: Configuration) -> dict[str, float]:
-        """The baseline's predictions."""
-        return {name: figure(asked.features[:3]) for name, figure in self._figures.items()}
+def _values(observed: Sequence[Observation], figure: str) -> list[float]:
+    return [fitted.figures(each)[figure] for each in observed]
 
 
-def _interpolator(
-    observed: Sequence[Observation], figure: Callable[[Observation], float | None]
-) -> Callable[[tuple[float, ...]], float]:
-    from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
-    from scipy.spatial import QhullError
+def _of_work(model: Model, work: Work) -> dict[str, dict[str, Rival]]:
+    """The rivals, each with its figures, fitted from the same samples."""
+    found: dict[str, dict[str, Rival]] = {"its quadratic alone": {}, INTERPOLATION: {}, "nearest neighbour": {},
+                                          "the path's median": {}}  # fmt: skip
+    for figure in (RATE, CPU, UNFAIRNESS):
+        surface, own = model.surface(work, figure), model.of_figure(work, figure)
+        if surface is None:
+            continue
+        found["its quadratic alone"][figure] = surface.trend
+        found[INTERPOLATION][figure] = _by_path(own, _interpolator)
+        found["nearest neighbour"][figure] = _by_path(own, _neighbour)
+        found["the path's median"][figure] = _by_path(own, _middle)
+    return found
 
+
+Observed = Sequence[tuple[Configuration, float]]
+
+
+def _by_path(own: Observed, rival: Callable[[Observed], Rival]) -> Rival:
+    paths = {asked.path for asked, _ in own}
+    told = {path: rival([each for each in own if each[0].path == path]) for path in paths}
+    return lambda asked: told[asked.path](asked) if asked.path in told else math.nan
+
+
+def _middle(own: Observed) -> Rival:
+    middle = statistics.median(value for _, value in own)
+    return lambda _: middle
+
+
+def _points(own: Observed) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], list[float]]:
+    """Each calibrated point, and the logarithm of its median."""
     grouped: dict[tuple[float, ...], list[float]] = {}
-    for each in observed:
-        if value := figure(each):
-            grouped.setdefault(each.configuration.features[:3], []).append(math.log(value))
-    if not grouped:
-        return lambda _: math.nan
-    points, values = np.array(list(grouped)), np.array([statistics.median(each) for each in grouped.values()])
-    nearest = NearestNDInterpolator(points, values)
-    try:
-        between = LinearNDInterpolator(points, values)
-    except QhullError:  # too few points to lie between
-        return lambda at: math.exp(float(nearest(np.array([at]))[0]))
+    for asked, value in own:
+        grouped.setdefault(asked.features, []).append(math.log(value))
+    return np.array(list(grouped)), [statistics.median(each) for each in grouped.values()]
 
-    def told(at: tuple[float, ...]) -> float:
-        value = float(between(np.array([at]))[0])
-        return math.exp(float(nearest(np.array([at]))[0]) if math.isnan(value) else value)
+
+def _neighbour(own: Observed) -> Rival:
+    points, values = _points(own)
+
+    def told(asked: Configuration) -> float:
+        apart = ((points - np.array(asked.features)) ** 2).sum(axis=1)
+        return math.exp(values[int(apart.argmin())])
 
     return told
 
 
-def errors(figures: Iterable[Figure]) -> tuple[Errors, Errors]:
-    """Those of the model and those of the baseline."""
-    found = list(figures)
-    samples = [(each, value) for each in found for value in each.measured]
-    covered = sum(each.predicted.low <= value <= each.predicted.high for each, value in samples) / len(samples)
-    spread = statistics.median([each.spread for each in found if len(each.measured) > 1] or [math.nan])
+def _interpolator(own: Observed) -> Rival:
+    from scipy.interpolate import LinearNDInterpolator
+    from scipy.spatial import QhullError
 
-    def of(off: Sequence[float]) -> Errors:
-        rising = sorted(map(abs, off))
-        decile, most = (rising[math.ceil(share * len(rising)) - 1] for share in (0.9, 0.95))
-        return Errors(statistics.median(rising), decile, most, covered, spread)
+    points, values = _points(own)
+    nearest = _neighbour(own)
+    try:
+        between = LinearNDInterpolator(points, np.array(values))
+    except QhullError:  # too few points to lie between
+        return nearest
 
-    return of([each.error for each in found]), of([each.baseline_error for each in found])
+    def told(asked: Configuration) -> float:
+        value = float(between(np.array([asked.features]))[0])
+        return nearest(asked) if math.isnan(value) else math.exp(value)
+
+    return told
+
+
+def errors(figures: Iterable[Figure], of: str = OWN) -> Errors | None:
+    """Those of the model or of a rival; None where it says nothing of any of them."""
+    told = [error for each in figures if (error := each.error_of(of)) is not None]
+    if not told:
+        return None
+    rising = sorted(map(abs, told))
+    rms = math.sqrt(statistics.fmean(math.log1p(each) ** 2 for each in told))
+    decile, most = (rising[math.ceil(share * len(rising)) - 1] for share in (0.9, 0.95))
+    return Errors(statistics.median(rising), decile, most, rms)
+
+
+def covered(figures: Sequence[Figure]) -> float:
+    """Share of samples within the bounds of 90 %."""
+    samples = [(each, value) for each in figures for value in each.measured]
+    return sum(each.predicted.low <= value <= each.predicted.high for each, value in samples) / len(samples)
+
+
+def spread(figures: Sequence[Figure]) -> float:
+    """Relative deviation of one configuration's samples from their median, where there are several."""
+    return statistics.median([each.spread for each in figures if len(each.measured) > 1] or [math.nan])
+
+
+def names(checked: Sequence[Checked]) -> list[str]:
+    """The model, its rivals and those that were withdrawn."""
+    return list(dict.fromkeys([OWN, *(name for each in checked for name in each.rate.rivals)]))
 
 
 @dataclass(frozen=True)
@@ -185,7 +263,7 @@ _CHECKS, _SEED = 20_000, 1
 """Checks of a perfect model that are drawn."""
 
 
-def perfect(model: Model, figures: Sequence[Figure]) -> Perfect | None:
+def perfect(model: Model, measured: Sequence[Sequence[float]]) -> Perfect | None:
     """The least errors to be expected of the rates of held-out streams, or None where nothing was calibrated twice.
 
     A sample's spread is that of calibrated configurations which were measured again at another time, as the held-out
@@ -194,13 +272,13 @@ def perfect(model: Model, figures: Sequence[Figure]) -> Perfect | None:
     groups: dict[Configuration, list[float]] = {}
     for each in model.observed:
         if each.configuration.work is Work.STREAM:
-            groups.setdefault(each.configuration, []).append(math.log(each.rate))
+            groups.setdefault(each.configuration.anywhere, []).append(math.log(each.rate))
     again = [rates for rates in groups.values() if len(rates) > 1]
-    if not again or not figures:
+    if not again or not measured:
         return None
     squares = sum(statistics.variance(rates) * (len(rates) - 1) for rates in again)
     spread = math.sqrt(squares / sum(len(rates) - 1 for rates in again))
-    own = [statistics.NormalDist(0, spread / math.sqrt(len(each.measured))) for each in figures]
+    own = [statistics.NormalDist(0, spread / math.sqrt(len(each))) for each in measured]
 
     def exceeded(error: float) -> float:
         return 1 - statistics.mean(each.cdf(math.log1p(error)) - each.cdf(math.log1p(-error)) for each in own)

@@ -34,7 +34,6 @@ class Party(StrEnum):
 SENDERS = (Party.SENDER, Party.SENDER_KERNEL)
 RECEIVERS = (Party.RECEIVER, Party.RECEIVER_KERNEL)
 
-_PLACES = {"near": 0.0, "between": 0.5, "moved": 0.5, "unknown": 0.5, "far": 1.0}
 SMALLEST, LARGEST = 64, 1 << 20
 """Bytes a message: the span that features are measured by, not a bound."""
 
@@ -50,19 +49,19 @@ class Configuration(Strict):
     """Bytes a write, or a request and its answer each."""
     load: int = Field(default=0, ge=0, le=100)
     """Per cent of each guest's processor that a computation wants meanwhile."""
-    placement: str = "near"
-    """Of the host's two CPUs: near, far, or moved in between."""
+    placement: str = ""
+    """Of the host's two CPUs in a sample: near, far, or moved in between. No prediction is told it."""
 
     @property
-    def place(self) -> float:
-        """The placement as a number: 0 near, 1 far."""
-        return _PLACES.get(self.placement, 0.5)
+    def anywhere(self) -> "Configuration":
+        """The same without its placement."""
+        return self.model_copy(update={"placement": ""})
 
     @property
-    def features(self) -> tuple[float, float, float, float]:
-        """Size, pairs, load and placement, each about 0 to 1 over the usually calibrated range."""
+    def features(self) -> tuple[float, float, float]:
+        """Size, pairs and load, each about 0 to 1 over the usually calibrated range."""
         size = math.log(self.message / SMALLEST) / math.log(LARGEST / SMALLEST)
-        return size, math.log2(self.pairs) / 3, self.load / 90, self.place
+        return size, math.log2(self.pairs) / 3, self.load / 90
 
     def __str__(self) -> str:
         """For people: path, pairs, size, load."""

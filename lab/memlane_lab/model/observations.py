@@ -18,7 +18,7 @@ _FREE = {"path", "pairs", "load", "memory", "traffic"}
 
 
 DISTURBED = 0.45
-"""CPUs that other work may take beside a sample: less is told to the model, with more the sample is left out."""
+"""CPUs that other work may take beside a sample; with more it is left out."""
 
 
 class Observation(Strict):
@@ -37,10 +37,6 @@ class Observation(Strict):
     """CPUs that other work took meanwhile."""
     experiment: str = ""
     sample: int = 0
-
-    def left(self, cpus: float) -> float:
-        """How many of the host's CPUs other work left: at least those that the sample used."""
-        return max(cpus - max(0.0, self.others), self.total)
 
     @property
     def total(self) -> float:

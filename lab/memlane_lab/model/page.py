@@ -2,6 +2,7 @@
 
 docs/benchmarks/DATE/prediction/model.json       the model, with every observation that it was fitted from
 docs/benchmarks/DATE/prediction/held-out.json    every observation that it is checked against
+docs/benchmarks/DATE/prediction/withdrawn.json   predictions of models that were withdrawn
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import jinja2
 
+from memlane_lab.common import strict
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.strict import Strict
 from memlane_lab.model import check as checking
@@ -17,7 +19,7 @@ from memlane_lab.model.configuration import Work
 from memlane_lab.model.fitted import Model
 from memlane_lab.model.observations import Observation
 
-MODEL, HELD_OUT = "model.json", "held-out.json"
+MODEL, HELD_OUT, WITHDRAWN = "model.json", "held-out.json", "withdrawn.json"
 
 
 class HeldOut(Strict):
@@ -31,7 +33,9 @@ class HeldOut(Strict):
 
 
 def held_out(runs: Sequence[Path]) -> HeldOut:
-    """The samples of these runs."""
+    """The samples of these runs, or those of a published check."""
+    if len(runs) == 1 and (file := runs[0] / HELD_OUT).exists():
+        return strict.read(file, HeldOut, None)
     read = [observations.read(folder) for folder in runs]
     record = read[0][0]
     machine = fitted.describe(record.machine, record.guest)
@@ -53,12 +57,18 @@ def write(model: Model, held: HeldOut, folder: Path) -> None:
     (folder / HELD_OUT).write_text(held.model_dump_json() + "\n")
 
 
+def withdrawn(folder: Path) -> list[checking.Withdrawn]:
+    """The models that were withdrawn, as far as the folder has their predictions."""
+    file = folder / WITHDRAWN
+    return strict.read(file, checking.AllWithdrawn, None).models if file.exists() else []
+
+
 def made(folder: Path) -> str:
     """The page's text, as model and samples say."""
     model = fitted.read(folder / MODEL)
     held = HeldOut.model_validate_json((folder / HELD_OUT).read_text())
-    checked = checking.check(model, held.observed)
-    streams = [each.rate for each in checked if each.asked.work is Work.STREAM]
+    checked = checking.check(model, held.observed, withdrawn(folder))
+    streams = [each.rate.measured for each in checked if each.asked.work is Work.STREAM]
     template = jinja2.Environment(
         loader=jinja2.PackageLoader("memlane_lab", "model"),
         autoescape=False,
@@ -70,10 +80,11 @@ def made(folder: Path) -> str:
         model=model,
         held=held,
         errors={work: list(tables.error_rows(checked, work)) for work in Work},
+        compared=tables.compared(checked),
+        errors_header=tables.ERRORS_HEADER,
         header=tables.CHECKED_HEADER,
         rows=[tables.checked_row(each) for each in checked],
         met=tables.goals_met(checked),
-        configurations=sum(each.asked.work is Work.STREAM for each in checked),
         perfect=checking.perfect(model, streams),
         goal=(checking.GOAL_MEDIAN, checking.GOAL_MOST),
     )

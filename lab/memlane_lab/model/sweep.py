@@ -8,7 +8,6 @@ from memlane_lab.common.sizes import text
 from memlane_lab.model.configuration import Configuration
 from memlane_lab.model.fitted import Model, Range
 from memlane_lab.model.predict import Bounded, Prediction, predict
-from memlane_lab.model.what_if import WhatIf
 
 _POINTS = 40
 
@@ -21,7 +20,7 @@ class Over(StrEnum):
     LOAD = "load"
 
 
-def write(model: Model, asked: Sequence[Configuration], over: Over, change: WhatIf, file: Path) -> Path:
+def write(model: Model, asked: Sequence[Configuration], over: Over, file: Path) -> Path:
     """Draws each path's throughput, CPU and fairness over one dimension; the others are as asked."""
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
@@ -31,7 +30,7 @@ def write(model: Model, asked: Sequence[Configuration], over: Over, change: What
     titles = ("throughput, all pairs, Gbit/s", "CPU, all parties", "Jain's index")
     figure = make_subplots(rows=1, cols=3, subplot_titles=titles)
     for each in asked:
-        found = list(curve(model, each, over, change))
+        found = list(curve(model, each, over))
         shown = [
             (1, [(at, said.rate.scaled(8e-9)) for at, said in found]),
             (2, [(at, said.cpu) for at, said in found]),
@@ -55,10 +54,10 @@ def write(model: Model, asked: Sequence[Configuration], over: Over, change: What
 _UNITS = {Over.PAIRS: "", Over.MESSAGE: ", bytes", Over.LOAD: ", %"}
 
 
-def curve(model: Model, asked: Configuration, over: Over, change: WhatIf) -> Iterator[tuple[int, Prediction]]:
+def curve(model: Model, asked: Configuration, over: Over) -> Iterator[tuple[int, Prediction]]:
     """Predictions over the range that was calibrated."""
-    for value in values(model.of(asked.path, asked.work).range, over):
-        yield value, predict(model, asked.model_copy(update={str(over): value}), change)
+    for value in values(model.range(asked.path, asked.work), over):
+        yield value, predict(model, asked.model_copy(update={str(over): value}))
 
 
 def values(calibrated: Range, over: Over) -> list[int]:

@@ -1,4 +1,4 @@
-"""The model in tables: costs of stages, predictions of a configuration, predictions beside measurements."""
+"""The model in tables: predictions of a configuration, the model beside its rivals, predictions beside measurements."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -6,57 +6,26 @@ from typing import Any
 
 from rich.table import Table
 
-from memlane_lab.model import changes as changing
 from memlane_lab.model import check as checking
-from memlane_lab.model.changes import Change
 from memlane_lab.model.check import Checked, Errors
 from memlane_lab.model.configuration import Work
-from memlane_lab.model.fitted import Model
-from memlane_lab.model.planning import Plan
 from memlane_lab.model.predict import Bounded, Prediction
 from memlane_lab.statistics.measures import scale, significant
 
 _TITLES = {Work.STREAM: "streams (TCP)", Work.ANSWERS: "requests and answers"}
 _PLAIN: dict[str, Any] = {"box": None, "title_justify": "left", "title_style": "bold"}
-Told = tuple[Prediction, Prediction | None]
-"""The prediction of a stream, and of request and response of the same size."""
 
 
-def costs(model: Model) -> Iterator[Table]:
-    """Costs of a message, a byte and a wake-up for each party; a table for each path and kind of work."""
-    for fitted in model.fitted:
-        title = f"{fitted.path}, {_TITLES[fitted.work]}"
-        table = Table("party", "a: µs a message", "b: ns a KB", "c: µs a wake-up", title=title, **_PLAIN)
-        for party, cost in fitted.stages.costs.of.items():
-            figures = (cost.message * 1e6, cost.byte * 1e9 * 1024, cost.wakeup * 1e6)
-            if any(figures):
-                table.add_row(party, *map(significant, figures))
-        yield table
-
-
-def prediction(plain: Told, changed: Told | None, changes: Sequence[str]) -> Table:
-    """A prediction; beside it, the same after changes."""
-    asked = plain[0].asked
-    title = f"{asked}, {asked.placement}"
-    if plain[0].outside:
-        title += f" - an extrapolation: {'; '.join(plain[0].outside)}"
+def prediction(stream: Prediction, answers: Prediction | None) -> Table:
+    """A prediction of a stream, and of request and response of the same size."""
+    title = str(stream.asked)
+    if stream.outside:
+        title += f" - an extrapolation: {'; '.join(stream.outside)}"
     table = Table("", "predicted", "90 % of samples", title=title, **_PLAIN)
     table.columns[0].no_wrap = True
-    if changed:
-        table.add_column(f"with {', '.join(changes)}")
-        table.add_column("90 % of samples")
-        table.add_column("times")
-    others = dict(_figures(*changed)) if changed else {}
-    for name, (unit, figure) in _figures(*plain):
+    for name, (unit, figure) in _figures(stream, answers):
         used = scale(unit, [figure.estimate])
-        row = [name, used.text(figure.estimate), f"{used.number(figure.low)} to {used.number(figure.high)}"]
-        if name in others:
-            other = others[name][1]
-            times = other.estimate / figure.estimate if figure.estimate else float("nan")
-            own = scale(unit, [other.estimate])
-            bounds = f"{own.number(other.low)} to {own.number(other.high)}"
-            row += [own.text(other.estimate), bounds, f"{significant(times)} x"]
-        table.add_row(*row)
+        table.add_row(name, used.text(figure.estimate), f"{used.number(figure.low)} to {used.number(figure.high)}")
     return table
 
 
@@ -64,8 +33,6 @@ def _figures(stream: Prediction, answers: Prediction | None) -> Iterator[tuple[s
     """Each figure: its name, its unit, its prediction."""
     yield "throughput, all pairs", ("bit/s", stream.rate.scaled(8))
     yield "CPU, all parties", ("CPU", stream.cpu)
-    for party, figure in stream.parties.items():
-        yield f"  {party}", ("CPU", figure)
     if stream.fairness:
         yield "fairness (Jain's index)", ("", stream.fairness)
     if answers:
@@ -73,48 +40,59 @@ def _figures(stream: Prediction, answers: Prediction | None) -> Iterator[tuple[s
         yield "  requests answered, all pairs", ("1/s", answers.rate)
 
 
-def plan(found: Plan) -> Table:
-    """The answer to a plan."""
-    used = scale("bit/s", [found.each])
-    title = f"{found.guests} guests, each sending {used.text(found.each)}: {'fits' if found.fits else 'does not fit'}"
-    table = Table("", "", title=title, show_header=False, **_PLAIN)
-    needed, most = map(significant, found.needed)
-    table.add_row("CPUs needed", f"{needed} (at most {most} in 90 %)")
-    table.add_row("CPUs left", significant(found.left))
-    if found.fits:
-        table.add_row("a message takes, 99th percentile", scale("s", [found.p99]).text(found.p99))
-    else:
-        table.add_row("because", found.reason)
-    return table
+_FIGURES = ("rate", "cpu", "fairness")
+
+
+def compared(checked: Sequence[Checked]) -> tuple[list[str], list[list[str]]]:
+    """The model and its rivals: median, worst decile and rms of each figure's error; header and rows."""
+    columns = {
+        f"{_TITLES[work]}: {title}": [found for each in own if (found := getattr(each, figure))]
+        for work in Work
+        if (own := [each for each in checked if each.asked.work is work])
+        for figure, title in zip(_FIGURES, ("rate", "CPU", "Jain's index"), strict=True)
+    }
+    columns = {title: figures for title, figures in columns.items() if figures}
+    rows = [
+        [name, *(_off(checking.errors(figures, name)) for figures in columns.values())]
+        for name in checking.names(checked)
+    ]
+    return ["", *(f"{title} ({len(figures)})" for title, figures in columns.items())], rows
 
 
 def errors(checked: Sequence[Checked]) -> Iterator[Table]:
-    """How far predictions are off, by path; beside it, the baseline."""
+    """The comparison with rivals, then the model's errors by path."""
+    header, rows = compared(checked)
+    table = Table(*header, title="errors: median, worst decile, root mean square of logarithms", box=None)
+    for cells in rows:
+        table.add_row(*cells)
+    yield table
     for work in Work:
-        table = Table(_TITLES[work], "figure", "model: median, 90 %, 95 %", "interpolation: the same", "within bounds",
-                      "samples' own spread", box=None)  # fmt: skip
+        table = Table(_TITLES[work], *ERRORS_HEADER, box=None)
         for cells in error_rows(checked, work):
             table.add_row(*cells)
         if table.row_count:
             yield table
 
 
+ERRORS_HEADER = ("figure", "median, worst decile, 95th percentile", "within bounds", "samples' own spread")
+
+
 def error_rows(checked: Sequence[Checked], work: Work) -> Iterator[list[str]]:
-    """The rows of that table."""
+    """The rows of the model's errors by path."""
     for path, own in checking.by_path(checked, work).items():
         for name, figures in (
             ("throughput" if work is Work.STREAM else "answers a second", [each.rate for each in own]),
             ("CPU", [each.cpu for each in own]),
             ("Jain's index", [each.fairness for each in own if each.fairness]),
         ):
-            if figures:
-                mine, theirs = checking.errors(figures)
-                first = path or f"all {len(own)}"
-                yield [first, name, _off(mine), _off(theirs), _per_cent(mine.covered), _per_cent(mine.spread)]
+            if figures and (mine := checking.errors(figures)):
+                off = ", ".join(map(_per_cent, (mine.median, mine.decile, mine.most)))
+                bounds = map(_per_cent, (checking.covered(figures), checking.spread(figures)))
+                yield [path or f"all {len(own)}", name, off, *bounds]
 
 
-def _off(found: Errors) -> str:
-    return ", ".join(map(_per_cent, (found.median, found.decile, found.most)))
+def _off(found: Errors | None) -> str:
+    return ", ".join(map(_per_cent, (found.median, found.decile, found.rms))) if found else "-"
 
 
 def _per_cent(share: float) -> str:
@@ -122,7 +100,7 @@ def _per_cent(share: float) -> str:
 
 
 def checked(found: Sequence[Checked]) -> Table:
-    """Each configuration: predicted, measured, the error; and the error of interpolation."""
+    """Each configuration: predicted, measured, the error."""
     table = Table(*CHECKED_HEADER, box=None)
     for each in found:
         table.add_row(*checked_row(each))
@@ -130,7 +108,7 @@ def checked(found: Sequence[Checked]) -> Table:
 
 
 CHECKED_HEADER = (
-    "held out", "predicted", "90 % of samples", "measured", "off", "interpolated", "CPU predicted", "measured", "off",
+    "held out", "predicted", "90 % of samples", "measured", "off", "CPU predicted", "measured", "off",
 )  # fmt: skip
 
 
@@ -142,12 +120,11 @@ def checked_row(each: Checked) -> list[str]:
     used = scale(unit, [rate.middle * factor])
     bounds = rate.predicted.scaled(factor)
     return [
-        f"{each.asked}, {each.asked.placement}",
+        str(each.asked),
         used.text(bounds.estimate),
         f"{used.number(bounds.low)} to {used.number(bounds.high)}",
         used.text(rate.middle * factor),
         _signed(rate.error),
-        _signed(rate.baseline_error),
         significant(each.cpu.predicted.estimate),
         significant(each.cpu.middle),
         _signed(each.cpu.error),
@@ -158,30 +135,12 @@ def _signed(share: float) -> str:
     return f"{100 * share:+.0f} %"
 
 
-def changes(found: Sequence[Change]) -> Table:
-    """Each change: the predicted ratio, the measured one, the error, and whether the bounds meet."""
-    met = sum(each.met for each in found)
-    goal = f"{100 * changing.GOAL:.0f} %"
-    table = Table("configuration", "change", "predicted", "90 %", "measured", "off", f"within {goal}", "bounds meet",
-                  title=f"{met} of {len(found)} changes are predicted to {goal}", **_PLAIN)  # fmt: skip
-    for each in found:
-        told, seen = each.predicted, each.measured
-        bounds = f" ({significant(seen.bounds[0])} to {significant(seen.bounds[1])})" if seen.bounds else ""
-        table.add_row(
-            str(each.asked),
-            each.change,
-            f"{significant(told.estimate)} x",
-            f"{significant(told.low)} to {significant(told.high)}",
-            f"{significant(seen.estimate)} x{bounds}, n = {each.rounds}",
-            _signed(each.error),
-            "yes" if each.met else "no",
-            "yes" if each.held else "no",
-        )
-    return table
-
-
 def goals_met(found: Sequence[Checked]) -> bool:
-    """Whether streams' throughput and CPU are as near as they shall be, and nearer than by interpolation."""
+    """Whether streams' throughput and CPU are as near as they shall be, and nearer than any rival's (rms)."""
     own = [each for each in found if each.asked.work is Work.STREAM]
-    both = [checking.errors([each.rate for each in own]), checking.errors([each.cpu for each in own])]
-    return all(mine.met and mine.median < theirs.median for mine, theirs in both)
+    for figures in ([each.rate for each in own], [each.cpu for each in own]):
+        mine = checking.errors(figures)
+        rivals = [told for name in checking.names(own)[1:] if (told := checking.errors(figures, name))]
+        if not mine or not mine.met or any(told.rms < mine.rms for told in rivals):
+            return False
+    return True
