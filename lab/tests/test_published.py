@@ -131,6 +131,20 @@ def test_figures_of_a_page_stand_on_the_benchmarks_that_it_links_to(name: str) -
     assert [each for each in figures if f"{each[0]} x ({' '.join(each[1].split())}, n" not in told] == []
 
 
+def test_no_row_of_the_papers_is_silent() -> None:
+    text = (published.FOLDER / "notes" / "review.md").read_text()
+    section = text.partition("## The papers' rows\n")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| S")]
+    assert len(rows) > 25
+    told = re.compile(r"\.\./\d{4}-\d\d-\d\d/|\*nominal\*|withdrawn|a run of one's own|any run|by arithmetic")
+    assert [row for row in rows if len(row) != 3 or not told.search(row[2])] == []
+    named = set(re.findall(r"lab/experiments/(\w+)\.toml", section))
+    runs = [json.loads(run.read_text()) for run in published.FOLDER.glob("*/*/run.json")]
+    shown = {each["experiment"]["name"] for run in runs for each in run["experiments"]}
+    for name in named - shown:  # without samples, which its row says
+        assert all("*nominal*" in row[2] for row in rows if f"/{name}.toml" in " ".join(row)), name
+
+
 def test_what_was_learnt_is_a_page_of_600_words() -> None:
     assert len((published.FOLDER / "what-was-learnt.md").read_text().split()) <= 600
 
