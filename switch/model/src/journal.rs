@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::author::Author;
 use crate::known_addresses::Source;
+use crate::quantity::{counted, was};
 
 /// Events that are kept.
 pub const KEPT: usize = 4096;
@@ -414,7 +415,7 @@ impl NetworkEvent {
                     "{port}: frame to {to} dropped as policy-denied, by {rule}; rule that would allow it, before that one: {allowed_by}"
                 )
             }
-            E::FirstDrop { port, reason, frames } => format!("{port}: first drops for {reason}: {frames} frames"),
+            E::FirstDrop { port, reason, frames } => format!("{port}: first drops for {reason}: {}", counted(*frames, "frame")),
             E::AddressFlaps { segment, address, held_at, moves_to } => {
                 format!(
                     "{segment}: address {address} moves between ports {held_at} and {moves_to}: a loop? It is held at {held_at}"
@@ -433,12 +434,14 @@ impl NetworkEvent {
             }
             E::LimitReached { port, direction, times } => {
                 let frames = if direction == "receive" { "frames to it" } else { "its frames" };
-                format!("{port}: the {direction} limit held {frames} back, {times} times since it was last told")
+                format!("{port}: the {direction} limit held {frames} back, {} since it was last told", counted(*times, "time"))
             }
-            E::LeftOut { port, events } => format!("{port}: {events} events were left out because they came too fast"),
+            E::LeftOut { port, events } => {
+                format!("{port}: {} {} left out because of their rate", counted(*events, "event"), was(*events))
+            }
             E::Reloaded { added, removed, changed, failed, left_out, .. } => format!(
-                "network: reloaded: {} ports attached, {} detached, {} changed, {} failed{}",
-                added.len(),
+                "network: reloaded: {} attached, {} detached, {} changed, {} failed{}",
+                counted(added.len(), "port"),
                 removed.len(),
                 changed.len(),
                 failed.len(),
@@ -450,7 +453,9 @@ impl NetworkEvent {
                 let filter = if filter.is_empty() { String::new() } else { format!(" with the filter '{filter}'") };
                 format!("network: capture of {ports}{filter} begun")
             }
-            E::CaptureEnded { frames, missed, .. } => format!("network: capture ended: {frames} frames, {missed} missed"),
+            E::CaptureEnded { frames, missed, .. } => {
+                format!("network: capture ended: {}, {missed} missed", counted(*frames, "frame"))
+            }
             E::TakenOver { version, .. } => format!("network: taken over by a process of memlane {version}"),
             E::NetworkEnds { cause, .. } => format!("network: ends: {cause}"),
         }

@@ -8,6 +8,17 @@ use schemars::Schema;
 use serde::de::{Deserializer, Error, Visitor};
 use serde_json::{Value, json};
 
+/// `number` of a thing, as text for messages: "1 port", "2 ports".
+pub fn counted(number: impl TryInto<u64>, one: &str) -> String {
+    let number: u64 = number.try_into().unwrap_or(u64::MAX);
+    if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
+}
+
+/// The verb of a sentence in the passive about `number` things: "was" or "were".
+pub fn was(number: u64) -> &'static str {
+    if number == 1 { "was" } else { "were" }
+}
+
 /// A kind of quantity, by its `format` in the JSON Schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
@@ -273,6 +284,12 @@ fn beside(schema: &mut Schema, text: Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_thing_is_not_in_the_plural() {
+        assert_eq!([0_usize, 1, 2].map(|n| counted(n, "port")), ["0 ports", "1 port", "2 ports"]);
+        assert_eq!([0, 1, 2].map(was), ["were", "was", "were"]);
+    }
 
     #[test]
     fn delays_have_units() {

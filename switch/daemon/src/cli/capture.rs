@@ -116,7 +116,7 @@ impl Capture {
             }
         }
         let missed = if blocks.missed > 0 { format!(", {} missed", count(blocks.missed)) } else { String::new() };
-        self.note(&format!("{} frames captured{missed}", count(blocks.frames)));
+        self.note(&format!("{} {} captured{missed}", count(blocks.frames), if blocks.frames == 1 { "frame" } else { "frames" }));
         Ok(())
     }
 

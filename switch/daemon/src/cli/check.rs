@@ -7,6 +7,7 @@ use clap::Args;
 use super::{Failure, output};
 use crate::config::Config;
 use crate::config::unit::{Unit, is_packaged};
+use crate::quantity::counted;
 
 /// Arguments of `memlane check`.
 #[derive(Debug, Args)]
@@ -33,6 +34,11 @@ impl Check {
         let notes: String = notes.map(|note| format!("note: {note}\n")).collect();
         let installed = std::fs::read_to_string(unit.path()).ok();
         let served = if is_packaged(&file) { unit.told(&file, installed.as_deref()) } else { String::new() };
-        output::print(&format!("{}: {ports} ports on {segments} segments, no mistakes\n{notes}{served}", self.net.display()))
+        output::print(&format!(
+            "{}: {} on {}, no mistakes\n{notes}{served}",
+            self.net.display(),
+            counted(ports, "port"),
+            counted(segments, "segment")
+        ))
     }
 }

@@ -18,6 +18,7 @@ use crate::cpus::Cpus;
 use crate::descriptors::{self, DescriptorReport};
 use crate::folder;
 use crate::memory::Region;
+use crate::quantity::counted;
 use crate::system::Machine;
 use crate::uplink::netfilter;
 use memlane_backends::vhost_user::access::Access;
@@ -289,7 +290,8 @@ fn network(client: &Client) -> Option<Finding> {
         Ok(Report { name, descriptors: known, .. }) if known.refused > 0 => {
             let DescriptorReport { open, limit, refused, .. } = known;
             let text = format!(
-                "network {name}: front ends were disconnected {refused} times because file descriptors ran out ({open} of {limit} are open)"
+                "network {name}: front ends were disconnected {} because file descriptors ran out ({open} of {limit} are open)",
+                counted(refused, "time")
             );
             Some(Finding::note("open files", text, descriptors::REMEDY))
         }

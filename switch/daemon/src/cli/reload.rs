@@ -14,6 +14,7 @@ use crate::config::lines::FileLines;
 use crate::control::identity::{Identity, NetFile};
 use crate::control::reload::Reloaded;
 use crate::control::routes::ReloadOrder;
+use crate::quantity::counted;
 
 /// Arguments of `memlane reload`.
 #[derive(Debug, Args)]
@@ -101,13 +102,7 @@ fn told(done: &Reloaded) -> String {
     done.failed.iter().for_each(|failed| line("failed", &format!("{}: {}", failed.name, failed.error)));
     done.left.iter().for_each(|port| line("left", &format!("{}: {}", port.name, port.told())));
     done.kept.iter().for_each(|port| line("kept", &format!("{}, attached by {}", port.name, shown(&port.origin.to_string()))));
-    line(
-        "untouched",
-        &match done.untouched.len() {
-            1 => "1 port".into(),
-            count => format!("{count} ports"),
-        },
-    );
+    line("untouched", &counted(done.untouched.len(), "port"));
     if !done.restart.is_empty() {
         line("takeover", &format!("these keys change by `memlane up --takeover`: {}", done.restart.join(", ")));
     }

@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 
 use crate::control::Managed;
 use crate::control::health::stuck;
+use crate::quantity::counted;
 use crate::system;
 use crate::takeover::description::SavedService;
 
@@ -221,7 +222,7 @@ fn status(managed: &Managed) -> String {
     let ports = managed.ports().unwrap_or_default();
     let count = |state: &str| ports.iter().filter(|port| port.state == state).count();
     let unsaved = if managed.unsaved().is_some() { "; changes are not saved" } else { "" };
-    format!("{} ports, {} running, {} quarantined{unsaved}", ports.len(), count("running"), count("quarantined"))
+    format!("{}, {} running, {} quarantined{unsaved}", counted(ports.len(), "port"), count("running"), count("quarantined"))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::control::health::Ready;
 use crate::control::identity::Identity;
 use crate::control::{PortReport, Report};
 use crate::descriptors;
+use crate::quantity::counted;
 use crate::stats::DropReason;
 use crate::uplink::UplinkReport;
 use crate::uplink::nic::NicReport;
@@ -73,7 +74,9 @@ fn upgrade(report: &Report, mistakes: Option<String>) -> String {
 }
 
 fn ready(Ready { name, workers, ports, running, quarantined }: &Ready) -> String {
-    format!("network {name} is ready: {ports} ports, {running} running, {quarantined} quarantined; {workers} workers answer\n")
+    let answer = if *workers == 1 { "1 worker answers".into() } else { format!("{workers} workers answer") };
+    let ports = counted(*ports, "port");
+    format!("network {name} is ready: {ports}, {running} running, {quarantined} quarantined; {answer}\n")
 }
 
 fn table(report: &Report) -> String {
@@ -132,8 +135,8 @@ fn resources(report: &Report) -> String {
     );
     if known.refused > 0 {
         let line = format!(
-            "front ends were disconnected {} times because file descriptors ran out. {}",
-            known.refused,
+            "front ends were disconnected {} because file descriptors ran out. {}",
+            counted(known.refused, "time"),
             descriptors::REMEDY
         );
         text.push_str(&wrapped(&format!("  {line}")));
@@ -235,9 +238,8 @@ pub(super) fn explanation(port: &PortReport) -> String {
     let mut lines: Vec<String> = port.cause.iter().chain(&port.advice).map(|line| format!("{name}: {line}")).collect();
     if let (Some(front_end), 1..) = (&port.front_end, port.turned_away) {
         lines.push(format!(
-            "{name}: refused {} connections of other front ends, because {front_end} uses the port: give each guest a port of its own, or end \
-             that program",
-            port.turned_away
+            "{name}: refused {} of other front ends, because {front_end} uses the port: give each guest a port of its own, or end that program",
+            counted(port.turned_away, "connection")
         ));
     }
     if let Some(blocked) = port.blocked.first() {
@@ -245,7 +247,7 @@ pub(super) fn explanation(port: &PortReport) -> String {
         lines.push(format!("{name}: {blocked}{more}"));
     }
     if totals.waiting > 0 {
-        lines.push(format!("{name}: {} frames wait for receive buffers", totals.waiting));
+        lines.push(format!("{name}: {} waiting for receive buffers", counted(totals.waiting, "frame")));
     }
     if !totals.drops.is_empty() {
         let drops: Vec<String> = totals.drops.iter().map(|(reason, count)| format!("{reason} {count}")).collect();

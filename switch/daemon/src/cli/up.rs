@@ -35,6 +35,7 @@ use crate::descriptors;
 use crate::folder;
 use crate::helper::{Helper, Served};
 use crate::journal::{NetworkEvent, log_change, note};
+use crate::quantity::counted;
 use crate::sandbox::Sandbox;
 use crate::system;
 use crate::takeover;
@@ -431,7 +432,7 @@ async fn serve(
     let _record = Recorded::make(&socket, &name, file.as_deref());
     let ports = managed.config().map_err(Failure::running)?.ports.len();
     let page = web.as_ref().map_or_else(String::new, |web| format!(", page at http://{}/", web.address));
-    let up = format!("memlane: network {name} is up, {ports} ports, control at {}{page}{taken}\n", socket.display());
+    let up = format!("memlane: network {name} is up, {}, control at {}{page}{taken}\n", counted(ports, "port"), socket.display());
     if let Err(Failure::Running(cause)) = output::print(&up) {
         tracing::warn!(%cause, "the network is up");
     }

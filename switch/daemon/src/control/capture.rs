@@ -26,6 +26,7 @@ use crate::daemon::NoSuchPort;
 use crate::id::PortId;
 use crate::journal::{NetworkEvent, note, shortened};
 use crate::network::{Capture, Network};
+use crate::quantity::counted;
 use crate::tap::{CaptureOrder, MOST_SNAPLEN, Seen, Sight};
 use crate::time::{Cycles, cycles, frequency, in_cycles};
 
@@ -76,7 +77,10 @@ impl CaptureRequest {
     fn order(&self, network: &Network) -> Result<CaptureOrder, Refusal> {
         let mistaken = |key: &str, text: String| Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, vec![(key.into(), text)]);
         if self.filter.len() > LONGEST_FILTER {
-            return Err(mistaken("filter", format!("filter has {} bytes, and may have {LONGEST_FILTER}", self.filter.len())));
+            return Err(mistaken(
+                "filter",
+                format!("filter has {}, and may have {LONGEST_FILTER}", counted(self.filter.len(), "byte")),
+            ));
         }
         let program: Vec<Instruction> = self.program.iter().map(|&instruction| instruction.into()).collect();
         let filter = (!program.is_empty()).then(|| Program::new(&program)).transpose();

@@ -26,6 +26,7 @@ use crate::id::PortId;
 use crate::network::Network;
 use crate::port::queue_view::QueueView;
 use crate::port::{Port, PortState};
+use crate::quantity::counted;
 use crate::stats::DropReason;
 use crate::table::Kind as EntryKind;
 use crate::uplink::no_carrier;
@@ -48,7 +49,10 @@ pub struct PortCauses {
 impl PortCauses {
     /// With the cause that a machine was refused an address, while `leases` of the port run.
     pub fn short_of_addresses(mut self, leases: usize) -> Self {
-        let text = format!("memlane's DHCP server refused an address to a machine behind it (no-address): it has {leases} leases");
+        let text = format!(
+            "memlane's DHCP server refused an address to a machine behind it (no-address): it has {}",
+            counted(leases, "lease")
+        );
         let remedy = "Raise the port's key leases, or give the segment a larger subnet";
         self.causes.push(Cause::new(CauseKind::NoAddress, text, remedy));
         self
@@ -338,7 +342,7 @@ impl<'a> Subject<'a> {
 
     fn waiting_frames(&self) -> Option<Cause> {
         let waiting = self.report.totals.waiting;
-        let text = format!("{waiting} frames wait for its receive buffers, limits or link at this moment");
+        let text = format!("{} waiting for its receive buffers, limits or link at this moment", counted(waiting, "frame"));
         (waiting > 0).then(|| Cause::new(CauseKind::Waiting, text, "Ask again: it is no fault unless it stays so"))
     }
 

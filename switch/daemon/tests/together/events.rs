@@ -55,7 +55,7 @@ fn a_front_end_that_comes_and_goes_and_the_first_drop_are_told() {
     let connected = all.iter().find(|event| event["event"] == "front-end-connected").unwrap();
     assert!(connected["program"].as_str().unwrap().contains(&format!("{}", std::process::id())), "{connected}");
     let told = printed(folder, &["events", "net.toml"]);
-    assert!(told.contains(" web: first drops for same-port: 1 frames\n"), "{told}");
+    assert!(told.contains(" web: first drops for same-port: 1 frame\n"), "{told}");
 }
 
 /// The events with this name.

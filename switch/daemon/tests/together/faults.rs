@@ -230,7 +230,7 @@ const FAULTS: [Fault; 22] = [
     ("policy", policy, WHY_A, &["policy-denied"]),
     ("spoofed ARP", spoofed_arp, WHY_A, &["spoofed-arp"]),
     ("link loss", link_loss, WHY_B, &["link-loss"]),
-    ("second front end", second_front_end, WHY_A, &["refused 1 connections of other front ends"]),
+    ("second front end", second_front_end, WHY_A, &["refused 1 connection of other front ends"]),
     ("port disabled", || Live::new(A, &format!("{B}enabled = false\n"), ""), WHY_B, &["it is disabled. Enable it"]),
     ("memory not shared", memory_not_shared, WHY_A, &["passed no guest memory", "share=on"]),
     ("vIOMMU", viommu, WHY_A, &["vIOMMU"]),

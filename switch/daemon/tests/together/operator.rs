@@ -81,10 +81,8 @@ fn eight_faults_among_ten_guests_are_found_within_two_commands() {
 
     // 1. The port's socket is taken: a second guest gets no connection.
     let _second = std::os::unix::net::UnixStream::connect(folder.join("g2.sock")).unwrap();
-    operator.finds(
-        &["status", "net.toml"],
-        &["g2: refused 1 connections of other front ends", &format!("(pid {}", std::process::id())],
-    );
+    operator
+        .finds(&["status", "net.toml"], &["g2: refused 1 connection of other front ends", &format!("(pid {}", std::process::id())]);
     operator.finds_at(2, &["uses the port", "Give each guest a port of its own, or end that program"]);
 
     // 2. One guest tags its frames, and the others do not.

@@ -42,11 +42,11 @@ fn the_line_of_the_service_manager_follows_the_ports() {
     let mut command = memlane(folder, &["up", "net.toml"]);
     command.env("NOTIFY_SOCKET", folder.join("notify"));
     let _running = Running::start(command);
-    assert_eq!(next(&manager), "READY=1\nSTATUS=1 ports, 0 running, 0 quarantined");
+    assert_eq!(next(&manager), "READY=1\nSTATUS=1 port, 0 running, 0 quarantined");
     let guest = ToyGuest::builder().timeout(6 * TIMEOUT).connect(folder.join("web.sock")).unwrap();
-    assert_eq!(next_of_all(&manager), "STATUS=1 ports, 1 running, 0 quarantined");
+    assert_eq!(next_of_all(&manager), "STATUS=1 port, 1 running, 0 quarantined");
     drop(guest);
-    assert_eq!(next_of_all(&manager), "STATUS=1 ports, 0 running, 0 quarantined");
+    assert_eq!(next_of_all(&manager), "STATUS=1 port, 0 running, 0 quarantined");
     printed(folder, &["detach", "net.toml", "web"]);
     assert_eq!(next_of_all(&manager), "STATUS=0 ports, 0 running, 0 quarantined");
 }
@@ -62,7 +62,7 @@ fn the_service_manager_is_notified_in_order() {
     command.env("NOTIFY_SOCKET", &socket);
     let running = Running::start(command);
     let signal = |signal| kill(Pid::from_raw(running.0.id() as i32), signal).unwrap();
-    assert_eq!(next(&manager), "READY=1\nSTATUS=1 ports, 0 running, 0 quarantined");
+    assert_eq!(next(&manager), "READY=1\nSTATUS=1 port, 0 running, 0 quarantined");
     write(folder, "net.toml", "[[port]]\nname = \"web\"\nvhost-user = \"web.sock\"\n[[port]]\nname = \"null\"\nnull = true\n");
     signal(Signal::SIGHUP);
     let reloading = next(&manager);
@@ -258,7 +258,7 @@ fn a_check_is_one_line_and_an_exit_code() {
         output.status.success()
     };
     wait_until(&mut answers, "the worker answers in time");
-    let text = "network net is ready: 1 ports, 0 running, 0 quarantined; 1 workers answer\n";
+    let text = "network net is ready: 1 port, 0 running, 0 quarantined; 1 worker answers\n";
     assert_eq!(String::from_utf8_lossy(&output.stdout), text);
 }
 

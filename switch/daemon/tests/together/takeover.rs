@@ -804,13 +804,13 @@ fn drops_before_a_takeover_are_told_as_earlier_ones() {
     a.send(&frame(a.mac(), a.mac(), 64, 1)).unwrap();
     let why = || printed(folder, &["why", "net.toml", "p0"]).split_whitespace().collect::<Vec<_>>().join(" ");
     wait_until(
-        || why().contains("p0: 1 frames of its guest were dropped as same-port in the last minute, the last "),
+        || why().contains("p0: 1 frame of its guest was dropped as same-port in the last minute, the last "),
         "it is a cause",
     );
     take_over(folder, &mut running);
     let said = why();
     assert!(
-        said.contains("p0: earlier: 1 frames of its guest were dropped as same-port, before this process took the network over"),
+        said.contains("p0: earlier: 1 frame of its guest was dropped as same-port, before this process took the network over"),
         "{said}"
     );
     assert!(said.contains("p0: the switch sees no problem (running)"), "{said}");

@@ -177,10 +177,7 @@ fn a_port_tells_what_keeps_it_from_its_work() {
         assert!(told.contains("  source 02:00:00:00:00:00 is known behind web\n"), "as its guest sends: {told}");
     }
     guest.send(&frame(mac(0), mac(0), 60, 1)).unwrap();
-    wait_until(
-        || why().contains("1 frames of its guest were dropped as same-port in the last minute, the last "),
-        "drops are told",
-    );
+    wait_until(|| why().contains("1 frame of its guest was dropped as same-port in the last minute, the last "), "drops are told");
     printed(folder, &["set", "net.toml", "web", "--enabled", "false"]);
     assert!(why().contains("web: it is disabled. Enable it: memlane set net web --enabled true"), "{}", why());
     let json: PortCauses = serde_json::from_str(&printed(folder, &["why", "net.toml", "web", "--json"])).unwrap();

@@ -23,6 +23,7 @@ use crate::too_long;
 use crate::verdict::filter::FilteredFlood;
 use crate::verdict::reading::Start;
 use crate::verdict::{Foreseen, Sender, Verdict, foresee};
+use memlane_model::quantity::counted;
 
 /// VLANs that are named, at most.
 const MOST_VLANS: usize = 4;
@@ -365,7 +366,8 @@ impl Network {
         let waiting = port.totals().waiting;
         if waiting > 0 {
             forecast.step(format!(
-                "{waiting} frames wait for {name} at this moment: the frame would wait behind them, or be dropped as receiver-full"
+                "{} waiting for {name} at this moment: the frame would wait behind, or be dropped as receiver-full",
+                counted(waiting, "frame")
             ));
         }
         if let Some(mtu) = port.offer().mtu.filter(|&mtu| length > usize::from(mtu) + 18) {

@@ -8,6 +8,7 @@ use super::{Subject, queues};
 use crate::moment::whole_second;
 use crate::policy::Limit;
 use crate::port::history::{Counted, Growth};
+use crate::quantity::{counted, was};
 use crate::stats::DropReason;
 
 /// A cause in its words: of the last minute, with the time behind a count; and of an earlier time.
@@ -48,7 +49,7 @@ impl Subject<'_> {
     fn words_of_refused(&self, count: u64) -> Option<Words> {
         let front_end = self.report.front_end.as_ref().map_or_else(|| "a front end".to_owned(), ToString::to_string);
         Some(Words {
-            count: format!("it refused {count} connections of other front ends"),
+            count: format!("it refused {} of other front ends", counted(count, "connection")),
             rest: format!(", because {front_end} uses the port"),
             remedy: "Give each guest a port of its own, or end that program; set second = \"replace\" where the newest one is to have the port, as for QEMU's cpr-transfer".into(),
         })
@@ -56,7 +57,7 @@ impl Subject<'_> {
 
     fn words_of_limit(&self, direction: &str, limit: &Limit, times: u64) -> Option<Words> {
         (*limit != Limit::default()).then(|| Words {
-            count: format!("its {direction} limit of {limit} has held frames back {times} times"),
+            count: format!("its {direction} limit of {limit} has held frames back {}", counted(times, "time")),
             rest: String::new(),
             remedy: format!("Raise or remove it: memlane set {} {} --{direction} none", self.config.name, self.entry.name),
         })
@@ -66,9 +67,9 @@ impl Subject<'_> {
         let name = reason.name();
         let is_deaf = self.report.totals.receive_frames == 0;
         let count = match (reason.is_of_sender(), is_deaf) {
-            (true, _) => format!("{count} frames of its guest were dropped as {name}"),
+            (true, _) => format!("{} of its guest {} dropped as {name}", counted(count, "frame"), was(count)),
             (false, true) => format!("all frames for it were dropped, {count} as {name}"),
-            (false, false) => format!("{count} frames for it were dropped as {name}"),
+            (false, false) => format!("{} for it {} dropped as {name}", counted(count, "frame"), was(count)),
         };
         Words { count, rest: format!(": {}", meaning(reason)), remedy: remedy(reason).into() }
     }
@@ -76,7 +77,7 @@ impl Subject<'_> {
 
 fn words_of_kicks(times: u64) -> Words {
     Words {
-        count: format!("its guest did not kick {times} times when it should have, and was served a moment later"),
+        count: format!("its guest did not kick {} when it should have, and was served a moment later", counted(times, "time")),
         rest: String::new(),
         remedy: "A guest of one processor in QEMU without KVM does well with -smp 1,maxcpus=2".into(),
     }
