@@ -133,6 +133,7 @@ def _content(
             for kind in _KINDS
         },
         "came": _came(judged),
+        "together": tables.together(list(zip(found, judged, strict=True))),
         "lead": lead.of(found[0]) if len(found) == 1 else None,
         "spoiled": list(dict.fromkeys(each.spoiled for each in sections if each.spoiled)),
     }

@@ -10,9 +10,11 @@ from memlane_lab.experiment.experiment import PaperFigure, measure
 from memlane_lab.experiment.labels import words
 from memlane_lab.meters import placement
 from memlane_lab.results import summary
+from memlane_lab.results import together as together_
 from memlane_lab.results.agreement import Both, Headline
 from memlane_lab.results.results import ExperimentResult
 from memlane_lab.results.summary import AtBest, Cell, Contrast, Row, Sensitivity, Verdict
+from memlane_lab.statistics import stats
 from memlane_lab.statistics.measures import Measure, Scale, scale, significant
 from memlane_lab.statistics.stats import Interval
 
@@ -170,6 +172,27 @@ def _at(best: AtBest, label: str, used: Scale) -> str:
     if label not in best.cells:
         return "-"
     return f"{_cell(best.cells[label], used, used.unit).line}, {best.chosen[label]}"
+
+
+def together(judged: Sequence[tuple[ExperimentResult, Sequence[Verdict]]]) -> list[list[str]]:
+    """Primary ratios by all samples together, each with p corrected for their number."""
+    found = [
+        (result, verdict, effect)
+        for result, verdicts in judged
+        for verdict in verdicts
+        if verdict.primary and (effect := together_.effect(result, verdict))
+    ]
+    corrected = stats.holm([effect.probability for _, _, effect in found])
+    return [
+        [
+            f"{result.experiment.title}: {verdict.what}",
+            measure(verdict.claim.expectation.measure).title,
+            verdict.versus,
+            f"**{significant(effect.ratio.estimate)} x** ({', '.join(_bounds(effect.ratio, Scale(1, '')))}, "
+            f"{effect.rounds} rounds, p = {effect.probability:.2g}, corrected {p:.2g})",
+        ]
+        for (result, verdict, effect), p in zip(found, corrected, strict=True)
+    ]
 
 
 def by_placement(result: ExperimentResult, name: str) -> Breakdown | None:
