@@ -23,7 +23,7 @@ from memlane_lab import report as reporting
 from memlane_lab.bed.bed import Bed, BedSettings
 from memlane_lab.commands import demo as demonstration
 from memlane_lab.commands import doctor as examination
-from memlane_lab.commands import front, published, shell
+from memlane_lab.commands import front, power, published, shell
 from memlane_lab.commands import ndr as rates
 from memlane_lab.commands import predictions as predictions
 from memlane_lab.commands import prepare as images
@@ -228,6 +228,8 @@ def run(
     )
     if budget:
         planned = runs.within(planned, _seconds(budget))
+    for sentence in power.sentences(planned):
+        say(sentence)
     if dry_run:
         results.print(runs.outlook(planned))
         return

@@ -5,6 +5,10 @@ import random
 
 import pytest
 
+from memlane_lab.commands import power
+from memlane_lab.experiment import experiment
+from memlane_lab.host.ports import GuestKind
+from memlane_lab.measuring import run
 from memlane_lab.statistics import stats, two_way
 from memlane_lab.statistics.two_way import Taken
 
@@ -69,3 +73,16 @@ def test_the_smallest_effect_is_told_with_the_stated_power(rounds: int, spread: 
     assert 0.7 <= sum(tells() for _ in range(600)) / 600 <= 0.93
     assert two_way.tellable(spread, rounds, endpoints=4) > effect
     assert two_way.tellable(spread, 6, endpoints=6) == math.inf
+
+
+def test_a_run_tells_beforehand_what_it_can_tell() -> None:
+    planned = run.prepare([experiment.FOLDER / "promises.toml"], GuestKind.UML, 12, primary=True)
+    told = list(power.sentences(planned))
+    assert len(told) == sum(each.primary for each in planned[0].experiment.expect)
+    assert told[0].startswith("promises: 12 rounds; they tell 1.")
+    assert " x of memlane, TCP, 1 MB writes by bridge, throughput (80 % power; spread 0." in told[0]
+    assert not any("unknown" in each for each in told)
+    few = run.prepare([experiment.FOLDER / "promises.toml"], GuestKind.UML, 6, primary=True)
+    assert "too few to tell anything of memlane, TCP, 1 MB writes by bridge, throughput, beside" in next(
+        power.sentences(few)
+    )

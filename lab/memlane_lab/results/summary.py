@@ -299,6 +299,12 @@ def contrast(result: ExperimentResult, measure: str, variant: Labels, other: Lab
     return Contrast(found, probability, len(values), chosen.placement, sensitivity, paper)
 
 
+def ratios(result: ExperimentResult, measure: str, variant: Labels, other: Labels) -> list[float]:
+    """The ratio of two variants in each round that has both."""
+    _, (values, others), _ = _in_rounds(result, measure, variant, other)
+    return [one / two for one, two in zip(values, others, strict=True) if two > 0]
+
+
 def _in_rounds(
     result: ExperimentResult, measure: str, variant: Labels, other: Labels
 ) -> tuple[Chosen, tuple[list[float], list[float]], Sensitivity | None]:
