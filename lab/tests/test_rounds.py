@@ -11,7 +11,7 @@ from memlane_lab.host.ports import GuestKind
 from memlane_lab.measuring import run
 from memlane_lab.measuring.builds import Unchanged
 from memlane_lab.results import results
-from memlane_lab.results.results import Sample
+from memlane_lab.results.results import ExperimentResult, Sample
 from tests import made_up
 
 STATED = """
@@ -132,6 +132,21 @@ def test_a_run_does_not_go_on_with_other_primary_endpoints() -> None:
     with pytest.raises(LabError, match="its primary endpoints have changed since its first sample"):
         run.going_on(asked, made)
     assert run.going_on(asked, made.model_copy(update={"samples": []})).experiment.expect == named
+
+
+def test_a_complete_run_with_primary_endpoints_gets_no_more_rounds() -> None:
+    def of(rounds: int, *, primary: bool) -> ExperimentResult:
+        made = made_up.result()
+        expect = tuple(each.model_copy(update={"primary": primary}) for each in made.experiment.expect)
+        stated = made.experiment.model_copy(update={"expect": expect, "repeat": rounds})
+        return made.model_copy(update={"experiment": stated})
+
+    with pytest.raises(LabError, match="made_up is complete with 8 rounds, and the verdicts on its primary endpoints"):
+        run.going_on(of(12, primary=True), of(8, primary=True))
+    assert run.going_on(of(8, primary=True), of(8, primary=True)).samples
+    assert run.going_on(of(12, primary=False), of(8, primary=False)).samples
+    begun = of(8, primary=True).model_copy(update={"complete": False})
+    assert run.going_on(of(12, primary=True), begun).samples
 
 
 def test_a_folder_takes_samples_of_one_build_only(tmp_path: Path) -> None:

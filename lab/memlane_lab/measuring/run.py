@@ -208,6 +208,12 @@ def going_on(asked: ExperimentResult, before: ExperimentResult | None) -> Experi
             f"{asked.experiment.name} cannot be resumed, because its primary endpoints have changed since its first "
             f"sample ({'; '.join(sorted(moved))}): name another folder with --out"
         )
+    if before.complete and _primary(asked.experiment) and asked.experiment.repeat > before.experiment.repeat:
+        raise LabError(
+            f"{asked.experiment.name} is complete with {before.experiment.repeat} rounds, and the verdicts on its "
+            "primary endpoints may have been seen: more rounds after a look give more than 5 % of false verdicts; "
+            "measure all rounds anew into another folder with --out, or join runs with `memlane-lab between`"
+        )
     facts = {each.name: each.facts for each in before.variants}
     variants = [each.model_copy(update={"facts": facts.get(each.name, {})}) for each in asked.variants]
     known = {each.name for each in variants}
