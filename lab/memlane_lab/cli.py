@@ -115,7 +115,8 @@ ResumeOption = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="continue the run in the folder --out, or add rounds to it, if it has no primary endpoints; failed samples of a counted host are retried",
+        help="continue the run in the folder --out, or add rounds to it, if it has no primary endpoints; "
+        "failed samples of a counted host are retried",
     ),
 ]
 ResultsArgument = Annotated[Path, typer.Argument(help="a folder that `memlane-lab run` has filled", file_okay=False)]

@@ -1,5 +1,6 @@
 """Experiments and plans: the keys of a file, the messages about mistakes, the order of samples."""
 
+import itertools
 import re
 import tomllib
 from collections.abc import Iterable
@@ -189,6 +190,19 @@ def test_samples_are_interleaved_and_shuffled_by_the_seed(tmp_path: Path) -> Non
         names = sorted(one[start : start + 3])
         assert [name.split(",")[0] for name in names] == ["bridge", "memlane", "ovs-dpdk"]
         assert len({name.split(",")[1] for name in names}) == 1
+
+
+def test_compared_variants_are_once_in_each_place(tmp_path: Path) -> None:
+    four = '"bridge", "ovs-dpdk", "vde", '
+    found = _variants(tmp_path, MINIMAL.replace('"bridge", ', four) + "load = [0, 90]\n")
+    rounds = [_order(found, (number,), 1) for number in range(4)]
+    idle = [[name for name in each if name.endswith("load 0")] for each in rounds]
+    for place in range(4):
+        assert len({each[place] for each in idle}) == 4
+    assert len({pair for each in idle for pair in itertools.pairwise(each)}) == 12  # each follows each other one once
+    first = [each[0].partition("load ")[2] for each in rounds]
+    assert sorted(first) == ["0", "0", "90", "90"]  # so do groups
+    assert _order(found, range(4, 8), 1) != _order(found, range(4), 1)  # the next square is another one
 
 
 def test_a_run_may_be_narrowed_to_labels(tmp_path: Path) -> None:

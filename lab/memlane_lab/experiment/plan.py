@@ -1,8 +1,10 @@
 """A plan: an experiment's variants, and the order in which their samples are taken.
 
 Order: in rounds, each variant once a round, so that a slow change of the machine touches all variants alike, whatever
-their path. The variants that are compared with each other stand together within a round; everything else is shuffled by
-a seed and the round's number, so that a run that goes on later goes on in the same order.
+their path. The variants that are compared with each other stand together within a round. Their places are a Latin
+square's over as many rounds as there are variants: each is once in each place, and, where their number is even, each
+follows each other one once (Williams 1949), since throughput falls from the first to the last of many neighbours. The
+same holds of groups. Squares are drawn by a seed, so that a run that goes on later goes on in the same order.
 """
 
 import itertools
@@ -11,7 +13,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -181,11 +183,22 @@ def _misplaced(setting: Setting) -> str | None:
 
 def turns(variants: Sequence[Variant], *, compared: str, number: int, seed: int) -> Iterator[Turn]:
     """The order of round `number`: every one of the variants once, those of a group together."""
-    order = random.Random(f"{seed}/{number}")
-    found = list(groups(variants, compared).values())
-    for group in order.sample(found, len(found)):
-        for variant in order.sample(group, len(group)):
+    for name in _row(list(found := groups(variants, compared)), number, f"{seed}"):
+        for variant in _row(found[name], number, f"{seed}/{name}"):
             yield Turn(number, variant)
+
+
+_Placed = TypeVar("_Placed")
+
+
+def _row(placed: Sequence[_Placed], number: int, seed: str) -> list[_Placed]:
+    """The order of round `number` by a Latin square of the rounds around it."""
+    size = len(placed)
+    square, row = divmod(number, size)
+    luck = random.Random(f"{seed}/{square}")
+    entries, rows = luck.sample(range(size), size), luck.sample(range(size), size)
+    steps = ((place + 1) // 2 * (1 if place % 2 else -1) for place in range(size))  # 0, 1, -1, 2, -2 ...
+    return [placed[entries[(rows[row] + step) % size]] for step in steps]
 
 
 def groups(variants: Sequence[Variant], compared: str) -> dict[str, list[Variant]]:
