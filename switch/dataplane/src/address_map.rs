@@ -175,6 +175,8 @@ pub struct AddressMap {
     wish: AtomicU8,
     /// Configured addresses.
     configured: AtomicU32,
+    /// The same of each port, so that a port that comes or goes walks no shard.
+    configured_of: Mutex<HashMap<PortId, Vec<Key>>>,
     /// Addresses that a server in this process gave to each port, so that a renewal walks no shard.
     leased: Mutex<HashMap<PortId, Vec<IpAddr>>>,
     /// Seconds for which a claim holds.
@@ -201,6 +203,7 @@ impl Default for AddressMap {
             answers: AtomicBool::new(false),
             wish: AtomicU8::new(BY_DEFAULT),
             configured: AtomicU32::new(0),
+            configured_of: Mutex::default(),
             leased: Mutex::default(),
             age: AtomicU32::new(DEFAULT_AGE),
             uplink: AtomicU32::new(u32::MAX),
@@ -334,10 +337,12 @@ impl AddressMap {
     /// Makes `addresses` those that are configured for `port`, behind `mac` if that is configured, in `vlan`, in place of those before.
     /// `is_router` says if the port may send router advertisements.
     pub fn configure(&self, port: PortId, mac: Option<MacAddress>, vlan: Option<u16>, addresses: &[IpAddr], is_router: bool) {
-        let wanted = |key: &Key| vlan == Some(key.vlan) && addresses.contains(&key.ip);
-        self.remove_if(|key, entry| entry.port == port && entry.source == Source::Configuration && !wanted(key));
-        for &ip in addresses.iter().filter(|_| vlan.is_some()) {
-            let key = Key { vlan: vlan.unwrap_or_default(), ip };
+        let wanted: Vec<Key> = vlan.into_iter().flat_map(|vlan| addresses.iter().map(move |&ip| Key { vlan, ip })).collect();
+        for key in self.set_configured_of(port, wanted.clone()).into_iter().filter(|key| !wanted.contains(key)) {
+            let is_own = |entry: &Entry| entry.port == port && entry.source == Source::Configuration;
+            self.remove_of(&mut Self::locked(self.shard_of(&key)), key, is_own);
+        }
+        for key in wanted {
             let mut shard = Self::locked(self.shard_of(&key));
             let before = shard.0.get(&key).copied();
             let own = before.filter(|before| before.port == port);
@@ -350,6 +355,13 @@ impl AddressMap {
             self.configured.fetch_add(is_new.into(), Ordering::Relaxed);
         }
         self.update_answering();
+    }
+
+    /// Records the configured keys of `port`; returns those before.
+    fn set_configured_of(&self, port: PortId, keys: Vec<Key>) -> Vec<Key> {
+        let mut all = self.configured_of.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = if keys.is_empty() { all.remove(&port) } else { all.insert(port, keys) };
+        before.unwrap_or_default()
     }
 
     /// Learns the `claim` of a guest at `port` in second `now`.
@@ -472,8 +484,15 @@ impl AddressMap {
     fn remove_of(&self, shard: &mut Shard, key: Key, condition: impl Fn(&Entry) -> bool) {
         if let Some(entry) = shard.0.get(&key).copied().filter(condition) {
             shard.0.remove(&key);
-            self.note_change(Some(&entry), None);
-            self.give_quota_back(&entry);
+            self.note_removed(&entry);
+        }
+    }
+
+    fn note_removed(&self, entry: &Entry) {
+        self.note_change(Some(entry), None);
+        self.give_quota_back(entry);
+        if entry.source == Source::Configuration {
+            self.configured.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -544,8 +563,15 @@ impl AddressMap {
 
     /// Removes every entry of `port`.
     pub fn clear(&self, port: PortId) {
-        self.leased.lock().unwrap_or_else(PoisonError::into_inner).remove(&port);
-        self.remove_if(|_, entry| entry.port == port);
+        let leased = self.leased.lock().unwrap_or_else(PoisonError::into_inner).remove(&port).unwrap_or_default();
+        let leased = leased.into_iter().map(|ip| Key { vlan: 0, ip });
+        for key in self.set_configured_of(port, Vec::new()).into_iter().chain(leased) {
+            self.remove_of(&mut Self::locked(self.shard_of(&key)), key, |entry| entry.port == port);
+        }
+        // Claims of its guest are found by a walk alone.
+        if self.held.get(port.index()).is_none_or(|held| held.load(Ordering::Relaxed) > 0) {
+            self.remove_if(|_, entry| entry.port == port);
+        }
         self.log.forget(port);
         self.update_answering();
     }
@@ -559,13 +585,7 @@ impl AddressMap {
                 gone.extend(goes.then_some(*entry));
                 !goes
             });
-            for entry in gone {
-                self.note_change(Some(&entry), None);
-                self.give_quota_back(&entry);
-                if entry.source == Source::Configuration {
-                    self.configured.fetch_sub(1, Ordering::Relaxed);
-                }
-            }
+            gone.iter().for_each(|entry| self.note_removed(entry));
         }
     }
 

@@ -282,6 +282,9 @@ impl Segment {
         inner.members.push(port);
         if inner.members.len() > inner.room {
             inner.room = (2 * inner.room).max(inner.members.len());
+            if inner.table.is_largest() {
+                return;
+            }
             let table = Table::for_members(MAX_PORTS, inner.room, ADDRESSES, self.key).holding_after(self.moves);
             let table = table.noting_in(&self.move_log);
             table.take_over(&inner.table);
@@ -302,6 +305,7 @@ impl Segment {
         inner.table.clear(port);
         // An address that a worker entered there after all may have moved on since.
         inner.table.forget_moves(port);
+        inner.table.forget_home(port);
         self.addresses.clear(port);
         inner.members.is_empty()
     }

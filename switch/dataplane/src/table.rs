@@ -131,12 +131,12 @@ pub struct Table {
     generation: AtomicU32,
     /// Any address was ever learned in a VLAN.
     has_vlans: AtomicBool,
-    /// Any address ever moved between ports.
-    has_moves: AtomicBool,
     /// Moves of all addresses, for the operator.
     log: Arc<MoveLog>,
     /// Moves of each entry, in the order of the entries: see [`Moves`].
     moves: Box<[AtomicU64]>,
+    /// Ports at which an address was before it moved, see [`Self::forget_home`]: 1, or 0.
+    homes: Box<[AtomicU32]>,
     /// Moves in a window after which an address is held; 0 for any number.
     most_moves: u16,
     /// Second until which each port is a suspect.
@@ -279,9 +279,9 @@ impl Table {
             key_inverse: inverse(key),
             generation: AtomicU32::new(0),
             has_vlans: AtomicBool::new(false),
-            has_moves: AtomicBool::new(false),
             log: Arc::default(),
             moves: zeroed(wanted),
+            homes: zeroed(ports.max(1)),
             most_moves: DEFAULT_MOVES,
             suspects: zeroed(ports.max(1)),
             flaps: Mutex::default(),
@@ -457,7 +457,8 @@ impl Table {
     /// number is given to another port, perhaps of another segment. A worker that has begun to move an address may still enter it
     /// at `port`: so call this before every worker has finished its present work, and [`Self::clear`] after.
     pub(crate) fn forget_moves(&self, port: PortId) {
-        if self.has_moves.load(Ordering::Relaxed) {
+        // A scan of a large table takes long.
+        if self.homes.get(port.index()).is_none_or(|home| home.load(Ordering::Relaxed) != 0) {
             let is_at_port = |moves: Moves| moves.count() > 0 && moves.home() == port;
             let at_port = self.moves.iter().filter(|moves| is_at_port(Moves(moves.load(Ordering::Relaxed))));
             at_port.for_each(|moves| {
@@ -469,6 +470,31 @@ impl Table {
         }
         let mut flaps = self.flaps.lock().unwrap_or_else(PoisonError::into_inner);
         flaps.retain(|flap| flap.home != port && flap.other != port);
+    }
+
+    /// No address was at `port` before it moved: after [`Self::forget_moves`], once no worker moves an address from there any more.
+    pub(crate) fn forget_home(&self, port: PortId) {
+        if let Some(home) = self.homes.get(port.index()) {
+            home.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Removes the entries of `address` at `port`, pinned ones too, so that [`Self::clear`] has none to search for.
+    pub(crate) fn remove_expected(&self, address: MacAddress, port: PortId) {
+        let vlans = if self.has_vlans.load(Ordering::Relaxed) { VLANS } else { 1 };
+        for place in (0..vlans).map(|vlan| self.place(LearnedAddress { address, vlan })).take_while(|_| self.held(port) > 0) {
+            for slot in &self.buckets[place.bucket].0 {
+                let entry = FdbEntry(slot.load(Ordering::Relaxed));
+                if entry.is(place) && entry.port() == port {
+                    self.remove(slot, entry);
+                }
+            }
+        }
+    }
+
+    /// Whether it has as much room as any, however many members join.
+    pub(crate) fn is_largest(&self) -> bool {
+        self.buckets.len() * WAYS == MOST
     }
 
     /// Removes the entries of `address` in all VLANs at those ports for which `condition` holds, except pinned ones.
@@ -526,8 +552,11 @@ impl Table {
     /// Removes the entries of `port` for which the condition holds.
     fn remove_of(&self, port: PortId, condition: impl Fn(FdbEntry) -> bool) {
         // A scan of a large table takes long.
-        if self.held(port) > 0 {
-            self.remove_if(|entry, _| entry.port() == port && condition(entry));
+        for (slot, _) in self.slots().take_while(|_| self.held(port) > 0) {
+            let entry = FdbEntry(slot.load(Ordering::Relaxed));
+            if entry.0 != 0 && entry.port() == port && condition(entry) {
+                self.remove(slot, entry);
+            }
         }
     }
 
@@ -573,7 +602,9 @@ impl Table {
         let moved = before.after(old.port(), port, now);
         let home = moved.held(self.most_moves, now);
         let after = home.map_or(moved, |home| Moves::new(now, moved.count(), home));
-        self.has_moves.store(true, Ordering::Relaxed);
+        if let Some(home) = self.homes.get(after.home().index()) {
+            home.store(1, Ordering::Relaxed);
+        }
         // If it changed meanwhile, the port at which the address would be held may be leaving.
         let is_noted = moves.compare_exchange(before.0, after.0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         match home.filter(|_| is_noted) {

@@ -148,8 +148,8 @@ impl PortLeases {
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     pub(crate) ports: BTreeMap<Arc<str>, PortLeases>,
-    /// Names of ports in lower case; of two ports that differ only in case, the first one has the name.
-    names: BTreeMap<String, Arc<str>>,
+    /// Ports by their names in lower case; of those that differ only in case, the first one has the name.
+    names: BTreeMap<String, Vec<Arc<str>>>,
     /// Owners of all addresses in `ports`.
     pub(crate) owners: HashMap<IpAddr, Arc<str>>,
     /// Ports with changed leases.
@@ -227,19 +227,23 @@ impl Leases {
         former.leases.iter().for_each(|lease| {
             self.owners.entry(lease.address).or_insert_with(|| Arc::clone(&name));
         });
-        self.names.entry(port.to_ascii_lowercase()).or_insert_with(|| Arc::clone(&name));
+        let called = self.names.entry(port.to_ascii_lowercase()).or_default();
+        if !called.contains(&name) {
+            called.push(Arc::clone(&name));
+        }
         self.ports.insert(name, PortLeases { own, ..former });
     }
 
     /// Removes a port in second `now`. Its leases are kept until they end, or until their addresses are needed.
     pub(crate) fn remove_port(&mut self, port: &str, now: u64) {
         let Some(former) = self.ports.remove(port) else { return };
-        self.owners.retain(|_, owner| **owner != *port);
+        let addresses = former.own.fixed.iter().copied().chain(former.leases.iter().map(|lease| lease.address));
+        addresses.for_each(|address| self.disown(address, port));
         let lower = port.to_ascii_lowercase();
-        if self.names.get(&lower).is_some_and(|owner| **owner == *port) {
-            self.names.remove(&lower);
-            if let Some(other) = self.ports.keys().find(|other| other.eq_ignore_ascii_case(port)) {
-                self.names.insert(lower, Arc::clone(other));
+        if let Some(called) = self.names.get_mut(&lower) {
+            called.retain(|other| **other != *port);
+            if called.is_empty() {
+                self.names.remove(&lower);
             }
         }
         if !former.leases.is_empty() {
@@ -474,7 +478,7 @@ impl Leases {
 
     /// The port called `name`, in any case.
     pub(crate) fn port_called(&self, name: &str) -> Option<&str> {
-        self.names.get(&name.to_ascii_lowercase()).map(|name| &**name)
+        self.names.get(&name.to_ascii_lowercase())?.first().map(|name| &**name)
     }
 
     /// Addresses of `port` for its name: static ones, then those in use, the latest first.

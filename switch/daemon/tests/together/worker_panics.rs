@@ -185,7 +185,7 @@ const LISTED: &[(&str, usize, usize, &str)] = &[
     (
         "dataplane/table.rs",
         1,
-        21,
+        22,
         "a bucket's number is a hash shifted to the table's size, a way's is below the bucket's, so each entry has its place in the arrays of confirmations and moves, and the size of ports is checked by the compiler",
     ),
     ("dataplane/headers.rs", 0, 14, "arrays of fixed length that a checked look at the bytes yielded"),

@@ -283,6 +283,7 @@ impl Network {
             move |worker: &mut Worker| worker.remove_port(&port)
         });
         told.wait();
+        port.segment.table().remove_expected(port.offer().mac, port.id);
         let last = port.segment.leave(port.id);
         self.leave_filter(port.id);
         self.registry_mut().strike(port);
