@@ -1,5 +1,6 @@
 //! The daemon: a network made from a configuration, from start to stop, and the ports that are attached and detached in between.
 
+mod attached;
 pub mod takeover;
 
 use std::collections::{HashMap, HashSet};
@@ -11,6 +12,8 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thiserror::Error;
+
+use attached::AttachedPorts;
 
 use crate::budget::{Account, Permit};
 use crate::config::{Config, NamesConfig, PortConfig, PortKind, PortOrigin, UplinkConfig};
@@ -138,7 +141,7 @@ pub struct Daemon {
     config: Config,
     /// Uplinks of segments to other hosts. Lock order: after `attached`, if both are needed.
     uplinks: Mutex<Vec<Uplink>>,
-    attached: Mutex<Vec<Attached>>,
+    attached: Mutex<AttachedPorts>,
     /// Responders of segments, for the life of the network. Lock order: after `attached`.
     names: Mutex<Vec<Names>>,
     /// Where they tell of changed leases.
@@ -267,7 +270,7 @@ impl Daemon {
         }
     }
 
-    fn attached(&self) -> MutexGuard<'_, Vec<Attached>> {
+    fn attached(&self) -> MutexGuard<'_, AttachedPorts> {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -302,6 +305,11 @@ impl Daemon {
         leases
     }
 
+    /// Whether the port called `port` has a lease that is in use.
+    pub fn has_lease(&self, port: &str) -> bool {
+        self.names().iter().any(|names| names.has_lease(port))
+    }
+
     /// Restores stored leases, also of ports that may come back.
     pub fn restore_leases(&self, leases: &[SavedLease]) {
         self.names().iter().for_each(|names| names.restore(&self.network, leases));
@@ -327,6 +335,26 @@ impl Daemon {
         let ports = self.attached().iter().map(|attached| attached.config.clone()).collect();
         let uplinks = self.led_on().iter().map(|uplink| uplink.config().clone()).collect();
         Config { ports, uplinks, policy: self.network.policy(), snooping: self.network.snooping(), ..self.config.clone() }
+    }
+
+    /// Name of the network.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// The configuration of the port called `name`.
+    pub fn port(&self, name: &str) -> Option<PortConfig> {
+        self.attached().get(name).map(|attached| attached.config.clone())
+    }
+
+    /// Number of ports.
+    pub fn port_count(&self) -> usize {
+        self.attached().len()
+    }
+
+    /// Claims of `port` to resources that another port has, but for the one called `own`: the key of each, and the sentence for it.
+    pub fn clashes(&self, port: &PortConfig, own: &str) -> Vec<(&'static str, String)> {
+        self.attached().clashes(port, own)
     }
 
     /// Adds an uplink: extends a segment to other hosts. Its guests are offered the uplink's MTU when they connect next.
@@ -412,7 +440,7 @@ impl Daemon {
         match self.serve(config, &port, prepared.meeting) {
             Ok(server) => {
                 self.name_port(config);
-                self.attached().push(Attached { config: config.clone(), port, server, _own: prepared.own });
+                self.attached().add(Attached { config: config.clone(), port, server, _own: prepared.own });
                 Ok(())
             }
             Err(error) => {
@@ -522,9 +550,7 @@ impl Daemon {
     pub fn detach_all(&self, names: &[&str]) -> Vec<Result<PortConfig, NoSuchPort>> {
         let (mut told, mut ports, mut servers) = (Vec::new(), Vec::new(), Vec::new());
         for &name in names {
-            let mut all = self.attached();
-            let index = all.iter().position(|attached| attached.config.name == name);
-            let gone = index.map(|index| all.remove(index)).map(|Attached { config, port, server, _own }| {
+            let gone = self.attached().remove(name).map(|Attached { config, port, server, _own }| {
                 servers.push(server);
                 ports.push((port, _own));
                 config
@@ -547,8 +573,9 @@ impl Daemon {
     /// Gives ports the origin of the network's file, which has them now.
     pub fn adopt(&self, names: &[&str]) {
         let mut all = self.attached();
-        let adopted = all.iter_mut().filter(|attached| names.contains(&attached.config.name.as_str()));
-        adopted.for_each(|attached| attached.config.origin = PortOrigin::default());
+        for name in names {
+            all.get_mut(name).into_iter().for_each(|attached| attached.config.origin = PortOrigin::default());
+        }
     }
 
     /// Names of the ports with a guest: a front end that is connected, or an interface.
@@ -564,12 +591,12 @@ impl Daemon {
     /// A [`ChangeError`]; nothing has changed then.
     pub fn change(&self, name: &str, change: impl FnOnce(&mut PortSettings)) -> Result<PortConfig, ChangeError> {
         let mut all = self.attached();
-        let attached = all.iter_mut().find(|attached| attached.config.name == name).ok_or_else(|| NoSuchPort(name.into()))?;
-        let Attached { config, port, .. } = attached;
+        let Attached { config, port, .. } = all.get(name).ok_or_else(|| NoSuchPort(name.into()))?;
         let mut after = config.settings.clone();
         change(&mut after);
         self.network.change_port(port, &config.settings, &after)?;
-        config.settings = after;
+        all.set_settings(name, after);
+        let Attached { config, port, .. } = all.get(name).ok_or_else(|| NoSuchPort(name.into()))?;
         port.set_offer(self.offer(config));
         self.name_port(config);
         Ok(config.clone())
@@ -603,7 +630,7 @@ impl Daemon {
         if let Some(watcher) = self.watcher.lock().unwrap_or_else(PoisonError::into_inner).take() {
             watcher.stop();
         }
-        stop_sessions(attached.into_iter().map(|attached| attached.server));
+        stop_sessions(attached.into_all().map(|attached| attached.server));
         let names = std::mem::take(&mut *self.names());
         names.into_iter().for_each(|names| names.stop(&self.network));
         // The listener ends with the sender.

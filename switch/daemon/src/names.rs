@@ -190,6 +190,11 @@ impl Names {
         }
     }
 
+    /// Whether `port` has a lease that is in use.
+    pub fn has_lease(&self, port: &str) -> bool {
+        self.responder().in_use(port, self.clock.now()).next().is_some()
+    }
+
     /// Its active leases, and those that are kept for ports that have left.
     pub fn leases(&self) -> Vec<SavedLease> {
         let saved = |(port, lease): (&str, Lease)| SavedLease {

@@ -1,5 +1,6 @@
 //! Resources that only one port can have: its name, its socket, its interface, its MAC address on a segment.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -13,23 +14,23 @@ use crate::frame::MacAddress;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Claim<'p> {
     /// The port's name.
-    Name(&'p str),
+    Name(Cow<'p, str>),
     /// A Unix socket.
     Socket(SocketPath<'p>),
     /// A network interface, and the namespace that it is in.
-    Interface(&'p str, &'p str),
+    Interface(Cow<'p, str>, Cow<'p, str>),
     /// A Xen domain's network interface.
-    Vif(&'p str, u16),
+    Vif(Cow<'p, str>, u16),
     /// A MAC address, and the segment on which it belongs to the port.
-    Address(MacAddress, &'p str),
+    Address(MacAddress, Cow<'p, str>),
     /// An IP address, and the segment on which it belongs to the port.
-    Ip(IpAddr, &'p str),
+    Ip(IpAddr, Cow<'p, str>),
 }
 
 /// The path of a socket as configured, and its [`place`], by which sockets are compared.
 #[derive(Clone, Debug)]
 pub struct SocketPath<'p> {
-    stated: &'p Path,
+    stated: Cow<'p, Path>,
     place: PathBuf,
 }
 
@@ -59,7 +60,7 @@ impl Places {
             (Some(parent), Some(name)) => self.0.entry(parent.into()).or_insert_with(|| real(parent)).join(name),
             _ => real(&whole),
         };
-        Claim::Socket(SocketPath { stated, place })
+        Claim::Socket(SocketPath { stated: stated.into(), place })
     }
 }
 
@@ -94,7 +95,26 @@ fn real(path: &Path) -> PathBuf {
     found
 }
 
-impl Claim<'_> {
+impl<'p> Claim<'p> {
+    fn interface(name: &'p str, netns: &'p Option<String>) -> Self {
+        Self::Interface(name.into(), netns.as_deref().unwrap_or_default().into())
+    }
+
+    /// The same claim with its own copy of the names.
+    fn into_owned(self) -> Claim<'static> {
+        let owned = |name: Cow<'_, str>| Cow::Owned(name.into_owned());
+        match self {
+            Self::Name(name) => Claim::Name(owned(name)),
+            Self::Socket(SocketPath { stated, place }) => {
+                Claim::Socket(SocketPath { stated: Cow::Owned(stated.into_owned()), place })
+            }
+            Self::Interface(name, netns) => Claim::Interface(owned(name), owned(netns)),
+            Self::Vif(domain, vif) => Claim::Vif(owned(domain), vif),
+            Self::Address(mac, segment) => Claim::Address(mac, owned(segment)),
+            Self::Ip(ip, segment) => Claim::Ip(ip, owned(segment)),
+        }
+    }
+
     /// The sentence for a resource that `first`, a port or the key `control`, has claimed already.
     pub fn taken(&self, first: &str) -> String {
         format!("{self} is used twice, first by {first}: use another one")
@@ -117,15 +137,20 @@ impl fmt::Display for Claim<'_> {
 impl PortEntry {
     /// The port's claims, as far as they can be parsed, each with its key; relative paths lie in `folder`.
     pub(super) fn claims(&self, folder: &Path, places: &mut Places) -> Vec<(&'static str, Claim<'_>)> {
-        let name = self.name.as_deref().filter(|name| !name.is_empty()).map(|name| ("name", Claim::Name(name)));
+        let name = self.name.as_deref().filter(|name| !name.is_empty()).map(|name| ("name", Claim::Name(name.into())));
         let interfaces = [("tap", &self.tap), ("af-packet", &self.af_packet)];
         let netns = self.netns.as_deref().unwrap_or_default();
-        let interfaces = interfaces.into_iter().filter_map(|(key, name)| Some((key, Claim::Interface(name.as_deref()?, netns))));
-        let vif = self.xen.as_deref().map(|domain| ("xen", Claim::Vif(domain, self.vif)));
-        let mac = self.mac.as_deref().and_then(|mac| mac.parse().ok()).map(|mac| ("mac", Claim::Address(mac, &self.segment)));
+        let interfaces =
+            interfaces.into_iter().filter_map(|(key, name)| Some((key, Claim::Interface(name.as_deref()?.into(), netns.into()))));
+        let vif = self.xen.as_deref().map(|domain| ("xen", Claim::Vif(domain.into(), self.vif)));
+        let mac = self
+            .mac
+            .as_deref()
+            .and_then(|mac| mac.parse().ok())
+            .map(|mac| ("mac", Claim::Address(mac, self.segment.as_str().into())));
         let sockets = [("vhost-user", &self.vhost_user), ("stream", &self.stream)];
         let sockets = sockets.into_iter().filter_map(|(key, path)| Some((key, places.socket(folder, path.as_deref()?))));
-        let ips = self.addresses.iter().map(|&ip| ("addresses", Claim::Ip(ip, &self.segment)));
+        let ips = self.addresses.iter().map(|&ip| ("addresses", Claim::Ip(ip, self.segment.as_str().into())));
         [name, vif, mac].into_iter().flatten().chain(interfaces).chain(ips).chain(sockets).collect()
     }
 }
@@ -137,26 +162,52 @@ impl PortConfig {
         let of_kind = match &self.kind {
             PortKind::VhostUser { path, .. } => Some(("vhost-user", socket(path))),
             PortKind::Stream { path, .. } => Some(("stream", socket(path))),
-            PortKind::Tap { name, netns } => Some(("tap", Claim::Interface(name, netns.as_deref().unwrap_or_default()))),
-            PortKind::AfPacket { name, netns } => Some(("af-packet", Claim::Interface(name, netns.as_deref().unwrap_or_default()))),
-            PortKind::Xen { domain, vif } => Some(("xen", Claim::Vif(domain, *vif))),
+            PortKind::Tap { name, netns } => Some(("tap", Claim::interface(name, netns))),
+            PortKind::AfPacket { name, netns } => Some(("af-packet", Claim::interface(name, netns))),
+            PortKind::Xen { domain, vif } => Some(("xen", Claim::Vif(domain.into(), *vif))),
             PortKind::Passt(_) | PortKind::Null | PortKind::Loopback => None,
         };
-        let mac = self.settings.mac.map(|mac| ("mac", Claim::Address(mac, &self.segment)));
-        let ips = self.settings.limits.addresses.iter().map(|&ip| ("addresses", Claim::Ip(ip, &self.segment)));
-        [Some(("name", Claim::Name(&self.name))), of_kind, mac].into_iter().flatten().chain(ips).collect()
+        let mac = self.settings.mac.map(|mac| ("mac", Claim::Address(mac, self.segment.as_str().into())));
+        let ips = self.settings.limits.addresses.iter().map(|&ip| ("addresses", Claim::Ip(ip, self.segment.as_str().into())));
+        [Some(("name", Claim::Name(self.name.as_str().into()))), of_kind, mac].into_iter().flatten().chain(ips).collect()
+    }
+}
+
+/// Claims of the attached ports, found without a comparison with every port.
+#[derive(Debug, Default)]
+pub struct Claims {
+    /// Name of the port that has each resource.
+    owners: HashMap<Claim<'static>, String>,
+    /// Resources of each port.
+    of_ports: HashMap<String, Vec<Claim<'static>>>,
+}
+
+impl Claims {
+    /// Enters the resources of `port` in place of those that it had.
+    pub fn enter(&mut self, port: &PortConfig) {
+        self.remove(&port.name);
+        let own: Vec<Claim<'static>> =
+            port.claims(&mut Places::default()).into_iter().map(|(_, claim)| claim.into_owned()).collect();
+        self.owners.extend(own.iter().map(|claim| (claim.clone(), port.name.clone())));
+        self.of_ports.insert(port.name.clone(), own);
     }
 
-    /// Claims of this port that one of `others` has too: the key of it here, and the sentence for it.
-    pub fn clashes<'p>(&self, others: impl Iterator<Item = &'p Self>) -> Vec<(&'static str, String)> {
-        let mut places = Places::default();
-        let own = self.claims(&mut places);
-        let found = others.flat_map(|other| {
-            let theirs = other.claims(&mut places);
-            let mine = own.iter().filter(move |(_, claim)| theirs.iter().any(|(_, taken)| taken == claim));
-            mine.map(|(key, claim)| (*key, claim.taken(&format!("port '{}'", other.name))))
-        });
-        found.collect()
+    /// Removes the resources of the port called `name`, but those that another port has entered since.
+    pub fn remove(&mut self, name: &str) {
+        for claim in self.of_ports.remove(name).into_iter().flatten() {
+            if self.owners.get(&claim).is_some_and(|owner| owner == name) {
+                self.owners.remove(&claim);
+            }
+        }
+    }
+
+    /// Claims of `port` that another port has, but for the one called `own`: the key of each, and the sentence for it.
+    pub fn clashes(&self, port: &PortConfig, own: &str) -> Vec<(&'static str, String)> {
+        let taken = |(key, claim): (&'static str, Claim<'_>)| {
+            let owner = self.owners.get(&claim).filter(|owner| *owner != own)?;
+            Some((key, claim.taken(&format!("port '{owner}'"))))
+        };
+        port.claims(&mut Places::default()).into_iter().filter_map(taken).collect()
     }
 }
 
@@ -203,8 +254,10 @@ mod tests {
             segment = "other"
         "#;
         let ports = Config::parse(text, "net").unwrap().ports;
+        let mut claims = Claims::default();
+        ports.iter().for_each(|port| claims.enter(port));
         for port in &ports {
-            assert!(port.clashes(ports.iter().filter(|other| other.name != port.name)).is_empty());
+            assert!(claims.clashes(port, &port.name).is_empty());
         }
         let wanted = r#"
             [[port]]
@@ -213,7 +266,23 @@ mod tests {
             mac = "02:00:00:00:00:01"
         "#;
         let wanted = Config::parse(wanted, "net").unwrap().ports;
-        let keys: Vec<_> = wanted[0].clashes(ports.iter()).into_iter().map(|(key, _)| key).collect();
-        assert_eq!(keys, ["stream", "mac", "name"]);
+        let keys = |claims: &Claims| claims.clashes(&wanted[0], "").into_iter().map(|(key, _)| key).collect::<Vec<_>>();
+        assert_eq!(keys(&claims), ["name", "stream", "mac"]);
+        claims.remove("a");
+        assert_eq!(keys(&claims), ["name"]);
+    }
+
+    #[test]
+    fn ports_may_exchange_an_address_one_after_the_other() {
+        let port = |name: &str, mac: &str| {
+            let text = format!("[[port]]\nname = \"{name}\"\nnull = true\nmac = \"02:00:00:00:00:0{mac}\"\n");
+            Config::parse(&text, "net").unwrap().ports.remove(0)
+        };
+        let mut claims = Claims::default();
+        [port("a", "1"), port("b", "2"), port("a", "2"), port("b", "1")].iter().for_each(|port| claims.enter(port));
+        let taken = |mac: &str| claims.clashes(&port("c", mac), "").pop().unwrap().1;
+        assert!(taken("1").contains("port 'b'") && taken("2").contains("port 'a'"), "{claims:?}");
+        claims.remove("a");
+        assert!(claims.clashes(&port("c", "2"), "").is_empty() && !claims.clashes(&port("c", "1"), "").is_empty());
     }
 }

@@ -51,6 +51,12 @@ pub struct Changed {
 }
 
 impl Changed {
+    /// The difference between two configurations of a port, if there is one; its origin alone is none.
+    pub fn between(before: &PortConfig, after: &PortConfig) -> Option<Self> {
+        let keys = keys(before, after);
+        (!keys.is_empty()).then(|| Self { before: before.clone(), after: after.clone(), keys })
+    }
+
     /// Whether all of these keys can change while the port runs.
     pub fn in_place(&self) -> bool {
         self.fixed_keys().is_empty()
@@ -119,10 +125,9 @@ impl Difference {
         if before.origin != after.origin {
             self.adopted.push(after.name.clone());
         }
-        let keys = keys(before, after);
-        match keys.is_empty() {
-            true => self.untouched.push(after.name.clone()),
-            false => self.changed.push(Changed { before: before.clone(), after: after.clone(), keys }),
+        match Changed::between(before, after) {
+            None => self.untouched.push(after.name.clone()),
+            Some(changed) => self.changed.push(changed),
         }
     }
 

@@ -10,7 +10,7 @@ mod queues;
 pub mod remedies;
 mod shut_out;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -64,11 +64,33 @@ struct Subject<'a> {
     config: &'a Config,
     entry: &'a PortConfig,
     network: &'a Network,
+    ways: &'a WaysOut<'a>,
     port: Arc<Port>,
     report: PortReport,
     uptime: Duration,
     /// Queues of the port and the process of its front end, at the first look and at the second one.
     looks: [(Vec<QueueView>, Option<ProcessView>); 2],
+}
+
+/// Ports with an interface, by segment.
+struct WaysOut<'a>(HashMap<&'a str, Vec<&'a PortConfig>>);
+
+impl<'a> WaysOut<'a> {
+    fn of(config: &'a Config) -> Self {
+        let mut ways: HashMap<&str, Vec<&PortConfig>> = HashMap::new();
+        for port in config.ports.iter().filter(|port| interface(&port.kind).is_some()) {
+            ways.entry(&port.segment).or_default().push(port);
+        }
+        Self(ways)
+    }
+
+    /// The only one of `segment`.
+    fn only(&self, segment: &str) -> Option<&'a PortConfig> {
+        match self.0.get(segment)?[..] {
+            [only] => Some(only),
+            _ => None,
+        }
+    }
 }
 
 impl PortCauses {
@@ -89,7 +111,11 @@ impl PortCauses {
 
     fn of_ports(config: &Config, entries: &[PortConfig], network: &Network, uptime: Duration) -> Vec<Self> {
         network.tell_notices();
-        let subject = |entry| Subject::new(config, entry, network, uptime);
+        let ways = WaysOut::of(config);
+        let subject = |entry| {
+            let report = PortReport::of(&config.name, entry, network)?;
+            Subject::new((config, &ways), entry, network, report, uptime)
+        };
         let mut subjects: Vec<Subject<'_>> = entries.iter().filter_map(subject).collect();
         subjects.iter_mut().for_each(|subject| subject.look(0));
         if subjects.iter().any(Subject::needs_second_look) {
@@ -105,21 +131,31 @@ impl PortCauses {
     }
 }
 
-/// The worst cause of the port of this `report` that shows without asking the workers and without a walk of the forwarding table.
-pub fn present_cause(config: &Config, entry: &PortConfig, network: &Network, report: &PortReport) -> Option<CauseKind> {
-    let subject = Subject::with(config, entry, network, report.clone(), Duration::ZERO)?;
-    let causes = subject.of_front_end().into_iter().chain(subject.interface_down()).chain(subject.no_carrier());
-    causes.chain(subject.conflicts()).chain(subject.of_counts().0).map(|cause| cause.cause).min()
+/// Tells each of `reports` the worst cause of its port that shows without asking the workers and without a walk of the forwarding table.
+pub fn tell_present_causes(config: &Config, network: &Network, reports: &mut [PortReport]) {
+    let (entries, ways) = (config.by_name(), WaysOut::of(config));
+    for report in reports {
+        let entry = entries.get(report.name.as_str());
+        let subject = entry.and_then(|entry| Subject::new((config, &ways), entry, network, report.clone(), Duration::ZERO));
+        report.present_cause = subject.and_then(|subject| subject.present_cause());
+    }
 }
 
 impl<'a> Subject<'a> {
-    fn new(config: &'a Config, entry: &'a PortConfig, network: &'a Network, uptime: Duration) -> Option<Self> {
-        Self::with(config, entry, network, PortReport::of(config, entry, network)?, uptime)
+    fn new(
+        (config, ways): (&'a Config, &'a WaysOut<'a>),
+        entry: &'a PortConfig,
+        network: &'a Network,
+        report: PortReport,
+        uptime: Duration,
+    ) -> Option<Self> {
+        let port = network.find(&entry.name)?;
+        Some(Self { config, entry, network, ways, port, report, uptime, looks: Default::default() })
     }
 
-    fn with(config: &'a Config, entry: &'a PortConfig, network: &'a Network, report: PortReport, uptime: Duration) -> Option<Self> {
-        let port = network.find(&entry.name)?;
-        Some(Self { config, entry, network, port, report, uptime, looks: Default::default() })
+    fn present_cause(&self) -> Option<CauseKind> {
+        let causes = self.of_front_end().into_iter().chain(self.interface_down()).chain(self.no_carrier());
+        causes.chain(self.conflicts()).chain(self.of_counts().0).map(|cause| cause.cause).min()
     }
 
     /// Looks at its queues and at the process of its front end, if it runs.
@@ -269,10 +305,8 @@ impl<'a> Subject<'a> {
             let nic = nics.filter_map(|uplink| if let UplinkConfig::Nic(nic) = uplink { Some(&nic.nic) } else { None }).next()?;
             return (uplink.carrier() == Some(false)).then(|| Cause::new(CauseKind::NoCarrier, no_carrier(nic), ""));
         }
-        let mut ways = self.others().filter_map(|other| Some((other, interface(&other.kind)?)));
-        let (Some((other, (kind, name))), None, None) = (ways.next(), ways.next(), interface(&self.entry.kind)) else {
-            return None;
-        };
+        let other = self.ways.only(&segment.name).filter(|_| interface(&self.entry.kind).is_none())?;
+        let (kind, name) = interface(&other.kind)?;
         let is_cut = self.network.find(&other.name)?.carrier() == Some(false);
         is_cut.then(|| {
             let text =

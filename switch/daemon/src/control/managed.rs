@@ -1,5 +1,6 @@
 //! A network with changes at run time: they are serialised, and stored for the next start if there is a state file.
 
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use memlane_observe::metrics::Format;
 use serde_json::{Map, Value};
 
 use super::author::of_this_process;
-use super::causes::{PortCauses, present_cause};
+use super::causes::{PortCauses, tell_present_causes};
 use super::daemon_handle::DaemonHandle;
 use super::health::Health;
 use super::identity::{Identity, NetFile};
@@ -23,7 +24,7 @@ use super::metrics::{self, LastReload, ProcessUsage};
 use super::problem::Refusal;
 use super::reload::{self, ReloadOptions, Reloaded, Untouchable};
 use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView, known_addresses};
-use super::state::SavedNetwork;
+use super::state::{SavedNetwork, Step};
 use super::state_file::StateFile;
 use super::why::{Asked, Asking, Why, WhyFrame};
 use crate::author;
@@ -67,7 +68,7 @@ pub struct Origin {
 pub struct Managed {
     daemon: DaemonHandle,
     /// The configuration of the file; locked by each change.
-    base: Mutex<Config>,
+    base: Mutex<FileConfig>,
     origin: Origin,
     /// The file at the start.
     file: Option<NetFile>,
@@ -82,6 +83,34 @@ pub struct Managed {
     /// Whether the network ends, which ends a takeover in flight.
     ending: Arc<AtomicBool>,
     resources: OnceLock<TakeoverResources>,
+}
+
+/// The configuration of the file, with its ports found by their names.
+#[derive(Debug)]
+struct FileConfig {
+    config: Config,
+    indices: HashMap<String, usize>,
+}
+
+impl std::convert::From<Config> for FileConfig {
+    fn from(config: Config) -> Self {
+        let indices = config.ports.iter().enumerate().map(|(index, port)| (port.name.clone(), index)).collect();
+        Self { config, indices }
+    }
+}
+
+impl std::ops::Deref for FileConfig {
+    type Target = Config;
+
+    fn deref(&self) -> &Config {
+        &self.config
+    }
+}
+
+impl FileConfig {
+    fn named(&self, port: &str) -> Option<&PortConfig> {
+        self.config.ports.get(*self.indices.get(port)?)
+    }
 }
 
 /// Device and inode of a socket in the file system.
@@ -140,7 +169,7 @@ impl Managed {
         let file = origin.file.as_deref().and_then(|file| NetFile::at(file).ok());
         Self {
             daemon: DaemonHandle::new(daemon),
-            base: Mutex::new(base),
+            base: Mutex::new(base.into()),
             origin,
             file,
             state,
@@ -259,7 +288,9 @@ impl Managed {
     pub fn stop(&self) {
         self.ending.store(true, Ordering::Relaxed);
         let is_empty = self.origin.state_is_own && self.is_as_in_the_file();
-        if self.has_state() && self.ask(|daemon| !daemon.leases().is_empty()).unwrap_or(false) {
+        // Earlier versions read no steps.
+        let has_steps = self.state.as_ref().is_some_and(StateFile::has_steps);
+        if has_steps || self.has_state() && self.ask(|daemon| !daemon.leases().is_empty()).unwrap_or(false) {
             // Refused only if the network has ended.
             let _ = self.keep_leases();
         }
@@ -297,7 +328,7 @@ impl Managed {
     }
 
     /// Locks out other changes.
-    fn changing(&self) -> MutexGuard<'_, Config> {
+    fn changing(&self) -> MutexGuard<'_, FileConfig> {
         self.base.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -310,8 +341,7 @@ impl Managed {
     }
 
     fn port(&self, name: &str) -> Result<PortConfig, Refusal> {
-        let found = self.config()?.ports.into_iter().find(|port| port.name == name);
-        found.ok_or_else(|| NoSuchPort(name.into()).into())
+        self.ask(|daemon| daemon.port(name))?.ok_or_else(|| NoSuchPort(name.into()).into())
     }
 
     /// The report of the whole network.
@@ -376,14 +406,14 @@ impl Managed {
     /// # Errors
     /// The network ends.
     pub fn identity(&self) -> Result<Identity, Refusal> {
-        let config = self.config()?;
+        let (name, ports) = self.ask(|daemon| (daemon.name().to_owned(), daemon.port_count()))?;
         Ok(Identity {
-            name: config.name,
+            name,
             version: crate::version().into(),
             pid: std::process::id(),
             uptime: self.started.elapsed().as_secs(),
             file: self.file.as_ref().map(NetFile::now),
-            ports: config.ports.len(),
+            ports,
         })
     }
 
@@ -416,8 +446,7 @@ impl Managed {
     /// There is no port of this name.
     pub fn view(&self, name: &str) -> Result<PortView, Refusal> {
         let port = self.port(name)?;
-        let config = Config { ports: vec![port.clone()], ..self.config()? };
-        let report = self.ask(|daemon| PortReport::of(&config, &port, daemon.network()))?;
+        let report = self.ask(|daemon| PortReport::of(daemon.name(), &port, daemon.network()))?;
         let report = report.ok_or_else(|| NoSuchPort(name.into()))?;
         Ok(PortView { report, entry: port.entry() })
     }
@@ -490,10 +519,8 @@ impl Managed {
     pub fn all_causes(&self) -> Result<Vec<PortCauses>, Refusal> {
         let config = self.config()?;
         let network = self.ask(|daemon| Arc::clone(daemon.network()))?;
-        let shortage = |name: &str| {
-            let port = config.ports.iter().find(|port| port.name == name)?;
-            self.ask(|daemon| daemon.shortage(port)).ok().flatten()
-        };
+        let by_name = config.by_name();
+        let shortage = |name: &str| self.ask(|daemon| daemon.shortage(by_name.get(name)?)).ok().flatten();
         let with_shortage = |causes: PortCauses| shortage(&causes.port).into_iter().fold(causes, PortCauses::short_of_addresses);
         Ok(PortCauses::of_all(&config, &network, self.started.elapsed(), with_shortage))
     }
@@ -506,10 +533,7 @@ impl Managed {
         self.tell_notices()?;
         let (mut report, config) = (self.report()?, self.config()?);
         let network = self.ask(|daemon| Arc::clone(daemon.network()))?;
-        for port in &mut report.ports {
-            let entry = config.ports.iter().find(|entry| entry.name == port.name);
-            port.present_cause = entry.and_then(|entry| present_cause(&config, entry, &network, port));
-        }
+        tell_present_causes(&config, &network, &mut report.ports);
         Ok(report)
     }
 
@@ -552,15 +576,14 @@ impl Managed {
         let base = self.changing();
         self.refuse_clashes(&port, "")?;
         self.ask(|daemon| daemon.attach_prepared(&port, prepared))?.map_err(Refusal::from)?;
-        self.keep(&base)?;
+        self.keep_port(&base, &port.name, Some(&port))?;
         drop(base);
         self.view(&port.name)
     }
 
     /// Refuses claims to resources of other ports than the one called `own`.
     fn refuse_clashes(&self, port: &PortConfig, own: &str) -> Result<(), Refusal> {
-        let config = self.config()?;
-        let clashes = port.clashes(config.ports.iter().filter(|other| other.name != own));
+        let clashes = self.ask(|daemon| daemon.clashes(port, own))?;
         if clashes.is_empty() {
             return Ok(());
         }
@@ -574,8 +597,14 @@ impl Managed {
     /// There is no port of this name.
     pub fn detach(&self, name: &str) -> Result<PortEntry, Refusal> {
         let base = self.changing();
-        let port = self.ask(|daemon| daemon.detach(name))??;
-        self.keep(&base)?;
+        let (has_lease, port) = self.ask(|daemon| (daemon.has_lease(name), daemon.detach(name)))?;
+        let port = port?;
+        // Steps have no leases, and this one may not be stored yet.
+        if has_lease {
+            self.keep(&base)?
+        } else {
+            self.keep_port(&base, name, None)?
+        }
         Ok(port.entry())
     }
 
@@ -590,7 +619,7 @@ impl Managed {
         self.refuse_clashes(&after, name)?;
         let port = self.ask(|daemon| daemon.change(name, |settings| *settings = after.settings))??;
         self.tell_change(&before, &port);
-        self.keep(&base)?;
+        self.keep_port(&base, name, Some(&port))?;
         Ok(port.entry())
     }
 
@@ -620,7 +649,7 @@ impl Managed {
         let port = {
             let base = self.changing();
             let port = self.ask(|daemon| daemon.disable(name))??;
-            self.keep(&base)?;
+            self.keep_port(&base, name, Some(&self.port(name)?))?;
             port
         };
         loop {
@@ -682,7 +711,7 @@ impl Managed {
         // The state keeps ports of other origins; of a port that was left, the file decides at the next start.
         let mut now = self.config()?;
         now.ports.retain(|port| port.origin.is_file());
-        *base = Config { lines: wanted.lines.clone(), access: wanted.access.clone(), ..now };
+        *base = Config { lines: wanted.lines.clone(), access: wanted.access.clone(), ..now }.into();
         self.keep(&base)?;
         Ok(reloaded)
     }
@@ -759,10 +788,27 @@ impl Managed {
     /// Stores the differences to the file, and the leases, if there is a state file.
     fn keep(&self, base: &Config) -> Result<(), Refusal> {
         if let Some(state) = &self.state {
-            let (config, leases) = self.ask(|daemon| (daemon.config(), daemon.leases()))?;
-            state.save(&SavedNetwork::between(base, &config).with_leases(leases));
+            state.save(&self.saved(base)?);
         }
         Ok(())
+    }
+
+    /// As [`Self::keep`], where only the port called `name` has changed: it is `now`, or detached.
+    fn keep_port(&self, base: &FileConfig, name: &str, now: Option<&PortConfig>) -> Result<(), Refusal> {
+        match &self.state {
+            Some(state) => state.append(&Step::of(name, base.named(name), now), || self.saved(base)),
+            None => Ok(()),
+        }
+    }
+
+    fn saved(&self, base: &Config) -> Result<SavedNetwork, Refusal> {
+        let (config, leases) = self.ask(|daemon| (daemon.config(), daemon.leases()))?;
+        Ok(SavedNetwork::between(base, &config).with_leases(leases))
+    }
+
+    /// Bytes written to the state file so far.
+    pub fn state_bytes(&self) -> u64 {
+        self.state.as_ref().map_or(0, StateFile::written)
     }
 }
 

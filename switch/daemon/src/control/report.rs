@@ -332,7 +332,7 @@ impl Report {
             },
             descriptors: shared.descriptors.report(),
             unsaved: None,
-            ports: config.ports.iter().filter_map(|port| PortReport::of(config, port, network)).collect(),
+            ports: config.ports.iter().filter_map(|port| PortReport::of(&config.name, port, network)).collect(),
             uplinks: Vec::new(),
             addresses: network
                 .segments()
@@ -349,12 +349,12 @@ impl Report {
 }
 
 impl PortReport {
-    /// The report of `port`; `None` if it was just detached.
-    pub fn of(config: &Config, port: &PortConfig, network: &Network) -> Option<Self> {
+    /// The report of `port` of the network called `net`; `None` if it was just detached.
+    pub fn of(net: &str, port: &PortConfig, network: &Network) -> Option<Self> {
         let status = network.find(&port.name)?;
         let state = status.state();
         let (front_end, turned_away) = status.front_end();
-        let own = |offered: bool| offered.then(|| default_address(&config.name, &port.name));
+        let own = |offered: bool| offered.then(|| default_address(net, &port.name));
         let address = port
             .settings
             .mac

@@ -3,9 +3,10 @@
 //!
 //! It holds differences only, so that the network's file can change too: `removed` ports are left out, a `[[change]]` holds keys
 //! that differ from the file's (and, in `unset`, keys to remove), a `[[port]]` is added to the file's or replaces the one of its
-//! name, and has its origin. [`super::state_file`] locks and writes it.
+//! name, and has its origin. A `[[then]]` is a change since the rest was written: one [`Step`], in one line, so that a line that a power
+//! failure has cut off is no TOML. [`super::state_file`] locks and writes it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -13,11 +14,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
-use crate::config::difference::Difference;
+use crate::config::difference::{Changed, Difference};
 use crate::config::{Config, Mistakes, PortConfig, PortOrigin};
 use crate::names::SavedLease;
 
 const HEADING: &str = "# What was attached, detached and changed while the network ran, by memlane; see `memlane up --state`.\n";
+
+/// The line that begins a step, and the beginning of the next one, which has all of it.
+const THEN: &str = "[[then]]";
+const STEP: &str = "step = ";
 
 /// Why the state file cannot be read or written.
 #[derive(Debug, Error)]
@@ -62,7 +67,7 @@ pub enum StateError {
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(from = "Written", rename_all = "kebab-case")]
 pub struct SavedNetwork {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     removed: Vec<String>,
@@ -73,6 +78,78 @@ pub struct SavedNetwork {
     /// Leases of the segments' responders.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lease: Vec<SavedLease>,
+}
+
+/// A [`SavedNetwork`] in its file, with the steps since it was written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+struct Written {
+    removed: Vec<String>,
+    change: Vec<SavedChange>,
+    port: Vec<SavedPort>,
+    lease: Vec<SavedLease>,
+    then: Vec<Then>,
+}
+
+/// An appended step; none if a power failure has cut it off.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+struct Then {
+    step: Option<Step>,
+}
+
+/// The difference of one port to the file, in place of its former one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Step {
+    name: String,
+    /// The file has the port, and it is not attached.
+    #[serde(skip_serializing_if = "is_false")]
+    removed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    change: Option<SavedChange>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    port: Option<SavedPort>,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+impl Step {
+    /// The step to the configuration `now` of the port called `name`, none if it was detached; the file has `before`.
+    pub fn of(name: &str, before: Option<&PortConfig>, now: Option<&PortConfig>) -> Self {
+        let (mut change, mut port) = (None, None);
+        match (before, now) {
+            (None, Some(now)) => port = Some(SavedPort::of(now)),
+            (Some(before), Some(now)) => match Changed::between(before, now) {
+                Some(changed) if changed.in_place() => change = Some(SavedChange::of(&changed)),
+                Some(changed) => port = Some(SavedPort::of(&changed.after)),
+                None => {}
+            },
+            (_, None) => {}
+        }
+        Self { name: name.into(), removed: before.is_some() && now.is_none(), change, port }
+    }
+
+    /// The lines that append the step to the state file; `None` if it takes several.
+    ///
+    /// # Errors
+    /// It cannot be written as TOML.
+    pub fn text(&self) -> io::Result<Option<String>> {
+        let mut value = String::new();
+        self.serialize(toml::ser::ValueSerializer::new(&mut value)).map_err(io::Error::other)?;
+        Ok((!value.contains('\n')).then(|| format!("\n{THEN}\n{STEP}{value}\n")))
+    }
+}
+
+impl From<Written> for SavedNetwork {
+    fn from(Written { removed, change, port, lease, then }: Written) -> Self {
+        let steps: Vec<Step> = then.into_iter().filter_map(|then| then.step).collect();
+        let mut saved = Self { removed, change, port, lease };
+        saved.take(steps);
+        saved
+    }
 }
 
 /// A port that the file does not have, or that replaces the file's port of its name.
@@ -116,6 +193,16 @@ struct SavedChange {
     keys: Map<String, Value>,
 }
 
+impl SavedChange {
+    fn of(changed: &Changed) -> Self {
+        let mut after = changed.after.stated();
+        let is_set = |key: &&String| after.contains_key(*key);
+        let unset = changed.keys.iter().filter(|key| !is_set(key)).cloned().collect();
+        after.retain(|key, _| changed.keys.contains(key));
+        Self { name: changed.after.name.clone(), unset, keys: after }
+    }
+}
+
 impl SavedNetwork {
     /// The difference from `file` to `now`.
     pub fn between(file: &Config, now: &Config) -> Self {
@@ -123,17 +210,28 @@ impl SavedNetwork {
         let (mut change, mut port) = (Vec::new(), Vec::new());
         for changed in &difference.changed {
             if changed.in_place() {
-                let mut after = changed.after.stated();
-                let is_set = |key: &&String| after.contains_key(*key);
-                let unset = changed.keys.iter().filter(|key| !is_set(key)).cloned().collect();
-                after.retain(|key, _| changed.keys.contains(key));
-                change.push(SavedChange { name: changed.after.name.clone(), unset, keys: after });
+                change.push(SavedChange::of(changed));
             } else {
                 port.push(SavedPort::of(&changed.after));
             }
         }
         port.extend(difference.added.iter().map(SavedPort::of));
         Self { removed: difference.removed.into_iter().map(|port| port.name).collect(), change, port, lease: Vec::new() }
+    }
+
+    /// Takes steps, in their order: of each port the last one holds.
+    fn take(&mut self, steps: Vec<Step>) {
+        let last: HashMap<String, usize> = steps.iter().enumerate().map(|(index, step)| (step.name.clone(), index)).collect();
+        self.removed.retain(|name| !last.contains_key(name));
+        self.change.retain(|change| !last.contains_key(&change.name));
+        self.port.retain(|port| port.name().is_none_or(|name| !last.contains_key(name)));
+        for (index, Step { name, removed, change, port }) in steps.into_iter().enumerate() {
+            if last.get(&name) == Some(&index) {
+                self.removed.extend(removed.then_some(name));
+                self.change.extend(change);
+                self.port.extend(port);
+            }
+        }
     }
 
     /// The same with these leases.
@@ -193,7 +291,11 @@ impl SavedNetwork {
     /// # Errors
     /// [`StateError::Read`].
     pub fn parse(text: &str, path: &Path) -> Result<Self, StateError> {
-        toml::from_str(text).map_err(|error| StateError::Read { path: path.into(), cause: error.to_string().trim_end().into() })
+        let read = toml::from_str(text).or_else(|error| match without_cut_off(text) {
+            Some(whole) => toml::from_str(whole),
+            None => Err(error),
+        });
+        read.map_err(|error: toml::de::Error| StateError::Read { path: path.into(), cause: error.to_string().trim_end().into() })
     }
 
     /// The state as TOML.
@@ -203,6 +305,14 @@ impl SavedNetwork {
     pub fn text(&self) -> io::Result<String> {
         toml::to_string(self).map(|text| format!("{HEADING}{text}")).map_err(io::Error::other)
     }
+}
+
+/// The text before a step that a power failure has cut off: its command was not answered. The end of such a file may be zeroes.
+fn without_cut_off(text: &str) -> Option<&str> {
+    let whole = text.split('\0').next()?;
+    let (before, line) = whole.split_at(whole.rfind('\n')? + 1);
+    let is_of_step = THEN.starts_with(line) || STEP.starts_with(line) || line.starts_with(STEP);
+    (before.len() < text.len() && is_of_step).then_some(before)
 }
 
 /// Mistakes in lines, with the names of the ports.
@@ -284,6 +394,57 @@ mod tests {
         let taken = format!("{FILE}\n[[port]]\nname = \"z\"\nvhost-user = \"/run/d.sock\"\n");
         let told = state.applied_to(&config(&taken), Path::new("state")).unwrap_err().to_string();
         assert!(told.contains("port \"d\": socket /run/d.sock is used twice"), "{told}");
+    }
+
+    /// The text of a state file after `first`, to which the steps to each of `later` were appended one by one.
+    fn appended(file: &Config, first: &Config, later: &[&Config]) -> String {
+        let mut text = SavedNetwork::between(file, first).text().unwrap();
+        let mut before = first;
+        for &after in later {
+            let names: BTreeSet<&String> = before.ports.iter().chain(&after.ports).map(|port| &port.name).collect();
+            for name in names.into_iter().filter(|name| before.port(name) != after.port(name)) {
+                text += &Step::of(name, file.port(name), after.port(name)).text().unwrap().expect("one line");
+            }
+            before = after;
+        }
+        text
+    }
+
+    #[test]
+    fn steps_make_of_a_state_what_was() {
+        let (path, file, now) = (Path::new("state"), config(FILE), config(NOW));
+        let mut labelled = config(NOW);
+        labelled.ports[2].settings.limits.labels.insert("text".into(), "a \"quoted\" [[then]]".into());
+        for (first, later) in
+            [(&file, vec![&now]), (&now, vec![&file]), (&file, vec![&now, &file, &labelled]), (&now, vec![&file, &now])]
+        {
+            let text = appended(&file, first, &later);
+            let wanted = later.last().unwrap();
+            let mut made = SavedNetwork::parse(&text, path).unwrap().applied_to(&file, path).unwrap().ports;
+            made.sort_by(|a, b| a.name.cmp(&b.name));
+            assert_eq!(made, wanted.ports, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_step_that_a_power_failure_cut_off_is_none() {
+        let (path, file, now) = (Path::new("state"), config(FILE), config(NOW));
+        let before = appended(&file, &file, &[&now]);
+        let whole = appended(&file, &file, &[&now, &file]);
+        let last = whole.rfind("\n[[then]]").unwrap();
+        let kept = SavedNetwork::parse(&whole[..last], path).unwrap();
+        assert_ne!(kept, SavedNetwork::parse(&before, path).unwrap(), "more than one port was changed");
+        let end = SavedNetwork::parse(&whole, path).unwrap();
+        for cut in last..whole.len() {
+            let read = SavedNetwork::parse(&whole[..cut], path).unwrap();
+            assert!(read == kept || cut == whole.len() - 1 && read == end, "at {cut}");
+            let zeroes = format!("{}{}", &whole[..cut], "\0".repeat(whole.len() - cut));
+            let read = SavedNetwork::parse(&zeroes, path).unwrap();
+            assert!(read == kept || cut == whole.len() - 1 && read == end, "zeroes at {cut}");
+        }
+        // A mistake of an operator's is told.
+        let mistaken = format!("{whole}colour = \n");
+        assert!(SavedNetwork::parse(&mistaken, path).is_err());
     }
 
     #[test]

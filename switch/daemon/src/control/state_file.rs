@@ -3,6 +3,9 @@
 //! The lock (flock) is on the file itself, so that a start without differences writes nothing, and a full disk does not prevent
 //! it. Each new version is locked before it replaces the old one. A state that cannot be written stays pending: a thread retries
 //! until it is written or the network ends.
+//!
+//! A change of one port is appended as a [`Step`], so that an attach writes as much in a large network as in a small one. Once as much was
+//! appended as the rest takes, the next change writes the whole.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
@@ -13,7 +16,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::state::{SavedNetwork, StateError};
+use super::state::{SavedNetwork, StateError, Step};
 use crate::helper::StateStep;
 use crate::helper::state::{drop_here, fresh_here, keep_here, open_here, target};
 use crate::sandbox;
@@ -22,6 +25,8 @@ use crate::sandbox;
 const RETRY: Duration = Duration::from_secs(1);
 /// Timeout for a network that is ending, or a program that it has just started and that has not closed inherited files yet.
 const TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes that may be appended to the smallest state before it is written whole again.
+const LEAST_ROOM: u64 = 64 << 10;
 /// Interval of attempts to lock the file.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -50,6 +55,13 @@ struct Kept {
     /// The state to be written.
     pending: Option<SavedNetwork>,
     ended: bool,
+    /// Its length in bytes, as this process wrote it.
+    length: u64,
+    /// Bytes that may be appended; none before it was written whole.
+    room: u64,
+    has_steps: bool,
+    /// Bytes written so far.
+    written: u64,
 }
 
 impl StateFile {
@@ -110,6 +122,27 @@ impl StateFile {
             };
             self.retry(state, &cause);
         }
+    }
+
+    /// Writes `step`: appends it, or writes the `whole` state.
+    ///
+    /// # Errors
+    /// `whole` fails; the step is not written then.
+    pub fn append<E>(&self, step: &Step, whole: impl FnOnce() -> Result<SavedNetwork, E>) -> Result<(), E> {
+        if !self.shared.append(step) {
+            self.save(&whole()?);
+        }
+        Ok(())
+    }
+
+    /// Whether steps were appended since the whole state was written.
+    pub fn has_steps(&self) -> bool {
+        self.shared.lock().has_steps
+    }
+
+    /// Bytes written so far.
+    pub fn written(&self) -> u64 {
+        self.shared.lock().written
     }
 
     /// Why the state is not in its file, if so.
@@ -181,6 +214,15 @@ impl Shared {
         Ok(())
     }
 
+    /// Appends `step`; false if the whole state is to be written instead.
+    fn append(&self, step: &Step) -> bool {
+        let mut kept = self.lock();
+        if kept.ended {
+            return true;
+        }
+        kept.pending.is_none() && kept.append(&self.path, step)
+    }
+
     /// Retries until the pending state is written or the network ends.
     fn retry(&self) {
         loop {
@@ -239,9 +281,32 @@ impl Kept {
     /// Replaces the file at `path` by `state`, atomically.
     fn write(&mut self, path: &Path, state: &SavedNetwork) -> Result<(), StateError> {
         self.lock(path)?;
-        let written = state.text().and_then(|text| replace(path, &text));
+        self.room = 0;
+        let text = state.text();
+        let length = text.as_ref().map_or(0, String::len) as u64;
+        let written = text.and_then(|text| replace(path, &text));
         self.locked = Some(written.map_err(|cause| StateError::Write { path: path.into(), cause })?);
+        (self.length, self.room, self.has_steps) = (length, length.max(LEAST_ROOM), false);
+        self.written += length;
         Ok(())
+    }
+
+    /// Appends `step` to the file at `path`; when this returns true, it survives a power failure.
+    fn append(&mut self, path: &Path, step: &Step) -> bool {
+        let Ok(Some(text)) = step.text() else { return false };
+        let length = text.len() as u64;
+        let fits = |file: &&mut File| {
+            // A file that another program has changed is written whole.
+            length <= self.room && is_at(file, path) && file.metadata().is_ok_and(|file| file.len() == self.length)
+        };
+        let Some(file) = self.locked.as_mut().filter(fits) else { return false };
+        self.has_steps = true;
+        let is_appended = file.write_all(text.as_bytes()).and_then(|()| file.sync_data()).is_ok();
+        // What may be half a step is followed by no other.
+        self.room = if is_appended { self.room - length } else { 0 };
+        self.length += length;
+        self.written += length;
+        is_appended
     }
 }
 

@@ -200,7 +200,7 @@ impl Daemon {
                     Server::Worker
                 }
             };
-            daemon.attached().push(Attached { config: config.clone(), port, server, _own: own });
+            daemon.attached().add(Attached { config: config.clone(), port, server, _own: own });
         }
         daemon.start_names(config, &members)?;
         Ok((daemon, restoring))
@@ -217,7 +217,7 @@ impl Daemon {
     fn serve_later(&self, (config, port, meeting): Later) -> Result<(), StartError> {
         let server = self.serve(&config, &port, meeting)?;
         let mut attached = self.attached();
-        if let Some(attached) = attached.iter_mut().find(|attached| Arc::ptr_eq(&attached.port, &port)) {
+        if let Some(attached) = attached.get_mut(&config.name).filter(|attached| Arc::ptr_eq(&attached.port, &port)) {
             attached.server = server;
         }
         Ok(())

@@ -11,6 +11,7 @@ use hyper::{Method, StatusCode};
 use memlane::config::{Attacher, Config, PortConfig, PortOrigin};
 use memlane::control::reload::{LeftPort, ReloadOptions, Reloaded, is_same};
 use memlane::control::routes::{DrainOrder, Drained};
+use memlane::control::state::SavedNetwork;
 use memlane::control::{Client, ControlError, Managed, Origin, PortReport, Refusal, document, listen, serve};
 use memlane_rig::guest::{GuestBuilder, ReceiveBuffers, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
@@ -433,7 +434,8 @@ fn a_port_with_something_under_way_is_not_drained_and_holds_up_no_end() {
 #[test]
 fn a_wait_for_a_drain_ends_when_its_port_is_enabled_or_detached_and_undoes_no_command() {
     let (net, _guests) = with_frames_in_flight(true);
-    let state = || std::fs::read_to_string(net.folder.path().join("state.toml")).unwrap();
+    let path = net.folder.path().join("state.toml");
+    let state = || SavedNetwork::parse(&std::fs::read_to_string(&path).unwrap(), &path).unwrap().text().unwrap();
     let begin = || {
         let client = net.client.clone();
         let waits = std::thread::spawn(move || drain(&client, "a", 3_600_000));

@@ -23,6 +23,7 @@ mod virtio_queue_device;
 mod addresses;
 mod af_packet;
 mod agrees_with_model;
+mod attach_cost;
 mod audit;
 mod busy_ports;
 mod captures;
