@@ -133,7 +133,7 @@ def _played(session: Session, frames: Sequence[bytes]) -> bytes:
 
 
 def _heard(evil: Guest, victim: Guest, played: bytes) -> list[bytes]:
-    """The frames that the victim receives while the other guest sends these frames, of which the last ends with `_LAST`."""
+    """The frames that reach the victim while the other guest sends these, of which the last ends with `_LAST`."""
     evil.put("/tmp/played.pcap", played)
     listens = victim.spawn("exec tcpdump -Z root -U -n -Q in -i net0 -w /tmp/heard.pcap")
     listens.wait_for_output("listening on", timeout=30)
