@@ -101,6 +101,23 @@ impl Ipv4 {
         let packet = Self { source: address(12)?, destination: address(16)?, protocol: header[9], length, fragment };
         (header[0] >> 4 == 4 && (20..=bytes.len()).contains(&length)).then_some(packet)
     }
+
+    /// Whether options of the packet that begins with `bytes` route it by its source (RFC 791, section 3.1), so that its destination may
+    /// be that of the next hop only; malformed options count as such.
+    pub fn is_routed(&self, bytes: &[u8]) -> bool {
+        const END: u8 = 0;
+        const NOTHING: u8 = 1;
+        const ROUTES: [u8; 2] = [131, 137];
+        let mut options = bytes.get(20..self.length).unwrap_or_default();
+        while let Some(&kind) = options.first().filter(|&&kind| kind != END) {
+            let length = if kind == NOTHING { 1 } else { options.get(1).copied().map_or(0, usize::from) };
+            if ROUTES.contains(&kind) || length == 0 || length == 1 && kind != NOTHING || length > options.len() {
+                return true;
+            }
+            options = &options[length..];
+        }
+        false
+    }
 }
 
 /// An IPv6 header (RFC 8200).
@@ -160,21 +177,32 @@ impl Ipv6 {
                 return if has_start { Upper::Header { protocol, at, fragment } } else { Upper::Beyond };
             }
             let Some(header) = array::<8>(packet, at) else { return Upper::Beyond };
-            let length = match protocol {
-                AUTHENTICATION => 8 + 4 * usize::from(header[1]),
-                FRAGMENT => {
-                    let word = u16::from_be_bytes([header[2], header[3]]);
-                    if word >> 3 != 0 {
-                        return Upper::Later;
-                    }
-                    // A datagram in one fragment (RFC 6946) counts as a fragment too.
-                    fragment = Fragment::First;
-                    8
+            if protocol == FRAGMENT {
+                if is_later(header) {
+                    return Upper::Later;
                 }
-                _ => 8 + 8 * usize::from(header[1]),
-            };
-            (protocol, at) = (header[0], at + length);
+                // A datagram in one fragment (RFC 6946) counts as a fragment too.
+                fragment = Fragment::First;
+            }
+            (protocol, at) = (header[0], at + extension_length(protocol, header));
         }
+    }
+
+    /// Whether a routing header of the packet that begins with `bytes` has segments left: its destination is that of the next segment,
+    /// not its last one (RFC 8200, section 4.4).
+    pub fn is_routed(&self, bytes: &[u8]) -> bool {
+        let (packet, _) = self.packet(bytes);
+        let (mut protocol, mut at) = (self.next, IPV6_HEADER);
+        while is_extension(protocol)
+            && let Some(header) = array::<8>(packet, at)
+            && !(protocol == FRAGMENT && is_later(header))
+        {
+            if protocol == ROUTING && header[3] != 0 {
+                return true;
+            }
+            (protocol, at) = (header[0], at + extension_length(protocol, header));
+        }
+        false
     }
 }
 
@@ -187,6 +215,20 @@ const DESTINATION: u8 = 60;
 const MOBILITY: u8 = 135;
 const HIP: u8 = 139;
 const SHIM6: u8 = 140;
+
+/// Bytes of the extension header of `protocol` that begins with `header`.
+fn extension_length(protocol: u8, header: [u8; 8]) -> usize {
+    match protocol {
+        AUTHENTICATION => 8 + 4 * usize::from(header[1]),
+        FRAGMENT => 8,
+        _ => 8 + 8 * usize::from(header[1]),
+    }
+}
+
+/// Whether this fragment header is of a later fragment (RFC 8200, section 4.5).
+fn is_later(header: [u8; 8]) -> bool {
+    u16::from_be_bytes([header[2], header[3]]) >> 3 != 0
+}
 
 /// Whether a header of this protocol is an extension header of known length (RFC 7045, section 4).
 pub fn is_extension(protocol: u8) -> bool {
@@ -302,6 +344,7 @@ pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::frame::UDP;
 
     /// An IPv6 packet (RFC 8200).
     pub(crate) fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
@@ -340,6 +383,27 @@ pub(crate) mod tests {
         assert_eq!(upper(ICMPV6, &[]), Upper::Beyond);
         assert_eq!(upper(59, &[]), header(59, 40, Fragment::Whole), "no next header");
         assert_eq!(upper(51, &[59, 9, 0, 0, 0, 0, 0, 0]), Upper::Beyond, "no next header, behind the packet");
+    }
+
+    /// RFC 791, section 3.1: loose source route, 7 bytes, pointer 4, one address; RFC 8200, section 4.4: segments left.
+    #[test]
+    fn packets_that_are_routed_by_their_source_are_found() {
+        let ipv4 = |options: &[u8]| {
+            let mut bytes = [&[0x45 + options.len() as u8 / 4][..], &[0; 7], &[64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]].concat();
+            bytes.extend(options);
+            Ipv4::parse(&bytes).unwrap().is_routed(&bytes)
+        };
+        assert!(ipv4(&[131, 7, 4, 192, 0, 2, 1, 0]) && ipv4(&[1, 137, 7, 4, 192, 0, 2, 1]));
+        assert!(ipv4(&[7, 0, 0, 0]) && ipv4(&[7, 1, 0, 0]) && ipv4(&[7, 5, 4, 0]), "malformed options");
+        assert!(!ipv4(&[]) && !ipv4(&[1, 1, 1, 1]) && !ipv4(&[148, 4, 0, 0]) && !ipv4(&[0, 131, 7, 4]));
+        let ipv6 = |next, payload: &[u8]| {
+            let bytes = ipv6(next, payload);
+            Ipv6::parse(&bytes).unwrap().is_routed(&bytes)
+        };
+        let routing = |left| [&[UDP, 2, 4, left][..], &[0; 20]].concat();
+        assert!(ipv6(43, &routing(1)) && !ipv6(43, &routing(0)));
+        assert!(ipv6(60, &[&[43, 0, 1, 4, 0, 0, 0, 0][..], &routing(1)].concat()));
+        assert!(!ipv6(44, &[&[43, 0, 0, 8, 0, 0, 0, 1][..], &routing(1)].concat()), "the bytes of a later fragment are no header");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! ITU-T I.371). It is shared by all queues of a port on all workers, so that more queues are no more tokens. A rate limit drops no
 //! frames: it leaves them in the sender's transmit ring (backpressure).
 
+pub mod destinations;
 pub mod filter;
 pub mod gate;
 pub mod rules;

@@ -5,7 +5,7 @@ use memlane::frame::{Head, Layers, MacAddress, NetHeader, START, Segmentation, T
 
 use memlane::headers::{Arp, Ipv4, Ipv6, Nd, NdKind, Upper};
 use memlane::id::PortId;
-use memlane::policy::filter::{Action, Filter, Filtered, PolicyRule, PortRange, Protocol};
+use memlane::policy::filter::{Action, Destination, Filter, Filtered, PolicyRule, PortRange, Protocol};
 use memlane::policy::gate::Gate;
 use memlane::policy::rules::PortRules;
 use memlane::policy::{AntiSpoof, PortLimits};
@@ -119,6 +119,7 @@ fn check_policy(data: &[u8]) {
         } else {
             vec![PortRange { first: bytes[1].into(), last: u16::from(bytes[1]) << 4 | 15 }]
         },
+        destinations: if bytes[0] & 32 == 0 { Vec::new() } else { vec![destination(bytes[1])] },
         established: bytes[0] & 8 != 0 && bytes[0] % 4 == 1,
         action: Some(if bytes[0] & 16 == 0 { Action::Deny } else { Action::Allow }),
         ..PolicyRule::default()
@@ -146,6 +147,13 @@ fn check_policy(data: &[u8]) {
         let fits = mask.fits(Start::new(&changed, length).head()) && further.fits(&changed[..length]);
         assert!(!fits || other.verdict == decision.verdict, "byte {at} of {:02x?} decides", &start[..length]);
     }
+}
+
+/// A prefix of IPv4 or IPv6, by the byte that chooses it.
+fn destination(choice: u8) -> Destination {
+    let (address, length) = (choice & 0xf0, choice >> 1 & 7);
+    let text = if choice & 1 == 0 { format!("{address}.0.0.0/{length}") } else { format!("{address:x}00::/{length}") };
+    text.parse().expect("a prefix")
 }
 
 /// An answer to a frame that is too long is a whole packet to its sender, and no group is answered.

@@ -43,6 +43,11 @@ impl Prefix {
         }
     }
 
+    /// Whether it contains all addresses of `other`.
+    pub fn covers(self, other: Self) -> bool {
+        self.length <= other.length && self.contains(other.address)
+    }
+
     fn full(address: IpAddr) -> u8 {
         if address.is_ipv4() { 32 } else { 128 }
     }

@@ -9,10 +9,14 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::addresses::Prefix;
+
 /// Most rules of a network: each frame that no flow cache knows is compared with all of its ports'.
 pub const MOST_RULES: usize = 1024;
 /// Most names in `from` or `to` of a rule, and most elements of `ports`.
 pub const MOST_NAMES: usize = 64;
+/// Most prefixes in the `destinations` of all rules together.
+pub const MOST_DESTINATIONS: usize = 16_384;
 /// Most groups of a port.
 pub const MOST_GROUPS: usize = 16;
 
@@ -27,6 +31,10 @@ pub struct PolicyRule {
     /// Receivers, in the same form; by default all.
     #[serde(skip_serializing_if = "Names::is_all")]
     pub to: Names,
+    /// Destination addresses of the IPv4 or IPv6 packet: addresses and prefixes, as ["10.0.0.0/8", "fd00::5"]; by default all. A packet
+    /// with a source route (RFC 791, RFC 8200) hides its destination: a rule with destinations never allows it, and denies it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub destinations: Vec<Destination>,
     /// Protocol of IPv4 and IPv6: "tcp", "udp", "sctp", "icmp", "icmpv6", or its number. Without it the rule matches every frame
     /// except ARP and neighbour discovery, which pass always.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +60,8 @@ impl PartialEq for PolicyRule {
     /// Whether both say the same, wherever they stand.
     fn eq(&self, other: &Self) -> bool {
         let said = |rule: &Self| (rule.protocol, rule.established, rule.action);
-        self.from == other.from && self.to == other.to && self.ports == other.ports && said(self) == said(other)
+        let names = self.from == other.from && self.to == other.to;
+        names && self.destinations == other.destinations && self.ports == other.ports && said(self) == said(other)
     }
 }
 
@@ -72,6 +81,7 @@ impl PolicyRule {
                 many => text += &format!(" {key} = {many:?}"),
             }
         }
+        text += &self.stated_destinations();
         match self.protocol {
             Some(protocol) if protocol.name().is_some() => text += &format!(" protocol = \"{protocol}\""),
             Some(protocol) => text += &format!(" protocol = {protocol}"),
@@ -85,6 +95,39 @@ impl PolicyRule {
             text += " established = true";
         }
         text + &format!(" action = \"{}\"", if self.allows() { "allow" } else { "deny" })
+    }
+}
+
+impl PolicyRule {
+    /// The key `destinations`; of a long list the first elements.
+    fn stated_destinations(&self) -> String {
+        const SHOWN: usize = 8;
+        let shown: Vec<String> = self.destinations.iter().take(SHOWN).map(|one| format!("\"{one}\"")).collect();
+        match self.destinations.len() {
+            0 => String::new(),
+            ..=SHOWN => format!(" destinations = [{}]", shown.join(", ")),
+            count => format!(" destinations = [{}, and {} more]", shown.join(", "), count - SHOWN),
+        }
+    }
+}
+
+/// An element of `destinations`: an address, or all addresses with a prefix. DNS names are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(with = "String", extend("format" = "destination"))]
+pub struct Destination(pub Prefix);
+
+impl FromStr for Destination {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self)
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 
@@ -329,6 +372,12 @@ mod tests {
             rule.stated(),
             r#"[[policy]] from = "web" to = ["db", "cache"] protocol = "tcp" ports = [22, "8000-8099"] action = "allow""#
         );
+        let json = r#"{"from":"web","destinations":["10.0.0.0/8","fd00::5"],"action":"allow"}"#;
+        let mut rule: PolicyRule = serde_json::from_str(json).unwrap();
+        assert_eq!(serde_json::to_string(&rule).unwrap(), json);
+        assert_eq!(rule.stated(), r#"[[policy]] from = "web" destinations = ["10.0.0.0/8", "fd00::5"] action = "allow""#);
+        rule.destinations = vec!["10.0.0.1".parse().unwrap(); 10_000];
+        assert!(rule.stated().len() < 200 && rule.stated().contains("and 9992 more"));
         let rest: PolicyRule = serde_json::from_str(r#"{"protocol":47,"action":"deny"}"#).unwrap();
         assert_eq!(rest.stated(), r#"[[policy]] protocol = 47 action = "deny""#);
         for wrong in ["-1", "65536", "\"\"", "\"7-\"", "\"9-8\"", "\"+1-5\"", "\"1-2-3\"", "true"] {

@@ -33,7 +33,7 @@ use memlane_backends::door::Second;
 use memlane_backends::netns;
 use memlane_backends::stream::checksums::Checksums;
 use memlane_backends::vhost_user::access::Access;
-use memlane_model::policy::{MOST_GROUPS, MOST_NAMES, MOST_RULES, PolicyRule, Protocol};
+use memlane_model::policy::{MOST_DESTINATIONS, MOST_GROUPS, MOST_NAMES, MOST_RULES, PolicyRule, Protocol};
 
 /// Most labels of a port, and most bytes of the key and the value of one.
 const MOST_LABELS: usize = 16;
@@ -372,6 +372,13 @@ impl<'t> Checker<'t> {
             );
             self.note(top, "policy", text);
         }
+        let destinations: usize = document.policy.iter().map(|rule| rule.destinations.len()).sum();
+        if destinations > MOST_DESTINATIONS {
+            let text = format_args!(
+                "the rules have {destinations} destinations, and those of a network may have {MOST_DESTINATIONS}: use shorter prefixes"
+            );
+            self.note(top, "policy", text);
+        }
         let places = Place::of_list(top.table, "policy");
         for (rule, place) in document.policy.iter().zip(&places).filter_map(|(rule, place)| Some((rule, place.as_ref()?))) {
             self.check_rule(rule, place);
@@ -391,6 +398,10 @@ impl<'t> Checker<'t> {
                 self.note(place, key, text);
             }
             names.0.iter().for_each(|name| self.check_name(place, key, name));
+        }
+        let is_known = self.list.iter().any(|mistake| mistake.key.contains("destinations"));
+        if rule.destinations.is_empty() && place.has("destinations") && !is_known {
+            self.note(place, "destinations", "destinations is an empty list: name addresses or prefixes, or remove it for all");
         }
         if rule.ports.len() > MOST_NAMES {
             let text =

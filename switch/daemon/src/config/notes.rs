@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use memlane_backends::vhost_user::access::Access;
-use memlane_model::policy::{Names, PolicyRule};
+use memlane_model::policy::{Destination, Names, PolicyRule};
 
 use super::metrics::MetricsListener;
 use super::{Config, PortConfig, PortKind, UplinkConfig};
@@ -144,7 +144,20 @@ fn covers(rule: &PolicyRule, other: &PolicyRule, groups: &HashMap<&str, &[String
     };
     let ports = rule.ports.is_empty() || !other.ports.is_empty() && other.ports.iter().all(is_within);
     let protocol = rule.protocol.is_none() || rule.protocol == other.protocol;
-    protocol && ports && (!rule.established || other.established) && names(&rule.from, &other.from) && names(&rule.to, &other.to)
+    protocol
+        && ports
+        && covers_destinations(rule, other)
+        && (!rule.established || other.established)
+        && names(&rule.from, &other.from)
+        && names(&rule.to, &other.to)
+}
+
+/// Whether the `destinations` of `rule` contain those of `other`; long lists are not compared.
+fn covers_destinations(rule: &PolicyRule, other: &PolicyRule) -> bool {
+    let (ours, theirs) = (&rule.destinations, &other.destinations);
+    let is_short = ours.len() * theirs.len() <= MOST_COMPARED;
+    let is_covered = |wanted: &Destination| ours.iter().any(|own| own.0.covers(wanted.0));
+    ours.is_empty() || is_short && !theirs.is_empty() && theirs.iter().all(is_covered)
 }
 
 #[cfg(test)]
@@ -171,6 +184,12 @@ mod tests {
         assert!(!hidden(&format!("{tcp}, established = true, {allow}"), &format!("{tcp}, {deny}")));
         assert!(!hidden(&format!("{tcp}, ports = [22], {allow}"), &format!("{tcp}, {deny}")));
         assert!(!hidden(&format!("{tcp}, {allow}"), deny));
+        let to = |prefix: &str, action: &str| format!("destinations = [\"{prefix}\"], {action}");
+        assert!(hidden(&to("10.0.0.0/8", allow), &to("10.1.0.0/16", deny)) && hidden(deny, &to("10.0.0.0/8", allow)));
+        assert!(
+            !hidden(&to("10.1.0.0/16", allow), &to("10.0.0.0/8", deny)) && !hidden(&to("::/0", deny), &to("10.0.0.0/8", allow))
+        );
+        assert!(!hidden(&to("0.0.0.0/0", deny), allow));
         assert!(!hidden(&format!("from = \"web\", {deny}"), &format!("from = \"front\", {allow}")));
         assert!(!hidden(&format!("from = \"web\", {deny}"), allow));
         let told = notes(&[deny, allow]);

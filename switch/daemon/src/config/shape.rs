@@ -208,7 +208,7 @@ fn fits(schema: &Value, form: &Form, beside: &[&Value]) -> bool {
                 && match format {
                     "ipv4" => text.parse::<Ipv4Addr>().is_ok(),
                     "ip" => text.parse::<IpAddr>().is_ok(),
-                    "prefix" => text.parse::<Prefix>().is_ok(),
+                    "prefix" | "destination" => text.parse::<Prefix>().is_ok(),
                     "mac" => text.parse::<MacAddress>().is_ok_and(MacAddress::is_unicast),
                     "vlans" => text.parse::<VlanRange>().is_ok(),
                     "ports" => text.parse::<PortRange>().is_ok(),

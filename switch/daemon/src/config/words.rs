@@ -31,6 +31,9 @@ fn kind(root: &Value, schema: &Value, key: &str) -> String {
         (Some("ipv4"), _) => "an IPv4 address in quotes, as \"10.0.0.1\"".into(),
         (Some("ip"), _) => "an IP address in quotes, as \"10.0.0.5\" or \"fd00::5\"".into(),
         (Some("prefix"), _) => "an IP address or a prefix in quotes, as \"10.0.0.100\" or \"10.1.0.0/16\"".into(),
+        (Some("destination"), _) => {
+            "an IP address or a prefix in quotes, as \"192.0.2.7\" or \"10.0.0.0/8\" (DNS names are not supported)".into()
+        }
         (Some("vlans"), _) => "a range of VLANs in quotes, as \"100-199\"".into(),
         (Some("ports"), _) => "a range of ports in quotes, as \"8000-8099\"".into(),
         (Some("mac"), _) => "a unicast MAC address in quotes, as \"00:00:5e:00:01:07\"".into(),

@@ -38,6 +38,22 @@ fn arrives(from: &mut ToyGuest, to: &mut ToyGuest, sent: &[u8], marker: &[u8]) -
     true
 }
 
+/// A frame of address resolution, which passes always.
+fn arp(from: usize, to: [u8; 6]) -> Vec<u8> {
+    let mut bytes = frame(mac(from), to, 60, 9);
+    bytes[12..14].copy_from_slice(&[8, 6]);
+    bytes
+}
+
+/// Both guests are heard of.
+fn announce_by_arp(guests: [&mut ToyGuest; 2]) {
+    let [first, second] = guests;
+    first.send(&arp(0, BROADCAST)).unwrap();
+    assert_eq!(second.receive(TIMEOUT).unwrap().bytes, arp(0, BROADCAST));
+    second.send(&arp(1, BROADCAST)).unwrap();
+    assert_eq!(first.receive(TIMEOUT).unwrap().bytes, arp(1, BROADCAST));
+}
+
 const RULES: &str = r#"
 [[policy]]
 from = "front"
@@ -59,11 +75,6 @@ action = "deny"
 fn ports_reach_those_that_the_rules_allow() {
     let bed = Bed::with(RULES, &["groups = [\"front\"]", "", "", "groups = [\"back\", \"other\"]"]);
     let mut guests: Vec<ToyGuest> = (0..4).map(|index| bed.guest(index)).collect();
-    let arp = |from: usize, to: [u8; 6]| {
-        let mut bytes = frame(mac(from), to, 60, 9);
-        bytes[12..14].copy_from_slice(&[8, 6]);
-        bytes
-    };
     for from in 0..4 {
         let sent = arp(from, BROADCAST);
         guests[from].send(&sent).unwrap();
@@ -97,6 +108,30 @@ fn ports_reach_those_that_the_rules_allow() {
     assert!(guests[0].receive(TIMEOUT).unwrap().bytes == sent);
     guests[2..].iter_mut().for_each(assert_silent);
     assert_eq!(bed.drops(1, DropReason::PolicyDenied) - before, 2, "one for each copy");
+}
+
+/// Destinations behind one port, which stands for a router, on the fast path and beside it.
+#[test]
+fn guests_reach_the_destinations_that_the_rules_allow() {
+    let rules = "[[policy]]\nfrom = \"p0\"\ndestinations = [\"10.0.0.0/24\", \"192.0.2.7\"]\naction = \"allow\"\n\
+                 [[policy]]\nfrom = \"p0\"\naction = \"deny\"\n";
+    let bed = Bed::with(rules, &["", ""]);
+    let (mut guest, mut router) = (bed.guest(0), bed.guest(1));
+    announce_by_arp([&mut guest, &mut router]);
+    let to = |address: [u8; 4]| {
+        let mut bytes = tcp(0, 1, 80, 2);
+        bytes[30..34].copy_from_slice(&address);
+        bytes
+    };
+    let marker = to([10, 0, 0, 254]);
+    for (address, passes) in [([10, 0, 0, 1], true), ([10, 0, 1, 1], false), ([192, 0, 2, 7], true), ([192, 0, 2, 8], false)] {
+        let before = bed.drops(0, DropReason::PolicyDenied);
+        for _ in 0..3 {
+            assert_eq!(arrives(&mut guest, &mut router, &to(address), &marker), passes, "{address:?}");
+        }
+        assert_eq!(bed.drops(0, DropReason::PolicyDenied) - before, if passes { 0 } else { 3 });
+    }
+    assert!(arrives(&mut router, &mut guest, &tcp(1, 0, 80, 2), &tcp(1, 0, 81, 2)), "the rules are about frames of p0");
 }
 
 #[test]

@@ -5,10 +5,12 @@
 //! and in the receiver's second one are compared with a frame. Workers share one filter, which is replaced as a whole, so that both sets
 //! are always of the same rules. Rules are about frames between ports of the operator: the sets of a segment's responder are empty.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
-pub use memlane_model::policy::{Action, MOST_RULES, Names, PolicyRule, PortRange, Protocol};
+pub use memlane_model::policy::{Action, Destination, MOST_RULES, Names, PolicyRule, PortRange, Protocol};
 
+use super::destinations::{Destinations, Interval};
 use crate::id::PortId;
 
 /// Rules of a set in one word.
@@ -18,6 +20,8 @@ const WORD: usize = u64::BITS as usize;
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     rules: Arc<[PolicyRule]>,
+    /// The destinations of the rules.
+    destinations: Arc<Destinations>,
     /// The sets of each port, by its number.
     ports: Vec<Option<Arc<Sets>>>,
     /// Those of a port that no rule names.
@@ -56,7 +60,8 @@ impl Filter {
     /// The filter of these rules, at most [`MOST_RULES`]; it knows no ports yet.
     pub fn new(rules: &[PolicyRule]) -> Self {
         let rules: Arc<[PolicyRule]> = rules.iter().take(MOST_RULES).cloned().collect();
-        Self { unnamed: Arc::new(Sets::of(&rules, Names::is_all)), rules, ports: Vec::new() }
+        let (unnamed, destinations) = (Arc::new(Sets::of(&rules, Names::is_all)), Arc::new(Destinations::of(&rules)));
+        Self { unnamed, destinations, rules, ports: Vec::new() }
     }
 
     /// Adds a port of this name in these groups, or changes it.
@@ -99,13 +104,43 @@ impl Filter {
 
     /// The rules about frames from one port to another, in their order, with their indices.
     pub(crate) fn between(&self, from: PortId, to: PortId) -> impl Iterator<Item = (usize, &PolicyRule)> {
-        let (from, to) = (self.sets(from).from.iter(), self.sets(to).to.iter());
-        from.zip(to).enumerate().flat_map(|(word, (from, to))| bits(from & to).map(move |bit| word * WORD + bit)).filter_map(
-            |index| {
-                // Each set has a bit for every rule and no others.
-                Some((index, self.rules.get(index)?))
-            },
-        )
+        self.numbered(self.words(from, to))
+    }
+
+    /// Whether any rule has destinations.
+    pub(crate) fn limits_destinations(&self) -> bool {
+        self.destinations.limited().iter().any(|&word| word != 0)
+    }
+
+    /// Whether a rule about frames from one port to another has destinations.
+    pub(crate) fn has_destinations(&self, from: PortId, to: PortId) -> bool {
+        self.words(from, to).zip(self.destinations.limited()).any(|(rules, limited)| rules & limited != 0)
+    }
+
+    /// The interval of `address` among the destinations of rules.
+    pub(crate) fn interval(&self, address: IpAddr) -> Interval<'_> {
+        self.destinations.interval(address)
+    }
+
+    /// Of the rules about frames from one port to another those that are `among` these; without a set, those without destinations.
+    pub(crate) fn between_among<'s>(
+        &'s self,
+        (from, to): (PortId, PortId),
+        among: Option<&'s [u64]>,
+    ) -> impl Iterator<Item = (usize, &'s PolicyRule)> {
+        let among = among.unwrap_or(self.destinations.any());
+        self.numbered(self.words(from, to).zip(among).map(|(rules, among)| rules & among))
+    }
+
+    /// The set of rules about frames from one port to another, in words.
+    fn words(&self, from: PortId, to: PortId) -> impl Iterator<Item = u64> {
+        self.sets(from).from.iter().zip(&self.sets(to).to).map(|(from, to)| from & to)
+    }
+
+    fn numbered(&self, words: impl Iterator<Item = u64>) -> impl Iterator<Item = (usize, &PolicyRule)> {
+        let indices = words.enumerate().flat_map(|(at, word)| bits(word).map(move |bit| at * WORD + bit));
+        // Each set has a bit for every rule and no others.
+        indices.filter_map(|index| Some((index, self.rules.get(index)?)))
     }
 }
 

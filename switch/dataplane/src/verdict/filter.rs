@@ -3,11 +3,13 @@
 //! ARP and neighbour discovery pass always: the rules of [`super::identity`] are about them. A rule without a protocol matches every
 //! other frame; one with a protocol only IPv4 and IPv6.
 //!
-//! A frame may **hide** its protocol, its ports or its flags. It passes no rule that allows by them, and none that denies by them:
+//! A frame may **hide** its destination, its protocol, its ports or its flags. It passes no rule that allows by them, and none that denies by them:
 //! behind more than two VLAN tags, in IEEE 802.2 frames, in malformed or cut off headers, behind extension headers that are not
-//! all in the first bytes (RFC 7112), in a first fragment that ends before them (RFC 1858), and in a fragment of TCP at offset 8, which could
+//! all in the first bytes (RFC 7112), behind a source route, in a first fragment that ends before them (RFC 1858), and in a fragment of TCP at offset 8, which could
 //! overwrite the flags (RFC 3128). A **later fragment** is of no use without the first one, which has the ports and is matched by them:
-//! it passes where any frame of its protocol would.
+//! it passes where any frame of its protocol to its destination would.
+
+use std::net::IpAddr;
 
 use super::reading::{Reading, Start};
 use crate::frame::{TCP, TYPE_IPV4, TYPE_IPV6, network_type};
@@ -15,7 +17,8 @@ use crate::headers::{
     Fragment, ICMPV6, IPV6_HEADER, Ipv4, Ipv6, LEAST_TYPE, NdKind, TYPE_ARP, TYPE_RARP, Upper, is_extension, number_at,
 };
 use crate::id::PortId;
-use crate::policy::filter::{Action, Filter, Filtered, Names, PolicyRule, PortRange, Protocol};
+use crate::policy::destinations::{Interval, bits_of, number_of};
+use crate::policy::filter::{Action, Destination, Filter, Filtered, Names, PolicyRule, PortRange, Protocol};
 use crate::stats::DropReason;
 
 /// Flags of TCP of which segments of an established connection have one (RFC 9293, section 3.1): RST, ACK.
@@ -72,7 +75,12 @@ impl<'f> FilteredFlood<'f> {
             Field::None | Field::Hidden => None,
         };
         let range = |port| PortRange { first: port, last: port };
+        let destination = match self.traffic.destination {
+            Field::Is(address) if self.sender.filter.limits_destinations() => Some(Destination(address.into())),
+            _ => None,
+        };
         PolicyRule {
+            destinations: destination.into_iter().collect(),
             from: Names(vec![from.into()]),
             to: Names(vec![to.into()]),
             ports: self.traffic.port.map(range).into_iter().collect(),
@@ -86,9 +94,9 @@ impl<'f> FilteredFlood<'f> {
 
 /// A part of a packet that rules read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Field {
+enum Field<T> {
     /// This value.
-    Is(u8),
+    Is(T),
     /// There is none: the frame is not of IP.
     None,
     /// It is hidden.
@@ -100,7 +108,10 @@ enum Field {
 struct Traffic {
     /// It passes by any rules.
     is_exempt: bool,
-    protocol: Field,
+    destination: Field<IpAddr>,
+    /// Byte of the frame at which the destination address begins.
+    address: usize,
+    protocol: Field<u8>,
     /// Destination port, if it has one that is not hidden.
     port: Option<u16>,
     /// Whether ACK or RST is set, if it is TCP and they are not hidden.
@@ -112,9 +123,17 @@ struct Traffic {
 }
 
 impl Traffic {
-    const OTHER: Self =
-        Self { is_exempt: false, protocol: Field::None, port: None, acknowledges: None, upper: 0, is_later_fragment: false };
-    const HIDDEN: Self = Self { protocol: Field::Hidden, ..Self::OTHER };
+    const OTHER: Self = Self {
+        is_exempt: false,
+        destination: Field::None,
+        address: 0,
+        protocol: Field::None,
+        port: None,
+        acknowledges: None,
+        upper: 0,
+        is_later_fragment: false,
+    };
+    const HIDDEN: Self = Self { destination: Field::Hidden, protocol: Field::Hidden, ..Self::OTHER };
     const EXEMPT: Self = Self { is_exempt: true, ..Self::OTHER };
 
     fn of(frame: &mut Reading<'_>) -> Self {
@@ -152,7 +171,12 @@ impl Traffic {
         frame.mark(at..at + 1);
         frame.mark_number(at + 6, MORE | Ipv4::OFFSET);
         frame.mark(at + 9..at + 10);
+        let is_routed = packet.is_routed(bytes);
+        if is_routed {
+            frame.once();
+        }
         let known = Self { protocol: Field::Is(packet.protocol), upper: at + packet.length, ..Self::OTHER };
+        let known = known.to(packet.destination, is_routed, at + 16);
         match packet.fragment {
             Fragment::Later => {
                 let is_at_flags = packet.protocol == TCP && number_at(bytes, 6).is_some_and(|word| word & Ipv4::OFFSET == 1);
@@ -179,24 +203,31 @@ impl Traffic {
         } else {
             Upper::Header { protocol: packet.next, at: IPV6_HEADER, fragment: Fragment::Whole }
         };
+        let known = Self::OTHER.to(packet.destination, packet.is_routed(bytes), at + 24);
         match upper {
             Upper::Beyond => Self::hidden(frame),
             // Its first fragment has the protocol (RFC 8200, section 4.5).
-            Upper::Later => Self { is_later_fragment: true, ..Self::HIDDEN },
+            Upper::Later => Self { is_later_fragment: true, protocol: Field::Hidden, ..known },
             Upper::Header { protocol: ICMPV6, at: upper, fragment } => match bytes.get(upper).map(|&kind| NdKind::of(kind)) {
                 None => Self::hidden(frame),
                 Some(kind) => {
                     frame.mark(at + upper..at + upper + 1);
                     let is_exempt = kind.is_some() && fragment == Fragment::Whole;
-                    Self { is_exempt, protocol: Field::Is(ICMPV6), ..Self::OTHER }
+                    Self { is_exempt, protocol: Field::Is(ICMPV6), ..known }
                 }
             },
             Upper::Header { protocol, at: upper, fragment } => {
-                let known = Self { protocol: Field::Is(protocol), upper: at + upper, ..Self::OTHER };
+                let known = Self { protocol: Field::Is(protocol), upper: at + upper, ..known };
                 let bytes = if fragment == Fragment::Whole { bytes } else { packet.packet(bytes).0 };
                 known.with_transport(frame, bytes, upper)
             }
         }
+    }
+
+    /// With this destination address at byte `at` of the frame, which a source route makes that of the next hop.
+    fn to(self, destination: impl Into<IpAddr>, is_routed: bool, at: usize) -> Self {
+        let destination = if is_routed { Field::Hidden } else { Field::Is(destination.into()) };
+        Self { destination, address: at, ..self }
     }
 
     /// With the parts of the transport header at byte `at` of the packet that begins with `bytes`.
@@ -218,10 +249,39 @@ impl Filter {
         if traffic.is_exempt {
             return None;
         }
-        self.between(from, to).find(|(_, rule)| {
-            // Hidden parts count against the frame, or for a later fragment.
+        // Hidden parts count against the frame, or for a later fragment.
+        let decides = |rule: &PolicyRule, frame: &mut Reading<'_>| {
             matches(rule, traffic, frame).unwrap_or(rule.allows() == traffic.is_later_fragment)
-        })
+        };
+        if !self.has_destinations(from, to) {
+            return self.between(from, to).find(|(_, rule)| decides(rule, frame));
+        }
+        let among = match traffic.destination {
+            Field::Is(address) => {
+                let interval = self.interval(address);
+                read_within(&interval, address, traffic.address, frame);
+                Some(interval.rules)
+            }
+            Field::None => None,
+            Field::Hidden => {
+                let may_match = |rule: &PolicyRule| rule.destinations.is_empty() || !rule.allows();
+                return self.between(from, to).find(|(_, rule)| may_match(rule) && decides(rule, frame));
+            }
+        };
+        self.between_among((from, to), among).find(|(_, rule)| decides(rule, frame))
+    }
+}
+
+/// Reads the bits of the destination `address`, at byte `at`, that distinguish its interval from the addresses beside it.
+fn read_within(interval: &Interval<'_>, address: IpAddr, at: usize, frame: &mut Reading<'_>) {
+    let (bits, number) = (bits_of(address), number_of(address));
+    for beside in [interval.before, interval.after].into_iter().flatten() {
+        // Addresses that share these bits are on the same side of `beside`.
+        let shared = bits.saturating_sub((number ^ beside).checked_ilog2().unwrap_or(0));
+        (0..shared.div_ceil(8)).for_each(|byte| {
+            let rest = shared - 8 * byte;
+            frame.mark_bits(at + byte as usize, if rest >= 8 { u8::MAX } else { u8::MAX << (8 - rest) });
+        });
     }
 }
 

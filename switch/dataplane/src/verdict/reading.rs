@@ -89,7 +89,7 @@ impl<'f> Reading<'f> {
     }
 
     /// The verdict depends on the bits of `mask` of the byte at `at`.
-    fn mark_bits(&mut self, at: usize, mask: u8) {
+    pub(super) fn mark_bits(&mut self, at: usize, mask: u8) {
         if at < 16 {
             self.mask |= u128::from(mask) << (8 * at);
         } else {

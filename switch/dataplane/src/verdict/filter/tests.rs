@@ -1,3 +1,5 @@
+use std::net::IpAddr;
+
 use bolero::TypeGenerator;
 
 use super::*;
@@ -14,6 +16,20 @@ const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
 fn rule(protocol: Option<u8>, ports: &[(u16, u16)], established: bool, action: Action) -> PolicyRule {
     let ports = ports.iter().map(|&(first, last)| PortRange { first, last }).collect();
     PolicyRule { protocol: protocol.map(Protocol), ports, established, action: Some(action), ..PolicyRule::default() }
+}
+
+/// `rule` for these destinations.
+fn about(destinations: &[&str], rule: PolicyRule) -> PolicyRule {
+    PolicyRule { destinations: destinations.iter().map(|text| text.parse().unwrap()).collect(), ..rule }
+}
+
+/// `packet` to `destination`.
+fn to(destination: IpAddr, mut packet: Vec<u8>) -> Vec<u8> {
+    match destination {
+        IpAddr::V4(address) => packet[16..20].copy_from_slice(&address.octets()),
+        IpAddr::V6(address) => packet[24..40].copy_from_slice(&address.octets()),
+    }
+    packet
 }
 
 fn frame(kind: u16, tags: usize, packet: &[u8]) -> Vec<u8> {
@@ -133,6 +149,85 @@ fn address_resolution_passes_always() {
     assert!(!world.passes(&frame(0x86dd, 0, &ipv6(44, &fragment))));
 }
 
+/// Destinations of IPv4 and IPv6, behind tags and extension headers, and in every fragment.
+#[test]
+fn rules_with_destinations_judge_every_packet_to_them() {
+    use Action::{Allow, Deny};
+    let inside = ["10.0.0.0/8", "fd00::/16"];
+    let allow = World::new(&[about(&inside, rule(None, &[], false, Allow)), rule(None, &[], false, Deny)]);
+    let deny = World::new(&[about(&inside, rule(None, &[], false, Deny))]);
+    let web = World::new(&[about(&inside, rule(Some(6), &[(80, 80)], false, Allow)), rule(None, &[], false, Deny)]);
+    for (address, is_inside) in [
+        ("10.0.0.2", true),
+        ("10.255.255.255", true),
+        ("11.0.0.0", false),
+        ("fd00::9", true),
+        ("fd01::", false),
+        ("224.0.0.251", false),
+    ] {
+        let address: IpAddr = address.parse().unwrap();
+        let v4 = |options, fragment, payload: &[u8]| to(address, ipv4(options, fragment, 6, payload));
+        let v6 = |next, payload: &[u8]| to(address, ipv6(next, payload));
+        let syn = tcp(80, 2);
+        let packets = if address.is_ipv4() {
+            vec![(0x800, v4(0, 0, &syn)), (0x800, v4(3, 0x2000, &syn)), (0x800, v4(0, 185, &[7; 40]))]
+        } else {
+            let later = [&[6, 0, 5, 0xc8, 0, 0, 0, 1][..], &[7; 40]].concat();
+            let behind = [&[6, 0, 1, 4, 0, 0, 0, 0][..], &syn].concat();
+            vec![(0x86dd, v6(6, &syn)), (0x86dd, v6(60, &behind)), (0x86dd, v6(44, &later))]
+        };
+        for (kind, packet) in packets {
+            for tags in 0..3 {
+                let sent = frame(kind, tags, &packet);
+                assert_eq!(allow.passes(&sent), is_inside, "{address}, {tags} tags");
+                assert_eq!(deny.passes(&sent), !is_inside, "{address}, {tags} tags");
+                assert_eq!(web.passes(&sent), is_inside, "a later fragment passes where its first one may: {address}");
+            }
+        }
+        let udp = if address.is_ipv4() { (0x800, to(address, ipv4(0, 0, 17, &udp(80)))) } else { (0x86dd, v6(17, &udp(80))) };
+        assert!(!web.passes(&frame(udp.0, 0, &udp.1)), "{address}");
+    }
+    assert!(!allow.passes(&frame(0x88cc, 0, &[0; 46])) && deny.passes(&frame(0x88cc, 0, &[0; 46])), "no IP");
+    assert!(allow.passes(&frame(0x806, 0, &[0; 28])) && deny.passes(&frame(0x806, 0, &[0; 28])), "ARP");
+}
+
+/// A source route (RFC 791, section 3.1; RFC 8200, section 4.4) leads past the destination of the header.
+#[test]
+fn source_routes_lead_around_no_destination() {
+    let address = |text: &str| text.parse::<IpAddr>().unwrap();
+    let (action, udp) = (Action::Allow, udp(80));
+    let allow =
+        World::new(&[about(&["10.0.0.0/8", "fd00::/16"], rule(None, &[], false, action)), rule(None, &[], false, Action::Deny)]);
+    let deny = World::new(&[about(&["192.0.2.0/24", "2001:db8::/32"], rule(None, &[], false, Action::Deny))]);
+    let mut v4 = to(address("10.0.0.2"), ipv4(2, 0, 17, &udp));
+    v4[20..28].copy_from_slice(&[131, 7, 4, 192, 0, 2, 1, 0]);
+    let routing = |left| [&[17, 2, 4, left][..], &[0; 20], &udp].concat();
+    let v6 = |left| to(address("fd00::2"), ipv6(43, &routing(left)));
+    for sent in [frame(0x800, 0, &v4), frame(0x86dd, 0, &v6(1))] {
+        assert!(!allow.passes(&sent) && !deny.passes(&sent));
+    }
+    let arrived = frame(0x86dd, 0, &v6(0));
+    assert!(allow.passes(&arrived) && deny.passes(&arrived), "no segment is left");
+    let none = World::new(&[rule(Some(17), &[(80, 80)], false, action), rule(None, &[], false, Action::Deny)]);
+    assert!(none.passes(&frame(0x800, 0, &v4)), "rules without destinations do not ask for one");
+}
+
+/// One verdict for all addresses between two bounds, and another beyond them.
+#[test]
+fn verdicts_hold_for_all_addresses_with_a_prefix() {
+    let world = World::new(&[about(&["10.0.0.0/8"], rule(None, &[], false, Action::Deny))]);
+    let epoch = Epoch { generation: world.table.generation(), second: 0 };
+    let fits = |of: &str, other: &str| {
+        let start = |text: &str| start_of(&frame(0x800, 0, &to(text.parse().unwrap(), ipv4(0, 0, 17, &udp(80)))));
+        let (mut cache, (bytes, length)) = (FlowCache::default(), start(of));
+        cache.decide(Start::new(&bytes, length), world.sender(), |_| Some(Gate::OPEN), &world.table, epoch);
+        let (bytes, length) = start(other);
+        cache.fits(Start::new(&bytes, length), epoch)
+    };
+    assert!(fits("10.0.0.1", "10.255.0.9") && fits("192.0.2.1", "203.0.113.9") && fits("8.8.8.8", "9.9.9.9"));
+    assert!(!fits("10.0.0.1", "11.0.0.1") && !fits("9.9.9.9", "10.0.0.1") && !fits("11.0.0.0", "10.0.0.1"));
+}
+
 /// Frames that hide a header pass no rule that allows by it, and none that denies by it.
 #[test]
 fn hidden_headers_pass_by_no_rule() {
@@ -202,7 +297,19 @@ struct Parts {
     /// None, a first one, one at offset 8, one at offset 1480.
     fragment: u8,
     options: u8,
+    destination: u8,
 }
+
+const DESTINATIONS: [[&str; 2]; 6] = [
+    ["10.0.0.2", "fd00::2"],
+    ["10.1.2.3", "fd00:1::3"],
+    ["9.255.255.255", "fcff::1"],
+    ["11.0.0.0", "fe00::"],
+    ["255.255.255.255", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"],
+    ["0.0.0.0", "::"],
+];
+const PREFIXES: [&[&str]; 5] =
+    [&["10.0.0.0/8", "fd00::/16"], &["10.1.0.0/16"], &["10.1.2.3", "fd00:1::3"], &["0.0.0.0/0"], &["::/0"]];
 
 const PORTS: [u16; 9] = [0, 21, 22, 23, 80, 8000, 8099, 40_000, 65_535];
 const PROTOCOLS: [u8; 5] = [6, 17, 1, 58, 47];
@@ -230,6 +337,10 @@ impl Parts {
         self.fragment() == 2 && !self.is_v6 && self.protocol() == 6
     }
 
+    fn destination(self) -> IpAddr {
+        DESTINATIONS[usize::from(self.destination) % DESTINATIONS.len()][usize::from(self.is_v6)].parse().unwrap()
+    }
+
     fn frame(self) -> Vec<u8> {
         let payload = match self.protocol() {
             6 => tcp(self.port(), self.flags()),
@@ -239,7 +350,7 @@ impl Parts {
         let (options, tags) = (usize::from(self.options % 4), usize::from(self.tags % 3));
         if !self.is_v6 {
             let word = [0x4000, 0x2000, 1, 185].get(usize::from(self.fragment())).copied().unwrap_or(0x4000);
-            return frame(0x800, tags, &ipv4(options, word, self.protocol(), &payload));
+            return frame(0x800, tags, &to(self.destination(), ipv4(options, word, self.protocol(), &payload)));
         }
         let mut next = self.protocol();
         let mut bytes = payload;
@@ -253,7 +364,7 @@ impl Parts {
             bytes = [&[next, 0, 1, 4, 0, 0, 0, 0][..], &bytes].concat();
             next = 60;
         }
-        frame(0x86dd, tags, &ipv6(next, &bytes))
+        frame(0x86dd, tags, &to(self.destination(), ipv6(next, &bytes)))
     }
 
     /// Whether some packet with these parts passes `rules`, one after the other, as the reference says it; each part that the frame
@@ -266,7 +377,9 @@ impl Parts {
         let protocols: &[u8] = if is_later && self.is_v6 { &PROTOCOLS } else { std::slice::from_ref(&protocol) };
         let single = |protocol: u8, port: u16, flags: u8| {
             let first = rules.iter().find(|rule| {
+                let has = |destination: &Destination| destination.0.contains(self.destination());
                 rule.protocol.is_none_or(|wanted| wanted.0 == protocol)
+                    && (rule.destinations.is_empty() || rule.destinations.iter().any(has))
                     && (rule.ports.is_empty() || rule.ports.iter().any(|range| (range.first..=range.last).contains(&port)))
                     && (!rule.established || flags & 0x14 != 0)
             });
@@ -289,6 +402,7 @@ struct RuleParts {
     ports: u8,
     established: bool,
     allows: bool,
+    destinations: u8,
 }
 
 impl RuleParts {
@@ -302,7 +416,9 @@ impl RuleParts {
             3 => &[(80, 80), (65_535, 65_535)],
             _ => &[],
         };
-        rule(protocol, ports, self.established && protocol == Some(6), if self.allows { Action::Allow } else { Action::Deny })
+        let destinations = PREFIXES.get(usize::from(self.destinations % 10)).copied().unwrap_or_default();
+        let action = if self.allows { Action::Allow } else { Action::Deny };
+        about(destinations, rule(protocol, ports, self.established && protocol == Some(6), action))
     }
 }
 
