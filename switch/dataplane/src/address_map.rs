@@ -31,11 +31,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use memlane_model::known_addresses::{AddressTotals, Source};
 
+use crate::answer::Answer;
 use crate::frame::MacAddress;
 use crate::id::{MAX_PORTS, PortId};
 use crate::policy::gate::Gate;
 use crate::table::{DEFAULT_AGE, zeroed};
-use crate::too_long::Answer;
 pub use conflicts::Conflict;
 use conflicts::ConflictLog;
 use resolution::{Claim, Resolution};

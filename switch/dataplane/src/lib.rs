@@ -27,6 +27,7 @@ pub(crate) use memlane_virtq::{
 };
 
 pub mod address_map;
+pub mod answer;
 mod audience;
 pub mod cpu_time;
 pub mod egress;
@@ -42,6 +43,7 @@ pub mod policy;
 pub mod pool;
 pub mod port;
 mod probes;
+pub mod refusal;
 pub mod segment;
 pub mod settings;
 pub mod shared;

@@ -2,36 +2,18 @@
 //! smaller MTU than the sender (virtio 1.2, section 5.1.4.1).
 //!
 //! The sender is answered as by a router: ICMP "fragmentation needed" (RFC 792, RFC 1191) or ICMPv6 "packet too big" (RFC 4443, section
-//! 3.2), with the destination's addresses as its source, since the switch has none. A frame for a group, or one that is flooded because
+//! 3.2). A frame for a group, or one that is flooded because
 //! its destination is not known, is not answered (RFC 1122, section 3.2.2; RFC 1812, section 4.3.2.7): other ports may have received it.
 //!
 //! Every link carries IPv6 packets of 1280 bytes (RFC 8200, section 5), and no sender may be told less (RFC 8201, section 4). Over
 //! a smaller MTU, longer packets are answered with 1280, and those up to 1280 bytes are dropped without an answer.
 
-use std::net::Ipv4Addr;
-
-use crate::frame::{ETHERNET, Layers, NetHeader, START, TAG, TCP, TYPE_IPV4, TYPE_IPV6, network_type};
-use crate::headers::{Fragment, ICMPV6, IPV6_HEADER, Ipv4, Ipv6, Upper};
-use crate::offload::checksum;
+use crate::answer::{self, Answer, IcmpError};
+use crate::frame::{ETHERNET, Layers, NetHeader, TAG, TCP, TYPE_IPV4, TYPE_IPV6, network_type};
 use crate::packet::Packet;
 
 /// The least MTU of IPv6 (RFC 8200, section 5).
 const LEAST_MTU: u16 = 1280;
-const ICMP: u8 = 1;
-
-/// The answer of the switch to the sender of a frame.
-#[derive(Clone, Copy, Debug)]
-pub struct Answer {
-    pub(crate) frame: [u8; START],
-    pub(crate) length: usize,
-}
-
-impl Answer {
-    /// The frame.
-    pub fn frame(&self) -> &[u8] {
-        &self.frame[..self.length]
-    }
-}
 
 /// Whether `packet` fits a way with this MTU: a GSO frame does if its segments do.
 ///
@@ -74,80 +56,21 @@ fn segment_length(start: &[u8], header: NetHeader) -> Option<u32> {
     Some((layers.transport + transport) as u32 + u32::from(header.gso_size()))
 }
 
-/// The Ethernet header and the tags of a frame, turned round.
-pub(crate) fn turned(start: &[u8], at: usize) -> [u8; START] {
-    let mut frame = [0; START];
-    frame[..6].copy_from_slice(&start[6..12]);
-    frame[6..12].copy_from_slice(&start[..6]);
-    frame[12..at].copy_from_slice(&start[12..at]);
-    frame
-}
-
 fn to_ipv4(start: &[u8], at: usize, mtu: u16) -> Option<Answer> {
     const DONT_FRAGMENT: u8 = 0x40;
-    let bytes = &start[at..];
-    let packet = Ipv4::parse(bytes)?;
-    // No errors about errors, broadcasts, or later fragments (RFC 1122, section 3.2.2).
-    let is_error = packet.protocol == ICMP && !matches!(bytes.get(packet.length), Some(0 | 8));
-    if is_error
-        || !is_of_one(packet.destination)
-        || !is_of_one(packet.source)
-        || packet.fragment == Fragment::Later
-        || bytes[6] & DONT_FRAGMENT == 0
-    {
-        return None;
-    }
-    let quoted = bytes.get(..packet.length + 8)?;
-    let (mut frame, length) = (turned(start, at), at + 28 + quoted.len());
-    let ip = &mut frame[at..length];
-    ip[..12].copy_from_slice(&[0x45, 0xc0, 0, (28 + quoted.len()) as u8, 0, 0, DONT_FRAGMENT, 0, 64, ICMP, 0, 0]);
-    ip[12..16].copy_from_slice(&packet.destination.octets());
-    ip[16..20].copy_from_slice(&packet.source.octets());
-    let sum = checksum::over(&[&ip[..20]]);
-    ip[10..12].copy_from_slice(&sum);
-    ip[20..22].copy_from_slice(&[3, 4]);
-    ip[26..28].copy_from_slice(&mtu.to_be_bytes());
-    ip[28..].copy_from_slice(quoted);
-    let sum = checksum::over(&[&ip[20..]]);
-    ip[22..24].copy_from_slice(&sum);
-    Some(Answer { frame, length })
-}
-
-/// Whether the address may be that of one host: not 0/8, 127/8, a group, or class E with the broadcast address (RFC 1122, section 3.2.2).
-fn is_of_one(address: Ipv4Addr) -> bool {
-    !matches!(address.octets()[0], 0 | 127 | 224..)
+    let [high, low] = mtu.to_be_bytes();
+    let may_fragment = start.get(at + 6)? & DONT_FRAGMENT == 0;
+    if may_fragment { None } else { answer::ipv4(start, at, IcmpError { kind: 3, code: 4, rest: [0, 0, high, low] }) }
 }
 
 fn to_ipv6(start: &[u8], at: usize, mtu: u16) -> Option<Answer> {
-    const INFORMATIONAL: u8 = 128;
-    let bytes = &start[at..];
-    let packet = Ipv6::parse(bytes)?;
-    // No errors about errors, or to multicast sources (RFC 4443, section 2.4); a destination that is multicast gets none here.
-    let is_error = matches!(packet.upper(bytes), Upper::Header { protocol: ICMPV6, at, .. } if bytes.get(at).is_none_or(|&kind| kind < INFORMATIONAL));
-    if is_error || packet.destination.is_multicast() || packet.source.is_multicast() || packet.source.is_unspecified() {
-        return None;
-    }
-    let quoted = &bytes[..bytes.len().min(START - at - IPV6_HEADER - 8)];
-    let (mut frame, length) = (turned(start, at), at + IPV6_HEADER + 8 + quoted.len());
-    let ip = &mut frame[at..length];
-    ip[0] = 0x60;
-    let payload = (8 + quoted.len()) as u16;
-    ip[4..6].copy_from_slice(&payload.to_be_bytes());
-    (ip[6], ip[7]) = (ICMPV6, 64);
-    ip[8..24].copy_from_slice(&packet.destination.octets());
-    ip[24..40].copy_from_slice(&packet.source.octets());
-    ip[40] = 2;
-    ip[46..48].copy_from_slice(&mtu.to_be_bytes());
-    ip[48..].copy_from_slice(quoted);
-    // With the pseudo-header of RFC 8200, section 8.1.
-    let sum = checksum::over(&[&ip[8..40], &[0, 0], &payload.to_be_bytes(), &[0, 0, 0, ICMPV6], &ip[40..]]);
-    ip[42..44].copy_from_slice(&sum);
-    Some(Answer { frame, length })
+    answer::ipv6(start, at, IcmpError { kind: 2, code: 0, rest: u32::from(mtu).to_be_bytes() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::START;
 
     /// A TCP segment over IPv4 or IPv6, without a payload.
     fn frame(version: u8, tag: bool) -> Vec<u8> {

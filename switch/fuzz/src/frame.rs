@@ -9,6 +9,7 @@ use memlane::policy::filter::{Action, Destination, Filter, Filtered, PolicyRule,
 use memlane::policy::gate::Gate;
 use memlane::policy::rules::PortRules;
 use memlane::policy::{AntiSpoof, PortLimits};
+use memlane::refusal::answer_to;
 use memlane::table::Table;
 use memlane::too_long::check_frame;
 use memlane::verdict::reading::Start;
@@ -24,6 +25,7 @@ pub fn run(data: &[u8]) {
     check_identity(data);
     check_policy(data);
     check_too_long(data);
+    check_refusal(data);
     check_lease(data);
     if let Some(bytes) = data.first_chunk() {
         check_header(*bytes);
@@ -121,7 +123,7 @@ fn check_policy(data: &[u8]) {
         },
         destinations: if bytes[0] & 32 == 0 { Vec::new() } else { vec![destination(bytes[1])] },
         established: bytes[0] & 8 != 0 && bytes[0] % 4 == 1,
-        action: Some(if bytes[0] & 16 == 0 { Action::Deny } else { Action::Allow }),
+        action: Some([Action::Deny, Action::Allow][usize::from(bytes[0] >> 4 & 1)]),
         ..PolicyRule::default()
     };
     let filter = Filter::new(&choice.chunks(2).map(rule).collect::<Vec<_>>());
@@ -172,6 +174,18 @@ fn check_too_long(data: &[u8]) {
         Some((4, protocol)) => assert_eq!(protocol, 1),
         found => assert_eq!(found, Some((6, 58))),
     }
+}
+
+/// An answer to a refused frame is a whole packet to its sender: a reset of TCP, or ICMP. No group is answered.
+fn check_refusal(data: &[u8]) {
+    let Some((choice, data)) = data.split_first_chunk::<4>() else { return };
+    let start = &data[..data.len().min(START)];
+    let Some(answer) = answer_to(start, u32::from_le_bytes(*choice)) else { return };
+    let frame = answer.frame();
+    assert!(start[0] & 1 == 0 && frame[..6] == start[6..12] && frame[6..12] == start[..6]);
+    let layers = Layers::find(frame).expect("an IP packet");
+    assert!([(4, 1), (4, TCP), (6, 58), (6, TCP)].contains(&(layers.version, layers.protocol)));
+    assert!(layers.protocol != TCP || frame.len() == layers.transport + 20 && frame[layers.transport + 13] & 4 != 0);
 }
 
 fn check_head(data: &[u8]) {

@@ -45,7 +45,7 @@ pub struct PolicyRule {
     /// Only TCP segments of established connections: with ACK or RST set.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub established: bool,
-    /// Whether matching frames pass: "allow" or "deny".
+    /// Whether matching frames pass: "allow", "deny", or "reject", which tells their sender.
     pub action: Option<Action>,
     /// Its line in the file, for messages; set where a file is read, 0 if it is not known.
     #[serde(skip_serializing_if = "is_zero")]
@@ -71,6 +71,11 @@ impl PolicyRule {
         self.action == Some(Action::Allow)
     }
 
+    /// Whether the sender of matching frames is told that they are refused.
+    pub fn rejects(&self) -> bool {
+        self.action == Some(Action::Reject)
+    }
+
     /// The rule as a file would state it.
     pub fn stated(&self) -> String {
         let mut text = String::from("[[policy]]");
@@ -94,7 +99,7 @@ impl PolicyRule {
         if self.established {
             text += " established = true";
         }
-        text + &format!(" action = \"{}\"", if self.allows() { "allow" } else { "deny" })
+        text + &format!(" action = \"{}\"", self.action.unwrap_or(Action::Deny).name())
     }
 }
 
@@ -139,6 +144,20 @@ pub enum Action {
     Allow,
     /// They are dropped.
     Deny,
+    /// They are dropped, and their sender is told, at most 100 times a second for each port: TCP by a reset, so that `connect` fails at
+    /// once, others by ICMP "administratively prohibited".
+    Reject,
+}
+
+impl Action {
+    /// The word in the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::Reject => "reject",
+        }
+    }
 }
 
 /// Names of ports and groups; none stands for all ports.

@@ -8,6 +8,7 @@ use memlane_rig::frames::{Host, Packet};
 use memlane_rig::guest::ToyGuest;
 use memlane_rig::memory::MemoryPlan;
 use serde_json::Value;
+use std::time::Instant;
 
 /// A TCP segment of guest `from` for port `port` of guest `to`, of at least 64 bytes, which the fast path carries.
 fn tcp(from: usize, to: usize, port: u16, flags: u8) -> Vec<u8> {
@@ -132,6 +133,63 @@ fn guests_reach_the_destinations_that_the_rules_allow() {
         assert_eq!(bed.drops(0, DropReason::PolicyDenied) - before, if passes { 0 } else { 3 });
     }
     assert!(arrives(&mut router, &mut guest, &tcp(1, 0, 80, 2), &tcp(1, 0, 81, 2)), "the rules are about frames of p0");
+}
+
+/// An IP packet of guest 0 for guest 1.
+fn packet(kind: u16, ip: &[u8]) -> Vec<u8> {
+    let mut bytes = [&mac(1)[..], &mac(0), &kind.to_be_bytes(), ip].concat();
+    bytes.resize(bytes.len().max(64), 0);
+    bytes
+}
+
+/// TCP by a reset (RFC 9293, section 3.10.7.1), others by ICMP type 3 code 13 (RFC 1812, section 5.2.7.1) and ICMPv6 type 1 code 1 (RFC
+/// 4443, section 3.1), at most 100 a second (RFC 4443, section 2.4).
+#[test]
+fn a_rejected_packet_is_answered_at_once() {
+    let rules = "[[policy]]\nfrom = \"p0\"\naction = \"reject\"\n";
+    let bed = Bed::with(rules, &["", ""]);
+    let (mut guest, mut other) = (bed.guest(0), bed.guest(1));
+    announce_by_arp([&mut guest, &mut other]);
+    let mut answer_to = |sent: &[u8]| {
+        guest.send(sent).unwrap();
+        let got = guest.receive(TIMEOUT).unwrap().bytes;
+        assert_eq!((&got[..6], &got[6..12]), (&mac(0)[..], &mac(1)[..]));
+        got
+    };
+    let mut syn = tcp(0, 1, 80, 2);
+    syn[38..42].copy_from_slice(&1000_u32.to_be_bytes());
+    let got = answer_to(&syn);
+    assert_eq!((&got[26..34], got[23]), (&[10, 0, 0, 1, 10, 0, 0, 0][..], 6));
+    // The segment has 36 bytes behind its header.
+    let payload = 76 - 40;
+    assert_eq!((&got[38..42], &got[42..46], got[47]), (&[0; 4][..], &(1001_u32 + payload).to_be_bytes()[..], 0x14));
+    let mut ack = tcp(0, 1, 80, 0x10);
+    ack[42..46].copy_from_slice(&77_u32.to_be_bytes());
+    let got = answer_to(&ack);
+    assert_eq!((&got[38..42], got[47]), (&77_u32.to_be_bytes()[..], 0x04));
+    let udp = [0x9c, 0x40, 0, 53, 0, 12, 0, 0, 1, 2, 3, 4];
+    let v4 = [&[0x45, 0, 0, 32, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 0, 10, 0, 0, 1][..], &udp].concat();
+    let got = answer_to(&packet(0x800, &v4));
+    assert_eq!((got[23], &got[34..36], &got[42..70]), (1, &[3, 13][..], &v4[..28]));
+    let v6 = [&[0x60, 0, 0, 0, 0, 12, 17, 64][..], &[0xfd; 16], &[0xfc; 16], &udp].concat();
+    let got = answer_to(&packet(0x86dd, &v6));
+    assert_eq!((got[20], &got[54..56], &got[62..114]), (58, &[1, 1][..], &v6[..]));
+    // A broadcast is dropped without an answer, and so are more than the limit, behind a burst of as many.
+    let mut broadcast = packet(0x800, &v4);
+    broadcast[..6].fill(0xff);
+    guest.send(&broadcast).unwrap();
+    assert_silent(&mut guest);
+    let (begun, mut answers) = (Instant::now(), 0);
+    for _ in 0..8 {
+        for _ in 0..50 {
+            guest.send(&syn).unwrap();
+        }
+        guest.wait_sent(TIMEOUT).unwrap();
+        answers += std::iter::from_fn(|| guest.receive(POLL_INTERVAL).ok()).count() as u64;
+    }
+    assert!((50..=101 + 100 * (1 + begun.elapsed().as_secs())).contains(&answers), "{answers} in {:?}", begun.elapsed());
+    assert_eq!(bed.drops(0, DropReason::PolicyDenied), 405);
+    assert_silent(&mut other);
 }
 
 #[test]

@@ -6,10 +6,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::answer::{Answer, turned};
 use crate::frame::{MacAddress, NetHeader, SHORTEST, START, TYPE_IPV6, network_type};
 use crate::headers::{Arp, Fragment, ICMPV6, IPV6_HEADER, Ipv6, Nd, NdKind, SOURCE_LINK, TARGET_LINK, TYPE_ARP, Upper};
 use crate::offload::checksum;
-use crate::too_long::{Answer, turned};
 
 /// Hop limit of neighbour discovery (RFC 4861, section 7.1): no router forwarded it.
 const HOP_LIMIT: u8 = 255;

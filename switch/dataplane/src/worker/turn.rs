@@ -7,6 +7,7 @@ use super::port_table::Members;
 use crate::ablation;
 use crate::address_map::lease::Lease;
 use crate::address_map::resolution::{self, Resolution};
+use crate::answer::Answer;
 use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units::{self, BATCH};
 use crate::egress::{Egress, FastPathKey, Offered, Readiness, SendOutcome};
@@ -21,11 +22,13 @@ use crate::packet::{Packet, Reach, Stamp, TagChange};
 use crate::policy::Limiter;
 use crate::policy::gate::Gate;
 use crate::port::{Port, refused};
+use crate::refusal;
 use crate::ring::{OpenOutcome, Ring, RingFault};
 use crate::stats::{DropReason, PortCounters, WorkerCounters};
 use crate::table::{LearnedAddress, Table};
 use crate::time::Cycles;
-use crate::too_long::{self, Answer};
+use crate::too_long;
+use crate::verdict::filter::FilteredFlood;
 use crate::verdict::reading::Start;
 use crate::verdict::{Epoch, FlowCache, Sender, Verdict};
 use crate::weight::Weight;
@@ -278,6 +281,9 @@ impl Turn<'_> {
             Verdict::Retagged(port, change) => self.forward_retagged(port, change, packet),
             Verdict::Flood => self.flood(packet, learned),
             Verdict::Drop(reason) => {
+                if reason == DropReason::PolicyDenied {
+                    self.tell_denied(packet, table);
+                }
                 if refused::REASONS.contains(&reason) {
                     self.port.note_refused(reason, packet.start());
                 }
@@ -353,16 +359,36 @@ impl Turn<'_> {
     /// Drops a frame that is too long for its way to `port`, and answers its sender.
     #[cold]
     fn refuse_too_long(&mut self, port: PortId, packet: &Packet, answer: Option<Answer>) -> TurnOutcome {
-        if let Some(answer) = answer
-            && let Some(slot) = self.egress.route_here(self.port.id)
-            && self.port.policy.take_answer(self.now)
-        {
-            let mut reply = Packet::from_bytes(port, answer.frame());
-            reply.reach = Reach::ManyNow;
-            // Without room it is lost: the sender's next frame causes another.
-            let _ = self.egress.send(slot, &mut reply, self.weight);
+        if let Some(answer) = answer {
+            self.answer_for(port, &answer);
         }
         self.drop_at(port, packet, DropReason::TooLong)
+    }
+
+    /// Sends the sender an answer for `port`, as often as the switch may answer it.
+    fn answer_for(&mut self, port: PortId, answer: &Answer) {
+        let Some(slot) = self.egress.route_here(self.port.id) else { return };
+        if !self.port.policy.take_answer(self.now) {
+            return;
+        }
+        let mut reply = Packet::from_bytes(port, answer.frame());
+        reply.reach = Reach::ManyNow;
+        // Without room it is lost: the sender's next frame causes another.
+        let _ = self.egress.send(slot, &mut reply, self.weight);
+    }
+
+    /// Answers the sender of a unicast frame that a policy rule refuses, if the rule says so.
+    #[cold]
+    fn tell_denied(&mut self, packet: &mut Packet, table: &Table) {
+        let Some(filtered) = self.outcomes.port_table.filtered(packet.source) else { return };
+        packet.copy_more();
+        let start = Start::from(&*packet);
+        let Some(vlan) = self.port.policy.gate().vlans.of_sent(start.head().vlan().0) else { return };
+        let Some(to) = table.find(LearnedAddress { address: start.head().destination(), vlan }) else { return };
+        let rejects = FilteredFlood::new(filtered, start).deciding(to).is_some_and(|(_, rule)| rule.rejects());
+        if let Some(answer) = refusal::answer(packet).filter(|_| rejects) {
+            self.answer_for(to, &answer);
+        }
     }
 
     #[cold]
