@@ -8,9 +8,11 @@
 
 pub mod destinations;
 pub mod filter;
+pub mod flows;
 pub mod gate;
 pub mod rules;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -18,6 +20,7 @@ pub use memlane_model::limits::{AntiSpoof, DEFAULT_STORM, Limit, PortLimits, Res
 
 use crate::stats::DropReason;
 use crate::time::{Cycles, frequency};
+use flows::Flows;
 use gate::{Gate, Vlans};
 use rules::{PortRules, Published, Service};
 
@@ -190,6 +193,8 @@ pub struct Policy {
     usually_drops_reserved: AtomicBool,
     /// Whether its configuration says nothing about that.
     usual_reserved: AtomicBool,
+    /// Flows that it opened, for its life.
+    pub flows: Arc<Flows>,
     /// Its VLANs, for its life.
     vlans: Vlans,
 }
@@ -211,6 +216,7 @@ impl Policy {
             drops_reserved: AtomicBool::new(false),
             usually_drops_reserved: AtomicBool::new(false),
             usual_reserved: AtomicBool::new(true),
+            flows: Arc::default(),
             vlans: Vlans::of(limits),
         };
         policy.answers.set_packets(Some(ANSWERS), ANSWERS);

@@ -8,6 +8,7 @@
 pub mod filter;
 pub(crate) mod identity;
 pub mod reading;
+mod reply;
 mod serving;
 
 use crate::ablation;

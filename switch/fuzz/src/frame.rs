@@ -133,7 +133,7 @@ fn check_policy(data: &[u8]) {
         return;
     }
     table.pin(destination, PortId(1));
-    let gate = Gate { filtered: Some(Filtered { filter: &filter, from: PortId(0) }), ..Gate::OPEN };
+    let gate = Gate { filtered: Some(Filtered { filter: &filter, from: PortId(0), is_forecast: false }), ..Gate::OPEN };
     let sender = Sender { gate, is_gated: true, ..PortId(0).into() };
     let decided = |rest: u8, change: Option<usize>| {
         let mut start = [rest; START];

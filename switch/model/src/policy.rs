@@ -47,6 +47,18 @@ pub struct PolicyRule {
     pub established: bool,
     /// Whether matching frames pass: "allow", "deny", or "reject", which tells their sender.
     pub action: Option<Action>,
+    /// In place of `action`: whether frames pass that match no rule, of the ports in `members` or of the `segment`, in both directions:
+    /// "deny", "reject", or "allow" for exceptions from a later default. Replies to flows that a rule allows pass: of TCP, UDP and other
+    /// protocols by addresses and ports, of ICMP echo, and ICMP errors about a flow. Each port keeps its last 5440 flows, until they are
+    /// idle for 7440 s (TCP, RFC 5382), 60 s (ICMP, RFC 5508) or 300 s (others, RFC 4787); a restart forgets them until their port sends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default: Option<Action>,
+    /// Ports with this default: names of ports and groups.
+    #[serde(skip_serializing_if = "Names::is_all")]
+    pub members: Names,
+    /// Segment whose ports have this default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub segment: Option<String>,
     /// Its line in the file, for messages; set where a file is read, 0 if it is not known.
     #[serde(skip_serializing_if = "is_zero")]
     pub line: usize,
@@ -59,8 +71,9 @@ fn is_zero(line: &usize) -> bool {
 impl PartialEq for PolicyRule {
     /// Whether both say the same, wherever they stand.
     fn eq(&self, other: &Self) -> bool {
-        let said = |rule: &Self| (rule.protocol, rule.established, rule.action);
-        let names = self.from == other.from && self.to == other.to;
+        let said = |rule: &Self| (rule.protocol, rule.established, rule.action, rule.default);
+        let names = self.from == other.from && self.to == other.to && self.members == other.members;
+        let names = names && self.segment == other.segment;
         names && self.destinations == other.destinations && self.ports == other.ports && said(self) == said(other)
     }
 }
@@ -68,18 +81,30 @@ impl PartialEq for PolicyRule {
 impl PolicyRule {
     /// Whether matching frames pass.
     pub fn allows(&self) -> bool {
-        self.action == Some(Action::Allow)
+        self.action.or(self.default) == Some(Action::Allow)
+    }
+
+    /// Whether it is the default of the port of this name in this segment and these groups.
+    pub fn is_default_of(&self, name: &str, segment: &str, groups: &[String]) -> bool {
+        let is_member = !self.members.is_all() && self.members.has(name, groups);
+        self.default.is_some() && (is_member || self.segment.as_deref() == Some(segment))
     }
 
     /// Whether the sender of matching frames is told that they are refused.
     pub fn rejects(&self) -> bool {
-        self.action == Some(Action::Reject)
+        self.action.or(self.default) == Some(Action::Reject)
     }
 
     /// The rule as a file would state it.
     pub fn stated(&self) -> String {
         let mut text = String::from("[[policy]]");
-        for (key, names) in [("from", &self.from), ("to", &self.to)] {
+        if let Some(default) = self.default {
+            text += &format!(" default = \"{}\"", default.name());
+        }
+        if let Some(segment) = &self.segment {
+            text += &format!(" segment = \"{segment}\"");
+        }
+        for (key, names) in [("members", &self.members), ("from", &self.from), ("to", &self.to)] {
             match &names.0[..] {
                 [] => {}
                 [one] => text += &format!(" {key} = \"{one}\""),
@@ -99,7 +124,7 @@ impl PolicyRule {
         if self.established {
             text += " established = true";
         }
-        text + &format!(" action = \"{}\"", self.action.unwrap_or(Action::Deny).name())
+        if self.default.is_some() { text } else { text + &format!(" action = \"{}\"", self.action.unwrap_or(Action::Deny).name()) }
     }
 }
 
@@ -110,7 +135,7 @@ impl PolicyRule {
         let shown: Vec<String> = self.destinations.iter().take(SHOWN).map(|one| format!("\"{one}\"")).collect();
         match self.destinations.len() {
             0 => String::new(),
-            ..=SHOWN => format!(" destinations = [{}]", shown.join(", ")),
+            1..=SHOWN => format!(" destinations = [{}]", shown.join(", ")),
             count => format!(" destinations = [{}, and {} more]", shown.join(", "), count - SHOWN),
         }
     }

@@ -385,11 +385,34 @@ impl<'t> Checker<'t> {
         }
     }
 
-    fn check_rule(&mut self, rule: &PolicyRule, place: &Place) {
-        if !place.has("action") {
-            self.note(place, "", "this [[policy]] has no action: add one, as action = \"deny\"");
+    /// A default has ports, and no key of a rule.
+    fn check_default(&mut self, place: &Place) {
+        const OF_RULES: [&str; 7] = ["action", "from", "to", "destinations", "protocol", "ports", "established"];
+        for key in OF_RULES.into_iter().filter(|key| place.has(key)) {
+            let text = format_args!("{key} is for a rule, and this [[policy]] is a default: remove {key}, or default");
+            self.note(place, key, text);
         }
-        for (key, names) in [("from", &rule.from), ("to", &rule.to)] {
+        if !place.has("members") && !place.has("segment") {
+            let text = "a default needs its ports: add members = \"GROUP\", or segment = \"NAME\"";
+            self.note(place, "default", text);
+        }
+    }
+
+    fn check_rule(&mut self, rule: &PolicyRule, place: &Place) {
+        if place.has("default") {
+            self.check_default(place);
+        } else {
+            if !place.has("action") {
+                self.note(place, "", "this [[policy]] has no action: add one, as action = \"deny\"");
+            }
+            for key in ["members", "segment"].into_iter().filter(|key| place.has(key)) {
+                self.note(place, key, format_args!("{key} is for a default: add default = \"deny\", or use from and to"));
+            }
+        }
+        if let Some(segment) = &rule.segment {
+            self.check_name(place, "segment", segment);
+        }
+        for (key, names) in [("members", &rule.members), ("from", &rule.from), ("to", &rule.to)] {
             if names.0.is_empty() && place.has(key) {
                 self.note(place, key, format_args!("{key} is an empty list: name ports or groups, or remove it for all"));
             }

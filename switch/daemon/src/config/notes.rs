@@ -107,7 +107,7 @@ impl Config {
         let groups = self.ports.iter().flat_map(|port| &port.settings.limits.groups);
         let known: HashSet<&String> = ports.chain(groups).collect();
         let unknown = |rule: &PolicyRule| {
-            let names = rule.from.0.iter().chain(&rule.to.0).filter(|name| !known.contains(name)).cloned();
+            let names = rule.from.0.iter().chain(&rule.to.0).chain(&rule.members.0).filter(|name| !known.contains(name)).cloned();
             names
                 .map(|name| format!("{}: there is no port or group '{name}', so this rule does not match yet", place(rule)))
                 .collect::<Vec<_>>()
@@ -119,7 +119,7 @@ impl Config {
     fn hidden_rules(&self) -> Vec<String> {
         let groups: HashMap<&str, &[String]> =
             self.ports.iter().map(|port| (&port.name[..], &port.settings.limits.groups[..])).collect();
-        let rules = &self.policy[..self.policy.len().min(MOST_COMPARED)];
+        let rules: Vec<_> = self.policy.iter().filter(|rule| rule.default.is_none()).take(MOST_COMPARED).collect();
         let hidden = rules.iter().enumerate().filter_map(|(index, rule)| {
             let first = rules[..index].iter().find(|earlier| covers(earlier, rule, &groups))?;
             let why = if first.allows() == rule.allows() { "says the same already" } else { "decides the opposite for all of it" };

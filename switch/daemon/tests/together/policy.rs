@@ -2,12 +2,16 @@
 
 use crate::command::{Running, memlane, printed, wait_until, write};
 use crate::common::*;
+use crate::tap;
+use memlane::config::Config;
+use memlane::daemon::Daemon;
 use memlane::policy::filter::{Action, Names, PolicyRule, PortRange, Protocol};
 use memlane::stats::DropReason;
 use memlane_rig::frames::{Host, Packet};
 use memlane_rig::guest::ToyGuest;
 use memlane_rig::memory::MemoryPlan;
 use serde_json::Value;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Instant;
 
 /// A TCP segment of guest `from` for port `port` of guest `to`, of at least 64 bytes, which the fast path carries.
@@ -190,6 +194,79 @@ fn a_rejected_packet_is_answered_at_once() {
     assert!((50..=101 + 100 * (1 + begun.elapsed().as_secs())).contains(&answers), "{answers} in {:?}", begun.elapsed());
     assert_eq!(bed.drops(0, DropReason::PolicyDenied), 405);
     assert_silent(&mut other);
+}
+
+/// The host's kernel behind a TAP port, with its own TCP and ICMP: `connect` fails with the error of a closed port, a datagram with those of ICMP
+/// type 3 code 13 and ICMPv6 type 1 code 1.
+#[test]
+fn a_kernel_whose_packet_is_rejected_fails_at_once() {
+    in_a_namespace("policy::a_kernel_whose_packet_is_rejected_fails_at_once", || {
+        let text = "[[port]]\nname = \"kernel\"\ntap = \"memlane\"\nmac = \"02:00:00:00:00:01\"\n\
+                    [[port]]\nname = \"router\"\nnull = true\nmac = \"02:00:00:00:00:02\"\n\
+                    [[policy]]\nfrom = \"kernel\"\naction = \"reject\"\n";
+        tap::silence();
+        let _daemon = Daemon::start(&Config::parse(text, "test").unwrap()).unwrap();
+        tap::set_addresses();
+        std::fs::write("/proc/sys/net/ipv6/conf/memlane/disable_ipv6", "0").unwrap();
+        tap::ip("addr add fd00::1/64 dev memlane nodad");
+        tap::ip("neigh add fd00::2 lladdr 02:00:00:00:00:02 dev memlane");
+        for (server, client, wanted) in
+            [("10.0.0.2:80", "10.0.0.1:0", libc::EHOSTUNREACH), ("[fd00::2]:80", "[fd00::1]:0", libc::EACCES)]
+        {
+            let server: SocketAddr = server.parse().unwrap();
+            let refused = TcpStream::connect_timeout(&server, TIMEOUT).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::ECONNREFUSED), "{server}: {refused}");
+            let socket = UdpSocket::bind(client).unwrap();
+            socket.connect(server).unwrap();
+            socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+            socket.send(b"hello").unwrap();
+            let refused = socket.recv(&mut [0; 9]).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(wanted), "{server}: {refused}");
+        }
+    });
+}
+
+/// Between a port that is refused by default and a router: what it opens passes in both directions, and nothing else.
+#[test]
+fn a_default_refuses_all_but_allowed_flows_and_their_replies() {
+    let rules = "[[policy]]\nfrom = \"boxes\"\ndestinations = [\"10.0.0.0/24\"]\nprotocol = \"tcp\"\nports = [443]\naction = \"allow\"\n\
+                 [[policy]]\ndefault = \"deny\"\nmembers = \"boxes\"\n";
+    let bed = Bed::with(rules, &["groups = [\"boxes\"]", "", ""]);
+    let (mut boxed, mut router, mut other) = (bed.guest(0), bed.guest(1), bed.guest(2));
+    for from in 0..3 {
+        let guests = [&mut boxed, &mut router, &mut other];
+        guests[from].send(&arp(from, BROADCAST)).unwrap();
+        for to in (0..3).filter(|&to| to != from) {
+            assert_eq!(guests[to].receive(TIMEOUT).unwrap().bytes, arp(from, BROADCAST));
+        }
+    }
+    let reply = |port: u16| {
+        let mut bytes = tcp(1, 0, 40_000, 0x10);
+        bytes[34..36].copy_from_slice(&port.to_be_bytes());
+        bytes
+    };
+    let (to_box, to_router) = (arp(1, mac(0)), arp(0, mac(1)));
+    assert!(!arrives(&mut router, &mut boxed, &reply(443), &to_box), "before the flow is opened");
+    for _ in 0..20 {
+        assert!(arrives(&mut boxed, &mut router, &tcp(0, 1, 443, 2), &to_router));
+        assert!(arrives(&mut router, &mut boxed, &reply(443), &to_box));
+        assert!(!arrives(&mut router, &mut boxed, &reply(444), &to_box));
+        assert!(!arrives(&mut boxed, &mut router, &tcp(0, 1, 80, 2), &to_router));
+    }
+    assert!(arrives(&mut router, &mut other, &tcp(1, 2, 80, 2), &arp(1, mac(2))), "others are not refused");
+    // A frame that is flooded, to a destination that is not known.
+    let mut unknown = tcp(0, 1, 80, 2);
+    unknown[5] = 99;
+    let before = bed.drops(0, DropReason::PolicyDenied);
+    boxed.send(&unknown).unwrap();
+    bed.wait_for(|bed| bed.drops(0, DropReason::PolicyDenied) == before + 2, "a copy for each port");
+    // A rule that goes takes its flows along, from the next frame on.
+    let network = bed.daemon().network();
+    let rules = network.policy();
+    network.set_policy(&rules[1..]);
+    assert!(!arrives(&mut router, &mut boxed, &reply(443), &to_box));
+    network.set_policy(&rules);
+    assert!(arrives(&mut router, &mut boxed, &reply(443), &to_box));
 }
 
 #[test]

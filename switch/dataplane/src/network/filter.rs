@@ -2,7 +2,7 @@
 
 use super::Network;
 use crate::id::PortId;
-use crate::policy::filter::{Filter, Filtered, PolicyRule};
+use crate::policy::filter::{Filter, Filtered, Member, PolicyRule};
 use crate::port::Port;
 use crate::segment::Responds;
 use crate::table::LearnedAddress;
@@ -83,7 +83,7 @@ impl Network {
     /// The rule that denies the frame which begins with `start`, from `port` to `to`.
     pub(super) fn denial_for(&self, port: &Port, to: &Port, start: Start<'_>) -> Option<Denial> {
         let filter = self.shared.filter.get();
-        let flood = FilteredFlood::new(Filtered { filter: &filter, from: port.id }, start);
+        let flood = FilteredFlood::new(Filtered { filter: &filter, from: port.id, is_forecast: true }, start);
         let (index, rule) = flood.deciding(to.id).filter(|(_, rule)| !rule.allows())?;
         Some(Denial {
             to: to.name.clone(),
@@ -96,7 +96,7 @@ impl Network {
     /// The rule that allows the frame which begins with `start`, from `port` to `to`: its words and its line; `None` if no rule is about it.
     pub(super) fn allowing_rule(&self, port: &Port, to: &Port, start: Start<'_>) -> Option<(String, usize)> {
         let filter = self.shared.filter.get();
-        let flood = FilteredFlood::new(Filtered { filter: &filter, from: port.id }, start);
+        let flood = FilteredFlood::new(Filtered { filter: &filter, from: port.id, is_forecast: true }, start);
         let (index, rule) = flood.deciding(to.id).filter(|(_, rule)| rule.allows())?;
         Some((with_place(index, rule), rule.line))
     }
@@ -111,6 +111,10 @@ fn with_place(index: usize, rule: &PolicyRule) -> String {
 fn enter(filter: &mut Filter, port: &Port) {
     match port.segment.responder() == Some(port.id) {
         true => filter.enter_responder(port.id),
-        false => filter.enter(port.id, &port.name, &port.policy.rules.get().groups),
+        false => {
+            let (rules, flows) = (port.policy.rules.get(), Some(&port.policy.flows));
+            let member = Member { name: &port.name, segment: &port.segment.name, groups: &rules.groups, flows };
+            filter.enter(port.id, member);
+        }
     }
 }

@@ -138,7 +138,7 @@ impl Network {
     fn foresee(&self, forecast: &mut Forecast, port: &Port, table: &Table, start: Start<'_>, now: u32) -> Foreseen {
         let (head, rules) = (start.head(), port.policy.rules.get());
         let filter = self.shared.filter.get();
-        let filtered = (!filter.is_empty()).then_some(Filtered { filter: &filter, from: port.id });
+        let filtered = (!filter.is_empty()).then_some(Filtered { filter: &filter, from: port.id, is_forecast: true });
         let gate = Gate { filtered, ..port.policy.gate() };
         let sender = Sender { port: port.id, rules: &rules, gate, is_gated: port.segment.is_gated() };
         let ports: Vec<_> = port.segment.members().into_iter().filter_map(|id| self.port(id)).collect();
@@ -293,7 +293,7 @@ impl Network {
 
     fn flood(&self, forecast: &mut Forecast, port: &Port, start: Start<'_>, length: usize, now: u32) {
         let (head, filter) = (start.head(), self.shared.filter.get());
-        let filtered = Filtered { filter: &filter, from: port.id };
+        let filtered = Filtered { filter: &filter, from: port.id, is_forecast: true };
         let filtered = FilteredFlood::new(filtered, start);
         let destination = head.destination();
         let what = if destination.is_group() { "is a group address" } else { "is unknown" };

@@ -1,5 +1,5 @@
-//! Packet filter: the network's policy rules, compiled for the verdict. The first rule that matches a frame decides, and frames that match
-//! none pass.
+//! Packet filter: the network's policy rules, compiled for the verdict. The first rule that matches a frame decides. Frames that match none
+//! pass, unless a **default** refuses them, of the sender or of the receiver.
 //!
 //! Each port has two sets of rules, those that name it in `from` and those that do in `to`: only rules in the sender's first set
 //! and in the receiver's second one are compared with a frame. Workers share one filter, which is replaced as a whole, so that both sets
@@ -11,6 +11,7 @@ use std::sync::Arc;
 pub use memlane_model::policy::{Action, Destination, MOST_RULES, Names, PolicyRule, PortRange, Protocol};
 
 use super::destinations::{Destinations, Interval};
+use super::flows::Flows;
 use crate::id::PortId;
 
 /// Rules of a set in one word.
@@ -22,6 +23,8 @@ pub struct Filter {
     rules: Arc<[PolicyRule]>,
     /// The destinations of the rules.
     destinations: Arc<Destinations>,
+    /// Some ports have a default.
+    has_defaults: bool,
     /// The sets of each port, by its number.
     ports: Vec<Option<Arc<Sets>>>,
     /// Those of a port that no rule names.
@@ -35,24 +38,45 @@ pub struct Filtered<'f> {
     pub filter: &'f Filter,
     /// The sender.
     pub from: PortId,
+    /// The frame is not sent: it opens no flow.
+    pub is_forecast: bool,
 }
 
 /// The rules that name a port, a bit each.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 struct Sets {
     from: Box<[u64]>,
     to: Box<[u64]>,
+    /// The default that refuses its frames, by its index.
+    default: Option<usize>,
+    /// Flows that it opened, where some port has a default.
+    flows: Option<Arc<Flows>>,
+    /// It is a segment's responder.
+    is_exempt: bool,
+}
+
+/// A port of the filter.
+#[derive(Clone, Copy, Debug)]
+pub struct Member<'m> {
+    /// Its name.
+    pub name: &'m str,
+    /// Its segment's.
+    pub segment: &'m str,
+    /// Its groups.
+    pub groups: &'m [String],
+    /// Flows that it opened.
+    pub flows: Option<&'m Arc<Flows>>,
 }
 
 impl Sets {
     fn of(rules: &[PolicyRule], has: impl Fn(&Names) -> bool) -> Self {
         let set = |names: fn(&PolicyRule) -> &Names| {
             let mut words = vec![0; rules.len().div_ceil(WORD)];
-            let named = rules.iter().enumerate().filter(|(_, rule)| has(names(rule)));
+            let named = rules.iter().enumerate().filter(|(_, rule)| rule.default.is_none() && has(names(rule)));
             named.for_each(|(index, _)| words[index / WORD] |= 1 << (index % WORD));
             words.into_boxed_slice()
         };
-        Self { from: set(|rule| &rule.from), to: set(|rule| &rule.to) }
+        Self { from: set(|rule| &rule.from), to: set(|rule| &rule.to), ..Self::default() }
     }
 }
 
@@ -61,23 +85,31 @@ impl Filter {
     pub fn new(rules: &[PolicyRule]) -> Self {
         let rules: Arc<[PolicyRule]> = rules.iter().take(MOST_RULES).cloned().collect();
         let (unnamed, destinations) = (Arc::new(Sets::of(&rules, Names::is_all)), Arc::new(Destinations::of(&rules)));
-        Self { unnamed, destinations, rules, ports: Vec::new() }
+        let has_defaults = rules.iter().any(|rule| rule.default.is_some());
+        Self { unnamed, destinations, has_defaults, rules, ports: Vec::new() }
     }
 
     /// Adds a port of this name in these groups, or changes it.
-    pub fn enter(&mut self, port: PortId, name: &str, groups: &[String]) {
+    pub fn enter(&mut self, port: PortId, member: Member<'_>) {
+        let Member { name, segment, groups, flows } = member;
         if self.ports.len() <= port.index() {
             self.ports.resize(port.index() + 1, None);
         }
-        let sets = Sets::of(&self.rules, |names| names.has(name, groups));
-        self.ports[port.index()] = (sets != *self.unnamed).then(|| Arc::new(sets));
+        let mut sets = Sets::of(&self.rules, |names| names.has(name, groups));
+        if self.has_defaults {
+            let first = self.rules.iter().position(|rule| rule.is_default_of(name, segment, groups));
+            sets.default = first.filter(|&index| !self.rules[index].allows());
+            sets.flows = flows.map(Arc::clone);
+        }
+        let is_named = self.has_defaults || (&sets.from, &sets.to) != (&self.unnamed.from, &self.unnamed.to);
+        self.ports[port.index()] = is_named.then(|| Arc::new(sets));
     }
 
     /// Adds the port of a segment's responder: no rule judges its frames, nor those to it.
     pub fn enter_responder(&mut self, port: PortId) {
-        self.enter(port, "", &[]);
+        self.enter(port, Member { name: "", segment: "", groups: &[], flows: None });
         if let Some(sets) = self.ports.get_mut(port.index()) {
-            *sets = Some(Arc::default());
+            *sets = Some(Arc::new(Sets { is_exempt: true, ..Sets::default() }));
         }
     }
 
@@ -107,9 +139,24 @@ impl Filter {
         self.numbered(self.words(from, to))
     }
 
-    /// Whether any rule has destinations.
+    /// Whether any rule has destinations, or refuses what no rule allows.
     pub(crate) fn limits_destinations(&self) -> bool {
-        self.destinations.limited().iter().any(|&word| word != 0)
+        self.has_defaults || self.destinations.limited().iter().any(|&word| word != 0)
+    }
+
+    /// The default that refuses frames between two ports which match no rule, and its index: the sender's before the receiver's.
+    pub(crate) fn default_between(&self, from: PortId, to: PortId) -> Option<(usize, &PolicyRule)> {
+        if !self.has_defaults {
+            return None;
+        }
+        let (from, to) = (self.sets(from), self.sets(to));
+        let index = from.default.or(to.default).filter(|_| !from.is_exempt && !to.is_exempt)?;
+        Some((index, self.rules.get(index)?))
+    }
+
+    /// The flows that a port opened.
+    pub(crate) fn flows(&self, port: PortId) -> Option<&Flows> {
+        self.sets(port).flows.as_deref()
     }
 
     /// Whether a rule about frames from one port to another has destinations.
@@ -162,15 +209,44 @@ mod tests {
         PolicyRule { from: names(from), to: names(to), action: Some(Action::Deny), ..PolicyRule::default() }
     }
 
+    fn member<'m>(name: &'m str, groups: &'m [String]) -> Member<'m> {
+        Member { name, segment: "lan", groups, flows: None }
+    }
+
+    #[test]
+    fn the_first_default_of_a_port_holds_for_what_it_sends_and_receives() {
+        let default = |members: &[&str], segment: Option<&str>, action| PolicyRule {
+            default: Some(action),
+            members: Names(members.iter().map(|&name| name.into()).collect()),
+            segment: segment.map(Into::into),
+            ..PolicyRule::default()
+        };
+        let mut filter = Filter::new(&[
+            default(&["gate"], None, Action::Allow),
+            default(&["boxes"], None, Action::Reject),
+            default(&[], Some("lan"), Action::Deny),
+        ]);
+        let [gate, boxed, plain, elsewhere, server] = [0, 1, 2, 3, 4].map(PortId);
+        filter.enter(gate, member("gate", &[]));
+        filter.enter(boxed, member("b", &["boxes".into()]));
+        filter.enter(plain, member("plain", &[]));
+        filter.enter(elsewhere, Member { segment: "other", ..member("elsewhere", &[]) });
+        filter.enter_responder(server);
+        let between = |from, to| filter.default_between(from, to).map(|(index, _)| index);
+        assert_eq!((between(gate, elsewhere), between(gate, plain), between(plain, gate)), (None, Some(2), Some(2)));
+        assert_eq!((between(boxed, gate), between(plain, boxed), between(boxed, plain)), (Some(1), Some(2), Some(1)));
+        assert_eq!((between(boxed, server), between(server, boxed)), (None, None));
+    }
+
     #[test]
     fn rules_concern_the_ports_and_groups_that_they_name() {
         let many: Vec<PolicyRule> =
             (0..130).map(|n| if n % 2 == 0 { rule(&["web"], &["db"]) } else { rule(&["front"], &[]) }).collect();
         let mut filter = Filter::new(&many);
         let [web, db, front, late] = [0, 1, 2, 3].map(PortId);
-        filter.enter(web, "web", &[]);
-        filter.enter(db, "db", &[]);
-        filter.enter(front, "a", &["front".into(), "web".into()]);
+        filter.enter(web, member("web", &[]));
+        filter.enter(db, member("db", &[]));
+        filter.enter(front, member("a", &["front".into(), "web".into()]));
         let between = |filter: &Filter, from, to| filter.between(from, to).map(|(index, _)| index).collect::<Vec<_>>();
         assert_eq!(between(&filter, web, db), (0..130).step_by(2).collect::<Vec<_>>());
         assert_eq!(between(&filter, front, db), (0..130).collect::<Vec<_>>());

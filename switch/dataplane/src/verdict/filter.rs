@@ -3,6 +3,9 @@
 //! ARP and neighbour discovery pass always: the rules of [`super::identity`] are about them. A rule without a protocol matches every
 //! other frame; one with a protocol only IPv4 and IPv6.
 //!
+//! A frame that no rule matches passes, or meets a **default**: then it passes if it is a reply to a flow that its receiver opened, and the present
+//! rules allow the direction that opened it.
+//!
 //! A frame may **hide** its destination, its protocol, its ports or its flags. It passes no rule that allows by them, and none that denies by them:
 //! behind more than two VLAN tags, in IEEE 802.2 frames, in malformed or cut off headers, behind extension headers that are not
 //! all in the first bytes (RFC 7112), behind a source route, in a first fragment that ends before them (RFC 1858), and in a fragment of TCP at offset 8, which could
@@ -12,6 +15,7 @@
 use std::net::IpAddr;
 
 use super::reading::{Reading, Start};
+use super::reply::Asked;
 use crate::frame::{TCP, TYPE_IPV4, TYPE_IPV6, network_type};
 use crate::headers::{
     Fragment, ICMPV6, IPV6_HEADER, Ipv4, Ipv6, LEAST_TYPE, NdKind, TYPE_ARP, TYPE_RARP, Upper, is_extension, number_at,
@@ -19,6 +23,7 @@ use crate::headers::{
 use crate::id::PortId;
 use crate::policy::destinations::{Interval, bits_of, number_of};
 use crate::policy::filter::{Action, Destination, Filter, Filtered, Names, PolicyRule, PortRange, Protocol};
+use crate::policy::flows::Flow;
 use crate::stats::DropReason;
 
 /// Flags of TCP of which segments of an established connection have one (RFC 9293, section 3.1): RST, ACK.
@@ -29,14 +34,55 @@ const FLAGS: usize = 13;
 /// Byte of a transport header with the destination port.
 const DESTINATION: usize = 2;
 
-impl Filtered<'_> {
+impl<'f> Filtered<'f> {
+    /// The rule that decides on a frame for the port `to`, and its index: the first that matches, else that which allows the flow to which it
+    /// is a reply, else a default. `None` if it passes without a rule.
+    fn deciding(self, to: PortId, traffic: &Traffic, frame: &mut Reading<'_>) -> Option<(usize, &'f PolicyRule)> {
+        let Self { filter, from, is_forecast } = self;
+        let first = filter.deciding((from, to), traffic, frame);
+        let Some(default) = filter.default_between(from, to).filter(|_| !traffic.is_exempt) else { return first };
+        let Some((_, rule)) = first else {
+            return self.replied(to, traffic, frame).or_else(|| {
+                // A flow may be opened at any time.
+                frame.once();
+                Some(default)
+            });
+        };
+        if rule.allows()
+            && let Some(flow) = traffic.opened(frame.start.bytes())
+            && let Some(flows) = filter.flows(from).filter(|_| !is_forecast)
+        {
+            traffic.read_flow(frame);
+            flows.open(flow);
+        }
+        first
+    }
+
+    /// The rule that allows the flow to which a frame for the port `to` is a reply, in the direction that opened it.
+    fn replied(self, to: PortId, traffic: &Traffic, frame: &mut Reading<'_>) -> Option<(usize, &'f PolicyRule)> {
+        let asked = traffic.asked(frame.start.bytes())?;
+        traffic.read_flow(frame);
+        // The bits of the frame were read, and those of its flow are others.
+        let mut other = *frame;
+        let mut allowing = |flow: Flow, opener: PortId, answerer: PortId| {
+            let known = self.filter.flows(opener).is_some_and(|flows| flows.is_open(flow));
+            let protocol = if flow.protocol == 0 { traffic.protocol } else { Field::Is(flow.protocol) };
+            let rule = self.filter.deciding((opener, answerer), &Traffic::of_flow(flow, protocol), &mut other);
+            rule.filter(|(_, rule)| known && rule.allows())
+        };
+        match asked {
+            Asked::Receivers(flow) => allowing(flow, to, self.from),
+            Asked::Either(flow) => allowing(flow, to, self.from).or_else(|| allowing(flow.reversed(), self.from, to)),
+        }
+    }
+
     /// Checks a frame for the port `to`.
     ///
     /// # Errors
     /// A rule denies it.
     pub(super) fn check(self, frame: &mut Reading<'_>, to: PortId) -> Result<(), DropReason> {
         let traffic = Traffic::of(frame);
-        let decides = self.filter.deciding((self.from, to), &traffic, frame);
+        let decides = self.deciding(to, &traffic, frame);
         if decides.is_some_and(|(_, rule)| !rule.allows()) { Err(DropReason::PolicyDenied) } else { Ok(()) }
     }
 }
@@ -60,7 +106,7 @@ impl<'f> FilteredFlood<'f> {
     pub(crate) fn deciding(&self, to: PortId) -> Option<(usize, &'f PolicyRule)> {
         // The bits that are read are of no interest: the verdict on a flooded frame does not depend on them.
         let mut frame = self.frame;
-        self.sender.filter.deciding((self.sender.from, to), &self.traffic, &mut frame)
+        self.sender.deciding(to, &self.traffic, &mut frame)
     }
 
     /// Whether it passes to the port `to`.
@@ -87,14 +133,14 @@ impl<'f> FilteredFlood<'f> {
             established: self.traffic.acknowledges == Some(true),
             protocol,
             action: Some(Action::Allow),
-            line: 0,
+            ..PolicyRule::default()
         }
     }
 }
 
 /// A part of a packet that rules read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Field<T> {
+pub(super) enum Field<T> {
     /// This value.
     Is(T),
     /// There is none: the frame is not of IP.
@@ -105,25 +151,25 @@ enum Field<T> {
 
 /// The parts of a packet that rules read.
 #[derive(Clone, Copy, Debug)]
-struct Traffic {
+pub(super) struct Traffic {
     /// It passes by any rules.
-    is_exempt: bool,
-    destination: Field<IpAddr>,
+    pub(super) is_exempt: bool,
+    pub(super) destination: Field<IpAddr>,
     /// Byte of the frame at which the destination address begins.
-    address: usize,
-    protocol: Field<u8>,
+    pub(super) address: usize,
+    pub(super) protocol: Field<u8>,
     /// Destination port, if it has one that is not hidden.
-    port: Option<u16>,
+    pub(super) port: Option<u16>,
     /// Whether ACK or RST is set, if it is TCP and they are not hidden.
-    acknowledges: Option<bool>,
+    pub(super) acknowledges: Option<bool>,
     /// Byte of the frame at which the transport header begins.
-    upper: usize,
+    pub(super) upper: usize,
     /// It passes if it would with any value of the parts that are hidden, else if it would with all.
-    is_later_fragment: bool,
+    pub(super) is_later_fragment: bool,
 }
 
 impl Traffic {
-    const OTHER: Self = Self {
+    pub(super) const OTHER: Self = Self {
         is_exempt: false,
         destination: Field::None,
         address: 0,
@@ -213,7 +259,7 @@ impl Traffic {
                 Some(kind) => {
                     frame.mark(at + upper..at + upper + 1);
                     let is_exempt = kind.is_some() && fragment == Fragment::Whole;
-                    Self { is_exempt, protocol: Field::Is(ICMPV6), ..known }
+                    Self { is_exempt, protocol: Field::Is(ICMPV6), upper: at + upper, ..known }
                 }
             },
             Upper::Header { protocol, at: upper, fragment } => {
@@ -322,5 +368,7 @@ fn is_within(ranges: &[PortRange], port: u16, traffic: &Traffic, frame: &mut Rea
     })
 }
 
+#[cfg(test)]
+mod default_tests;
 #[cfg(test)]
 mod tests;

@@ -78,7 +78,7 @@ impl PortTable {
     #[inline]
     pub(super) fn filtered(&self, port: PortId) -> Option<Filtered<'_>> {
         let filter = self.filter.get();
-        (!filter.is_empty()).then_some(Filtered { filter, from: port })
+        (!filter.is_empty()).then_some(Filtered { filter, from: port, is_forecast: false })
     }
 
     /// Adds `port`; returns for how many ports there is room from now on.

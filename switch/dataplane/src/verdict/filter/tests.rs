@@ -79,7 +79,7 @@ impl World {
 
     fn sender(&self) -> Sender<'_> {
         static NONE: PortRules = PortRules::NONE;
-        let gate = Gate { filtered: Some(Filtered { filter: &self.filter, from: PortId(0) }), ..Gate::OPEN };
+        let gate = Gate { filtered: Some(Filtered { filter: &self.filter, from: PortId(0), is_forecast: false }), ..Gate::OPEN };
         Sender { port: PortId(0), rules: &NONE, gate, is_gated: true }
     }
 
@@ -92,7 +92,7 @@ impl World {
         let (start, length) = start_of(frame);
         let verdict = self.decide(frame).verdict;
         assert!([Verdict::To(PortId(1)), Verdict::Drop(DropReason::PolicyDenied)].contains(&verdict), "{verdict:?}");
-        let filtered = Filtered { filter: &self.filter, from: PortId(0) };
+        let filtered = Filtered { filter: &self.filter, from: PortId(0), is_forecast: false };
         let flooded = FilteredFlood::new(filtered, Start::new(&start, length)).passes(PortId(1));
         assert_eq!(flooded, verdict == Verdict::To(PortId(1)), "flooded frames are judged alike");
         flooded
@@ -481,7 +481,7 @@ fn the_rule_that_would_allow_a_frame_is_told() {
     let world = World::new(&[rule(None, &[], false, Action::Deny)]);
     let remedy = |frame: &[u8]| {
         let (start, length) = start_of(frame);
-        let filtered = Filtered { filter: &world.filter, from: PortId(0) };
+        let filtered = Filtered { filter: &world.filter, from: PortId(0), is_forecast: false };
         FilteredFlood::new(filtered, Start::new(&start, length)).remedy("web", "db")
     };
     let told = remedy(&frame(0x800, 0, &ipv4(0, 0, 6, &tcp(5432, 2))));

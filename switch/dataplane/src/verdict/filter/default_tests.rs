@@ -1,0 +1,255 @@
+//! Frames between a port with `default = "deny"` and another, in both directions.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::*;
+use crate::frame::{MacAddress, START};
+use crate::policy::filter::Member;
+use crate::policy::flows::Flows;
+use crate::policy::gate::Gate;
+use crate::policy::rules::PortRules;
+use crate::table::Table;
+use crate::verdict::{Epoch, FlowCache, Sender, Verdict, decide};
+
+const BOXED: PortId = PortId(0);
+const GATE: PortId = PortId(1);
+const OWN: [u8; 2] = [9, 1];
+const GUEST: &str = "10.0.0.1";
+const GUEST6: &str = "fd00::1";
+const SERVER: &str = "192.0.2.7";
+const SERVER6: &str = "2001:db8::7";
+
+struct World {
+    table: Table,
+    filter: Filter,
+    flows: [Arc<Flows>; 2],
+}
+
+fn allow(protocol: u8, port: u16) -> PolicyRule {
+    PolicyRule {
+        from: Names(vec!["box".into()]),
+        destinations: ["192.0.2.0/24", "2001:db8::/32"].map(|text| text.parse().unwrap()).to_vec(),
+        protocol: Some(Protocol(protocol)),
+        ports: if port == 0 { Vec::new() } else { vec![PortRange { first: port, last: port }] },
+        action: Some(Action::Allow),
+        ..PolicyRule::default()
+    }
+}
+
+fn default_of(name: &str) -> PolicyRule {
+    PolicyRule { default: Some(Action::Deny), members: Names(vec![name.into()]), ..PolicyRule::default() }
+}
+
+/// Rules that allow TCP to port 443, UDP to port 53, and both kinds of ICMP.
+fn usual() -> Vec<PolicyRule> {
+    vec![default_of("box"), allow(6, 443), allow(17, 53), allow(1, 0), allow(58, 0)]
+}
+
+impl World {
+    fn new(rules: &[PolicyRule]) -> Self {
+        let table = Table::new(2, 64, 1);
+        table.pin(mac(BOXED), BOXED);
+        table.pin(mac(GATE), GATE);
+        let mut world = Self { table, filter: Filter::default(), flows: [Arc::default(), Arc::default()] };
+        world.set(rules);
+        world
+    }
+
+    fn set(&mut self, rules: &[PolicyRule]) {
+        self.filter = Filter::new(rules);
+        for (port, name) in [(BOXED, "box"), (GATE, "gate")] {
+            let flows = Some(&self.flows[port.index()]);
+            self.filter.enter(port, Member { name, segment: "lan", groups: &[], flows });
+        }
+    }
+
+    fn sender(&self, from: PortId, is_forecast: bool) -> Sender<'_> {
+        static NONE: PortRules = PortRules::NONE;
+        let gate = Gate { filtered: Some(Filtered { filter: &self.filter, from, is_forecast }), ..Gate::OPEN };
+        Sender { port: from, rules: &NONE, gate, is_gated: true }
+    }
+
+    fn verdict(&self, from: PortId, packet: &[u8], is_forecast: bool) -> bool {
+        let (start, length) = start_of(from, packet);
+        let decided = decide(Start::new(&start, length), self.sender(from, is_forecast), |_| Some(Gate::OPEN), &self.table, 0);
+        let to = if from == BOXED { GATE } else { BOXED };
+        assert!([Verdict::To(to), Verdict::Drop(DropReason::PolicyDenied)].contains(&decided.verdict));
+        decided.verdict == Verdict::To(to)
+    }
+
+    /// Whether a packet that the boxed port transmits passes.
+    fn sends(&self, packet: &[u8]) -> bool {
+        self.verdict(BOXED, packet, false)
+    }
+
+    /// Whether a packet for the boxed port passes.
+    fn receives(&self, packet: &[u8]) -> bool {
+        self.verdict(GATE, packet, false)
+    }
+}
+
+fn mac(port: PortId) -> MacAddress {
+    MacAddress::new([2, 0, 0, 0, 0, port.index() as u8 + 1])
+}
+
+fn start_of(from: PortId, packet: &[u8]) -> ([u8; START], usize) {
+    let to = if from == BOXED { GATE } else { BOXED };
+    let kind: [u8; 2] = if packet[0] >> 4 == 4 { [8, 0] } else { [0x86, 0xdd] };
+    let mut bytes = [&mac(to).bytes()[..], &mac(from).bytes(), &kind, packet].concat();
+    bytes.resize(bytes.len().max(60), 0);
+    let (mut start, length) = ([0; START], bytes.len().min(START));
+    start[..length].copy_from_slice(&bytes[..length]);
+    (start, length)
+}
+
+/// An IP packet; `fragment` is the word with the flags and the offset of IPv4.
+fn packet(from: &str, to: &str, protocol: u8, fragment: u16, payload: &[u8]) -> Vec<u8> {
+    match (from.parse().unwrap(), to.parse().unwrap()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let length = (20 + payload.len()) as u16;
+            let start = [&[0x45, 0][..], &length.to_be_bytes(), &OWN, &fragment.to_be_bytes(), &[64, protocol, 0, 0]].concat();
+            [&start[..], &from.octets(), &to.octets(), payload].concat()
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let [high, low] = (payload.len() as u16).to_be_bytes();
+            [&[0x60, 0, 0, 0, high, low, protocol, 64][..], &from.octets(), &to.octets(), payload].concat()
+        }
+        _ => panic!("two addresses of one version"),
+    }
+}
+
+/// A TCP or UDP header, long enough for both.
+fn ports(from: u16, to: u16) -> Vec<u8> {
+    [&from.to_be_bytes()[..], &to.to_be_bytes(), &[0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x10, 1, 0, 0, 0, 0, 0]].concat()
+}
+
+fn echo(kind: u8, identifier: u16) -> Vec<u8> {
+    [&[kind, 0, 0, 0][..], &identifier.to_be_bytes(), &[0, 1, 7, 7, 7, 7]].concat()
+}
+
+/// An ICMP error that quotes `about`.
+fn error(kind: u8, code: u8, about: &[u8]) -> Vec<u8> {
+    [&[kind, code, 0, 0, 0, 0, 0, 0][..], &about[..about.len().min(80)]].concat()
+}
+
+#[test]
+fn replies_to_an_allowed_flow_pass_and_no_other_frame_does() {
+    for (guest, server) in [(GUEST, SERVER), (GUEST6, SERVER6)] {
+        for (protocol, port) in [(6, 443), (17, 53)] {
+            let world = World::new(&usual());
+            let reply = packet(server, guest, protocol, 0, &ports(port, 40_000));
+            assert!(!world.receives(&reply), "before the flow is opened");
+            let request = packet(guest, server, protocol, 0, &ports(40_000, port));
+            assert!(world.verdict(BOXED, &request, true) && !world.receives(&reply), "a forecast opens none");
+            assert!(world.sends(&request) && world.receives(&reply));
+            assert!(!world.sends(&packet(guest, server, protocol, 0, &ports(40_000, port + 1))), "a port that no rule allows");
+            for other in [ports(port, 40_001), ports(port + 1, 40_000), ports(40_000, port)] {
+                assert!(!world.receives(&packet(server, guest, protocol, 0, &other)));
+            }
+            assert!(!world.receives(&packet(server, guest, 23 - protocol, 0, &ports(port, 40_000))), "another protocol");
+        }
+        let world = World::new(&usual());
+        assert!(world.sends(&packet(guest, server, 17, 0, &ports(40_000, 53))));
+        let stranger = if guest == GUEST { "192.0.2.8" } else { "2001:db8::8" };
+        assert!(!world.receives(&packet(stranger, guest, 17, 0, &ports(53, 40_000))), "another address");
+    }
+    let world = World::new(&usual());
+    assert!(!world.sends(&packet(GUEST, "198.51.100.1", 6, 0, &ports(40_000, 443))), "no destination of a rule");
+}
+
+/// RFC 792 and RFC 4443: echo with its identifier, and errors that quote a packet of the flow.
+#[test]
+fn replies_of_icmp_pass() {
+    for (guest, server, icmp, [request, reply, unreachable]) in
+        [(GUEST, SERVER, 1, [8, 0, 3]), (GUEST6, SERVER6, 58, [128, 129, 1])]
+    {
+        let world = World::new(&usual());
+        let answer = |kind, identifier| world.receives(&packet(server, guest, icmp, 0, &echo(kind, identifier)));
+        assert!(!answer(reply, 7));
+        assert!(world.sends(&packet(guest, server, icmp, 0, &echo(request, 7))));
+        assert!(answer(reply, 7) && !answer(reply, 8) && !answer(request, 7));
+        let router = if icmp == 1 { "203.0.113.1" } else { "2001:db8:ffff::1" };
+        let tells = |about: &[u8]| world.receives(&packet(router, guest, icmp, 0, &error(unreachable, 1, about)));
+        let (sent, other) = (ports(40_000, 53), ports(40_001, 53));
+        assert!(!tells(&packet(guest, server, 17, 0, &sent)));
+        assert!(world.sends(&packet(guest, server, 17, 0, &sent)));
+        assert!(tells(&packet(guest, server, 17, 0, &sent)) && !tells(&packet(guest, server, 17, 0, &other)));
+        assert!(!tells(&packet(server, guest, 17, 0, &ports(53, 40_000))), "it quotes a packet that the guest never sent");
+        assert!(!tells(&[]) && !tells(&[0x45; 19]));
+    }
+}
+
+/// A port that serves: the other opens the flow, and errors about replies reach it (path MTU discovery, RFC 1191).
+#[test]
+fn a_flow_that_the_other_port_opens_passes_in_both_directions() {
+    let rule = PolicyRule { from: Names::default(), to: Names(vec!["box".into()]), destinations: Vec::new(), ..allow(6, 80) };
+    let world = World::new(&[default_of("box"), rule]);
+    let reply = packet(GUEST, SERVER, 6, 0, &ports(80, 50_000));
+    assert!(!world.sends(&reply));
+    assert!(world.receives(&packet(SERVER, GUEST, 6, 0, &ports(50_000, 80))) && world.sends(&reply));
+    assert!(world.receives(&packet("203.0.113.1", GUEST, 1, 0, &error(3, 4, &reply))), "fragmentation needed");
+    let other = packet(GUEST, SERVER, 6, 0, &ports(80, 50_001));
+    assert!(!world.receives(&packet("203.0.113.1", GUEST, 1, 0, &error(3, 4, &other))));
+}
+
+/// Later fragments have no ports: they pass between the addresses of a flow.
+#[test]
+fn later_fragments_of_replies_pass() {
+    let world = World::new(&usual());
+    let later = packet(SERVER, GUEST, 17, 185, &[7; 40]);
+    let later6 = packet(SERVER6, GUEST6, 44, 0, &[&[17, 0, 5, 0xc8, 0, 0, 0, 1][..], &[7; 40]].concat());
+    assert!(!world.receives(&later) && !world.receives(&later6));
+    assert!(world.sends(&packet(GUEST, SERVER, 17, 0, &ports(40_000, 53))) && world.receives(&later) && !world.receives(&later6));
+    assert!(world.sends(&packet(GUEST6, SERVER6, 17, 0, &ports(40_000, 53))) && world.receives(&later6));
+    assert!(!world.receives(&packet("192.0.2.8", GUEST, 17, 185, &[7; 40])));
+}
+
+#[test]
+fn a_reply_passes_while_the_rules_allow_the_direction_that_opened_its_flow() {
+    let mut world = World::new(&usual());
+    let (request, reply) = (packet(GUEST, SERVER, 6, 0, &ports(40_000, 443)), packet(SERVER, GUEST, 6, 0, &ports(443, 40_000)));
+    assert!(world.sends(&request) && world.receives(&reply));
+    world.set(&[default_of("box"), allow(6, 444)]);
+    assert!(!world.receives(&reply) && !world.sends(&request));
+    world.set(&usual());
+    assert!(world.receives(&reply), "the flow is still open");
+    let deny = PolicyRule { action: Some(Action::Deny), destinations: Vec::new(), ..allow(6, 443) };
+    world.set(&[&[deny][..], &usual()].concat());
+    assert!(!world.receives(&reply), "an earlier rule denies the request");
+}
+
+/// Frames of one flow have one verdict from the cache, and those of another have none from it.
+#[test]
+fn verdicts_on_replies_are_kept_for_their_flow() {
+    let world = World::new(&usual());
+    let epoch = Epoch { generation: world.table.generation(), second: 0 };
+    for (from, first, second) in [(BOXED, (40_000, 443), (40_001, 443)), (GATE, (443, 40_000), (443, 40_001))] {
+        let of = |pair: (u16, u16)| {
+            let (source, destination) = if from == BOXED { (GUEST, SERVER) } else { (SERVER, GUEST) };
+            start_of(from, &packet(source, destination, 6, 0, &ports(pair.0, pair.1)))
+        };
+        let mut cache = FlowCache::default();
+        let (bytes, length) = of(first);
+        let verdict =
+            cache.decide(Start::new(&bytes, length), world.sender(from, false), |_| Some(Gate::OPEN), &world.table, epoch);
+        assert!(matches!(verdict, Verdict::To(_)) && cache.fits(Start::new(&bytes, length), epoch));
+        let (bytes, length) = of(second);
+        assert!(!cache.fits(Start::new(&bytes, length), epoch), "each flow is opened");
+    }
+    let refused = start_of(GATE, &packet(SERVER, GUEST, 6, 0, &ports(443, 50_000)));
+    let mut cache = FlowCache::default();
+    cache.decide(Start::new(&refused.0, refused.1), world.sender(GATE, false), |_| Some(Gate::OPEN), &world.table, epoch);
+    assert!(!cache.fits(Start::new(&refused.0, refused.1), epoch), "its flow may be opened at any time");
+}
+
+/// A flood of invented frames enters nothing in the table of the port that it is for.
+#[test]
+fn no_other_port_fills_the_flows_of_a_port() {
+    let world = World::new(&usual());
+    assert!(world.sends(&packet(GUEST, SERVER, 6, 0, &ports(40_000, 443))));
+    for n in 0..20_000 {
+        assert!(!world.receives(&packet(SERVER, GUEST, 6, 0, &ports(n, 41_000))));
+    }
+    assert!(world.receives(&packet(SERVER, GUEST, 6, 0, &ports(443, 40_000))));
+}
