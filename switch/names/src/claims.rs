@@ -10,7 +10,8 @@ use std::sync::Arc;
 use memlane_virtq::frame::MacAddress;
 
 use crate::exchange::Refused;
-use crate::leases::{Lease, LeaseKind, Leases};
+use crate::lease::{Lease, LeaseKind};
+use crate::leases::Leases;
 use crate::settings::Settings;
 
 /// Seconds after a probe in which a defence ends its claim: more than a guest waits for one (RFC 4861, section 10: RETRANS_TIMER).

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::leases::{Holder, Lease, LeaseKind};
+use crate::lease::{Holder, Lease, LeaseKind};
 
 /// Most leases that are kept; the one that ends first gives way.
 const MOST: usize = 4096;

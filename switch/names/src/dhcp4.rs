@@ -5,7 +5,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::exchange::{Client, Refused};
-use crate::leases::{Holder, LEASE, LeaseKind, Leases};
+use crate::lease::{Holder, LeaseKind};
+use crate::leases::{LEASE, Leases};
 use crate::settings::Settings;
 
 /// Port of DHCP clients.

@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::dns;
 use crate::exchange::{Client, Refused};
-use crate::leases::{Holder, LEASE, LeaseKind, Leases};
+use crate::lease::{Holder, LeaseKind};
+use crate::leases::{LEASE, Leases};
 use crate::settings::Settings;
 
 /// Port of DHCPv6 clients.

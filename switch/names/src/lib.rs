@@ -24,6 +24,7 @@ mod dhcp4;
 mod dhcp6;
 mod dns;
 mod exchange;
+mod lease;
 mod leases;
 mod nd;
 mod report;
@@ -34,7 +35,8 @@ mod wire;
 
 pub use claims::MOST_CLAIMS;
 pub use exchange::{Refused, Service};
-pub use leases::{Holder, Lease, LeaseKind, MOST_LEASES, Sightings};
+pub use lease::{Holder, Lease, LeaseKind};
+pub use leases::{MOST_LEASES, Sightings};
 pub use report::{LeaseReport, NamesReport};
 pub use responder::Responder;
 pub use settings::{PortAddresses, Settings};

@@ -7,7 +7,8 @@ use memlane_dataplane::headers::{Arp, ICMPV6, TYPE_ARP, link_local};
 use memlane_virtq::frame::{ETHERNET, MacAddress, TCP, TYPE_IPV4, TYPE_IPV6, UDP};
 
 use crate::exchange::{Answer, Client, Refused, Service};
-use crate::leases::{Holder, Lease, LeaseKind, Leases, Sightings};
+use crate::lease::{Holder, Lease, LeaseKind};
+use crate::leases::{Leases, Sightings};
 use crate::report::{LeaseReport, NamesReport};
 use crate::settings::{PortAddresses, Settings};
 use crate::tcp::{Peer, Streams};
