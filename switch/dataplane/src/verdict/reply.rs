@@ -53,7 +53,7 @@ fn flow_of((from, to): Ends, protocol: u8, upper: &[u8]) -> Option<Flow> {
 fn quoted(protocol: u8, bytes: &[u8]) -> Option<Flow> {
     if protocol == ICMP {
         let packet = Ipv4::parse(bytes).filter(|packet| packet.fragment != Fragment::Later)?;
-        return flow_of((packet.source.into(), packet.destination.into()), packet.protocol, &bytes[packet.length..]);
+        return flow_of((packet.source.into(), packet.destination.into()), packet.protocol, bytes.get(packet.length..)?);
     }
     let packet = Ipv6::parse(bytes)?;
     let Upper::Header { protocol, at, .. } = packet.upper(bytes) else { return None };
