@@ -5,7 +5,7 @@ cd "$(dirname "$0")"
 programs=${MEMLANE_PROGRAMS:-../../target/release}
 [ -x "$programs/memlane" ] || { echo "no memlane in $programs: run make build" >&2; exit 1; }
 
-"$programs/memlane" up net.toml 2>/dev/null &
+"$programs/memlane" up net.toml --no-state 2>/dev/null &
 network=$!
 trap 'kill "$network"; wait "$network" || true' EXIT
 until "$programs/memlane" status net.toml >/dev/null 2>&1; do

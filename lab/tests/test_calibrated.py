@@ -60,7 +60,7 @@ def test_samples_become_a_model_that_answers(file: Path, tmp_path: Path) -> None
 
     done = _lab("predict", "--host", str(file), "--pairs", "2", "--message", "16K", "--load", "25%")
     assert done.returncode == 0, done.stderr
-    for word in ("bridge, 2 pairs, 16K, load 25 %", "bit/s", "CPU, all parties", "Jain's index"):
+    for word in ("bridge, 2 pairs, 16K, load 25 %", "bit/s", "CPU, all parties"):
         assert word in done.stdout
 
     page = tmp_path / "sweep.html"

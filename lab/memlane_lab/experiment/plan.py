@@ -194,7 +194,7 @@ _Placed = TypeVar("_Placed")
 def _row(placed: Sequence[_Placed], number: int, seed: str) -> list[_Placed]:
     """The order of round `number` by a Latin square of the rounds around it."""
     size = len(placed)
-    square, row = divmod(number, size)
+    square, row = divmod(number, max(size, 1))  # Without any that this machine can run, the order is empty.
     luck = random.Random(f"{seed}/{square}")
     entries, rows = luck.sample(range(size), size), luck.sample(range(size), size)
     steps = ((place + 1) // 2 * (1 if place % 2 else -1) for place in range(size))  # 0, 1, -1, 2, -2 ...
