@@ -32,6 +32,13 @@ impl std::fmt::Debug for Key {
     }
 }
 
+/// So many random bytes, in hexadecimal.
+fn random(count: usize) -> io::Result<String> {
+    let mut bytes = vec![0; count];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 impl Key {
     /// The key of a takeover of the network with the own folder `folder`: the one that is there, or a new one.
     ///
@@ -64,11 +71,9 @@ impl Key {
 
     /// Makes the file under another name first: a second process that starts now reads all of it.
     fn make(path: &Path) -> io::Result<Self> {
-        let mut bytes = [0; BYTES];
-        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let beside = path.with_extension(std::process::id().to_string());
-        let _ = std::fs::remove_file(&beside);
+        let text = random(BYTES)?;
+        // A random name, which is no part of the key: process numbers repeat in other PID namespaces.
+        let beside = path.with_extension(random(8)?);
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?.write_all(text.as_bytes())?;
         let made = std::fs::hard_link(&beside, path);
         std::fs::remove_file(&beside)?;
