@@ -250,9 +250,14 @@ impl Policy {
         }
     }
 
-    /// Whether the switch may answer a frame of it in moment `now`; counts the answer.
+    /// Whether the switch may answer a frame of the port in moment `now`.
+    pub(crate) fn may_answer(&self, now: Cycles) -> bool {
+        self.answers.is_open(now)
+    }
+
+    /// As [`Self::may_answer`], and counts the answer.
     pub(crate) fn take_answer(&self, now: Cycles) -> bool {
-        let may = self.answers.is_open(now);
+        let may = self.may_answer(now);
         if may {
             self.answers.charge(0, 1, now);
         }

@@ -25,6 +25,8 @@ pub struct Filter {
     destinations: Arc<Destinations>,
     /// Some ports have a default.
     has_defaults: bool,
+    /// Some rule has senders told.
+    rejects: bool,
     /// The sets of each port, by its number.
     ports: Vec<Option<Arc<Sets>>>,
     /// Those of a port that no rule names.
@@ -51,18 +53,18 @@ struct Sets {
     default: Option<usize>,
     /// Flows that it opened, where some port has a default.
     flows: Option<Arc<Flows>>,
-    /// It is a segment's responder.
+    /// The port is a segment's responder.
     is_exempt: bool,
 }
 
 /// A port of the filter.
 #[derive(Clone, Copy, Debug)]
 pub struct Member<'m> {
-    /// Its name.
+    /// Name of the port.
     pub name: &'m str,
-    /// Its segment's.
+    /// Name of the port's segment.
     pub segment: &'m str,
-    /// Its groups.
+    /// Groups of the port.
     pub groups: &'m [String],
     /// Flows that it opened.
     pub flows: Option<&'m Arc<Flows>>,
@@ -86,7 +88,8 @@ impl Filter {
         let rules: Arc<[PolicyRule]> = rules.iter().take(MOST_RULES).cloned().collect();
         let (unnamed, destinations) = (Arc::new(Sets::of(&rules, Names::is_all)), Arc::new(Destinations::of(&rules)));
         let has_defaults = rules.iter().any(|rule| rule.default.is_some());
-        Self { unnamed, destinations, has_defaults, rules, ports: Vec::new() }
+        let rejects = rules.iter().any(PolicyRule::rejects);
+        Self { unnamed, destinations, has_defaults, rejects, rules, ports: Vec::new() }
     }
 
     /// Adds a port of this name in these groups, or changes it.
@@ -137,6 +140,11 @@ impl Filter {
     /// The rules about frames from one port to another, in their order, with their indices.
     pub(crate) fn between(&self, from: PortId, to: PortId) -> impl Iterator<Item = (usize, &PolicyRule)> {
         self.numbered(self.words(from, to))
+    }
+
+    /// Whether any rule has the senders of matching frames told.
+    pub(crate) fn rejects(&self) -> bool {
+        self.rejects
     }
 
     /// Whether any rule has destinations, or refuses what no rule allows.

@@ -380,7 +380,9 @@ impl Turn<'_> {
     /// Answers the sender of a unicast frame that a policy rule refuses, if the rule says so.
     #[cold]
     fn tell_denied(&mut self, packet: &mut Packet, table: &Table) {
-        let Some(filtered) = self.outcomes.port_table.filtered(packet.source) else { return };
+        // Frames that have no answer are not read again: a guest may send nothing else.
+        let filtered = self.outcomes.port_table.filtered(packet.source).filter(|filtered| filtered.filter.rejects());
+        let Some(filtered) = filtered.filter(|_| self.port.policy.may_answer(self.now)) else { return };
         packet.copy_more();
         let start = Start::from(&*packet);
         let Some(vlan) = self.port.policy.gate().vlans.of_sent(start.head().vlan().0) else { return };
