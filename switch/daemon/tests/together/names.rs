@@ -274,6 +274,18 @@ fn a_machine_that_gets_no_address_is_told_by_why() {
     assert_eq!(leases(folder).len(), 2);
 }
 
+/// Another process started with `up` and the arguments `state` takes the network over.
+fn take_over(folder: &Path, state: &[&str], running: &mut Running) {
+    let other = Running::start(memlane(folder, &[state, &["--takeover"]].concat()));
+    let mut before = std::mem::replace(running, other);
+    wait_until(|| before.0.try_wait().unwrap().is_some(), "the process that served before ends");
+}
+
+fn end_at_once(running: &mut Running) {
+    kill(Pid::from_raw(running.0.id() as i32), Signal::SIGKILL).unwrap();
+    running.0.wait().unwrap();
+}
+
 #[test]
 fn leases_outlast_a_restart_and_a_takeover() {
     let folder = tempfile::tempdir().unwrap();
@@ -290,14 +302,11 @@ fn leases_outlast_a_restart_and_a_takeover() {
     let stored = || std::fs::read_to_string(folder.join("state.toml")).unwrap_or_default();
     wait_until(|| addresses.iter().all(|address| stored().contains(&told(*address))), "the leases are stored");
 
-    let other = Running::start(memlane(folder, &[&state[..], &["--takeover"]].concat()));
-    let mut before = std::mem::replace(&mut running, other);
-    wait_until(|| before.0.try_wait().unwrap().is_some(), "the process that served before ends");
+    take_over(folder, &state, &mut running);
     assert_eq!(leases(folder), wanted);
     assert_eq!(lease(&mut guests[0], 0), addresses[0]);
 
-    kill(Pid::from_raw(running.0.id() as i32), Signal::SIGKILL).unwrap();
-    running.0.wait().unwrap();
+    end_at_once(&mut running);
     drop(guests);
     let _running = Running::start(memlane(folder, &state));
     assert_eq!(leases(folder), wanted);
@@ -322,15 +331,12 @@ fn a_lease_outlasts_a_detach_and_then_a_takeover_and_a_kill() {
     let stored = std::fs::read_to_string(folder.join("state.toml")).unwrap();
     assert!(stored.contains(&told(address)), "{stored}");
 
-    let other = Running::start(memlane(folder, &[&state[..], &["--takeover"]].concat()));
-    let mut before = std::mem::replace(&mut running, other);
-    wait_until(|| before.0.try_wait().unwrap().is_some(), "the process that served before ends");
+    take_over(folder, &state, &mut running);
     attach();
     assert_eq!(leases(folder), [("vm7".to_owned(), told(address))], "after a takeover");
     detach();
 
-    kill(Pid::from_raw(running.0.id() as i32), Signal::SIGKILL).unwrap();
-    running.0.wait().unwrap();
+    end_at_once(&mut running);
     let _running = Running::start(memlane(folder, &state));
     attach();
     assert_eq!(leases(folder), [("vm7".to_owned(), told(address))], "after a kill");
