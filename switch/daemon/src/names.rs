@@ -195,7 +195,7 @@ impl Names {
         self.responder().in_use(port, self.clock.now()).next().is_some()
     }
 
-    /// Its active leases, and those that are kept for ports that have left.
+    /// Active leases of the segment, and those that are kept for ports that have left.
     pub fn leases(&self) -> Vec<SavedLease> {
         let saved = |(port, lease): (&str, Lease)| SavedLease {
             segment: self.config.segment.clone(),

@@ -169,7 +169,7 @@ pub enum Action {
     Allow,
     /// They are dropped.
     Deny,
-    /// They are dropped, and their sender is told, at most 100 times a second for each port: TCP by a reset, so that `connect` fails at
+    /// Matching frames are dropped, and their sender is told, at most 100 times a second for each port: TCP by a reset, so that `connect` fails at
     /// once, others by ICMP "administratively prohibited".
     Reject,
 }

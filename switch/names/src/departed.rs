@@ -51,7 +51,7 @@ impl Departed {
 
     /// The leases of `port`, which is back.
     pub(crate) fn take(&mut self, port: &str) -> Vec<Lease> {
-        let addresses = self.addresses.get(port).cloned().unwrap_or_default();
+        let addresses = self.addresses.remove(port).unwrap_or_default();
         addresses.into_iter().filter_map(|address| self.give_up(address)).collect()
     }
 

@@ -64,7 +64,7 @@ pub struct Lease {
     pub address: IpAddr,
     /// Client of the lease.
     pub holder: Holder,
-    /// Its origin.
+    /// Origin of the lease.
     pub kind: LeaseKind,
     /// The second in which it was confirmed last.
     pub since: u64,

@@ -64,7 +64,7 @@ impl Starter {
         Ok((Self { stream: starts, order: Order::default() }, Guard::new(ends)))
     }
 
-    /// Its order, if there is one.
+    /// The order for a successor, which names its author while one is under way.
     pub(super) fn order(&self) -> Order {
         self.order.clone()
     }

@@ -135,7 +135,7 @@ impl Step {
     /// The lines that append the step to the state file; `None` if it takes several.
     ///
     /// # Errors
-    /// It cannot be written as TOML.
+    /// TOML has no form for the step.
     pub fn text(&self) -> io::Result<Option<String>> {
         let mut value = String::new();
         self.serialize(toml::ser::ValueSerializer::new(&mut value)).map_err(io::Error::other)?;

@@ -55,7 +55,7 @@ struct Kept {
     /// The state to be written.
     pending: Option<SavedNetwork>,
     ended: bool,
-    /// Its length in bytes, as this process wrote it.
+    /// Length of the file in bytes, as this process wrote it.
     length: u64,
     /// Bytes that may be appended; none before it was written whole.
     room: u64,

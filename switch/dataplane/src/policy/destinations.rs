@@ -71,7 +71,7 @@ fn bounds(prefix: Prefix) -> (u128, u128) {
 }
 
 impl Destinations {
-    /// Those of `rules`.
+    /// The destinations of `rules`.
     pub(crate) fn of(rules: &[PolicyRule]) -> Self {
         let set = |is_limited: bool| {
             let mut words = vec![0; rules.len().div_ceil(WORD)].into_boxed_slice();

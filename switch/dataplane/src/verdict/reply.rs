@@ -70,7 +70,7 @@ pub(super) enum Asked {
 }
 
 impl Traffic {
-    /// Its addresses, if it does not hide them.
+    /// Addresses of the packet, if the frame does not hide them.
     fn ends(&self, bytes: &[u8]) -> Option<Ends> {
         let Field::Is(to) = self.destination else { return None };
         let from = match to {
