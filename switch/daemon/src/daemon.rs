@@ -242,17 +242,25 @@ impl Daemon {
                 return Err(error);
             }
         }
-        for (port, prepared) in config.ports.iter().zip(prepared) {
-            if let Err(error) = daemon.open(port, prepared, members[port.segment.as_str()]) {
+        match daemon.open_all(config, prepared, &members) {
+            Ok(()) => Ok(daemon),
+            Err(error) => {
                 daemon.stop();
-                return Err(error);
+                Err(error)
             }
         }
-        if let Err(error) = daemon.start_names(config, &members) {
-            daemon.stop();
-            return Err(error);
+    }
+
+    /// Adds the ports of `config`, then serves them: front ends may wait at the sockets already, and a frame to the address of a port
+    /// that is added later would be flooded.
+    fn open_all(&self, config: &Config, prepared: Vec<Prepared>, members: &HashMap<&str, usize>) -> Result<(), StartError> {
+        let add = |port: &PortConfig| self.add(port, members[port.segment.as_str()]);
+        let ports = config.ports.iter().map(add).collect::<Result<Vec<_>, _>>()?;
+        self.start_names(config, members)?;
+        for ((config, port), prepared) in config.ports.iter().zip(ports).zip(prepared) {
+            self.serve_added(config, port, prepared)?;
         }
-        Ok(daemon)
+        Ok(())
     }
 
     /// A daemon without ports and uplinks.
@@ -430,6 +438,12 @@ impl Daemon {
     }
 
     fn open(&self, config: &PortConfig, prepared: Prepared, members: usize) -> Result<(), StartError> {
+        let port = self.add(config, members)?;
+        self.serve_added(config, port, prepared)
+    }
+
+    /// Adds a port that nothing serves yet.
+    fn add(&self, config: &PortConfig, members: usize) -> Result<Arc<Port>, StartError> {
         let attach_settings =
             AttachSettings { name: &config.name, segment: &config.segment, settings: &config.settings, offer: self.offer(config) };
         let port = self.network.add_port(&attach_settings, members)?;
@@ -437,6 +451,11 @@ impl Daemon {
         if matches!(config.kind, PortKind::Tap { .. }) {
             port.policy.usually_drop_reserved();
         }
+        Ok(port)
+    }
+
+    /// Serves `port`, or removes it.
+    fn serve_added(&self, config: &PortConfig, port: Arc<Port>, prepared: Prepared) -> Result<(), StartError> {
         match self.serve(config, &port, prepared.meeting) {
             Ok(server) => {
                 self.name_port(config);

@@ -325,9 +325,9 @@ impl Segment {
         }
     }
 
-    /// Removes the pinned address of `port`, and its other FDB entries.
-    pub(crate) fn unpin(&self, port: PortId) {
-        self.inner().table.clear(port);
+    /// Removes the pinned address of `port`, and its other FDB entries, all but those of the address that is `kept`, if there is one.
+    pub(crate) fn unpin(&self, port: PortId, kept: Option<MacAddress>) {
+        self.inner().table.clear_but(port, kept);
     }
 }
 
@@ -369,6 +369,20 @@ mod tests {
             table.learn(address(1), others[n % 2], 0);
             assert_ne!(table.find(address(1)), Some(gone), "the number may be a port's of another segment");
         }
+    }
+
+    #[test]
+    fn a_pinned_address_that_is_kept_stays_known() {
+        let segment = Segment::new(SegmentId(0), "lan", 2, 7, 8);
+        segment.join(PortId(0));
+        segment.pin(address(1), PortId(0)).unwrap();
+        segment.table().learn(address(2), PortId(0), 0);
+        segment.pin(address(3), PortId(0)).unwrap();
+        segment.unpin(PortId(0), Some(address(3)));
+        let known = [1, 2, 3].map(|n| segment.table().find(address(n)));
+        assert_eq!(known, [None, None, Some(PortId(0))], "what the port had before is forgotten");
+        segment.unpin(PortId(0), None);
+        assert!(segment.table().records().is_empty());
     }
 
     #[test]

@@ -450,7 +450,13 @@ impl Table {
 
     /// Removes every entry of `port`, pinned ones included.
     pub fn clear(&self, port: PortId) {
-        self.remove_of(port, |_| true);
+        self.clear_but(port, None);
+    }
+
+    /// The same, but for a pinned entry of the address that is `kept`, if there is one.
+    pub(crate) fn clear_but(&self, port: PortId, kept: Option<MacAddress>) {
+        let kept = kept.map(|address| FdbEntry::new(self.place(address.into()), port, FdbEntry::PINNED));
+        self.remove_of(port, |entry| Some(entry) != kept);
     }
 
     /// Forgets which addresses were at `port` before they moved, so that none is held there: for a port that leaves, because its

@@ -50,6 +50,34 @@ fn crash(folder: &Path, running: &mut Running) {
     *running = up(folder);
 }
 
+#[test]
+fn a_frame_sent_while_the_network_starts_reaches_no_stranger() {
+    // The more ports, the longer the start, and the last is the destination.
+    const PORTS: usize = 250;
+    const FRAMES: u64 = 64;
+    let folder = tempfile::tempdir().unwrap();
+    net(folder.path(), PORTS);
+    let mut running = up(folder.path());
+    let guests = [0, 1].map(|index| connect(folder.path(), index, builder(index)));
+    running.0.kill().unwrap();
+    running.0.wait().unwrap();
+    let come_back = |mut guest: ToyGuest, frames: u64| {
+        std::thread::spawn(move || {
+            (0..frames).for_each(|number| _ = guest.send(&frame(mac(0), mac(PORTS - 1), 60, number)));
+            while !guest.connected() {
+                let _ = guest.reconnect();
+            }
+            guest
+        })
+    };
+    let [sender, stranger] = guests;
+    let waiting = [come_back(sender, FRAMES), come_back(stranger, 0)];
+    let _running = up(folder.path());
+    let [mut sender, mut stranger] = waiting.map(|guest| guest.join().unwrap());
+    sender.wait_sent(TIMEOUT).unwrap();
+    assert_silent(&mut stranger);
+}
+
 fn port(folder: &Path, index: usize) -> serde_json::Value {
     let report: serde_json::Value = serde_json::from_str(&printed(folder, &["status", "net.toml", "--json"])).unwrap();
     report["ports"][index].clone()

@@ -315,13 +315,12 @@ impl Network {
         if !self.has(port) {
             return Ok(());
         }
-        let Some(address) = address else {
-            port.segment.unpin(port.id);
-            return Ok(());
-        };
-        self.refuse_taken(address, port)?;
-        port.segment.unpin(port.id);
-        let _ = port.segment.pin(address, port.id);
+        if let Some(address) = address {
+            self.refuse_taken(address, port)?;
+            // Before the previous one goes: a frame to an unknown address is flooded, and its sender could take an unpinned one.
+            let _ = port.segment.pin(address, port.id);
+        }
+        port.segment.unpin(port.id, address);
         Ok(())
     }
 }
