@@ -85,6 +85,17 @@ fn after_a_call_that_blocked_the_calls_of_a_port_wait_whoever_comes() {
 /// Copies of a call descriptor, and epoll instances, each of which watches all of them.
 type Hung = (Vec<OwnedFd>, Vec<Epoll>);
 
+/// CPU time of an interrupt of a guest's receive queue, the least of some.
+fn cost_of_call(guest: &mut ToyGuest) -> Duration {
+    let call = &guest.pair(0).receive.queue.call;
+    let one = (0..3).map(|_| {
+        let begun = thread_time();
+        call.ring().unwrap();
+        thread_time() - begun
+    });
+    duration(one.min().unwrap())
+}
+
 /// Hangs so much on the call descriptor of a guest's receive queue that each interrupt takes milliseconds; how long, too.
 fn make_interrupts_slow(villain: &mut ToyGuest) -> (Hung, Duration) {
     const COPIES: usize = 300;
@@ -97,12 +108,7 @@ fn make_interrupts_slow(villain: &mut ToyGuest) -> (Hung, Duration) {
             watcher.add(copy, EpollEvent::new(EpollFlags::EPOLLIN, 0)).unwrap();
         }
         watchers.push(watcher);
-        let one = (0..3).map(|_| {
-            let begun = thread_time();
-            call.ring().unwrap();
-            thread_time() - begun
-        });
-        let one = duration(one.min().unwrap());
+        let one = cost_of_call(villain);
         if one > Duration::from_millis(3) {
             return ((copies, watchers), one);
         }
@@ -116,8 +122,8 @@ fn what_hangs_on_the_calls_of_a_port_takes_a_small_part_of_the_time() {
     let bed = Bed::new(3);
     let (mut villain, mut b, mut c) = (bed.guest(0), bed.guest(1), bed.guest(2));
     announce(&mut [&mut villain, &mut b, &mut c]);
-    let (_hung, one) = make_interrupts_slow(&mut villain);
-    let (begun, before) = (Instant::now(), bed.totals(0).interrupts);
+    let (_hung, before) = make_interrupts_slow(&mut villain);
+    let (begun, calls_before) = (Instant::now(), bed.totals(0).interrupts);
     while begun.elapsed() < SPAN {
         villain.pair(0).receive.queue.ring.set_interrupts(Interrupts::Next);
         b.send(&frame(mac(1), mac(0), 60, 1)).unwrap();
@@ -126,8 +132,10 @@ fn what_hangs_on_the_calls_of_a_port_takes_a_small_part_of_the_time() {
         assert_eq!(c.receive(TIMEOUT).unwrap().bytes, sent);
         while villain.try_receive().unwrap().is_some() {}
     }
-    let calls = bed.totals(0).interrupts - before;
+    let calls = bed.totals(0).interrupts - calls_before;
     assert!(calls > 0, "the villain is called at all");
+    // A call costs less when the processor is fast again.
+    let one = before.min(cost_of_call(&mut villain));
     // The debt that the interrupt circuit breaker allows, and a slow interrupt that it forgives, come on top.
     assert!(one * (calls as u32) < SPAN / 8 + 3 * one, "{calls} calls of {one:?}");
     assert_eq!(bed.state(0), PortState::Running);
