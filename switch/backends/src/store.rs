@@ -61,6 +61,12 @@ impl Store {
         !self.free.is_empty() || (!self.bare.is_empty() && self.share.quota() > 0)
     }
 
+    /// The frames that can be opened, the oldest first.
+    pub(super) fn unopened(&self) -> impl Iterator<Item = &[u8]> {
+        let buffers = self.filled.iter().map(|&index| &self.buffers[usize::from(index)]);
+        buffers.filter_map(|buffer| buffer.room.as_ref()?.bytes.get(..buffer.length as usize))
+    }
+
     /// Frames that can be opened.
     pub(super) fn filled(&self) -> usize {
         self.filled.len()
@@ -175,6 +181,9 @@ pub(super) trait Reader: std::fmt::Debug + Send {
         false
     }
 
+    /// See [`TransmitEnd::hand_over`]; `store` has the frames that were not opened.
+    fn hand_over(&mut self, _: &Store) {}
+
     /// See [`TransmitEnd::take_lost`].
     fn take_lost(&mut self) -> [(DropReason, u32); 2] {
         NOTHING_LOST
@@ -228,6 +237,10 @@ impl<R: Reader> TransmitEnd for Buffered<R> {
 
     fn wake(&mut self) {
         self.drained = false;
+    }
+
+    fn hand_over(&mut self) {
+        self.reader.hand_over(&self.store);
     }
 
     fn take_lost(&mut self) -> [(DropReason, u32); 2] {

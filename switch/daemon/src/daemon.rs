@@ -33,7 +33,8 @@ use memlane_backends::interface::{self, Interface, InterfaceError, Origin, Prese
 use memlane_backends::loopback::Loopback;
 use memlane_backends::null::Null;
 use memlane_backends::session;
-use memlane_backends::stream::{self, Passt};
+use memlane_backends::stream::saved::{PresentStream, RestoredStream};
+use memlane_backends::stream::{self, Passt, StreamSettings};
 use memlane_backends::vhost_user::access::Access;
 use memlane_backends::vhost_user::socket::Listener;
 use memlane_backends::vhost_user::{self, DeviceSettings, Endpoint, Session};
@@ -164,8 +165,7 @@ struct Attached {
 #[derive(Debug)]
 enum Server {
     FrontEnd(Session, Option<Arc<Listener>>),
-    /// A session thread of the port's own.
-    Own(session::Session, Option<Arc<Listener>>),
+    Stream(session::Session, PresentStream, Option<Arc<Listener>>),
     Interface(session::Session, PresentInterface),
     Xen(Arc<XenstoreWatcher>),
     /// A worker serves the port's ends; there is no session thread.
@@ -182,7 +182,14 @@ impl Server {
 
     fn listener(&self) -> Option<&Listener> {
         match self {
-            Self::FrontEnd(_, listener) | Self::Own(_, listener) => listener.as_deref(),
+            Self::FrontEnd(_, listener) | Self::Stream(_, _, listener) => listener.as_deref(),
+            _ => None,
+        }
+    }
+
+    fn stream(&self) -> Option<&PresentStream> {
+        match self {
+            Self::Stream(_, present, _) => Some(present),
             _ => None,
         }
     }
@@ -203,7 +210,7 @@ const USUAL_MEMBERS: usize = 8;
 #[derive(Debug)]
 enum Meeting {
     FrontEnd(Endpoint),
-    Stream(stream::Other),
+    Stream(stream::Other, Option<RestoredStream>),
     Xen(Wanted),
     Interface(Origin, Option<Interface>),
     Nowhere,
@@ -485,9 +492,11 @@ impl Daemon {
                 let listener = endpoint.listening();
                 Server::FrontEnd(vhost_user::run(network, device_settings(config, port), endpoint)?, listener)
             }
-            Meeting::Stream(other) => {
+            Meeting::Stream(other, restored) => {
                 let listener = other.listening();
-                Server::Own(stream::run(network, Arc::clone(port), other, config.kind.checksums(), config.second)?, listener)
+                let settings = StreamSettings { other, checksums: config.kind.checksums(), second: config.second };
+                let (session, present) = stream::run(network, Arc::clone(port), settings, restored)?;
+                Server::Stream(session, present, listener)
             }
             Meeting::Xen(wanted) => {
                 let watcher = self.watcher().map_err(|cause| StartError::Xen { port: config.name.clone(), cause })?;
@@ -681,7 +690,7 @@ fn stop_sessions(servers: impl IntoIterator<Item = Server>) {
     for server in servers {
         match server {
             Server::FrontEnd(session, _) => sessions.push(session),
-            Server::Own(session, _) | Server::Interface(session, _) => own.push(session),
+            Server::Stream(session, ..) | Server::Interface(session, _) => own.push(session),
             Server::Xen(_) | Server::Worker => {}
         }
     }
@@ -722,8 +731,8 @@ fn meeting(port: &PortConfig) -> Result<Meeting, StartError> {
     Ok(match &port.kind {
         PortKind::VhostUser { path, connect: true } => Meeting::FrontEnd(Endpoint::Connect(path.clone())),
         PortKind::VhostUser { path, connect: false } => Meeting::FrontEnd(listen(port, path, Endpoint::listen)?),
-        PortKind::Stream { path, connect: true, .. } => Meeting::Stream(stream::Other::Connect(path.clone())),
-        PortKind::Stream { path, connect: false, .. } => Meeting::Stream(listen(port, path, stream::Other::listen)?),
+        PortKind::Stream { path, connect: true, .. } => Meeting::Stream(stream::Other::Connect(path.clone()), None),
+        PortKind::Stream { path, connect: false, .. } => Meeting::Stream(listen(port, path, stream::Other::listen)?, None),
         PortKind::Passt(arguments) => {
             let failed = |cause| StartError::Passt { port: port.name.clone(), cause };
             let mut passt = Passt::new(arguments.iter().map(Into::into).collect(), port.settings.mtu);
@@ -735,7 +744,7 @@ fn meeting(port: &PortConfig) -> Result<Meeting, StartError> {
                 }
                 None => Passt::probe().map_err(failed)?,
             }
-            Meeting::Stream(stream::Other::Passt(passt))
+            Meeting::Stream(stream::Other::Passt(passt), None)
         }
         PortKind::Xen { domain, vif } => Meeting::Xen(Wanted {
             domain: domain.clone(),

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
+use memlane_backends::stream::saved::SavedStream;
 use memlane_backends::vhost_user::saved::SavedConnection;
 use memlane_observe::events::Record;
 use serde::{Deserialize, Serialize};
@@ -110,6 +111,19 @@ pub struct Standing {
     pub events: Vec<SavedEvent>,
     /// Number of the next event.
     pub next_event: u64,
+    /// Connections of stream ports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub streams: Vec<SavedStreamPort>,
+}
+
+/// The connection of a stream port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SavedStreamPort {
+    /// Name of the port.
+    pub port: String,
+    /// The connection. Its descriptor comes with the message.
+    pub stream: SavedStream,
 }
 
 /// An event.
@@ -316,6 +330,7 @@ fn checksum(length: u32, files: u32, body: &[u8]) -> u64 {
 mod tests {
     use super::*;
     use crate::config::{Attacher, SegmentEntry};
+    use memlane_backends::stream::saved::Rest;
     use memlane_backends::vhost_user::saved::{SavedInflight, SavedKick, SavedLog, SavedRegion, SavedRing};
 
     fn description() -> Message {
@@ -374,7 +389,10 @@ mod tests {
         let record = PortRecord { quarantines: 3, quarantined: Some("a fault".into()), ..PortRecord::default() };
         let event = SavedEvent { sequence: 7, time: 1 << 60, event: NetworkEvent::PortDetached { port: "a".into(), by: None } };
         assert_eq!(SavedEvent::from(&Record::from(event.clone())), event);
-        let standing = Standing { by: None, records: vec![record], departed: Vec::new(), events: vec![event], next_event: 8 };
+        let rest = Rest { read: vec![0, 0, 0, 60, 2], unwritten: Vec::new() };
+        let streams = vec![SavedStreamPort { port: "db".into(), stream: SavedStream { socket: 0, rest } }];
+        let standing =
+            Standing { by: None, records: vec![record], departed: Vec::new(), events: vec![event], next_event: 8, streams };
         let hello = Message::Hello(Hello { state: Some("/var/lib/a.state".into()) });
         let failed = Message::Failed("no".into());
         for message in [hello, description(), Message::Prepared {}, Message::Go(Box::new(standing)), Message::Running {}, failed] {

@@ -10,21 +10,23 @@
 pub mod checksums;
 mod passt;
 mod receive;
+pub mod saved;
 mod session;
 mod transmit;
 pub mod wire;
 
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use passt::{Passt, StartPasst};
-pub use session::{Other, run};
+pub use session::{Other, StreamSettings, run};
 
 use crate::pool::Pool;
 use crate::port::end::{Backend, Ends};
 use crate::store::Buffered;
 use checksums::ChecksumTracker;
 use receive::StreamReceive;
+use saved::Rest;
 use transmit::StreamReader;
 
 /// A connection, shared by its ends and its session thread.
@@ -34,26 +36,32 @@ struct Connection {
     socket: UnixStream,
     /// The protocol violation of the other side, if any.
     fault: OnceLock<wire::TooLong>,
+    /// What its ends leave to the next process of the network.
+    rest: Mutex<Rest>,
 }
 
 impl Connection {
     fn new(socket: UnixStream) -> std::io::Result<Arc<Self>> {
         socket.set_nonblocking(true)?;
-        Ok(Arc::new(Self { socket, fault: OnceLock::new() }))
+        Ok(Arc::new(Self { socket, fault: OnceLock::new(), rest: Mutex::default() }))
+    }
+
+    fn rest(&self) -> MutexGuard<'_, Rest> {
+        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A connection, and the state of its frames' checksums.
-struct Stream(Arc<Connection>, ChecksumTracker);
+/// A connection, the state of its frames' checksums, and what another process of the network has left to do.
+struct Stream(Arc<Connection>, ChecksumTracker, Rest);
 
 impl Backend for Stream {
     fn into_ends(self, pool: &Arc<Pool>) -> std::io::Result<Ends> {
-        let Self(connection, tracker) = self;
+        let Self(connection, tracker, rest) = self;
         let file =
             || Ok::<_, std::io::Error>(Some(std::fs::File::from(std::os::fd::OwnedFd::from(connection.socket.try_clone()?))));
         Ok(Ends {
-            transmit: Box::new(Buffered::new(StreamReader::new(Arc::clone(&connection), tracker), Arc::clone(pool))),
-            receive: Box::new(StreamReceive::new(Arc::clone(&connection))),
+            transmit: Box::new(Buffered::new(StreamReader::new(Arc::clone(&connection), tracker, rest.read), Arc::clone(pool))),
+            receive: Box::new(StreamReceive::new(Arc::clone(&connection), &rest.unwritten)),
             readable: file()?,
             writable: file()?,
             room: None,

@@ -36,8 +36,13 @@ pub(super) struct StreamReceive {
 }
 
 impl StreamReceive {
-    pub(super) fn new(connection: Arc<Connection>) -> Self {
-        Self { connection, bytes: Vec::with_capacity(MOST), sent: 0, frames: 0, full: false, refused: 0 }
+    /// `unwritten` is to be written first, and was placed by another process of the network.
+    pub(super) fn new(connection: Arc<Connection>, unwritten: &[u8]) -> Self {
+        let mut bytes = Vec::with_capacity(MOST);
+        bytes.extend_from_slice(unwritten);
+        let mut end = Self { connection, bytes, sent: 0, frames: 0, full: false, refused: 0 };
+        end.write();
+        end
     }
 
     /// Starts a frame of `length` bytes if there is room for it in the buffer.
@@ -136,5 +141,9 @@ impl ReceiveEnd for StreamReceive {
 
     fn has_room(&mut self) -> bool {
         !self.full
+    }
+
+    fn hand_over(&mut self) {
+        self.connection.rest().unwritten = self.bytes[self.sent..].to_vec();
     }
 }

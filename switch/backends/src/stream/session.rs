@@ -12,7 +12,9 @@ use vmm_sys_util::epoll::EventSet;
 
 use super::checksums::{ChecksumTracker, Checksums};
 use super::passt::{self, Passt, Started};
+use super::saved::{PresentStream, Rest, RestoredStream};
 use super::{Connection, Stream};
+use crate::budget::Permit;
 use crate::descriptors;
 use crate::door::{self, Door, Second};
 use crate::network::Network;
@@ -68,29 +70,69 @@ impl Other {
     }
 }
 
-/// Serves `port` in a session thread: one connection of `other` after the other, with checksums of their frames treated as
-/// `checksums` says, and connections beside the present one as `second` says.
+/// How a port is served.
+#[derive(Debug)]
+pub struct StreamSettings {
+    /// Where its connections come from.
+    pub other: Other,
+    /// Treatment of the checksums of their frames.
+    pub checksums: Checksums,
+    /// Treatment of connections beside the present one.
+    pub second: Second,
+}
+
+/// Serves `port` in a session thread: one connection after the other, first the one that is `restored`, which is served when this returns.
+/// The present connection is told, too.
 ///
 /// # Errors
 /// The kernel refuses a thread or a descriptor.
-pub fn run(network: Arc<Network>, port: Arc<Port>, other: Other, checksums: Checksums, second: Second) -> io::Result<Session> {
-    Session::start(format!("port-{}", port.id.0), move |watch| {
+pub fn run(
+    network: Arc<Network>,
+    port: Arc<Port>,
+    settings: StreamSettings,
+    restored: Option<RestoredStream>,
+) -> io::Result<(Session, PresentStream)> {
+    let name = format!("port-{}", port.id.0);
+    let present = PresentStream::default();
+    let server = StreamServer { network, port, settings, present: present.clone() };
+    let first = restored.and_then(|RestoredStream { socket, rest }| server.begin(socket, Some(rest)));
+    Ok((Session::start(name, move |watch| server.run(first, &watch))?, present))
+}
+
+/// A port and its connections, one after the other.
+struct StreamServer {
+    network: Arc<Network>,
+    port: Arc<Port>,
+    settings: StreamSettings,
+    present: PresentStream,
+}
+
+/// A connection that a worker serves.
+struct Served {
+    connection: Arc<Connection>,
+    _held: Permit,
+}
+
+impl StreamServer {
+    /// Serves `first`, then further connections until the thread is told to stop.
+    fn run(self, mut first: Option<Served>, watch: &Watch) {
+        let Self { network, port, settings: StreamSettings { other, .. }, .. } = &self;
         let most = if matches!(other, Other::Passt(_)) { MOST_PAUSE } else { RETRY.1 };
         let mut backoff = Backoff::new(RETRY.0, most);
-        let is_front_end = !matches!(other, Other::Passt(_));
         loop {
-            let door = Door::new(&port, other.listener(), second);
             let begun = Instant::now();
-            let met = meet(&other, &port.name, &watch);
+            let met = match first.take() {
+                Some(served) => Ok((Some(served), None)),
+                None => meet(other, &port.name, watch).map(|(stream, child)| (self.begin_or_quarantine(stream), child)),
+            };
             let failed = met.is_err();
             let ended = match met {
-                Ok((stream, child)) => {
-                    let served = caught(|| serve(&network, &port, stream, &watch, (&door, is_front_end), checksums));
-                    served.unwrap_or_else(|panic| network.quarantine(&port, &defect(&panic)));
+                Ok((served, child)) => {
+                    self.serve(served, watch);
                     child.map(Started::end)
                 }
                 Err(error) if descriptors::is_shortage(&error) => {
-                    network.note_shortage(&port);
+                    network.note_shortage(port);
                     None
                 }
                 Err(cause) => Some(cause.to_string()),
@@ -99,7 +141,7 @@ pub fn run(network: Arc<Network>, port: Arc<Port>, other: Other, checksums: Chec
                 return;
             }
             let pause = backoff.after(begun.elapsed());
-            let pause = match (&other, ended) {
+            let pause = match (other, ended) {
                 // The other side reconnects by itself: accept at once.
                 (Other::Listen(..), _) if !failed => PENALTY,
                 (Other::Listen(..), _) => RETRY.0,
@@ -120,7 +162,85 @@ pub fn run(network: Arc<Network>, port: Arc<Port>, other: Other, checksums: Chec
                 return;
             }
         }
-    })
+    }
+
+    /// Whether the other side is a front end; passt is none.
+    fn has_front_end(&self) -> bool {
+        !matches!(self.settings.other, Other::Passt(_))
+    }
+
+    fn left(&self, why: fmt::Arguments) {
+        if self.has_front_end() {
+            self.port.front_end_left(why);
+        }
+    }
+
+    fn begin_or_quarantine(&self, stream: UnixStream) -> Option<Served> {
+        let begun = caught(|| self.begin(stream, None));
+        begun.unwrap_or_else(|panic| {
+            self.network.quarantine(&self.port, &defect(&panic));
+            None
+        })
+    }
+
+    /// Has a worker serve `stream`, a new connection, or one of which another process of the network has left the `rest`.
+    fn begin(&self, stream: UnixStream, rest: Option<Rest>) -> Option<Served> {
+        let Self { network, port, settings, .. } = self;
+        let Some(held) = port.descriptors.take(descriptors::OF_CONNECTION) else {
+            network.note_shortage(port);
+            return None;
+        };
+        port.set_advice(None);
+        port.begin_session();
+        if self.has_front_end() {
+            let peer = door::peer(&stream);
+            if rest.is_some() { port.front_end_stays(peer) } else { port.front_end_came(peer) }
+        }
+        let started = Connection::new(stream).and_then(|connection| {
+            let tracker = ChecksumTracker::new(settings.checksums, Arc::clone(port));
+            network.serve(port, Stream(Arc::clone(&connection), tracker, rest.unwrap_or_default()))?;
+            Ok(connection)
+        });
+        match started {
+            Ok(connection) => {
+                self.present.show(self.has_front_end().then_some(&connection));
+                Some(Served { connection, _held: held })
+            }
+            Err(error) => {
+                if descriptors::is_shortage(&error) {
+                    network.note_shortage(port);
+                }
+                self.left(format_args!("it cannot be served: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Waits until the connection ends, which a further one at the port's socket may bring about.
+    fn serve(&self, served: Option<Served>, watch: &Watch) {
+        let Some(served) = served else { return };
+        let waited = caught(|| self.await_end(&served.connection, watch));
+        self.present.show(None);
+        waited.unwrap_or_else(|panic| self.network.quarantine(&self.port, &defect(&panic)));
+    }
+
+    fn await_end(&self, connection: &Connection, watch: &Watch) {
+        let Self { network, port, settings, .. } = self;
+        let door = Door::new(port, settings.other.listener(), settings.second);
+        watch.wait_for_end(&connection.socket, &door);
+        match connection.fault.get() {
+            Some(fault) => {
+                network.quarantine(port, &fault.to_string());
+                self.left(format_args!("{fault}"));
+            }
+            None => {
+                network.stop_port(port);
+                port.set_state(PortState::Waiting);
+                self.left(format_args!("{}", door.end()));
+            }
+        }
+        port.set_advice(None);
+    }
 }
 
 /// Waits for the next connection; returns passt's process with it if memlane started one.
@@ -133,54 +253,4 @@ fn meet(other: &Other, port: &str, watch: &Watch) -> io::Result<(UnixStream, Opt
         Other::Connect(path) => Ok((socket::connect(path)?, None)),
         Other::Passt(passt) => passt.start(port).map(|(stream, child)| (stream, Some(child))),
     }
-}
-
-/// Serves one connection to its end, which a further connection at `door` may be; passt's is not that of a front end.
-fn serve(
-    network: &Arc<Network>,
-    port: &Arc<Port>,
-    stream: UnixStream,
-    watch: &Watch,
-    (door, is_front_end): (&Door, bool),
-    checksums: Checksums,
-) {
-    let Some(_held) = port.descriptors.take(descriptors::OF_CONNECTION) else {
-        return network.note_shortage(port);
-    };
-    port.set_advice(None);
-    port.begin_session();
-    if is_front_end {
-        port.front_end_came(door::peer(&stream));
-    }
-    let left = |why: fmt::Arguments| {
-        if is_front_end {
-            port.front_end_left(why);
-        }
-    };
-    let started = Connection::new(stream).and_then(|connection| {
-        network.serve(port, Stream(Arc::clone(&connection), ChecksumTracker::new(checksums, Arc::clone(port))))?;
-        Ok(connection)
-    });
-    let connection = match started {
-        Ok(connection) => connection,
-        Err(error) => {
-            if descriptors::is_shortage(&error) {
-                network.note_shortage(port);
-            }
-            return left(format_args!("it cannot be served: {error}"));
-        }
-    };
-    watch.wait_for_end(&connection.socket, door);
-    match connection.fault.get() {
-        Some(fault) => {
-            network.quarantine(port, &fault.to_string());
-            left(format_args!("{fault}"));
-        }
-        None => {
-            network.stop_port(port);
-            port.set_state(PortState::Waiting);
-            left(format_args!("{}", door.end()));
-        }
-    }
-    port.set_advice(None);
 }

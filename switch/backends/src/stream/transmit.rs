@@ -26,8 +26,11 @@ pub(super) struct StreamReader {
 }
 
 impl StreamReader {
-    pub(super) fn new(connection: Arc<Connection>, tracker: ChecksumTracker) -> Self {
-        Self { connection, tracker, stage: vec![0; STAGE].into_boxed_slice(), begin: 0, end: 0 }
+    /// `read` was read before, by another process of the network.
+    pub(super) fn new(connection: Arc<Connection>, tracker: ChecksumTracker, mut read: Vec<u8>) -> Self {
+        let end = read.len();
+        read.resize(STAGE.max(end), 0);
+        Self { connection, tracker, stage: read.into_boxed_slice(), begin: 0, end }
     }
 
     /// Splits the bytes read into frames, until `most` can be opened or no buffer is free.
@@ -93,6 +96,16 @@ impl Reader for StreamReader {
             self.fail(fault);
             true
         })
+    }
+
+    fn hand_over(&mut self, store: &Store) {
+        let mut read = Vec::new();
+        for frame in store.unopened() {
+            read.extend_from_slice(&wire::prefix(frame.len() as u32));
+            read.extend_from_slice(frame);
+        }
+        read.extend_from_slice(&self.stage[self.begin..self.end]);
+        self.connection.rest().read = read;
     }
 
     fn has_staged(&self) -> bool {

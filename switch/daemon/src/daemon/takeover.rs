@@ -11,6 +11,7 @@ use memlane_backends::interface::Origin;
 use memlane_backends::interface::af_packet::{PacketSettings, PacketSocket};
 use memlane_backends::interface::tap::{self, TapSettings};
 use memlane_backends::stream;
+use memlane_backends::stream::saved::PresentStream;
 use memlane_backends::takeover::{FilesToSend, ReceivedFiles};
 use memlane_backends::vhost_user::saved::{Gate, Progress, Report, RestoredDevice, RestoredSession};
 use memlane_backends::vhost_user::socket::Listener;
@@ -18,7 +19,7 @@ use memlane_backends::vhost_user::{self, Endpoint};
 
 use super::{Attached, Daemon, Meeting, Server, StartError, device_settings, members, own_descriptors, random};
 use crate::config::{Config, PortConfig, PortKind};
-use crate::description::{PortRecord, SavedAddress, SavedListener, SavedPort, SavedUplink};
+use crate::description::{PortRecord, SavedAddress, SavedListener, SavedPort, SavedStreamPort, SavedUplink};
 use crate::frame::MacAddress;
 use crate::id::PortId;
 use crate::names::SavedLease;
@@ -80,8 +81,25 @@ impl Daemon {
         Ok((ports, all))
     }
 
-    /// Has all session threads go on; `behind` if another process has served the virtqueues meanwhile.
+    /// Describes the connections of stream ports, with their descriptors, while the workers stand still.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub fn save_streams(&self) -> std::io::Result<(Vec<SavedStreamPort>, Vec<OwnedFd>)> {
+        let (mut streams, mut files) = (Vec::new(), FilesToSend::default());
+        for Attached { config, server, .. } in self.attached().iter() {
+            let saved = server.stream().map_or(Ok(None), |present| present.save(&mut files))?;
+            streams.extend(saved.map(|stream| SavedStreamPort { port: config.name.clone(), stream }));
+        }
+        Ok((streams, files.into_files()))
+    }
+
+    /// Has all session threads go on; `behind` if another process has served the virtqueues meanwhile, and may have taken a part of a frame
+    /// from a stream, so that those connections end.
     pub fn go_on(&self, behind: bool) {
+        if behind {
+            self.attached().iter().filter_map(|attached| attached.server.stream()).for_each(PresentStream::cut);
+        }
         self.attached().iter().filter_map(|attached| attached.server.front_end()).for_each(|session| session.go_on(behind));
     }
 
@@ -263,7 +281,7 @@ fn restored_meeting(
         PortKind::Stream { path, connect: false, .. } => {
             let listener = saved.listener.as_ref().ok_or_else(missing)?;
             let listener = restored_listener(path, listener, files).ok_or_else(missing)?;
-            Meeting::Stream(stream::Other::Listen(Arc::new(listener.kept_before())))
+            Meeting::Stream(stream::Other::Listen(Arc::new(listener.kept_before())), None)
         }
         PortKind::Tap { name, netns } => match saved.tap {
             Some(tap) => {
@@ -350,6 +368,16 @@ impl Restoring {
             self.devices.extend(report?);
         }
         Ok(())
+    }
+
+    /// Gives the connections of `streams` to their ports, with the descriptors `files`; others are accepted or made anew.
+    pub fn give_streams(&mut self, streams: Vec<SavedStreamPort>, files: &mut ReceivedFiles) {
+        let mut streams: HashMap<_, _> = streams.into_iter().map(|saved| (saved.port, saved.stream)).collect();
+        for (config, _, meeting) in &mut self.later {
+            if let Meeting::Stream(stream::Other::Listen(_) | stream::Other::Connect(_), restored) = meeting {
+                *restored = streams.remove(&config.name).and_then(|saved| saved.restore(files));
+            }
+        }
     }
 
     /// Starts all virtqueues and devices. The other process stands still, so it costs few round trips between threads, however many

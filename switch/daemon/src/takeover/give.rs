@@ -133,9 +133,10 @@ fn hand_over(daemon: &Daemon, assets: Assets<'_>, channel: &mut Channel, taker: 
     // Nothing has happened to the rings before the other process has all of this message.
     let (events, next_event) = daemon.network().shared().journal.kept_from(next);
     let events = events.iter().map(|event| (&**event).into()).collect();
-    let standing = Standing { by, records: daemon.records(), departed: daemon.departed_leases(), events, next_event };
+    let (streams, files) = daemon.save_streams()?;
+    let standing = Standing { by, records: daemon.records(), departed: daemon.departed_leases(), events, next_event, streams };
     let deadline = Instant::now() + START;
-    channel.send(&Message::Go(Box::new(standing)), &[], START)?;
+    channel.send(&Message::Go(Box::new(standing)), &files, START)?;
     match await_running(channel, deadline, taker) {
         Ok(()) => {
             // The workers stand until the process ends.

@@ -134,13 +134,14 @@ impl Takeover {
         restoring.await_restored(REPLY).map_err(TakeError::Session)?;
         daemon.learn(&self.description.addresses);
         self.channel.send(&Message::Prepared {}, &[], REPLY)?;
-        let (Message::Go(standing), _) = self.channel.receive(PREPARE)? else { return Err(TakeError::Unexpected) };
+        let (Message::Go(standing), files) = self.channel.receive(PREPARE)? else { return Err(TakeError::Unexpected) };
         // From here on the guard of the other process kills this one if it is late. The kernel does if that one has lost its guard.
         system::end_after(START);
         begun();
         self.author = standing.by;
         daemon.inherit(&standing.records);
         daemon.restore_leases(&standing.departed);
+        restoring.give_streams(standing.streams, &mut ReceivedFiles::new(files));
         let rest = restoring.start(daemon).map_err(TakeError::Session)?;
         // In place of its own: that its ports were attached and run is no news.
         let events = std::mem::take(&mut self.description.events).into_iter().chain(standing.events).map(Into::into);

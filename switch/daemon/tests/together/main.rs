@@ -76,6 +76,7 @@ mod service;
 mod source_rules;
 mod statements;
 mod stream;
+mod stream_takeover;
 mod sums;
 mod takeover;
 mod tap;

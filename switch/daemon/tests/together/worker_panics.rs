@@ -121,17 +121,17 @@ const LISTED: &[(&str, usize, usize, &str)] = &[
     ),
     ("backends/loopback.rs", 0, 3, "sixty bytes of its own, in buffers that are longer"),
     ("backends/payload.rs", 0, 3, "offsets were checked on transmit, lengths are cut to the shorter of both"),
-    ("backends/store.rs", 0, 11, "buffers are numbered by the store"),
+    ("backends/store.rs", 0, 12, "buffers are numbered by the store"),
     (
         "backends/stream/receive.rs",
         0,
-        3,
+        4,
         "what was appended begins where the bytes ended before; what was sent is no more than there was",
     ),
     (
         "backends/stream/transmit.rs",
         0,
-        4,
+        5,
         "begin, end and the stage's length follow each other; a frame was measured before it is copied",
     ),
     (

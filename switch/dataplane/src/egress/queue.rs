@@ -154,6 +154,11 @@ impl EgressQueue {
         self.sink.ring()
     }
 
+    /// See [`Sink::hand_over`].
+    pub(crate) fn hand_over(&mut self) {
+        self.sink.hand_over();
+    }
+
     /// Admits `sender` to the room there is; false if other senders must catch up first (fair queueing).
     #[inline]
     pub(super) fn admit(&mut self, sender: PortId, now: Cycles) -> bool {

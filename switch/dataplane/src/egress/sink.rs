@@ -43,6 +43,13 @@ impl Sink {
         }
     }
 
+    /// See [`ReceiveEnd::hand_over`]; the positions of a ring are in guest memory.
+    pub(crate) fn hand_over(&mut self) {
+        if let Self::Other(end) = self {
+            end.hand_over();
+        }
+    }
+
     /// Whether it takes foreign frames, which carry Xen grants instead of bytes.
     #[inline]
     pub(crate) fn takes_foreign(&self) -> bool {

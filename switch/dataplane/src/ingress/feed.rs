@@ -30,6 +30,13 @@ impl Feed {
         }
     }
 
+    /// See [`TransmitEnd::hand_over`]; the positions of a ring are in guest memory.
+    pub(crate) fn hand_over(&mut self) {
+        if let Self::Other(end, _) = self {
+            end.hand_over();
+        }
+    }
+
     #[inline]
     pub(crate) fn look(&mut self, most: u16) -> Result<u16, RingFault> {
         match self {

@@ -107,6 +107,7 @@ impl Network {
             let (release, released): (_, Receiver<GoOn>) = channel();
             let reached = reached.clone();
             worker.tell(move |worker| {
+                worker.hand_over_ends();
                 let _ = reached.send(());
                 if released.recv() == Ok(GoOn::Behind) {
                     worker.resume_rings();

@@ -44,6 +44,12 @@ impl Worker {
         files.collect()
     }
 
+    /// The worker is about to stand still for a takeover: has each end that is no ring keep what the next process needs of it.
+    pub fn hand_over_ends(&mut self) {
+        self.sources.iter().for_each(|(_, source)| source.feed.hand_over());
+        self.egress.iter().for_each(|(_, queue)| queue.hand_over());
+    }
+
     /// Whether any frame of any port is in flight or enqueued here.
     pub fn has_any_under_way(&mut self) -> bool {
         self.sources.iter().any(|(_, source)| source.feed.in_flight() > 0) || self.egress.has_any_under_way()

@@ -1,0 +1,97 @@
+//! A connection of a stream port that another process of the network goes on with (takeover).
+//!
+//! Frames have no bounds in a stream: the next process must have each byte that was read and is part of no frame yet, and each that was
+//! placed and is not yet written.
+
+use std::fmt;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use super::Connection;
+use super::wire::PREFIX;
+use crate::frame::MAX_FRAME;
+use crate::takeover::{FilesToSend, ReceivedFiles};
+
+/// Most bytes of one direction that are handed over; a connection with more ends instead.
+const MOST: usize = 64 * (PREFIX + MAX_FRAME as usize);
+
+/// What the ends of a connection leave to the next process.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Rest {
+    /// Bytes that were read: whole frames that were not opened, and the beginning of the next.
+    pub read: Vec<u8>,
+    /// Bytes that are still to be written: the rest of a frame, and whole ones.
+    pub unwritten: Vec<u8>,
+}
+
+impl fmt::Debug for Rest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rest({} B read, {} B unwritten)", self.read.len(), self.unwritten.len())
+    }
+}
+
+/// A connection, described.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SavedStream {
+    /// Number of the socket's descriptor.
+    pub socket: u32,
+    /// See there.
+    pub rest: Rest,
+}
+
+/// A connection that another process of the network has left.
+#[derive(Debug)]
+pub struct RestoredStream {
+    pub(super) socket: UnixStream,
+    pub(super) rest: Rest,
+}
+
+impl SavedStream {
+    /// The connection, with its descriptor out of `files`; `None` without one, or with more bytes than any connection leaves.
+    pub fn restore(self, files: &mut ReceivedFiles) -> Option<RestoredStream> {
+        let socket = files.take(self.socket)?;
+        let is_small = self.rest.read.len().max(self.rest.unwritten.len()) <= MOST;
+        is_small.then(|| RestoredStream { socket: OwnedFd::from(socket).into(), rest: self.rest })
+    }
+}
+
+/// The present connection of a port, if it has one.
+#[derive(Clone, Debug, Default)]
+pub struct PresentStream(Arc<Mutex<Option<Arc<Connection>>>>);
+
+impl PresentStream {
+    pub(super) fn show(&self, connection: Option<&Arc<Connection>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = connection.cloned();
+    }
+
+    fn get(&self) -> Option<Arc<Connection>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Describes the connection, while the workers stand still. `None` if there is none, or one that leaves too much.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub fn save(&self, files: &mut FilesToSend) -> io::Result<Option<SavedStream>> {
+        let Some(connection) = self.get() else { return Ok(None) };
+        let rest = std::mem::take(&mut *connection.rest());
+        if rest.read.len().max(rest.unwritten.len()) > MOST {
+            return Ok(None);
+        }
+        Ok(Some(SavedStream { socket: files.add(connection.socket.try_clone()?), rest }))
+    }
+
+    /// Ends the connection: another process may have read or written a part of a frame.
+    pub fn cut(&self) {
+        if let Some(connection) = self.get() {
+            let _ = connection.socket.shutdown(Shutdown::Both);
+        }
+    }
+}
