@@ -16,7 +16,7 @@ use thiserror::Error;
 use attached::AttachedPorts;
 
 use crate::budget::{Account, Permit};
-use crate::config::{Config, NamesConfig, PortConfig, PortKind, PortOrigin, UplinkConfig};
+use crate::config::{self, Config, NamesConfig, PortConfig, PortKind, PortOrigin, UplinkConfig};
 use crate::descriptors::{self, USUAL};
 use crate::folder;
 use crate::helper::Helper;
@@ -362,6 +362,12 @@ impl Daemon {
         self.attached().get(name).map(|attached| attached.config.clone())
     }
 
+    /// Mistakes in the addresses of `port` on its segment, each with its key.
+    pub fn address_mistakes(&self, port: &PortConfig) -> Vec<(&'static str, String)> {
+        let names = self.config.names.iter().find(|names| names.segment == port.segment);
+        config::names::mistakes(&port.settings.limits, names)
+    }
+
     /// Number of ports.
     pub fn port_count(&self) -> usize {
         self.attached().len()
@@ -451,8 +457,9 @@ impl Daemon {
 
     /// Adds a port that nothing serves yet.
     fn add(&self, config: &PortConfig, members: usize) -> Result<Arc<Port>, StartError> {
+        let settings = config.settings_in(&self.config.name);
         let attach_settings =
-            AttachSettings { name: &config.name, segment: &config.segment, settings: &config.settings, offer: self.offer(config) };
+            AttachSettings { name: &config.name, segment: &config.segment, settings: &settings, offer: self.offer(config) };
         let port = self.network.add_port(&attach_settings, members)?;
         self.set_suppression(&port);
         if matches!(config.kind, PortKind::Tap { .. }) {
@@ -620,10 +627,11 @@ impl Daemon {
     pub fn change(&self, name: &str, change: impl FnOnce(&mut PortSettings)) -> Result<PortConfig, ChangeError> {
         let mut all = self.attached();
         let Attached { config, port, .. } = all.get(name).ok_or_else(|| NoSuchPort(name.into()))?;
-        let mut after = config.settings.clone();
-        change(&mut after);
-        self.network.change_port(port, &config.settings, &after)?;
-        all.set_settings(name, after);
+        let mut changed = config.clone();
+        change(&mut changed.settings);
+        let [before, after] = [config, &changed].map(|config| config.settings_in(&self.config.name));
+        self.network.change_port(port, &before, &after)?;
+        all.set_settings(name, changed.settings);
         let Attached { config, port, .. } = all.get(name).ok_or_else(|| NoSuchPort(name.into()))?;
         port.set_offer(self.offer(config));
         self.name_port(config);

@@ -19,7 +19,7 @@ use super::claim::{Claim, Places};
 use super::document::{Document, PortEntry, SegmentEntry, schema_value};
 use super::lines::FileLines;
 use super::metrics;
-use super::names;
+use super::names::{self, NamesConfig};
 use super::shape::{self, Written};
 use super::syntax;
 use super::uplink::{NicConfig, UplinkConfig, VxlanConfig};
@@ -171,7 +171,15 @@ pub fn check(text: &str) -> Result<Document, Mistakes> {
 /// # Errors
 /// All [`Mistakes`] at once.
 pub fn check_in(text: &str, folder: &Path) -> Result<Document, Mistakes> {
-    check_for(text, folder, Cpus::allowed)
+    check_for(text, folder, Cpus::allowed, true)
+}
+
+/// As [`check_in`], for the ports of a network alone: their segments are not in `text`.
+///
+/// # Errors
+/// All [`Mistakes`] at once.
+pub fn check_ports(text: &str, folder: &Path) -> Result<Document, Mistakes> {
+    check_for(text, folder, Cpus::allowed, false)
 }
 
 /// As [`check_in`], for a running network: only its own process knows the CPUs on which it may run.
@@ -179,11 +187,11 @@ pub fn check_in(text: &str, folder: &Path) -> Result<Document, Mistakes> {
 /// # Errors
 /// All [`Mistakes`] at once.
 pub fn check_running(text: &str, folder: &Path) -> Result<Document, Mistakes> {
-    check_for(text, folder, || None)
+    check_for(text, folder, || None, true)
 }
 
-fn check_for(text: &str, folder: &Path, cpus: fn() -> Option<Cpus>) -> Result<Document, Mistakes> {
-    let mut checker = Checker { text, folder, cpus, list: Vec::new() };
+fn check_for(text: &str, folder: &Path, cpus: fn() -> Option<Cpus>, is_whole: bool) -> Result<Document, Mistakes> {
+    let mut checker = Checker { text, folder, cpus, is_whole, list: Vec::new() };
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in errors {
         let span = error.span().unwrap_or_default();
@@ -210,6 +218,8 @@ struct Checker<'t> {
     folder: &'t Path,
     /// The CPUs on which the network may run, if they are known.
     cpus: fn() -> Option<Cpus>,
+    /// Whether the text has the segments of its ports.
+    is_whole: bool,
     list: Vec<Mistake>,
 }
 
@@ -345,7 +355,7 @@ impl<'t> Checker<'t> {
             self.check_segment(entry, place);
         }
         self.check_uplinks(&segments, &ports);
-        self.check_own_addresses(&segments, &ports);
+        self.check_addresses_on_segments(&segments, &ports);
         self.check_policy(document, &top);
     }
 
@@ -528,18 +538,17 @@ impl<'t> Checker<'t> {
         }
     }
 
-    /// Refuses static addresses of ports that are those of their segment's responder.
-    fn check_own_addresses(&mut self, segments: &[(&SegmentEntry, &Place)], ports: &[(&PortEntry, &Place)]) {
-        for names in segments.iter().filter_map(|(entry, _)| entry.names()) {
-            let own4 = names.subnet.map(|(network, _)| IpAddr::V4((u32::from(network) + 1).into()));
-            let own6 = names.subnet6.map(|network| IpAddr::V6((u128::from(network) + 1).into()));
-            for (entry, place) in ports.iter().filter(|(entry, _)| entry.segment == names.segment) {
-                for own in entry.addresses.iter().filter(|address| [own4, own6].contains(&Some(**address))) {
-                    let text = format_args!(
-                        "addresses contains \"{own}\", the first address of the subnet, which is memlane's own: use another"
-                    );
-                    self.note(place, "addresses", text);
-                }
+    /// Refuses static addresses of ports that no guest of their segment can have, and ports that can have none.
+    fn check_addresses_on_segments(&mut self, segments: &[(&SegmentEntry, &Place)], ports: &[(&PortEntry, &Place)]) {
+        if !self.is_whole {
+            return;
+        }
+        let all: Vec<NamesConfig> = segments.iter().filter_map(|(entry, _)| entry.names()).collect();
+        let by_segment: HashMap<&str, &NamesConfig> = all.iter().map(|names| (names.segment.as_str(), names)).collect();
+        for (entry, place) in ports {
+            let names = by_segment.get(entry.segment.as_str()).copied();
+            for (key, text) in names::mistakes(&entry.settings().limits, names) {
+                self.note(place, key, text);
             }
         }
     }
@@ -652,7 +661,8 @@ impl<'t> Checker<'t> {
         if let Some(mac) = &entry.mac {
             self.check_mac(place, mac);
         }
-        if entry.anti_spoof != AntiSpoof::Off && !place.has("mac") {
+        let is_offered_one = place.has("vhost-user") || place.has("stream");
+        if entry.anti_spoof != AntiSpoof::Off && !place.has("mac") && !is_offered_one {
             let text = "anti-spoof needs the guest's MAC address, and the port has none: add one, as mac = \"02:00:00:00:00:01\"";
             self.note(place, "anti-spoof", text);
         }
@@ -703,11 +713,6 @@ impl<'t> Checker<'t> {
         if entry.allowed.iter().any(|pair| pair.mac.is_none() && pair.ip.is_none()) {
             let text = "an element of allowed has no address: add mac, ip or both, as { mac = \"00:00:5e:00:01:07\", ip = \"10.0.0.100\" }";
             self.note(place, "allowed", text);
-        }
-        let has_address = place.has("addresses") || entry.allowed.iter().any(|pair| pair.ip.is_some());
-        if entry.anti_spoof == AntiSpoof::All && !has_address {
-            let text = "anti-spoof = \"all\" needs the guest's IP addresses, and the port has none: add them, as addresses = [\"10.0.0.5\", \"fd00::5\"]";
-            self.note(place, "anti-spoof", text);
         }
     }
 
@@ -920,6 +925,38 @@ sise = 3
             let found = mistakes(text);
             assert_eq!(found.iter().map(|mistake| mistake.0).collect::<Vec<_>>(), wanted, "{text}: {found:?}");
         }
+    }
+
+    #[test]
+    fn addresses_fit_the_subnet_of_their_segment() {
+        let text = r#"[[segment]]
+name = "lan"
+subnet = "10.0.0.0/24"
+[[port]]
+name = "a"
+vhost-user = "/tmp/a"
+anti-spoof = "all"
+segment = "lan"
+[[port]]
+name = "b"
+null = true
+segment = "lan"
+addresses = ["10.0.0.9", "10.0.0.255", "10.0.1.9"]
+[[port]]
+name = "c"
+stream = "/tmp/c"
+segment = "other"
+anti-spoof = "all"
+[[port]]
+name = "d"
+null = true
+anti-spoof = "mac"
+"#;
+        let found = mistakes(text);
+        let lines: Vec<usize> = found.iter().map(|mistake| mistake.0).collect();
+        assert_eq!(lines, [13, 13, 18, 22], "{found:?}");
+        assert!(found[0].1.contains("\"10.0.0.255\", the broadcast address"), "{found:?}");
+        assert!(found[1].1.contains("\"10.0.1.9\", which is outside"), "{found:?}");
     }
 
     #[test]

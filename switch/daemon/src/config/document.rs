@@ -330,12 +330,13 @@ pub struct PortEntry {
     /// 200000, and no limit on a segment of two ports, where they reach one receiver.
     pub storm: u64,
     /// Filter of the guest's addresses. "off": frames from MAC addresses that are tied to other ports are dropped. "mac": all that
-    /// are not from the port's `mac` or one of `allowed`. "all": also frames with other IP addresses than `addresses` and `allowed`
-    /// name (source of IPv4 and IPv6, sender of ARP, neighbour discovery), DHCP answers, router advertisements and redirects.
+    /// are not from the port's `mac` (without it, of a vhost-user or stream port, from the address that memlane prints for the guest) or
+    /// one of `allowed`. "all": also frames with other IP addresses than those that `addresses` and `allowed` name and memlane leased
+    /// (source of IPv4 and IPv6, sender of ARP, neighbour discovery), DHCP answers, router advertisements and redirects.
     /// Always allowed are DHCP requests and the link-local address made of the MAC address; with `subnet6` also addresses of it and link-local
     /// ones for which the guest is the first to probe: at most 32, and one that was not seen for 10 minutes ends for a new one.
     pub anti_spoof: AntiSpoof,
-    /// IP addresses of the guest, as ["10.0.0.5", "fd00::5"]; no other port of the segment may have them.
+    /// IP addresses of the guest, as ["10.0.0.5", "fd00::5"]; no other port of the segment may have them. They lie in the segment's `subnet`.
     pub addresses: Vec<IpAddr>,
     /// Further addresses that the guest may use, also beside others: of a VRRP router, as { mac = "00:00:5e:00:01:07", ip =
     /// "10.0.0.100" }, or of machines behind a router, as { ip = "10.1.0.0/16" }.

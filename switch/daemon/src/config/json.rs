@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::difference::{CHANGEABLE, can_change};
@@ -25,9 +26,7 @@ impl Config {
         if !document.is_object() {
             return Err(Mistakes::whole("a network must be a JSON object, as { \"port\": [] }"));
         }
-        let unreadable = |_| Mistakes::whole("a list contains null, or a number is too large for any key: remove it");
-        let text = toml::to_string(&without_nulls(document)).map_err(unreadable)?;
-        let mut read = check::check_in(&text, folder)?;
+        let mut read = check::check_in(&as_text(document)?, folder)?;
         // The lines of the text are of no file.
         read.lines = FileLines::default();
         for (index, rule) in read.policy.iter_mut().enumerate() {
@@ -35,6 +34,21 @@ impl Config {
         }
         Ok(Self::from_document(&read, default_name, folder))
     }
+
+    /// Reads ports, as [`Self::from_json`] does, without the segments that they are on.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn ports_from_json<P: Serialize>(ports: &[P], folder: &Path) -> Result<Vec<PortConfig>, Mistakes> {
+        let read = check::check_ports(&as_text(&json!({ "port": ports }))?, folder)?;
+        Ok(Self::from_document(&read, "", folder).ports)
+    }
+}
+
+/// The TOML text of `document`.
+fn as_text(document: &Value) -> Result<String, Mistakes> {
+    let unreadable = |_| Mistakes::whole("a list contains null, or a number is too large for any key: remove it");
+    toml::to_string(&without_nulls(document)).map_err(unreadable)
 }
 
 /// The mistakes in `sent`, which does not fit `schema`.
@@ -57,14 +71,14 @@ impl PortConfig {
         if !port.is_object() {
             return Err(Mistakes::whole(NO_PORT));
         }
-        let read = Config::from_json(&json!({ "port": [port] }), "", folder);
-        let mut config = read.map_err(|mut mistakes| {
+        let read = Config::ports_from_json(&[port], folder);
+        let mut ports = read.map_err(|mut mistakes| {
             for mistake in &mut mistakes.list {
                 mistake.key = mistake.key.trim_start_matches("port[0]").trim_start_matches('.').into();
             }
             mistakes
         })?;
-        config.ports.pop().ok_or_else(|| Mistakes::whole(NO_PORT))
+        ports.pop().ok_or_else(|| Mistakes::whole(NO_PORT))
     }
 
     /// This port with the keys of `patch` in place of its own; null removes a key.

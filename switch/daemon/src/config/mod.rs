@@ -48,8 +48,9 @@ use web::WebListener;
 pub(crate) use words::{either, inline_table, nearest, printable};
 
 pub use crate::folder::runtime as runtime_folder;
+use crate::policy::AntiSpoof;
 use crate::port::settings::PortSettings;
-use crate::port::short_hash;
+use crate::port::{default_address, short_hash};
 use crate::settings::{Poll, Settings};
 use memlane_backends::door::Second;
 use memlane_backends::stream::checksums::Checksums;
@@ -216,6 +217,11 @@ impl PortKind {
     /// Whether the port leads to a guest.
     pub fn has_guest(&self) -> bool {
         !matches!(self, Self::Null | Self::Loopback)
+    }
+
+    /// Whether memlane prints a MAC address for its guest, which the guest is to have.
+    pub fn has_printed_address(&self) -> bool {
+        matches!(self, Self::VhostUser { .. } | Self::Stream { .. })
     }
 
     /// Whether memlane listens at its socket.
@@ -419,6 +425,15 @@ impl Reread {
 }
 
 impl PortConfig {
+    /// Its settings in the network called `net`: an `anti-spoof` without `mac` allows the address that memlane prints for the guest.
+    pub fn settings_in(&self, net: &str) -> PortSettings {
+        let mut settings = self.settings.clone();
+        if settings.limits.anti_spoof != AntiSpoof::Off && self.kind.has_printed_address() {
+            settings.mac.get_or_insert_with(|| default_address(net, &self.name));
+        }
+        settings
+    }
+
     /// Users that may connect to its socket but cannot enter one of its folders, with the remedy.
     pub fn shut_out(&self) -> Option<String> {
         let (PortKind::VhostUser { path, connect: false } | PortKind::Stream { path, connect: false, .. }) = &self.kind else {

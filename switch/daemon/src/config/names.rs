@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use memlane_model::addresses::Prefix;
 
+use crate::policy::{AntiSpoof, PortLimits};
+
 /// Domain of names by default.
 pub const DOMAIN: &str = "lan";
 /// Least and largest length of an IPv4 subnet: of the largest networks (RFC 1918), and one with two addresses for guests.
@@ -26,6 +28,44 @@ pub struct NamesConfig {
     pub router: Option<Ipv4Addr>,
     /// DNS servers for names outside that guests are told of, if configured.
     pub dns: Option<Vec<IpAddr>>,
+}
+
+impl NamesConfig {
+    /// Why no guest can have `address`, if so.
+    fn refused(&self, address: IpAddr) -> Option<&'static str> {
+        let (place, mask, is_v4) = match address {
+            IpAddr::V4(address) => {
+                let (network, length) = self.subnet?;
+                (u128::from(u32::from(address).wrapping_sub(u32::from(network))), u128::from(u32::MAX >> length), true)
+            }
+            IpAddr::V6(address) if address.is_unicast_link_local() => return None,
+            IpAddr::V6(address) => (u128::from(address).wrapping_sub(u128::from(self.subnet6?)), u128::from(u64::MAX), false),
+        };
+        match place {
+            _ if place > mask => {
+                Some("which is outside the subnet: use an address of it, or allowed for machines behind the guest")
+            }
+            0 if is_v4 => Some("the address of the subnet itself: use another"),
+            // RFC 4291, section 2.6.1.
+            0 => Some("the anycast address of the subnet's routers: use another"),
+            1 => Some("the first address of the subnet, which is memlane's own: use another"),
+            _ if is_v4 && place == mask => Some("the broadcast address of the subnet: use another"),
+            _ => None,
+        }
+    }
+}
+
+/// Mistakes in the addresses of a port with these `limits`, on a segment with the responder `names` or without one, each with its key.
+pub fn mistakes(limits: &PortLimits, names: Option<&NamesConfig>) -> Vec<(&'static str, String)> {
+    let refused = |address: &IpAddr| Some(format!("addresses contains \"{address}\", {}", names?.refused(*address)?));
+    let mut mistakes: Vec<_> = limits.addresses.iter().filter_map(refused).map(|text| ("addresses", text)).collect();
+    let has_address = !limits.addresses.is_empty() || limits.allowed.iter().any(|pair| pair.ip.is_some());
+    if limits.anti_spoof == AntiSpoof::All && !has_address && names.is_none() {
+        let text = "anti-spoof = \"all\" needs the guest's IP addresses, and the port has none: add them, as addresses = [\"10.0.0.5\", \"fd00::5\"], \
+                    or have memlane lease them, by subnet of the segment";
+        mistakes.push(("anti-spoof", text.into()));
+    }
+    mistakes
 }
 
 /// The IPv4 subnet `prefix`.
@@ -94,6 +134,44 @@ mod tests {
         assert_eq!(six("fd00::/64"), Ok("fd00::".parse().unwrap()));
         assert!(six("fd00::1/64").unwrap_err().ends_with("write \"fd00::/64\""));
         assert!(six("fd00::/48").is_err() && six("10.0.0.0/24").is_err());
+    }
+
+    #[test]
+    fn addresses_that_no_guest_can_have_are_mistakes() {
+        let names = NamesConfig {
+            segment: "lan".into(),
+            subnet: Some(([10, 0, 0, 0].into(), 24)),
+            subnet6: "fd00::".parse().ok(),
+            domain: "lan".into(),
+            router: None,
+            dns: None,
+        };
+        for (address, told) in [
+            ("10.0.0.0", Some("subnet itself")),
+            ("10.0.0.1", Some("memlane's own")),
+            ("10.0.0.2", None),
+            ("10.0.0.254", None),
+            ("10.0.0.255", Some("broadcast")),
+            ("10.0.1.0", Some("outside")),
+            ("9.255.255.255", Some("outside")),
+            ("fd00::", Some("routers")),
+            ("fd00::1", Some("memlane's own")),
+            ("fd00::ffff:ffff:ffff:ffff", None),
+            ("fd00:0:0:1::5", Some("outside")),
+            ("fcff::5", Some("outside")),
+            ("fe80::5", None),
+        ] {
+            let limits = PortLimits { addresses: vec![address.parse().unwrap()], ..PortLimits::default() };
+            let found = mistakes(&limits, Some(&names));
+            assert_eq!(found.len(), usize::from(told.is_some()), "{address}");
+            assert!(found.iter().all(|(key, text)| *key == "addresses" && text.contains(told.unwrap())), "{found:?}");
+            assert!(mistakes(&limits, None).is_empty());
+            let (four, six) = (NamesConfig { subnet6: None, ..names.clone() }, NamesConfig { subnet: None, ..names.clone() });
+            let other = if address.contains('.') { &six } else { &four };
+            assert!(mistakes(&limits, Some(other)).is_empty(), "{address}");
+        }
+        let guarded = PortLimits { anti_spoof: AntiSpoof::All, ..PortLimits::default() };
+        assert!(mistakes(&guarded, Some(&names)).is_empty() && mistakes(&guarded, None)[0].0 == "anti-spoof");
     }
 
     #[test]

@@ -570,6 +570,7 @@ impl Managed {
         let read = PortConfig::from_json(entry, &self.origin.folder)?;
         let access = if read.kind.listens() { read.access.or(&self.changing().access) } else { read.access };
         let port = PortConfig { access, origin, ..read };
+        self.refuse_addresses(&port)?;
         self.refuse_clashes(&port, "")?;
         // Opening an interface or asking a name service may take long: other changes do not wait for this.
         let prepared = self.daemon.prepare(&port)?;
@@ -579,6 +580,16 @@ impl Managed {
         self.keep_port(&base, &port.name, Some(&port))?;
         drop(base);
         self.view(&port.name)
+    }
+
+    /// Refuses addresses that no guest of the port's segment can have.
+    fn refuse_addresses(&self, port: &PortConfig) -> Result<(), Refusal> {
+        let mistakes = self.ask(|daemon| daemon.address_mistakes(port))?;
+        if mistakes.is_empty() {
+            return Ok(());
+        }
+        let mistakes = mistakes.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
+        Err(Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, mistakes))
     }
 
     /// Refuses claims to resources of other ports than the one called `own`.
@@ -616,6 +627,7 @@ impl Managed {
         let base = self.changing();
         let before = self.port(name)?;
         let after = before.patched(patch)?;
+        self.refuse_addresses(&after)?;
         self.refuse_clashes(&after, name)?;
         let port = self.ask(|daemon| daemon.change(name, |settings| *settings = after.settings))??;
         self.tell_change(&before, &port);

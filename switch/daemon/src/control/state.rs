@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use thiserror::Error;
 
 use crate::config::difference::{Changed, Difference};
@@ -276,9 +276,9 @@ impl SavedNetwork {
             ports.push(new.keys.clone());
         }
         let names: Vec<String> = ports.iter().map(|port| port.get("name").map(Value::to_string).unwrap_or_default()).collect();
-        let read = Config::from_json(&json!({ "port": ports }), &file.name, Path::new(""));
+        let read = Config::ports_from_json(&ports, Path::new(""));
         let unfit = |mistakes: Mistakes| StateError::Unfit { path: path.into(), mistakes: sentences(&mistakes, &names) };
-        let mut ports = read.map_err(unfit)?.ports;
+        let mut ports = read.map_err(unfit)?;
         for saved in &self.port {
             let own = ports.iter_mut().find(|port| saved.name() == Some(&port.name));
             own.into_iter().for_each(|port| port.origin = saved.origin.clone());

@@ -195,12 +195,9 @@ impl Daemon {
         for ((config, saved), own) in config.ports.iter().zip(saved).zip(owned) {
             let missing = || StartError::Description(config.name.clone());
             let mut files = files.split_off_first(saved.files).ok_or_else(missing)?;
-            let attach_settings = AttachSettings {
-                name: &config.name,
-                segment: &config.segment,
-                settings: &config.settings,
-                offer: daemon.offer(config),
-            };
+            let settings = config.settings_in(&daemon.config.name);
+            let attach_settings =
+                AttachSettings { name: &config.name, segment: &config.segment, settings: &settings, offer: daemon.offer(config) };
             let port = daemon.network.add_port_ahead(&attach_settings, members[&config.segment[..]])?;
             daemon.set_suppression(&port);
             let server = match restored_meeting(&daemon, config, &saved, &mut files)? {

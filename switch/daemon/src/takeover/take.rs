@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use memlane_backends::takeover::ReceivedFiles;
 use nix::unistd::geteuid;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use thiserror::Error;
 
 use super::channel::{Channel, ChannelError};
@@ -83,10 +83,8 @@ impl Takeover {
     /// # Errors
     /// [`TakeError::Ports`].
     pub fn configs(&self, own: &Config) -> Result<(Config, Config), TakeError> {
-        let read = |ports: &[Map<String, Value>]| {
-            let read = Config::from_json(&json!({ "port": ports }), &own.name, std::path::Path::new(""));
-            Ok::<_, TakeError>(read.map_err(TakeError::Ports)?.ports)
-        };
+        let read =
+            |ports: &[Map<String, Value>]| Config::ports_from_json(ports, std::path::Path::new("")).map_err(TakeError::Ports);
         let with = |ports, uplinks| Config { ports, uplinks, ..own.clone() };
         let Description { file_ports, file_uplinks, ports, uplinks, .. } = &self.description;
         let now: Vec<_> = ports.iter().map(|port| port.entry.clone()).collect();

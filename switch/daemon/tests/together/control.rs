@@ -190,6 +190,30 @@ fn a_port_comes_changes_and_goes() {
 }
 
 #[test]
+fn addresses_of_ports_at_run_time_fit_the_subnet_too() {
+    let lan = "[[segment]]\nname = \"lan\"\nsubnet = \"10.0.0.0/24\"\n";
+    let net = Net::in_folder(tempfile::tempdir().unwrap(), lan, true).unwrap();
+    let port = |addresses: Value| json!({ "name": "a", "vhost-user": "a.sock", "segment": "lan", "addresses": addresses });
+    for address in ["10.0.0.255", "10.0.1.5"] {
+        let refusal = net.post("/v1/ports", &port(json!([address]))).unwrap_err();
+        assert_eq!((refusal.status, keys(&refusal)), (StatusCode::UNPROCESSABLE_ENTITY, vec!["addresses"]), "{refusal}");
+    }
+    net.post("/v1/ports", &port(json!(["10.0.0.5"]))).unwrap();
+    let outside = net.patch("a", &json!({ "addresses": ["10.0.1.5"] })).unwrap_err();
+    assert_eq!((outside.status, keys(&outside)), (StatusCode::UNPROCESSABLE_ENTITY, vec!["addresses"]), "{outside}");
+    net.patch("a", &json!({ "addresses": null, "anti-spoof": "all" })).unwrap();
+    let elsewhere = json!({ "name": "b", "vhost-user": "b.sock", "segment": "other", "anti-spoof": "all" });
+    assert_eq!(keys(&net.post("/v1/ports", &elsewhere).unwrap_err()), ["anti-spoof"]);
+    // A port keeps what the state file says: `subnet` may have changed in the network's file meanwhile.
+    let net = net.restart(&lan.replace("/24", "/28")).unwrap();
+    assert_eq!(net.port("a").name, "a");
+    let whole = json!({ "segment": [{ "name": "lan", "subnet": "10.0.0.0/28" }], "port": [port(json!(["10.0.0.15"]))] });
+    let refusal = net.post("/v1/reload", &json!({ "document": whole })).unwrap_err();
+    assert_eq!(refusal.status, StatusCode::UNPROCESSABLE_ENTITY, "{refusal}");
+    assert!(refusal.problem.error.contains("broadcast"), "{refusal}");
+}
+
+#[test]
 fn a_segment_comes_with_its_first_port_and_goes_with_its_last() {
     let net = Net::of("");
     assert_eq!(net.get("/v1/segments").unwrap(), json!([]));

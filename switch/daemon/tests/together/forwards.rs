@@ -135,6 +135,30 @@ fn a_port_with_anti_spoof_sends_from_its_own_address_only() {
     assert_eq!(c.receive(TIMEOUT).unwrap().bytes, unknown, "nothing was learned from it");
 }
 
+/// The address stands in the arguments that `memlane attach` and `memlane qemu` print, and in `ls`.
+#[test]
+fn anti_spoof_without_a_mac_allows_the_address_that_memlane_prints() {
+    let bed = Bed::with("", &["anti-spoof = \"mac\"", ""]);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    let printed = memlane::port::default_address("test", "p0").bytes();
+    a.send(&frame(mac(0), BROADCAST, 60, 1)).unwrap();
+    let own = frame(printed, BROADCAST, 60, 2);
+    a.send(&own).unwrap();
+    assert_eq!(b.receive(TIMEOUT).unwrap().bytes, own);
+    assert_eq!(bed.drops(0, DropReason::SpoofedSource), 1);
+    // No other port takes it, and without the key it is free again.
+    b.send(&frame(printed, BROADCAST, 60, 3)).unwrap();
+    b.wait_sent(TIMEOUT).unwrap();
+    assert_silent(&mut a);
+    let off = |settings: &mut memlane::port::settings::PortSettings| settings.limits.anti_spoof = memlane::policy::AntiSpoof::Off;
+    bed.daemon().change("p0", off).unwrap();
+    a.send(&frame(mac(0), BROADCAST, 60, 4)).unwrap();
+    b.receive(TIMEOUT).unwrap();
+    let moved = frame(printed, BROADCAST, 60, 5);
+    b.send(&moved).unwrap();
+    assert_eq!(a.receive(TIMEOUT).unwrap().bytes, moved);
+}
+
 #[test]
 fn segments_do_not_hear_each_other() {
     let bed = Bed::with("", &["", "", "segment = \"other\""]);

@@ -170,7 +170,7 @@ fn an_address_that_another_guest_uses_is_not_leased() {
 
 #[test]
 fn an_address_that_was_leased_passes_anti_spoofing_and_no_other() {
-    let guarded = "mac = \"02:00:00:00:00:00\"\naddresses = [\"192.168.0.1\"]\nanti-spoof = \"all\"\n";
+    let guarded = "mac = \"02:00:00:00:00:00\"\nanti-spoof = \"all\"\n";
     let bed = Bed::with(SEGMENT, &[guarded, ""]);
     let (mut a, mut b) = (bed.guest(0), bed.guest(1));
     let ipv4 = |source: [u8; 4]| {

@@ -30,7 +30,7 @@ pub fn remedy(reason: DropReason) -> &'static str {
             "Raise the key storm, its limit a second, or set it to 0 for no limit (memlane set --storm); or find the source of the broadcasts"
         }
         R::SpoofedSource => {
-            "Have the guest use the address of the port's key mac, or set anti-spoof = \"off\" where it is a router or bridges others"
+            "Have the guest use the address of the port's key mac (without it, the one that memlane list shows), or set anti-spoof = \"off\" where it is a router or bridges others"
         }
         R::SpoofedIp | R::SpoofedArp => {
             "Add the address to the port's key addresses, or to allowed for a router; memlane events names it; memlane capture --drops -c 1 shows the frame"
