@@ -34,7 +34,7 @@ from memlane_lab.common.errors import LabError
 from memlane_lab.common.progress import results, say, show, tell
 from memlane_lab.experiment import experiment, outside, schemas
 from memlane_lab.host.session import Session, exit_on_termination
-from memlane_lab.measuring import rig
+from memlane_lab.measuring import retaking, rig
 from memlane_lab.measuring import run as runs
 from memlane_lab.paths import memlane
 from memlane_lab.profiling import profiler
@@ -42,7 +42,7 @@ from memlane_lab.report import papers
 from memlane_lab.report.tables import between as between_table
 from memlane_lab.report.tables import of_both as both_words
 from memlane_lab.report.tables import verdict as verdict_words
-from memlane_lab.results import agreement, comparison, frame
+from memlane_lab.results import agreement, comparison, disturbed, frame
 from memlane_lab.results.results import read
 from memlane_lab.results.summary import Judgement
 from memlane_lab.topo.command import app as topo
@@ -214,8 +214,16 @@ def run(
         bool, typer.Option("--dry-run", help="only print the planned samples and their duration")
     ] = False,
     budget: Annotated[
-        str | None, typer.Option(help="time that the run may take, as 30min or 2h: as many rounds as fit")
+        str | None, typer.Option(help="time that the run may take, as 30min or 2h: as many rounds as fit; retakes add")
     ] = None,
+    retake: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=retaking.MOST,
+            help=f"times that a sample beside more than {disturbed.QUIET} CPUs of other work is taken again, unseen",
+        ),
+    ] = retaking.MOST,
 ) -> None:
     """Measure experiments and report on them.
 
@@ -237,7 +245,8 @@ def run(
     images.prepare(chosen, runs.shops(planned))
     folder = out or runs.default_folder()
     try:
-        runs.measure(planned, chosen, folder, seed, resume=resume, narrowing=_narrowing(only, versus, primary))
+        narrowing = [*_narrowing(only, versus, primary), *_retaking(retake)]
+        runs.measure(planned, chosen, folder, seed, resume=resume, narrowing=narrowing, retake=retake)
     finally:
         _report(folder)
     if results.as_json:
@@ -338,6 +347,11 @@ def _narrowing(only: list[str] | None, versus: Path | None, primary: bool = Fals
         *(each for word in only or () for each in ("--only", word)),
         *(["--versus", str(versus)] if versus else []),
     ]
+
+
+def _retaking(times: int) -> list[str]:
+    """The option of the command line by which disturbed samples are taken again as often; none: the default."""
+    return [] if times == retaking.MOST else ["--retake", str(times)]
 
 
 def _tell_changes(folder: Path, versus: Path) -> int:

@@ -24,7 +24,7 @@ from memlane_lab.host import cgroup
 from memlane_lab.host.ports import GuestKind
 from memlane_lab.images import foreign
 from memlane_lab.measuring import counted as counting
-from memlane_lab.measuring import machine, prices, rig
+from memlane_lab.measuring import machine, prices, retaking, rig
 from memlane_lab.measuring.builds import Unchanged
 from memlane_lab.measuring.counted import CountingSampler
 from memlane_lab.measuring.rig import RigSampler
@@ -107,12 +107,13 @@ def measure(
     resume: bool = False,
     narrowing: Sequence[str] = (),
     rate: int | None = None,
+    retake: int = 0,
 ) -> None:
     """Measures all of them into the folder `out`, beside experiments measured there before in the same circumstances.
 
     `narrowing` are the words of the command line by which `planned` differs from the files. With `resume`,
     experiments begun there continue: with samples that an interruption left out, or more rounds. With a `rate`, all are
-    profiled, at so many hits a second on each CPU.
+    profiled, at so many hits a second on each CPU. Samples beside other work are taken again, `retake` times at most.
     """
     if reason := cgroup.lack():
         raise LabError(f"CPU time cannot be measured: {reason}")
@@ -139,7 +140,7 @@ def measure(
     with Scoreboard(sum(each.seconds for each in planned)) as board:
         for stated, result in zip(planned, begun, strict=True):
             profiler = Profiler(stated.experiment, rate, out / stated.experiment.name) if rate else None
-            _measure(stated, result, kind, out, board, profiler, unchanged)
+            _measure(stated, result, kind, out, board, profiler, unchanged, retake)
     results.write(out, record.model_copy(update={"ended": _now()}))
 
 
@@ -292,6 +293,7 @@ def _measure(
     board: Scoreboard,
     profiler: Profiler | None,
     unchanged: Unchanged,
+    retake: int,
 ) -> None:
     board.begin(result, planned.seconds, remaining(planned, result.samples))
     for missing in planned.missing:
@@ -304,7 +306,7 @@ def _measure(
                 nonlocal result
                 board.next(turn.variant.name)
                 unchanged.check()
-                sample = sampler.take(turn)
+                sample = retaking.undisturbed(lambda: sampler.take(turn), retake)
                 if profiler:
                     profiler.add(sample)
                 result = _with(result, sample, sampler)

@@ -16,7 +16,7 @@ from memlane_lab.experiment.experiment import Where
 from memlane_lab.report import counted_plots, lead, plots, profile_plots, shop_plots, shown, tables
 from memlane_lab.report.profile_plots import Found
 from memlane_lab.report.tables import Breakdown, MeasureTable, Text, Told
-from memlane_lab.results import agreement, results, summary
+from memlane_lab.results import agreement, disturbed, results, summary
 from memlane_lab.results.results import ExperimentResult, RunRecord
 from memlane_lab.results.summary import Judgement, Verdict
 from memlane_lab.statistics.measures import significant
@@ -218,7 +218,8 @@ def _sampled(profiled: Found) -> str:
 def _noise(result: ExperimentResult) -> str:
     if not (others := lead.others(result)):
         return "unknown"
-    return f"{significant(others[0], 2)} CPUs (median), {significant(others[1], 2)} (at most)"
+    told = f"{significant(others[0], 2)} CPUs (median), {significant(others[1], 2)} (at most)"
+    return f"{told}, {disturbed.told(result.good)}"
 
 
 def _figures(result: ExperimentResult, profiled: Found | None) -> Iterator[go.Figure]:

@@ -3,9 +3,8 @@
 from memlane_lab.results.results import ExperimentResult, Sample
 from memlane_lab.results.summary import Verdict
 from memlane_lab.statistics import two_way
+from memlane_lab.statistics.measures import OTHERS
 from memlane_lab.statistics.two_way import Effect, Taken
-
-_OTHERS = "others"
 
 
 def effect(result: ExperimentResult, verdict: Verdict) -> Effect | None:
@@ -29,7 +28,7 @@ def effect(result: ExperimentResult, verdict: Verdict) -> Effect | None:
 
 
 def _others(sample: Sample) -> float:
-    return max(0.0, sample.values.get(_OTHERS, 0.0))
+    return max(0.0, sample.values.get(OTHERS.name, 0.0))
 
 
 def _places(result: ExperimentResult) -> dict[int, int]:

@@ -50,6 +50,8 @@ def present(name: str) -> str:
 THROUGHPUT = Measure("throughput", "throughput, received", "bit/s", Better.MORE)
 FAIRNESS = Measure("fairness", "fairness of flows (Jain's index)", "", Better.MORE, Across.MEAN)
 FAIRNESS_1S = Measure("fairness_1s", "fairness of flows (Jain's index), second by second", "", Better.MORE, Across.MEAN)
+OTHERS = Measure("others", "whole host but the parties and helpers", "CPU")
+TAKEN_AGAIN = Measure("taken_again", "samples dropped before this one, because other work disturbed them", "")
 LOWEST = Measure("lowest", "a flow's slowest quarter of a second, by its mean", "", Better.MORE, Across.MEAN)
 FIRST_SHARE = Measure("first_share", "the first flow's throughput, in equal shares", "", Better.MORE, Across.MEAN)
 
@@ -78,7 +80,8 @@ COMMON = (
     Measure("inside_softirq", "guests' own account: softirq and irq", "CPU"),
     Measure("host_busy", "whole host", "CPU"),
     Measure("cpu_helpers", "helpers: what the network needs beside, and the lab itself", "CPU"),
-    Measure("others", "whole host but the parties and helpers", "CPU"),
+    OTHERS,
+    TAKEN_AGAIN,
     Measure("steal", "stolen: what the machine below gave to others", "CPU"),
     Measure("cpu_sender", "CPU of senders alone, their programs, kernel and monitor", "CPU", Better.LESS),
     Measure("cpu_receiver", "CPU of receivers alone", "CPU", Better.LESS),
