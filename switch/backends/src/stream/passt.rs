@@ -82,14 +82,7 @@ impl Passt {
             Some(starter) => starter(port).map(|(ours, log)| (ours, log, None))?,
             None => self.spawn().map(|(ours, log, child)| (ours, log, Some(child)))?,
         };
-        let (sender, last) = channel();
-        let started = Started { child, last };
-        let port = port.to_owned();
-        std::thread::Builder::new().name("passt-says".into()).stack_size(128 * 1024).spawn(move || {
-            // The receiving half is gone if the port was removed.
-            let _ = sender.send(last_line(log, &port));
-        })?;
-        Ok((ours, started))
+        Ok((ours, Started::new(port, log, child)?))
     }
 
     /// Starts passt for another process; returns that one's end of the stream, passt's standard error, and passt, which is to be awaited.
@@ -144,11 +137,37 @@ pub(super) fn trouble(times: u32, last: &str, pause: Duration) -> String {
 pub(super) struct Started {
     /// `None` if another process has started it.
     child: Option<Child>,
-    /// The last line of its log, once it has exited.
+    /// Its standard error.
+    log: File,
+    /// The last line of it, once it has exited.
     last: Receiver<String>,
 }
 
 impl Started {
+    /// The passt of `port`, with its standard error; `child` if this process has started it.
+    ///
+    /// # Errors
+    /// The kernel refuses a thread or a descriptor.
+    pub(super) fn new(port: &str, log: File, child: Option<Child>) -> io::Result<Self> {
+        let (sender, last) = channel();
+        let started = Self { child, log: log.try_clone()?, last };
+        let port = port.to_owned();
+        std::thread::Builder::new().name("passt-says".into()).stack_size(128 * 1024).spawn(move || {
+            // The receiving half is gone if the port was removed.
+            let _ = sender.send(last_line(log, &port));
+        })?;
+        Ok(started)
+    }
+
+    /// Another descriptor of its standard error, for the process that goes on with it: without a reader passt would be killed by its next
+    /// line (SIGPIPE).
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub(super) fn log(&self) -> io::Result<File> {
+        self.log.try_clone()
+    }
+
     /// Kills the process if it still runs; returns the last line of its log.
     pub(super) fn end(mut self) -> String {
         self.reap();

@@ -4,11 +4,12 @@
 //! placed and is not yet written.
 
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +45,9 @@ pub struct SavedStream {
     pub socket: u32,
     /// See there.
     pub rest: Rest,
+    /// Number of the descriptor of passt's standard error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<u32>,
 }
 
 /// A connection that another process of the network has left.
@@ -51,28 +55,37 @@ pub struct SavedStream {
 pub struct RestoredStream {
     pub(super) socket: UnixStream,
     pub(super) rest: Rest,
+    /// Standard error of passt, if that is the other side.
+    pub(super) log: Option<File>,
 }
 
 impl SavedStream {
     /// The connection, with its descriptor out of `files`; `None` without one, or with more bytes than any connection leaves.
     pub fn restore(self, files: &mut ReceivedFiles) -> Option<RestoredStream> {
         let socket = files.take(self.socket)?;
+        let log = self.log.and_then(|number| files.take(number));
         let is_small = self.rest.read.len().max(self.rest.unwritten.len()) <= MOST;
-        is_small.then(|| RestoredStream { socket: OwnedFd::from(socket).into(), rest: self.rest })
+        is_small.then(|| RestoredStream { socket: OwnedFd::from(socket).into(), rest: self.rest, log })
     }
 }
 
-/// The present connection of a port, if it has one.
+/// The present connection of a port, if it has one, and passt's standard error.
 #[derive(Clone, Debug, Default)]
-pub struct PresentStream(Arc<Mutex<Option<Arc<Connection>>>>);
+pub struct PresentStream(Arc<Mutex<Option<Present>>>);
+
+#[derive(Debug)]
+pub(super) struct Present {
+    pub connection: Arc<Connection>,
+    pub log: Option<File>,
+}
 
 impl PresentStream {
-    pub(super) fn show(&self, connection: Option<&Arc<Connection>>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = connection.cloned();
+    pub(super) fn show(&self, present: Option<Present>) {
+        *self.get() = present;
     }
 
-    fn get(&self) -> Option<Arc<Connection>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn get(&self) -> MutexGuard<'_, Option<Present>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Describes the connection, while the workers stand still. `None` if there is none, or one that leaves too much.
@@ -80,17 +93,19 @@ impl PresentStream {
     /// # Errors
     /// The kernel refuses a descriptor.
     pub fn save(&self, files: &mut FilesToSend) -> io::Result<Option<SavedStream>> {
-        let Some(connection) = self.get() else { return Ok(None) };
+        let present = self.get();
+        let Some(Present { connection, log }) = &*present else { return Ok(None) };
         let rest = std::mem::take(&mut *connection.rest());
         if rest.read.len().max(rest.unwritten.len()) > MOST {
             return Ok(None);
         }
-        Ok(Some(SavedStream { socket: files.add(connection.socket.try_clone()?), rest }))
+        let log = log.as_ref().map(File::try_clone).transpose()?.map(|log| files.add(log));
+        Ok(Some(SavedStream { socket: files.add(connection.socket.try_clone()?), rest, log }))
     }
 
     /// Ends the connection: another process may have read or written a part of a frame.
     pub fn cut(&self) {
-        if let Some(connection) = self.get() {
+        if let Some(Present { connection, .. }) = &*self.get() {
             let _ = connection.socket.shutdown(Shutdown::Both);
         }
     }

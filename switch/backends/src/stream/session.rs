@@ -12,7 +12,7 @@ use vmm_sys_util::epoll::EventSet;
 
 use super::checksums::{ChecksumTracker, Checksums};
 use super::passt::{self, Passt, Started};
-use super::saved::{PresentStream, Rest, RestoredStream};
+use super::saved::{Present, PresentStream, Rest, RestoredStream};
 use super::{Connection, Stream};
 use crate::budget::Permit;
 use crate::descriptors;
@@ -95,7 +95,7 @@ pub fn run(
     let name = format!("port-{}", port.id.0);
     let present = PresentStream::default();
     let server = StreamServer { network, port, settings, present: present.clone() };
-    let first = restored.and_then(|RestoredStream { socket, rest }| server.begin(socket, Some(rest)));
+    let first = restored.and_then(|restored| server.restore(restored));
     Ok((Session::start(name, move |watch| server.run(first, &watch))?, present))
 }
 
@@ -107,9 +107,10 @@ struct StreamServer {
     present: PresentStream,
 }
 
-/// A connection that a worker serves.
+/// A connection that a worker serves, and passt if that is the other side.
 struct Served {
     connection: Arc<Connection>,
+    passt: Option<Started>,
     _held: Permit,
 }
 
@@ -122,15 +123,12 @@ impl StreamServer {
         loop {
             let begun = Instant::now();
             let met = match first.take() {
-                Some(served) => Ok((Some(served), None)),
-                None => meet(other, &port.name, watch).map(|(stream, child)| (self.begin_or_quarantine(stream), child)),
+                Some(served) => Ok(Some(served)),
+                None => meet(other, &port.name, watch).map(|(stream, passt)| self.begin_or_quarantine(stream, passt)),
             };
             let failed = met.is_err();
             let ended = match met {
-                Ok((served, child)) => {
-                    self.serve(served, watch);
-                    child.map(Started::end)
-                }
+                Ok(served) => served.and_then(|served| self.serve(served, watch)),
                 Err(error) if descriptors::is_shortage(&error) => {
                     network.note_shortage(port);
                     None
@@ -175,8 +173,17 @@ impl StreamServer {
         }
     }
 
-    fn begin_or_quarantine(&self, stream: UnixStream) -> Option<Served> {
-        let begun = caught(|| self.begin(stream, None));
+    fn restore(&self, RestoredStream { socket, rest, log }: RestoredStream) -> Option<Served> {
+        let passt = match (log, self.has_front_end()) {
+            (None, true) => None,
+            // Without its standard error it is started anew.
+            (log, _) => Some(Started::new(&self.port.name, log?, None).ok()?),
+        };
+        self.begin(socket, passt, Some(rest))
+    }
+
+    fn begin_or_quarantine(&self, stream: UnixStream, passt: Option<Started>) -> Option<Served> {
+        let begun = caught(|| self.begin(stream, passt, None));
         begun.unwrap_or_else(|panic| {
             self.network.quarantine(&self.port, &defect(&panic));
             None
@@ -184,7 +191,7 @@ impl StreamServer {
     }
 
     /// Has a worker serve `stream`, a new connection, or one of which another process of the network has left the `rest`.
-    fn begin(&self, stream: UnixStream, rest: Option<Rest>) -> Option<Served> {
+    fn begin(&self, stream: UnixStream, passt: Option<Started>, rest: Option<Rest>) -> Option<Served> {
         let Self { network, port, settings, .. } = self;
         let Some(held) = port.descriptors.take(descriptors::OF_CONNECTION) else {
             network.note_shortage(port);
@@ -203,8 +210,10 @@ impl StreamServer {
         });
         match started {
             Ok(connection) => {
-                self.present.show(self.has_front_end().then_some(&connection));
-                Some(Served { connection, _held: held })
+                // Of a passt without a copy of its standard error nothing is handed over.
+                let log = passt.as_ref().map(Started::log).transpose();
+                self.present.show(log.ok().map(|log| Present { connection: Arc::clone(&connection), log }));
+                Some(Served { connection, passt, _held: held })
             }
             Err(error) => {
                 if descriptors::is_shortage(&error) {
@@ -216,12 +225,12 @@ impl StreamServer {
         }
     }
 
-    /// Waits until the connection ends, which a further one at the port's socket may bring about.
-    fn serve(&self, served: Option<Served>, watch: &Watch) {
-        let Some(served) = served else { return };
+    /// Waits until the connection ends, which a further one at the port's socket may bring about; the last line of passt's log.
+    fn serve(&self, served: Served, watch: &Watch) -> Option<String> {
         let waited = caught(|| self.await_end(&served.connection, watch));
         self.present.show(None);
         waited.unwrap_or_else(|panic| self.network.quarantine(&self.port, &defect(&panic)));
+        served.passt.map(Started::end)
     }
 
     fn await_end(&self, connection: &Connection, watch: &Watch) {

@@ -321,8 +321,8 @@ pub struct Restoring {
 /// A port that is served once the other process stands still.
 type Later = (PortConfig, Arc<Port>, Meeting);
 
-/// Ports that are served once the other process has ended: Xen binds an event channel to one process only, and two passt processes could
-/// not listen at the same ports of the host.
+/// Ports that are served once the other process has ended: Xen binds an event channel to one process only, and a new passt could not
+/// listen at the ports of the host at which one of the other process still does.
 #[derive(Debug)]
 pub struct Rest {
     gate: Arc<Gate>,
@@ -371,7 +371,7 @@ impl Restoring {
     pub fn give_streams(&mut self, streams: Vec<SavedStreamPort>, files: &mut ReceivedFiles) {
         let mut streams: HashMap<_, _> = streams.into_iter().map(|saved| (saved.port, saved.stream)).collect();
         for (config, _, meeting) in &mut self.later {
-            if let Meeting::Stream(stream::Other::Listen(_) | stream::Other::Connect(_), restored) = meeting {
+            if let Meeting::Stream(_, restored) = meeting {
                 *restored = streams.remove(&config.name).and_then(|saved| saved.restore(files));
             }
         }
@@ -390,7 +390,8 @@ impl Restoring {
         for uplink in daemon.led_on().iter_mut() {
             uplink.serve(&daemon.network).map_err(|error| error.to_string())?;
         }
-        let has_one_holder = |(config, _, _): &Later| matches!(config.kind, PortKind::Xen { .. } | PortKind::Passt(_));
+        let has_one_holder =
+            |(_, _, meeting): &Later| matches!(meeting, Meeting::Xen(_) | Meeting::Stream(stream::Other::Passt(_), None));
         let (rest, now) = std::mem::take(&mut self.later).into_iter().partition::<Vec<_>, _>(has_one_holder);
         for later in now {
             daemon.serve_later(later).map_err(|error| error.to_string())?;

@@ -1,6 +1,7 @@
 //! Connections of stream ports go on when another process takes the network over, also in the middle of a frame.
 
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Stdio;
@@ -8,9 +9,11 @@ use std::time::Duration;
 
 use memlane_rig::guest::ToyGuest;
 use memlane_rig::memory::MemoryPlan;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
 
 use crate::command::{Running, memlane, printed, write};
-use crate::common::{BROADCAST, TIMEOUT, frame, mac};
+use crate::common::{BROADCAST, TIMEOUT, frame, mac, wait_until};
 
 /// The address behind the stream.
 const OTHER: [u8; 6] = [2, 0, 0, 0, 9, 9];
@@ -144,4 +147,42 @@ fn a_stream_that_memlane_has_connected_is_handed_over_too() {
     net.stream.write_all(&prefixed(&sent)).unwrap();
     assert_eq!(net.guest.receive(TIMEOUT).unwrap().bytes, sent);
     assert_eq!(net.ends(), 0, "its front end never left");
+}
+
+#[test]
+fn passt_goes_on_over_a_takeover() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    // In place of passt a program that sends each frame back, and notes its process number.
+    let script = "#!/bin/sh\ncase \"$*\" in *--version*) echo passt 1 ;; *) echo $$ >> pids; exec cat >&0 ;; esac\n";
+    let passt = write(path, "passt", script);
+    std::fs::set_permissions(&passt, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write(
+        path,
+        "net.toml",
+        "control = \"control\"\n[[port]]\nname = \"p0\"\nvhost-user = \"p0.sock\"\n[[port]]\nname = \"out\"\npasst = true\n",
+    );
+    let start = |more: &[&str]| {
+        let mut command = memlane(path, &["up", "net.toml"]);
+        command.args(more).stderr(Stdio::null());
+        command.env("PATH", format!("{}:{}", path.display(), std::env::var("PATH").unwrap()));
+        Running::start(command)
+    };
+    let mut running = start(&[]);
+    let builder = ToyGuest::builder().mac(mac(1)).timeout(TIMEOUT).memory(MemoryPlan::new(64 << 20));
+    let mut guest = builder.connect(path.join("p0.sock")).unwrap();
+    let is_served = || printed(path, &["status", "net.toml", "--json"]).matches("\"running\"").count() == 2;
+    wait_until(is_served, "passt's port is served");
+    for number in 0..3 {
+        let sent = frame(mac(1), OTHER, 1400, number);
+        guest.send(&sent).unwrap();
+        assert_eq!(guest.receive(TIMEOUT).unwrap().bytes, sent, "it comes back");
+        let mut before = std::mem::replace(&mut running, start(&["--takeover"]));
+        assert!(before.0.wait().unwrap().success());
+    }
+    let pids = std::fs::read_to_string(path.join("pids")).unwrap();
+    assert_eq!(pids.lines().count(), 1, "one passt serves all the time");
+    let pid: i32 = pids.trim().parse().unwrap();
+    printed(path, &["down", "net.toml"]);
+    wait_until(|| kill(Pid::from_raw(pid), None).is_err(), "passt has ended with its port");
 }
