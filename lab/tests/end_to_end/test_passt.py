@@ -55,26 +55,41 @@ class _NobodysGuest(UmlGuest):
         return [own if word.startswith("rootflags=") else word for word in super()._arguments(kernel, channel)]
 
 
+class _Page(http.server.ThreadingHTTPServer):
+    """A web server at the host's loopback address. Of `/slow` the second half waits until :attr:`may_end` is set."""
+
+    def __init__(self) -> None:
+        has_begun, may_end = threading.Event(), threading.Event()
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.end_headers()
+                half = len(_PAGE) // 2 if self.path == "/slow" else 0
+                self.wfile.write(_PAGE[:half])
+                if half:
+                    has_begun.set()
+                    may_end.wait(60)
+                self.wfile.write(_PAGE[half:])
+
+            log_message = functools.partialmethod(lambda *_: None)
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.has_begun, self.may_end = has_begun, may_end
+
+
 @pytest.fixture
-def page() -> Iterator[int]:
-    """A web server at the host's loopback address, and its port."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(_PAGE)
-
-        log_message = functools.partialmethod(lambda *_: None)
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_port
-    server.shutdown()
+def page() -> Iterator[_Page]:
+    """A web server."""
+    with _Page() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.may_end.set()
+        server.shutdown()
 
 
-def test_a_guest_fetches_a_page_without_root(session: Session, page: int) -> None:
-    """memlane, passt and the guest run without root; the guest asks for an address and fetches the page."""
+def test_a_guest_fetches_a_page_without_root(session: Session, page: _Page) -> None:
+    """memlane, passt and the guest run without root; the guest gets an address, and fetches a page, also over a takeover."""
     program = memlane.program()
     assert program is not None
     folder = session.folder / "out"
@@ -97,9 +112,17 @@ def test_a_guest_fetches_a_page_without_root(session: Session, page: int) -> Non
     guest.run(f"cat >/tmp/configure <<'END'\n{_CONFIGURE}END\nchmod +x /tmp/configure").check()
     guest.run("ip link set net0 up && udhcpc -i net0 -n -q -t 10 -s /tmp/configure", timeout=60).check()
     assert "10.9.0.2/24" in guest.run("ip address show net0").stdout
-    fetched = guest.run(f"wget -q -O - http://$(cat /tmp/router):{page}/ | md5sum", timeout=60).stdout
+    site = f"http://$(cat /tmp/router):{page.server_port}"
+    fetched = guest.run(f"wget -q -O - {site}/ | md5sum", timeout=60).stdout
     expected = guest.run(["sh", "-c", f"yes 'a page of the host' | head -n {_PAGE.count(10)} | md5sum"]).stdout
     assert fetched == expected, switch.tail()
+    guest.run(f"wget -q -O /tmp/slow {site}/slow >/dev/null 2>&1 & echo $! >/tmp/wget").check()
+    assert page.has_begun.wait(30), switch.tail()
+    after = session.start("memlane-after", [*_AS_NOBODY, binary, "up", file, "--takeover"])
+    assert switch.wait(30), after.tail()
+    page.may_end.set()
+    ended = "while kill -0 $(cat /tmp/wget) 2>/dev/null; do sleep 0.1; done; md5sum </tmp/slow"
+    assert guest.run(ended, timeout=60).stdout == expected, after.tail()
 
 
 def _open_to_nobody(folder: Path) -> None:
