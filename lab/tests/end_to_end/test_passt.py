@@ -89,7 +89,7 @@ def page() -> Iterator[_Page]:
 
 
 def test_a_guest_fetches_a_page_without_root(session: Session, page: _Page) -> None:
-    """memlane, passt and the guest run without root; the guest gets an address, and fetches a page, also over a takeover."""
+    """memlane, passt and the guest run without root; the guest gets an address and a page, also over a takeover."""
     program = memlane.program()
     assert program is not None
     folder = session.folder / "out"
