@@ -12,6 +12,7 @@ use super::net::PortOfNet;
 use super::{Failure, output};
 use crate::config::{PortConfig, PortKind};
 use crate::control::PortView;
+use crate::control::routes::MAY_EXIST;
 use memlane_backends::stream::checksums::Checksums;
 
 /// Arguments of `memlane attach`.
@@ -23,6 +24,9 @@ pub(super) struct Attach {
     kind: Kind,
     #[command(flatten)]
     options: PortOptions,
+    /// The port may be attached already, with the same keys: nothing changes then.
+    #[arg(long)]
+    may_exist: bool,
     /// Print the guest's arguments for this program; by default for QEMU, if it is a vhost-user port.
     #[arg(long, value_name = "FOR")]
     print: Option<Print>,
@@ -124,7 +128,10 @@ enum Print {
 impl Attach {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let client = self.port.net()?.client()?;
-        let entry = self.entry(client.path())?;
+        let mut entry = self.entry(client.path())?;
+        if self.may_exist {
+            entry.insert(MAY_EXIST.into(), json!(true));
+        }
         let view: PortView = client.ask(Method::POST, "/v1/ports", Some(&entry))?;
         if self.json {
             return output::print_json(&view);

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use hyper::Method;
+use hyper::{Method, StatusCode};
+use serde_json::Value;
 
 use super::net::{Net, PortOfNet, mark_causes};
 use super::output::Table;
@@ -13,7 +14,7 @@ use super::{Failure, output, set, status, top};
 use crate::config::PortEntry;
 use crate::control::report::SegmentReport;
 use crate::control::routes::{DrainOrder, Drained};
-use crate::control::{PortReport, PortView};
+use crate::control::{Client, ControlError, PortReport, PortView};
 
 /// Timeout of the reply beyond the time for draining.
 const MARGIN: Duration = Duration::from_secs(10);
@@ -60,6 +61,9 @@ pub(super) struct Detach {
     /// Drain the port first; if frames are still in flight after this time, give up and leave it attached.
     #[arg(long, value_name = "TIME", value_parser = timeout)]
     drain: Option<Duration>,
+    /// A port that is not attached is no error.
+    #[arg(long)]
+    if_exists: bool,
     /// Print the keys that attach it again, as JSON.
     #[arg(long)]
     json: bool,
@@ -192,9 +196,16 @@ fn page(PortView { report, entry }: &PortView) -> String {
 impl PortOfNet {
     /// Disables the port and waits until it is drained.
     fn drain(&self, most: Duration) -> Result<(), Failure> {
+        let client = self.net()?.client()?;
+        self.expect_drained(&self.ask_to_drain(client, most)?, most)
+    }
+
+    fn ask_to_drain(&self, client: Client, most: Duration) -> Result<Drained, ControlError> {
         let order = DrainOrder { timeout_ms: most.as_millis() as u64 };
-        let client = self.net()?.client()?.within(most + MARGIN);
-        let answer: Drained = client.ask(Method::POST, &self.uri("/drain"), Some(&order))?;
+        client.within(most + MARGIN).ask(Method::POST, &self.uri("/drain"), Some(&order))
+    }
+
+    fn expect_drained(&self, answer: &Drained, most: Duration) -> Result<(), Failure> {
         if answer.drained {
             return Ok(());
         }
@@ -209,11 +220,26 @@ impl PortOfNet {
 
 impl Detach {
     pub(super) fn run(&self) -> Result<(), Failure> {
+        let (client, uri) = (self.port.net()?.client()?, self.port.uri(""));
         if let Some(most) = self.drain {
-            self.port.drain(most)?;
+            let drained = self.present(self.port.ask_to_drain(self.port.net()?.client()?, most))?;
+            drained.map_or(Ok(()), |drained| self.port.expect_drained(&drained, most))?;
         }
-        let entry: PortEntry = self.port.net()?.client()?.ask(Method::DELETE, &self.port.uri(""), None::<&()>)?;
-        if self.json { output::print_json(&entry.stated()) } else { output::print(&format!("{}: detached\n", self.port.port)) }
+        let gone = self.present(client.ask::<PortEntry>(Method::DELETE, &uri, None::<&()>))?;
+        match gone {
+            Some(entry) if self.json => output::print_json(&entry.stated()),
+            None if self.json => output::print_json(&Value::Null),
+            Some(_) => output::print(&format!("{}: detached\n", self.port.port)),
+            None => output::print(&format!("{}: not attached\n", self.port.port)),
+        }
+    }
+
+    /// The answer about the port; none if it is not attached, and that is no error.
+    fn present<A>(&self, answer: Result<A, ControlError>) -> Result<Option<A>, Failure> {
+        match answer {
+            Err(ControlError::Refused(refusal)) if self.if_exists && refusal.status == StatusCode::NOT_FOUND => Ok(None),
+            answer => Ok(Some(answer?)),
+        }
     }
 }
 

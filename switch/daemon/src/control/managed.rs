@@ -30,7 +30,7 @@ use super::why::{Asked, Asking, Why, WhyFrame};
 use crate::author;
 use crate::config::difference::{Difference, refused_keys};
 use crate::config::lines::FileLines;
-use crate::config::{Config, Mistakes, PortConfig, PortEntry, PortOrigin, Reread};
+use crate::config::{Config, Mistakes, PortConfig, PortEntry, Reread};
 use crate::daemon::takeover::Restoring;
 use crate::daemon::{Daemon, NoSuchPort};
 use crate::journal::{KeyChange, NetworkEvent, note};
@@ -46,6 +46,10 @@ use crate::takeover::guard::Guard;
 use crate::takeover::key::Key;
 use crate::takeover::take::{self, TakeError, TakenSockets, Takeover};
 use crate::time::cycles;
+
+mod ports;
+
+pub use ports::WantedPort;
 
 /// Longest wait without a check whether the network ends.
 const STEP: Duration = Duration::from_millis(100);
@@ -562,63 +566,6 @@ impl Managed {
         self.ask(|daemon| known_addresses(daemon.network()))
     }
 
-    /// Attaches the port that `entry` describes, with this origin. Its socket has the file's access rights where the entry states none.
-    ///
-    /// # Errors
-    /// The entry is invalid, claims a resource of another port, or the machine refuses; nothing has changed then.
-    pub fn attach(&self, entry: &Value, origin: PortOrigin) -> Result<PortView, Refusal> {
-        let read = PortConfig::from_json(entry, &self.origin.folder)?;
-        let access = if read.kind.listens() { read.access.or(&self.changing().access) } else { read.access };
-        let port = PortConfig { access, origin, ..read };
-        self.refuse_addresses(&port)?;
-        self.refuse_clashes(&port, "")?;
-        // Opening an interface or asking a name service may take long: other changes do not wait for this.
-        let prepared = self.daemon.prepare(&port)?;
-        let base = self.changing();
-        self.refuse_clashes(&port, "")?;
-        self.ask(|daemon| daemon.attach_prepared(&port, prepared))?.map_err(Refusal::from)?;
-        self.keep_port(&base, &port.name, Some(&port))?;
-        drop(base);
-        self.view(&port.name)
-    }
-
-    /// Refuses addresses that no guest of the port's segment can have.
-    fn refuse_addresses(&self, port: &PortConfig) -> Result<(), Refusal> {
-        let mistakes = self.ask(|daemon| daemon.address_mistakes(port))?;
-        if mistakes.is_empty() {
-            return Ok(());
-        }
-        let mistakes = mistakes.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
-        Err(Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, mistakes))
-    }
-
-    /// Refuses claims to resources of other ports than the one called `own`.
-    fn refuse_clashes(&self, port: &PortConfig, own: &str) -> Result<(), Refusal> {
-        let clashes = self.ask(|daemon| daemon.clashes(port, own))?;
-        if clashes.is_empty() {
-            return Ok(());
-        }
-        let clashes = clashes.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
-        Err(Refusal::mistaken(StatusCode::CONFLICT, clashes))
-    }
-
-    /// Detaches a port; returns the entry that attaches it again.
-    ///
-    /// # Errors
-    /// There is no port of this name.
-    pub fn detach(&self, name: &str) -> Result<PortEntry, Refusal> {
-        let base = self.changing();
-        let (has_lease, port) = self.ask(|daemon| (daemon.has_lease(name), daemon.detach(name)))?;
-        let port = port?;
-        // Steps have no leases, and this one may not be stored yet.
-        if has_lease {
-            self.keep(&base)?
-        } else {
-            self.keep_port(&base, name, None)?
-        }
-        Ok(port.entry())
-    }
-
     /// Changes the keys of a port that `patch` contains; null removes a key.
     ///
     /// # Errors
@@ -631,7 +578,7 @@ impl Managed {
         self.refuse_clashes(&after, name)?;
         let port = self.ask(|daemon| daemon.change(name, |settings| *settings = after.settings))??;
         self.tell_change(&before, &port);
-        self.keep_port(&base, name, Some(&port))?;
+        self.keep_ports(&base, [(name, Some(&port))])?;
         Ok(port.entry())
     }
 
@@ -661,7 +608,7 @@ impl Managed {
         let port = {
             let base = self.changing();
             let port = self.ask(|daemon| daemon.disable(name))??;
-            self.keep_port(&base, name, Some(&self.port(name)?))?;
+            self.keep_ports(&base, [(name, Some(&self.port(name)?))])?;
             port
         };
         loop {
@@ -805,12 +752,15 @@ impl Managed {
         Ok(())
     }
 
-    /// As [`Self::keep`], where only the port called `name` has changed: it is `now`, or detached.
-    fn keep_port(&self, base: &FileConfig, name: &str, now: Option<&PortConfig>) -> Result<(), Refusal> {
-        match &self.state {
-            Some(state) => state.append(&Step::of(name, base.named(name), now), || self.saved(base)),
-            None => Ok(()),
-        }
+    /// As [`Self::keep`], where only these ports have changed: each is as given now, or detached.
+    fn keep_ports<'p>(
+        &self,
+        base: &FileConfig,
+        ports: impl IntoIterator<Item = (&'p str, Option<&'p PortConfig>)>,
+    ) -> Result<(), Refusal> {
+        let Some(state) = &self.state else { return Ok(()) };
+        let steps: Vec<Step> = ports.into_iter().map(|(name, now)| Step::of(name, base.named(name), now)).collect();
+        state.append(&steps, || self.saved(base))
     }
 
     fn saved(&self, base: &Config) -> Result<SavedNetwork, Refusal> {

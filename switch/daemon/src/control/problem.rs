@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 use crate::config::Mistakes;
 use crate::daemon::{ChangeError, NoSuchPort, StartError};
 
+/// Beginnings of keys that name an element of a list.
+const ENTRIES: [&str; 3] = ["port[", "ports[", "segment["];
+
 /// Why a request failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -47,7 +50,7 @@ impl fmt::Display for KeyMistake {
     /// The text names its key; the key names the port or segment.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.key.split_once(']') {
-            Some((entry, _)) if entry.starts_with("port[") || entry.starts_with("segment[") => write!(f, "{entry}]: {}", self.text),
+            Some((entry, _)) if ENTRIES.iter().any(|list| entry.starts_with(list)) => write!(f, "{entry}]: {}", self.text),
             _ => f.write_str(&self.text),
         }
     }
@@ -76,6 +79,18 @@ impl Refusal {
             several => format!("nothing was changed, because the request has {} mistakes:", several.len()),
         };
         Self { status, problem: Problem { error, mistakes } }
+    }
+
+    /// The same, about element `index` of the request's list `ports`.
+    #[must_use]
+    pub fn of_port(mut self, index: usize) -> Self {
+        for mistake in &mut self.problem.mistakes {
+            mistake.key = format!("ports[{index}].{}", mistake.key).trim_end_matches('.').into();
+        }
+        if let [one] = &self.problem.mistakes[..] {
+            self.problem.error = one.to_string();
+        }
+        self
     }
 
     /// A refusal because the network is ending, or has ended.

@@ -21,7 +21,7 @@ use super::capture::{self, CaptureRequest};
 use super::causes::PortCauses;
 use super::health::{Alive, Ready};
 use super::identity::Identity;
-use super::managed::Managed;
+use super::managed::{Managed, WantedPort};
 use super::problem::Refusal;
 use super::reload::{ReloadOptions, Reloaded};
 use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
@@ -48,25 +48,53 @@ pub struct NewPort(Value);
 /// Key of a new port for its origin.
 pub const ORIGIN: &str = "origin";
 
+/// Key of a new port that may be attached already, with the same keys.
+pub const MAY_EXIST: &str = "may-exist";
+
+/// Ports to attach, all or none.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct NewPorts {
+    /// The ports.
+    ports: Vec<NewPort>,
+}
+
+/// Ports to detach, all or none.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct OldPorts {
+    /// Names of the ports.
+    ports: Vec<String>,
+    /// A port that is not attached is no error.
+    #[serde(default)]
+    if_exists: bool,
+}
+
 impl NewPort {
-    /// The entry and the origin, by default a command.
-    fn split(self) -> Result<(Value, PortOrigin), Refusal> {
+    /// The entry, the origin (by default a command), and whether the port may exist.
+    fn wanted(self) -> Result<WantedPort, Refusal> {
         let Self(mut entry) = self;
-        let Some(stated) = entry.as_object_mut().and_then(|keys| keys.remove(ORIGIN)) else {
-            return Ok((entry, PortOrigin::COMMAND));
+        let mut take = |key| entry.as_object_mut().and_then(|keys| keys.remove(key));
+        let (origin, may_exist) = (take(ORIGIN), take(MAY_EXIST));
+        let origin = origin.map_or(Ok(PortOrigin::COMMAND), |stated| origin_of(&stated))?;
+        let Some(may_exist) = may_exist.map_or(Some(false), |stated| stated.as_bool()) else {
+            let mistake = (MAY_EXIST.to_owned(), "may-exist must be true or false".to_owned());
+            return Err(Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, vec![mistake]));
         };
-        let origin = PortOrigin::deserialize(&stated).map_err(|_| {
-            let mut mistakes = misshapen(&schemars::schema_for!(PortOrigin).to_value(), &stated);
-            mistakes
-                .list
-                .iter_mut()
-                .for_each(|mistake| mistake.key = format!("{ORIGIN}.{}", mistake.key).trim_end_matches('.').into());
-            Refusal::from(mistakes)
-        })?;
-        match origin.mistake() {
-            None => Ok((entry, origin)),
-            Some(mistake) => Err(Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, vec![mistake])),
-        }
+        Ok(WantedPort { entry, origin, may_exist })
+    }
+}
+
+/// The origin that a request states.
+fn origin_of(stated: &Value) -> Result<PortOrigin, Refusal> {
+    let origin = PortOrigin::deserialize(stated).map_err(|_| {
+        let mut mistakes = misshapen(&schemars::schema_for!(PortOrigin).to_value(), stated);
+        mistakes.list.iter_mut().for_each(|mistake| mistake.key = format!("{ORIGIN}.{}", mistake.key).trim_end_matches('.').into());
+        Refusal::from(mistakes)
+    })?;
+    match origin.mistake() {
+        None => Ok(origin),
+        Some(mistake) => Err(Refusal::mistaken(StatusCode::UNPROCESSABLE_ENTITY, vec![mistake])),
     }
 }
 
@@ -75,12 +103,14 @@ impl JsonSchema for NewPort {
         "NewPort".into()
     }
 
-    /// The schema of a port in the file, with its origin.
+    /// The schema of a port in the file, with its origin, and whether it may exist.
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let origin = generator.subschema_for::<PortOrigin>();
         let mut schema = PortEntry::json_schema(generator);
         if let Some(Value::Object(keys)) = schema.ensure_object().get_mut("properties") {
             keys.insert(ORIGIN.into(), origin.to_value());
+            let may_exist = "Whether the port may be attached already, with the same keys: nothing changes then.";
+            keys.insert(MAY_EXIST.into(), json!({ "type": "boolean", "default": false, "description": may_exist }));
         }
         schema
     }
@@ -247,6 +277,22 @@ pub fn api() -> Api {
             )),
             attach,
         )
+        .route(
+            Method::POST,
+            "/v1/attach",
+            created(about(
+                "attach_all",
+                "Attaches ports, all or none, with one write of the state file.",
+                &[400, 409, 413, 422, 500, 503],
+            )),
+            attach_all,
+        )
+        .route(
+            Method::POST,
+            "/v1/detach",
+            about("detach_all", "Detaches ports, all or none; returns the keys that attach them again.", &[400, 404, 413, 422, 500, 503]),
+            detach_all,
+        )
         .route(Method::GET, "/v1/ports/{name}", about("port", "Report of a port, and the keys that attach it again.", &[404, 503]), port)
         .route(
             Method::PATCH,
@@ -390,8 +436,16 @@ fn ports(managed: &Managed, _: &str, (): ()) -> Result<Vec<PortReport>, Refusal>
 }
 
 fn attach(managed: &Managed, _: &str, Sent(port): Sent<NewPort>) -> Result<PortView, Refusal> {
-    let (entry, origin) = port.split()?;
-    managed.attach(&entry, origin)
+    managed.attach_one(&port.wanted()?)
+}
+
+fn attach_all(managed: &Managed, _: &str, Sent(NewPorts { ports }): Sent<NewPorts>) -> Result<Vec<PortView>, Refusal> {
+    let wanted = |(index, port): (usize, NewPort)| port.wanted().map_err(|refusal| refusal.of_port(index));
+    managed.attach_all(&ports.into_iter().enumerate().map(wanted).collect::<Result<Vec<_>, _>>()?)
+}
+
+fn detach_all(managed: &Managed, _: &str, Sent(OldPorts { ports, if_exists }): Sent<OldPorts>) -> Result<Vec<PortEntry>, Refusal> {
+    managed.detach_all(&ports.iter().map(String::as_str).collect::<Vec<_>>(), if_exists)
 }
 
 fn port(managed: &Managed, name: &str, (): ()) -> Result<PortView, Refusal> {

@@ -124,12 +124,12 @@ impl StateFile {
         }
     }
 
-    /// Writes `step`: appends it, or writes the `whole` state.
+    /// Writes `steps`: appends them, or writes the `whole` state.
     ///
     /// # Errors
-    /// `whole` fails; the step is not written then.
-    pub fn append<E>(&self, step: &Step, whole: impl FnOnce() -> Result<SavedNetwork, E>) -> Result<(), E> {
-        if !self.shared.append(step) {
+    /// `whole` fails; the steps are not written then.
+    pub fn append<E>(&self, steps: &[Step], whole: impl FnOnce() -> Result<SavedNetwork, E>) -> Result<(), E> {
+        if !self.shared.append(steps) {
             self.save(&whole()?);
         }
         Ok(())
@@ -214,13 +214,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Appends `step`; false if the whole state is to be written instead.
-    fn append(&self, step: &Step) -> bool {
+    /// Appends `steps`; false if the whole state is to be written instead.
+    fn append(&self, steps: &[Step]) -> bool {
         let mut kept = self.lock();
         if kept.ended {
             return true;
         }
-        kept.pending.is_none() && kept.append(&self.path, step)
+        kept.pending.is_none() && kept.append(&self.path, steps)
     }
 
     /// Retries until the pending state is written or the network ends.
@@ -291,9 +291,10 @@ impl Kept {
         Ok(())
     }
 
-    /// Appends `step` to the file at `path`; when this returns true, it survives a power failure.
-    fn append(&mut self, path: &Path, step: &Step) -> bool {
-        let Ok(Some(text)) = step.text() else { return false };
+    /// Appends `steps` to the file at `path`; when this returns true, they survive a power failure.
+    fn append(&mut self, path: &Path, steps: &[Step]) -> bool {
+        let texts = steps.iter().map(|step| step.text().ok().flatten());
+        let Some(text) = texts.collect::<Option<String>>() else { return false };
         let length = text.len() as u64;
         let fits = |file: &&mut File| {
             // A file that another program has changed is written whole.

@@ -119,6 +119,10 @@ fn what_cannot_be_done_has_its_exit_code() {
     assert!(fails(folder, &["set", "net.toml", "web", "--mac", "nonsense"], 2).contains("mac"));
     assert!(fails(folder, &["set", "net.toml", "nobody", "--weight", "3"], 1).contains("no port 'nobody'"));
     assert!(fails(folder, &["detach", "net.toml", "nobody"], 1).contains("no port 'nobody'"));
+    assert_eq!(printed(folder, &["detach", "nobody", "--if-exists", "--drain", "1"]), "nobody: not attached\n");
+    let again = || printed(folder, &["attach", "again", "--null", "--may-exist"]);
+    assert_eq!(again(), again());
+    assert_eq!(printed(folder, &["detach", "again", "--if-exists"]), "again: detached\n");
     assert!(fails(folder, &["qemu", "net.toml", "nobody"], 2).contains("its ports are web"));
     assert!(fails(folder, &["show", "missing.toml", "web"], 2).contains("missing.toml"));
     fails(folder, &["attach", "net.toml", "x", "--null", "--loopback"], 2);

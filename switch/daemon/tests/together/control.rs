@@ -214,6 +214,79 @@ fn addresses_of_ports_at_run_time_fit_the_subnet_too() {
 }
 
 #[test]
+fn ports_come_and_go_together_or_not_at_all() {
+    let net = Net::in_folder(tempfile::tempdir().unwrap(), &ports(&[("a", "")]), true).unwrap();
+    let port = |name: &str| json!({ "name": name, "vhost-user": format!("{name}.sock") });
+    let names = |net: &Net| net.managed.config().unwrap().ports.into_iter().map(|port| port.name).collect::<Vec<_>>();
+    let many: Vec<Value> = (0..100).map(|n| port(&format!("m{n}"))).collect();
+    assert_eq!(net.post("/v1/attach", &json!({ "ports": many })).unwrap().as_array().unwrap().len(), 100);
+    assert_eq!(names(&net).len(), 101);
+    let new = port("new");
+    for (last, status, key) in [
+        (json!({ "name": "m7", "null": true }), StatusCode::CONFLICT, "ports[1].name"),
+        (json!({ "name": "bad", "null": true, "mtu": 1 }), StatusCode::UNPROCESSABLE_ENTITY, "ports[1].mtu"),
+        (json!({ "name": "bad", "null": true, "may-exist": 1 }), StatusCode::UNPROCESSABLE_ENTITY, "ports[1].may-exist"),
+        (json!({ "name": "bad", "null": true, "origin": { "by": 1 } }), StatusCode::UNPROCESSABLE_ENTITY, "ports[1].origin.by"),
+        (json!({ "name": "bad", "vhost-user": "m7.sock" }), StatusCode::CONFLICT, "ports[1].vhost-user"),
+        (json!({ "name": "new", "null": true }), StatusCode::UNPROCESSABLE_ENTITY, "ports[1].name"),
+    ] {
+        let refusal = net.post("/v1/attach", &json!({ "ports": [&new, &last] })).unwrap_err();
+        assert_eq!((refusal.status, keys(&refusal)), (status, vec![key]), "{last}: {refusal}");
+        assert_eq!((names(&net).len(), net.socket("new").exists()), (101, false), "{last}");
+    }
+    // The second of these is attached already, and may be.
+    let mut again = port("m7");
+    again["may-exist"] = json!(true);
+    let both = json!({ "ports": [port("new"), again] });
+    assert_eq!(net.post("/v1/attach", &both).unwrap()[1]["name"], json!("m7"));
+    let refusal = net.post("/v1/detach", &json!({ "ports": ["m7", "none"] })).unwrap_err();
+    assert_eq!((refusal.status, names(&net).len()), (StatusCode::NOT_FOUND, 102));
+    let gone: Vec<String> = (0..100).rev().map(|n| format!("m{n}")).collect();
+    assert_eq!(net.post("/v1/detach", &json!({ "ports": gone })).unwrap()[99]["name"], json!("m0"));
+    assert_eq!(net.post("/v1/detach", &json!({ "ports": ["m7", "none"], "if-exists": true })).unwrap(), json!([]));
+    let net = net.restart(&ports(&[("a", "")])).unwrap();
+    assert_eq!(names(&net), ["a", "new"]);
+}
+
+#[test]
+fn ports_that_the_kernel_refuses_leave_no_port_of_their_request() {
+    let net = Net::of("");
+    let taken = json!({ "name": "t", "null": true, "mac": "02:00:00:00:00:77" });
+    net.post("/v1/ports", &json!({ "name": "guarded", "vhost-user": "g.sock", "anti-spoof": "mac" })).unwrap();
+    let printed = net.port("guarded").address.unwrap();
+    // No claim of the configuration tells that this address is another port's.
+    let refused = json!({ "name": "u", "null": true, "mac": printed });
+    let refusal = net.post("/v1/attach", &json!({ "ports": [taken, refused] })).unwrap_err();
+    assert_eq!(refusal.status, StatusCode::CONFLICT, "{refusal}");
+    assert_eq!(net.managed.config().unwrap().ports.len(), 1);
+}
+
+#[test]
+fn a_port_that_may_exist_is_attached_once_and_never_changed() {
+    let net = Net::of("");
+    let port = json!({ "name": "a", "null": true, "weight": 3, "may-exist": true });
+    (0..2).for_each(|_| assert_eq!(net.post("/v1/ports", &port).unwrap()["entry"]["weight"], json!(3)));
+    let other = json!({ "name": "a", "null": true, "weight": 4, "may-exist": true });
+    let refusal = net.post("/v1/ports", &other).unwrap_err();
+    assert_eq!((refusal.status, keys(&refusal)), (StatusCode::CONFLICT, vec!["name"]));
+    assert!(refusal.problem.error.contains("another value of weight"), "{refusal}");
+    let mistaken = json!({ "name": "a", "null": true, "may-exist": 1 });
+    assert_eq!(keys(&net.post("/v1/ports", &mistaken).unwrap_err()), ["may-exist"]);
+}
+
+#[test]
+fn one_port_is_attached_by_many_requests_at_once_where_it_may_exist() {
+    let net = Net::of("");
+    let port = json!({ "name": "a", "vhost-user": "a.sock", "may-exist": true });
+    std::thread::scope(|scope| {
+        let requests: Vec<_> = (0..8).map(|_| scope.spawn(|| net.post("/v1/ports", &port).map(drop))).collect();
+        requests.into_iter().for_each(|request| request.join().unwrap().unwrap());
+    });
+    assert!(net.socket("a").exists());
+    assert_eq!(net.managed.config().unwrap().ports.len(), 1);
+}
+
+#[test]
 fn a_segment_comes_with_its_first_port_and_goes_with_its_last() {
     let net = Net::of("");
     assert_eq!(net.get("/v1/segments").unwrap(), json!([]));
@@ -412,6 +485,10 @@ fn answers_are_what_the_document_says() {
         ("get", "/v1/ports", "/v1/ports", 200, json!({})),
         ("post", "/v1/ports", "/v1/ports", 201, port.clone()),
         ("post", "/v1/ports", "/v1/ports", 409, port),
+        ("post", "/v1/attach", "/v1/attach", 201, json!({ "ports": [{ "name": "e", "null": true }] })),
+        ("post", "/v1/attach", "/v1/attach", 409, json!({ "ports": [{ "name": "e", "null": true }] })),
+        ("post", "/v1/detach", "/v1/detach", 200, json!({ "ports": ["e"] })),
+        ("post", "/v1/detach", "/v1/detach", 404, json!({ "ports": ["e"] })),
         ("get", "/v1/ports/{name}", "/v1/ports/a", 200, json!({})),
         ("get", "/v1/ports/{name}", "/v1/ports/z", 404, json!({})),
         ("patch", "/v1/ports/{name}", "/v1/ports/a", 200, json!({ "mac": null, "mtu": 1400, "enabled": false })),
