@@ -80,6 +80,8 @@ pub struct Managed {
     started: Instant,
     last_reload: LastReload,
     health: Health,
+    /// Locked by a request for ports that may exist, until they are attached.
+    repeatable: Mutex<()>,
     /// Locked while another process takes the network over.
     giving: Mutex<()>,
     /// Why the last takeover failed.
@@ -180,6 +182,7 @@ impl Managed {
             started: Instant::now(),
             last_reload: LastReload::at_start(),
             health,
+            repeatable: Mutex::default(),
             giving: Mutex::default(),
             not_taken_over: Mutex::default(),
             ending: Arc::default(),

@@ -278,12 +278,15 @@ fn a_port_that_may_exist_is_attached_once_and_never_changed() {
 fn one_port_is_attached_by_many_requests_at_once_where_it_may_exist() {
     let net = Net::of("");
     let port = json!({ "name": "a", "vhost-user": "a.sock", "may-exist": true });
-    std::thread::scope(|scope| {
-        let requests: Vec<_> = (0..8).map(|_| scope.spawn(|| net.post("/v1/ports", &port).map(drop))).collect();
-        requests.into_iter().for_each(|request| request.join().unwrap().unwrap());
-    });
-    assert!(net.socket("a").exists());
-    assert_eq!(net.managed.config().unwrap().ports.len(), 1);
+    for _ in 0..20 {
+        std::thread::scope(|scope| {
+            let requests: Vec<_> = (0..8).map(|_| scope.spawn(|| net.post("/v1/ports", &port).map(drop))).collect();
+            requests.into_iter().for_each(|request| request.join().unwrap().unwrap());
+        });
+        assert!(net.socket("a").exists());
+        assert_eq!(net.managed.config().unwrap().ports.len(), 1);
+        net.delete("a").unwrap();
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::PoisonError;
 
 use axum::http::StatusCode;
 use serde_json::Value;
@@ -85,10 +86,17 @@ impl Managed {
 
     /// Attaches those of `ports` that are not attached already and may be, or none.
     fn attach_missing(&self, ports: &[CheckedPort]) -> Result<(), RefusedPort> {
+        let may_exist = ports.iter().any(|port| port.may_exist);
+        // The socket of a port that another such request is about to attach is no clash.
+        let _alone = may_exist.then(|| self.repeatable.lock().unwrap_or_else(PoisonError::into_inner));
+        self.attach_those_missing(ports)
+    }
+
+    fn attach_those_missing(&self, ports: &[CheckedPort]) -> Result<(), RefusedPort> {
         let missing = self.missing(ports)?;
         match self.attach_read(&missing) {
             // Another command has attached one of them meanwhile.
-            Err(_) if self.missing(ports)?.len() < missing.len() => self.attach_missing(ports),
+            Err(_) if self.missing(ports)?.len() < missing.len() => self.attach_those_missing(ports),
             attached => attached,
         }
     }
