@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thiserror::Error;
@@ -147,6 +147,8 @@ pub struct Daemon {
     names: Mutex<Vec<Names>>,
     /// Where they tell of changed leases.
     lease_news: LeaseNews,
+    /// Names of ephemeral ports that are closed, and the receiver until it is taken.
+    closed: (Sender<String>, Mutex<Option<Receiver<String>>>),
     /// The xenstore watcher, once there is a Xen port.
     watcher: Mutex<Option<Arc<XenstoreWatcher>>>,
     /// Held while the xenstore watcher starts, which may take long, so that only one is started.
@@ -273,7 +275,9 @@ impl Daemon {
     /// A daemon without ports and uplinks.
     fn bare(network: Arc<Network>, config: &Config) -> Self {
         network.set_policy(&config.policy);
+        let (sender, closed) = channel();
         Self {
+            closed: (sender, Mutex::new(Some(closed))),
             network,
             config: Config { ports: Vec::new(), uplinks: Vec::new(), ..config.clone() },
             uplinks: Mutex::default(),
@@ -462,6 +466,7 @@ impl Daemon {
             AttachSettings { name: &config.name, segment: &config.segment, settings: &settings, offer: self.offer(config) };
         let port = self.network.add_port(&attach_settings, members)?;
         self.set_suppression(&port);
+        self.begin_stay(config, &port, false);
         if matches!(config.kind, PortKind::Tap { .. }) {
             port.policy.usually_drop_reserved();
         }
@@ -481,6 +486,30 @@ impl Daemon {
                 Err(error)
             }
         }
+    }
+
+    /// Has an ephemeral port go with its front end, which `has_left` perhaps already.
+    fn begin_stay(&self, config: &PortConfig, port: &Port, has_left: bool) {
+        if config.origin.ephemeral {
+            port.ephemeral.begin(self.closed.0.clone(), has_left);
+        }
+    }
+
+    /// Names of ephemeral ports that are closed; once.
+    pub fn take_closed(&self) -> Option<Receiver<String>> {
+        self.closed.1.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Whether the port called `name` is ephemeral and closed.
+    pub fn is_closed(&self, name: &str) -> bool {
+        self.attached().get(name).is_some_and(|attached| attached.port.ephemeral.is_closed())
+    }
+
+    /// Has the port called `name` stay until a front end has come and left, if its last one has left; false if it is not attached.
+    pub fn renew(&self, name: &str) -> bool {
+        let all = self.attached();
+        let port = all.get(name).map(|attached| &attached.port);
+        port.inspect(|port| port.ephemeral.await_again()).is_some()
     }
 
     /// Has the switch answer address resolution on the segment of `port`, or not, as configured.
@@ -609,7 +638,10 @@ impl Daemon {
     pub fn adopt(&self, names: &[&str]) {
         let mut all = self.attached();
         for name in names {
-            all.get_mut(name).into_iter().for_each(|attached| attached.config.origin = PortOrigin::default());
+            if let Some(attached) = all.get_mut(name) {
+                attached.config.origin = PortOrigin::default();
+                attached.port.ephemeral.end();
+            }
         }
     }
 

@@ -182,6 +182,9 @@ pub struct SavedPort {
     pub connection: Option<SavedConnection>,
     /// Number of the descriptor of its TAP device or packet socket.
     pub tap: Option<u32>,
+    /// The front end of the ephemeral port has come and left.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub has_left: bool,
 }
 
 /// A listening Unix socket.
@@ -357,7 +360,7 @@ mod tests {
         let entry = Map::from_iter([("name".to_owned(), "web".into())]);
         let listener = Some(SavedListener { socket: 4, file: Some((7, 9)) });
         let origin = PortOrigin::labelled(Attacher::Libvirt, "web");
-        let port = SavedPort { entry, origin, files: 5, listener, connection: Some(connection), tap: None };
+        let port = SavedPort { entry, origin, files: 5, listener, connection: Some(connection), tap: None, has_left: false };
         let addresses = vec![SavedAddress { port: 0, address: [2, 0, 0, 0, 0, 1], vlan: 7 }];
         let segment = SegmentEntry {
             name: Some("lan".into()),

@@ -36,6 +36,8 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 /// Stack of a session thread, which does no work on frames.
 const STACK: usize = 256 * 1024;
+/// Interval in which a closed port is looked at, which a command may have opened again.
+const CLOSED: Duration = Duration::from_millis(100);
 
 /// How the front end is reached.
 #[derive(Debug)]
@@ -235,7 +237,11 @@ impl Server {
         loop {
             let second = self.second.take().filter(|second| second.take_port().is_ok());
             let front_end = match second {
-                Some(second) => Ok(second),
+                Some(second) => {
+                    // Its first messages were served beside the front end before.
+                    self.settings.port.ephemeral.note_message();
+                    Ok(second)
+                }
                 None => FrontEnd::new(&self.network, &self.settings, self.connection()?),
             };
             match front_end {
@@ -253,8 +259,14 @@ impl Server {
     /// Waits for the next connection; `None` when told to quit.
     fn connection(&self) -> Option<UnixStream> {
         let mut pause = RETRY.0;
+        let ephemeral = &self.settings.port.ephemeral;
         while !self.quit.load(Ordering::Acquire) {
             self.pause.stand_if_asked(|| Ok(Default::default()));
+            if ephemeral.is_closed() {
+                // Until it is detached, or a command opens it again.
+                self.waiter.wait(None, self.pause.bell(), Some(CLOSED));
+                continue;
+            }
             let connection = match &self.endpoint {
                 Endpoint::Listen(listener) => listener.socket().accept().map(|(stream, _)| stream),
                 Endpoint::Connect(path) => socket::connect(path),
@@ -262,7 +274,10 @@ impl Server {
             match (connection, &self.endpoint) {
                 (Ok(stream), _) => return Some(stream),
                 (Err(error), Endpoint::Listen(..)) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.waiter.wait(self.endpoint.listener(), self.pause.bell(), None)
+                    let now = Instant::now();
+                    if !ephemeral.close_if_due(&self.settings.port.name, now) {
+                        self.waiter.wait(self.endpoint.listener(), self.pause.bell(), ephemeral.due_in(now));
+                    }
                 }
                 (Err(error), Endpoint::Listen(..)) => {
                     if descriptors::is_shortage(&error) {
@@ -290,6 +305,7 @@ impl Server {
             port.set_state(PortState::Speaking);
         } else {
             port.front_end_stays(peer);
+            port.ephemeral.note_message();
         }
         let mut short = false;
         // A panic in the message handling costs the port, not the session thread, which serves later front ends.
@@ -317,6 +333,8 @@ impl Server {
         port.forget_front_end();
         if short {
             network.note_shortage(port);
+        } else {
+            port.ephemeral.note_end(Instant::now());
         }
     }
 }
@@ -403,6 +421,7 @@ impl Conversation<'_> {
                 Err(error) => return Err(io::Error::other(error)),
             };
             settings.port.log_message(format_args!("front end sends {message}"));
+            settings.port.ephemeral.note_message();
             let served = front_end::serve(&message, &mut crates, &device, stream);
             let (short, fault) = {
                 let mut device = device::lock(&device);

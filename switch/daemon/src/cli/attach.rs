@@ -10,9 +10,9 @@ use super::guest::{Meeting, QemuOptions};
 use super::keys::{Changeable, Keys};
 use super::net::PortOfNet;
 use super::{Failure, output};
-use crate::config::{PortConfig, PortKind};
+use crate::config::{PortConfig, PortKind, PortOrigin};
 use crate::control::PortView;
-use crate::control::routes::MAY_EXIST;
+use crate::control::routes::{MAY_EXIST, ORIGIN};
 use memlane_backends::stream::checksums::Checksums;
 
 /// Arguments of `memlane attach`.
@@ -24,6 +24,9 @@ pub(super) struct Attach {
     kind: Kind,
     #[command(flatten)]
     options: PortOptions,
+    /// Detach the port 3 s after its front end has left, unless one has connected meanwhile; for vhost-user ports at which memlane listens.
+    #[arg(long)]
+    ephemeral: bool,
     /// The port may be attached already, with the same keys: nothing changes then.
     #[arg(long)]
     may_exist: bool,
@@ -129,6 +132,10 @@ impl Attach {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let client = self.port.net()?.client()?;
         let mut entry = self.entry(client.path())?;
+        if self.ephemeral {
+            let origin = PortOrigin { ephemeral: true, ..PortOrigin::COMMAND };
+            entry.insert(ORIGIN.into(), serde_json::to_value(origin).map_err(Failure::running)?);
+        }
         if self.may_exist {
             entry.insert(MAY_EXIST.into(), json!(true));
         }

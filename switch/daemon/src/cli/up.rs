@@ -426,6 +426,7 @@ async fn serve(
     begun.allow_takeover((metrics.as_ref(), web.as_ref()), guard, (key, order)).map_err(Failure::running)?;
     let Begun { managed, control: (listener, socket_file), scrapes, web, manager } = begun;
     control::leases::keep(&managed).map_err(Failure::running)?;
+    control::ephemeral::detach(&managed).map_err(Failure::running)?;
     if let Some(sandbox) = sandbox {
         sandbox.seal();
     }

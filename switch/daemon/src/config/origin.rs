@@ -16,6 +16,10 @@ pub struct PortOrigin {
     /// The attacher's label: the domain of libvirt, the number of a virtual machine of Proxmox VE, the container of CNI.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub label: Option<String>,
+    /// Whether the port is detached 3 s after its front end has left, unless one has connected meanwhile; for vhost-user ports at which
+    /// memlane listens.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub ephemeral: bool,
 }
 
 /// The program that attached a port.
@@ -39,11 +43,11 @@ pub enum Attacher {
 
 impl PortOrigin {
     /// A port attached by a command.
-    pub const COMMAND: Self = Self { by: Attacher::Command, label: None };
+    pub const COMMAND: Self = Self { by: Attacher::Command, label: None, ephemeral: false };
 
     /// A port attached by `by` for the guest called `label`.
     pub fn labelled(by: Attacher, label: &str) -> Self {
-        Self { by, label: Some(label.into()) }
+        Self { by, label: Some(label.into()), ephemeral: false }
     }
 
     /// Whether the network's file has the port.
@@ -74,6 +78,7 @@ impl fmt::Display for PortOrigin {
             Attacher::Xen => "xen",
         };
         f.write_str(by)?;
-        self.label.iter().try_for_each(|label| write!(f, " {label}"))
+        self.label.iter().try_for_each(|label| write!(f, " {label}"))?;
+        f.write_str(if self.ephemeral { " (ephemeral)" } else { "" })
     }
 }

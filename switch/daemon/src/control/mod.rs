@@ -23,6 +23,7 @@ pub mod causes;
 pub mod client;
 mod daemon_handle;
 pub mod detach_notes;
+pub mod ephemeral;
 pub mod error;
 pub mod health;
 pub mod identity;

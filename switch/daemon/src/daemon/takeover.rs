@@ -75,7 +75,8 @@ impl Daemon {
             };
             let tap = server.interface()?.map(|tap| files.add(tap));
             let (entry, connection) = (config.stated(), session.connection);
-            ports.push(SavedPort { entry, origin: config.origin.clone(), files: files.count(), listener, connection, tap });
+            let (origin, has_left) = (config.origin.clone(), port.ephemeral.has_left());
+            ports.push(SavedPort { entry, origin, files: files.count(), listener, connection, tap, has_left });
             all.extend(files.into_files());
         }
         Ok((ports, all))
@@ -200,6 +201,7 @@ impl Daemon {
                 AttachSettings { name: &config.name, segment: &config.segment, settings: &settings, offer: daemon.offer(config) };
             let port = daemon.network.add_port_ahead(&attach_settings, members[&config.segment[..]])?;
             daemon.set_suppression(&port);
+            daemon.begin_stay(config, &port, saved.has_left);
             let server = match restored_meeting(&daemon, config, &saved, &mut files)? {
                 Meeting::FrontEnd(endpoint) => {
                     let device = device_settings(config, &port);

@@ -12,7 +12,7 @@ use memlane::config::{Attacher, Config, PortConfig, PortOrigin};
 use memlane::control::reload::{LeftPort, ReloadOptions, Reloaded, is_same};
 use memlane::control::routes::{DrainOrder, Drained};
 use memlane::control::state::SavedNetwork;
-use memlane::control::{Client, ControlError, Managed, Origin, PortReport, Refusal, document, listen, serve};
+use memlane::control::{self, Client, ControlError, Managed, Origin, PortReport, Refusal, document, listen, serve};
 use memlane_rig::guest::{GuestBuilder, ReceiveBuffers, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
 use proptest::prelude::*;
@@ -287,6 +287,78 @@ fn one_port_is_attached_by_many_requests_at_once_where_it_may_exist() {
         assert_eq!(net.managed.config().unwrap().ports.len(), 1);
         net.delete("a").unwrap();
     }
+}
+
+/// A vhost-user port called `name` that goes with its front end.
+fn ephemeral(name: &str) -> Value {
+    json!({ "name": name, "vhost-user": format!("{name}.sock"), "origin": { "by": "command", "ephemeral": true } })
+}
+
+#[test]
+fn an_ephemeral_port_goes_with_its_front_end_and_no_other_port_does() {
+    let net = Net::in_folder(tempfile::tempdir().unwrap(), &ports(&[("stays", "")]), true).unwrap();
+    control::ephemeral::detach(&net.managed).unwrap();
+    let exists = |net: &Net, name: &str| net.managed.config().unwrap().port(name).is_some();
+    for name in ["goes", "waits", "probed", "restarts"] {
+        net.post("/v1/ports", &ephemeral(name)).unwrap();
+    }
+    let probe = std::os::unix::net::UnixStream::connect(net.socket("probed")).unwrap();
+    wait_until(|| net.port("probed").state == "speaking", "a program that sends nothing");
+    drop(probe);
+    wait_until(|| net.port("probed").state == "waiting", "the program has left");
+    let guests = [net.guest("goes", 0), net.guest("stays", 1)];
+    let restarts = net.guest("restarts", 2);
+    drop(guests);
+    // A port leaves the list before its socket is removed.
+    wait_until(|| !exists(&net, "goes") && !net.socket("goes").exists(), "the port goes with its front end");
+    assert!(["stays", "waits", "probed", "restarts"].iter().all(|name| exists(&net, name)));
+    // The name is free for another port.
+    net.post("/v1/ports", &json!({ "name": "goes", "vhost-user": "goes.sock" })).unwrap();
+    // No front end leaves where the network ends.
+    let net = net.restart(&ports(&[("stays", "")])).unwrap();
+    drop(restarts);
+    control::ephemeral::detach(&net.managed).unwrap();
+    drop([net.guest("restarts", 2), net.guest("goes", 0)]);
+    wait_until(|| !exists(&net, "restarts"), "the port goes with its front end after a restart, too");
+    assert!(["stays", "waits", "probed", "goes"].iter().all(|name| exists(&net, name)));
+}
+
+/// Either command comes before the port goes, and keeps it; or after that, and attaches it anew.
+#[test]
+fn an_ephemeral_port_that_is_attached_again_stays() {
+    let net = Net::of("");
+    control::ephemeral::detach(&net.managed).unwrap();
+    for name in ["adopted", "renewed"] {
+        net.post("/v1/ports", &ephemeral(name)).unwrap();
+        drop(net.guest(name, 0));
+    }
+    let mut renewed = ephemeral("renewed");
+    renewed["may-exist"] = json!(true);
+    net.post("/v1/ports", &renewed).unwrap();
+    net.managed.reload(&net.config(&ports(&[("adopted", "")])), ReloadOptions::default()).unwrap();
+    std::thread::sleep(memlane::port::ephemeral::GRACE + Duration::from_millis(500));
+    let report = |name: &str| net.port(name).origin.unwrap().to_string();
+    assert_eq!((report("adopted"), report("renewed")), ("file".into(), "command (ephemeral)".into()));
+    // Both have their sockets.
+    drop([net.guest("adopted", 0), net.guest("renewed", 1)]);
+}
+
+#[test]
+fn ephemeral_ports_are_those_at_which_memlane_listens() {
+    let net = Net::of("");
+    for (kind, value) in [("null", json!(true)), ("stream", json!("s.sock")), ("connect", json!(true))] {
+        let mut port = ephemeral("a");
+        if kind != "connect" {
+            port.as_object_mut().unwrap().remove("vhost-user");
+        }
+        port[kind] = value;
+        let refusal = net.post("/v1/ports", &port).unwrap_err();
+        assert_eq!((refusal.status, keys(&refusal)), (StatusCode::UNPROCESSABLE_ENTITY, vec!["origin.ephemeral"]), "{refusal}");
+    }
+    net.post("/v1/ports", &ephemeral("a")).unwrap();
+    let permanent = json!({ "name": "a", "vhost-user": "a.sock", "may-exist": true });
+    let refusal = net.post("/v1/ports", &permanent).unwrap_err();
+    assert!(refusal.status == StatusCode::CONFLICT && refusal.to_string().contains("origin.ephemeral"), "{refusal}");
 }
 
 #[test]

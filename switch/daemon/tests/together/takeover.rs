@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use memlane::control::identity::NetFile;
-use memlane::control::{Client, ControlError};
+use memlane::control::{Client, ControlError, PortReport};
 use memlane::takeover::PROTOCOL;
 use memlane::takeover::channel::{Channel, ChannelError};
 use memlane::takeover::description::{HEADER, Hello, Message};
@@ -234,6 +234,28 @@ fn a_second_front_end_beside_the_first_is_handed_over_with_it() {
     announce(&mut [&mut second, &mut b]);
     b.send(&frame(mac(1), mac(0), 100, 2)).unwrap();
     second.receive(TIMEOUT).unwrap();
+}
+
+#[test]
+fn ephemeral_ports_go_with_their_front_ends_after_a_takeover_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    net(folder, 1);
+    let mut running = Running::start(memlane(folder, &["up", "net.toml"]));
+    for index in 1..4 {
+        let socket = format!("p{index}.sock");
+        printed(folder, &["attach", "net.toml", &format!("p{index}"), "--vhost-user", &socket, "--ephemeral"]);
+    }
+    let [permanent, connected, leaves] = [0, 1, 2].map(|index| guest(folder, index));
+    let exists = |index: usize| client(folder).get::<PortReport>(&format!("/v1/ports/p{index}")).is_ok();
+    // It leaves within its grace time, or before.
+    drop(leaves);
+    take_over(folder, &mut running);
+    wait_until(|| !exists(2), "the port of the front end that left before the takeover");
+    assert!(connected.connected() && exists(1) && exists(3));
+    drop((permanent, connected));
+    wait_until(|| !exists(1), "the port of the front end that left after it");
+    assert!(exists(0) && exists(3));
 }
 
 fn client(folder: &Path) -> Client {

@@ -6,6 +6,7 @@
 //! the network ends.
 
 pub mod end;
+pub mod ephemeral;
 pub mod events;
 mod fragmenting;
 pub mod history;
@@ -40,6 +41,7 @@ use crate::segment::{ANY_MTU, Segment};
 use crate::shared::Shared;
 use crate::stats::{DropReason, PortCounters, PortTotals, totals};
 use crate::time::{Cycles, cycles, duration};
+use ephemeral::Ephemeral;
 use events::{EventLog, ToldCount};
 use fragmenting::FragmentingPairs;
 use history::{Counted, Growth, History};
@@ -159,6 +161,8 @@ pub struct Port {
     stopping: Mutex<()>,
     /// False once it was removed: no ring of it starts any more.
     present: RwLock<bool>,
+    /// Whether it goes with its front end.
+    pub ephemeral: Ephemeral,
 }
 
 #[derive(Debug)]
@@ -276,6 +280,7 @@ impl Port {
             rings: Mutex::default(),
             stopping: Mutex::default(),
             present: RwLock::new(true),
+            ephemeral: Ephemeral::default(),
         };
         port.groups.begin(&segment.snooping);
         Arc::new(port)

@@ -7,12 +7,15 @@ use std::sync::PoisonError;
 use axum::http::StatusCode;
 use serde_json::Value;
 
-use super::Managed;
+use super::{FileConfig, Managed};
 use crate::config::difference::Changed;
-use crate::config::{Config, Mistakes, PortConfig, PortEntry, PortOrigin};
+use crate::config::{Config, Mistakes, PortConfig, PortEntry, PortKind, PortOrigin};
 use crate::control::problem::Refusal;
 use crate::control::report::PortView;
 use crate::daemon::NoSuchPort;
+
+/// Key of an ephemeral port.
+const EPHEMERAL: &str = "origin.ephemeral";
 
 /// A port that a request attaches.
 #[derive(Clone, Debug)]
@@ -78,6 +81,10 @@ impl Managed {
 
     /// The port at `index` of a request, with its origin and the file's access rights.
     fn checked(&self, (index, read): (usize, PortConfig), wanted: &WantedPort) -> Result<CheckedPort, Refusal> {
+        if wanted.origin.ephemeral && !matches!(read.kind, PortKind::VhostUser { connect: false, .. }) {
+            let text = "only a vhost-user port at which memlane listens can be ephemeral: it goes with its front end";
+            refuse(StatusCode::UNPROCESSABLE_ENTITY, vec![(EPHEMERAL, text.into())])?;
+        }
         self.refuse_addresses(&read)?;
         let access = if read.kind.listens() { read.access.or(&self.changing().access) } else { read.access };
         let config = PortConfig { access, origin: wanted.origin.clone(), ..read };
@@ -94,9 +101,9 @@ impl Managed {
 
     fn attach_those_missing(&self, ports: &[CheckedPort]) -> Result<(), RefusedPort> {
         let missing = self.missing(ports)?;
-        match self.attach_read(&missing) {
-            // Another command has attached one of them meanwhile.
-            Err(_) if self.missing(ports)?.len() < missing.len() => self.attach_those_missing(ports),
+        match self.attach_read(ports, &missing) {
+            // Another command has attached or detached one of them meanwhile.
+            Err(_) if self.missing(ports)?.len() != missing.len() => self.attach_those_missing(ports),
             attached => attached,
         }
     }
@@ -118,15 +125,18 @@ impl Managed {
     /// A port of its name is attached with other keys.
     fn is_attached(&self, port: &PortConfig) -> Result<bool, Refusal> {
         let Some(present) = self.ask(|daemon| daemon.port(&port.name))? else { return Ok(false) };
-        let Some(changed) = Changed::between(&present, port) else { return Ok(true) };
-        let keys = changed.keys.join(", ");
+        let keys = match Changed::between(&present, port) {
+            Some(changed) => changed.keys.join(", "),
+            None if present.origin.ephemeral == port.origin.ephemeral => return Ok(true),
+            None => EPHEMERAL.into(),
+        };
         let text =
             format!("port '{}' is attached with another value of {keys}: set these keys, or detach the port first", port.name);
         Err(Refusal::mistaken(StatusCode::CONFLICT, vec![("name".into(), text)]))
     }
 
-    /// Attaches these ports, or none.
-    fn attach_read(&self, ports: &[&CheckedPort]) -> Result<(), RefusedPort> {
+    /// Attaches the `missing` ones of the `wanted` ports, or none.
+    fn attach_read(&self, wanted: &[CheckedPort], ports: &[&CheckedPort]) -> Result<(), RefusedPort> {
         let refuse_clashes = || ports.iter().try_for_each(|port| of_port(port.index, self.refuse_clashes(&port.config, "")));
         refuse_clashes()?;
         // Opening an interface or asking a name service may take long: other changes do not wait for this.
@@ -134,6 +144,7 @@ impl Managed {
         let prepared = ports.iter().map(prepare).collect::<Result<Vec<_>, _>>()?;
         let base = self.changing();
         refuse_clashes()?;
+        self.renew_others(wanted, ports)?;
         let mut attached = Vec::with_capacity(ports.len());
         for (port, prepared) in ports.iter().zip(prepared) {
             let result = self.ask(|daemon| daemon.attach_prepared(&port.config, prepared));
@@ -146,6 +157,19 @@ impl Managed {
         }
         let kept = ports.iter().map(|port| (port.config.name.as_str(), Some(&port.config)));
         of_port(0, self.keep_ports(&base, kept))
+    }
+
+    /// Has those of the `wanted` ports that are not `missing` stay for the front end that is to come.
+    ///
+    /// # Errors
+    /// One was detached meanwhile.
+    fn renew_others(&self, wanted: &[CheckedPort], missing: &[&CheckedPort]) -> Result<(), RefusedPort> {
+        let missing: HashSet<usize> = missing.iter().map(|port| port.index).collect();
+        for CheckedPort { index, config, .. } in wanted.iter().filter(|port| !missing.contains(&port.index)) {
+            let is_there = of_port(*index, self.ask(|daemon| daemon.renew(&config.name)))?;
+            of_port(*index, if is_there { Ok(()) } else { Err(NoSuchPort(config.name.clone()).into()) })?;
+        }
+        Ok(())
     }
 
     /// Refuses addresses that no guest of the port's segment can have.
@@ -172,7 +196,22 @@ impl Managed {
     /// # Errors
     /// There is no port of one of these names.
     pub fn detach_all(&self, names: &[&str], if_exists: bool) -> Result<Vec<PortEntry>, Refusal> {
+        self.detach_locked(&self.changing(), names, if_exists)
+    }
+
+    /// Detaches those of these ports that are ephemeral and closed.
+    ///
+    /// # Errors
+    /// The network ends.
+    pub(in crate::control) fn detach_closed(&self, names: &[String]) -> Result<(), Refusal> {
         let base = self.changing();
+        // A command may have detached one, attached another of its name, or opened it again.
+        let closed =
+            self.ask(|daemon| names.iter().map(String::as_str).filter(|name| daemon.is_closed(name)).collect::<Vec<_>>())?;
+        self.detach_locked(&base, &closed, true).map(drop)
+    }
+
+    fn detach_locked(&self, base: &FileConfig, names: &[&str], if_exists: bool) -> Result<Vec<PortEntry>, Refusal> {
         let mut told = HashSet::new();
         let names = names.iter().copied().filter(|name| told.insert(*name));
         let (has_lease, gone) = self.ask(|daemon| {
@@ -185,9 +224,9 @@ impl Managed {
         })??;
         // Steps have no leases, and these may not be stored yet.
         if has_lease {
-            self.keep(&base)?;
+            self.keep(base)?;
         } else {
-            self.keep_ports(&base, gone.iter().map(|port| (port.name.as_str(), None)))?;
+            self.keep_ports(base, gone.iter().map(|port| (port.name.as_str(), None)))?;
         }
         Ok(gone.iter().map(PortConfig::entry).collect())
     }
