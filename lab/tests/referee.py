@@ -5,8 +5,8 @@ lab/tests/referee.py [TOP]    prints each figure that differs, then how many agr
 
 Read are the pages docs/benchmarks/DATE/NAME.md, README.md and the pages with its table; the samples beside them; and
 the names and units of measures in docs/reference/lab-measures.md. Recomputed are medians, ratios within rounds, their
-intervals and numbers of rounds, the same of one placement of the CPUs, p of sign tests with Holm's correction, each
-path at its best, and which run the front page shows.
+intervals and numbers of rounds, the same of one placement of the CPUs, p of sign tests with Holm's correction, the
+two-way analysis of primary endpoints, each path at its best, and which run the front page shows.
 """
 
 import csv
@@ -22,11 +22,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from scipy.stats import t
+
 RENAMED = {"calls": "path_interrupts", "calls_per_frame": "path_interrupts_per_frame"}
 SIZES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "m": 1e-3, "µ": 1e-6, "n": 1e-9}
 NUMBER = r"(-?[0-9][0-9.\u202f]*)"
 FIGURE = re.compile(rf"\*{{0,2}}{NUMBER}(?: (?!x)([^*(]+?))?\*{{0,2}} \((?:{NUMBER} to {NUMBER}, )?n = (\d+)")
 RATIO = re.compile(rf"\*{{0,2}}{NUMBER} x\*{{0,2}} \((?:{NUMBER} to {NUMBER}, )?n = (\d+)")
+TOGETHER = re.compile(rf"\*\*{NUMBER} x\*\* \({NUMBER} to {NUMBER}, (\d+) rounds, p = (\S+), corrected (\S+)\)")
 TESTED = re.compile(r"n = \d+, p = ([0-9.e-]+)(?:, corrected ([0-9.e-]+))?\)")
 
 Told = tuple[list[float], int]
@@ -43,10 +47,15 @@ class Run(NamedTuple):
     stated: dict[str, Any]
     values: dict[str, dict[str, dict[str, dict[int, float]]]]
     places: dict[str, dict[str, dict[int, str]]]
+    order: dict[str, dict[int, list[str]]]
+    """By experiment and round, the variants in the order in which they were taken, failed ones among them."""
 
 
-def samples(file: Path) -> tuple[dict[str, dict[str, dict[int, float]]], dict[str, dict[int, str]]]:
-    """Values by variant, measure and round, and placements by variant and round, of samples that did not fail."""
+Read = tuple[dict[str, dict[str, dict[int, float]]], dict[str, dict[int, str]], dict[int, list[str]]]
+
+
+def samples(file: Path) -> Read:
+    """Values by variant, measure and round, placements by variant and round, of good samples; the order of all."""
     values: dict[str, dict[str, dict[int, float]]] = {}
     places: dict[str, dict[int, str]] = {}
     with gzip.open(file, "rt") as opened:
@@ -57,7 +66,10 @@ def samples(file: Path) -> tuple[dict[str, dict[str, dict[int, float]]], dict[st
             name, at = RENAMED.get(row["measure"], row["measure"]), int(row["round"])
             values.setdefault(row["variant"], {}).setdefault(name, {})[at] = float(row["value"])
             places.setdefault(row["variant"], {})[at] = row["placement"]
-    return values, places
+    order: dict[int, list[str]] = {}
+    for _, at, variant in sorted({(int(row["sample"]), int(row["round"]), row["variant"]) for row in rows}):
+        order.setdefault(at, []).append(variant)
+    return values, places, order
 
 
 def runs(top: Path) -> list[Run]:
@@ -69,10 +81,9 @@ def runs(top: Path) -> list[Run]:
             each["experiment"]["name"]: samples(file.parent / f"{each['experiment']['name']}.csv.gz")
             for each in stated["experiments"]
         }
-        values = {name: both[0] for name, both in read.items()}
-        places = {name: both[1] for name, both in read.items()}
+        values, places, order = ({name: each[part] for name, each in read.items()} for part in range(3))
         name = f"{file.parents[1].name}/{file.parent.name}"
-        found.append(Run(name, file.parent.with_suffix(".md").read_text(), stated, values, places))
+        found.append(Run(name, file.parent.with_suffix(".md").read_text(), stated, values, places, order))  # type: ignore[arg-type]
     return sorted(found, key=lambda run: str(run.stated["record"]["began"]), reverse=True)
 
 
@@ -115,6 +126,31 @@ def commonest(run: Run, experiment: str, measure: str, pair: tuple[str, str]) ->
     return place if count < len(rounds) else ""
 
 
+def two_way(run: Run, experiment: str, measure: str, pair: tuple[str, str], beside: set[str]) -> tuple[Told, float]:
+    """The first variant's coefficient, with the second as the base, in a fit of all that stand `beside`; and its p."""
+    values, order = run.values[experiment], run.order[experiment]
+    have = [
+        (name, at, value, max(0.0, values[name].get("others", {}).get(at, 0.0)))
+        for name in sorted(beside)
+        for at, value in values.get(name, {}).get(measure, {}).items()
+        if value > 0
+    ]
+    names, rounds = sorted({each[0] for each in have} - {pair[1]}), sorted({each[1] for each in have})
+    rows = np.array([
+        [1, *(name == one for one in names), *(at == one for one in rounds[1:]), order[at].index(name), others]
+        for name, at, _, others in have
+    ], dtype=float)  # fmt: skip
+    rows = rows[:, rows.any(axis=0)]  # no reading of other work: no such column
+    found, left, rank, _ = np.linalg.lstsq(rows, np.log([each[2] for each in have]), rcond=None)
+    free, at = len(have) - rank, 1 + names.index(pair[0])
+    error = math.sqrt(left[0] / free * np.linalg.inv(rows.T @ rows)[at, at])
+    reach = t.ppf(0.975, free) * error
+    return (
+        [math.exp(found[at] + sign * reach) for sign in (0, -1, 1)],
+        len(rounds),
+    ), 2 * float(t.sf(abs(found[at]) / error, free))
+
+
 def number(text: str) -> float:
     """A number as a page tells it."""
     return float(text.replace("\u202f", ""))
@@ -135,7 +171,7 @@ def alike(told: object, found: object) -> bool:
     if isinstance(told, tuple) and isinstance(found, tuple):
         return all(map(alike, told, found))
     if isinstance(told, float) and isinstance(found, float):
-        return math.isclose(told, found, rel_tol=0.006, abs_tol=1e-9)
+        return math.isclose(told, found, rel_tol=0.006)
     return told == found
 
 
@@ -247,12 +283,7 @@ class Page:
             tested, stated = TESTED.search(told), re.match(r"at (?:least|most) ([0-9.e+-]+) x of (.+)", wanted)
             subject = what.removeprefix(f"{self.asked['title']}: ")
             if tested and stated and subject in self.labels:
-                rival = next(
-                    name
-                    for name, labels in self.labels.items()
-                    if stated[2]
-                    == ", ".join(label for key, label in labels.items() if self.labels[subject][key] != label)
-                )
+                rival = self.rival(subject, stated[2])
                 ratios = ratio(self.run, self.name, self.known[title][0], (subject, rival))[1]
                 sides = [
                     sum(each > float(stated[1]) for each in ratios),
@@ -262,6 +293,23 @@ class Page:
                     ratios
                 )
                 yield tested[2] is not None, number(tested[2]) if tested[2] else None, line, min(1.0, 2 * tail)
+
+    def rival(self, subject: str, versus: str) -> str:
+        """The variant whose labels differ from the subject's by these alone."""
+        return next(
+            str(name)
+            for name, labels in self.labels.items()
+            if versus == ", ".join(label for key, label in labels.items() if self.labels[subject][key] != label)
+        )
+
+    def together(self, cells: Sequence[str]) -> tuple[str, str, float, Told, float]:
+        """A row of the two-way table: its place, its cell, corrected p as told; the ratio and p as found."""
+        subject = cells[0].removeprefix(f"{self.asked['title']}: ")
+        group = {key: label for key, label in self.labels[subject].items() if key != self.compare}
+        pair = subject, self.rival(subject, cells[2])
+        beside = {name for name, labels in self.labels.items() if group.items() <= labels.items()}
+        told, p = two_way(self.run, self.name, self.known[cells[1]][0], pair, beside | set(pair))
+        return " | ".join(cells[:3]), cells[3], float(TOGETHER.match(cells[3])[6]), told, p  # type: ignore[index]
 
 
 def of_page(run: Run, known: dict[str, tuple[str, str, str]]) -> Iterator[Check]:
@@ -282,10 +330,28 @@ def of_page(run: Run, known: dict[str, tuple[str, str, str]]) -> Iterator[Check]
     ]
     for _, _, line, p in judged:
         yield line, number(TESTED.search(line)[1]), float(f"{p:.2g}")  # type: ignore[index]
-    largest, primary = 0.0, sorted((p, told) for is_primary, told, _, p in judged if is_primary)
-    for at, (p, told) in enumerate(primary):
-        largest = max(largest, min(1.0, p * (len(primary) - at)))
-        yield f"Holm, {at}", told, float(f"{largest:.2g}")
+    yield from holm("Holm", [(p, told) for is_primary, told, _, p in judged if is_primary])
+    rows = [
+        [cell.strip() for cell in line.strip("| ").split(" | ")]
+        for line in run.page.splitlines()
+        if TOGETHER.search(line)
+    ]
+    analysed = [
+        next(page for title, page in pages.items() if row[0].startswith(f"{title}: ")).together(row) for row in rows
+    ]
+    for place, cell, _, found, p in analysed:
+        parts = TOGETHER.match(cell).groups()  # type: ignore[union-attr]
+        told = [number(each) for each in parts[:3]], int(parts[3])
+        yield f"together, {place}", (told, float(parts[4])), (found, float(f"{p:.2g}"))
+    yield from holm("together, Holm", [(each[4], each[2]) for each in analysed])
+
+
+def holm(place: str, tested: Sequence[tuple[float, float | None]]) -> Iterator[Check]:
+    """Each p, as found, with what the page says of it after correction for their number."""
+    largest = 0.0
+    for at, (p, told) in enumerate(sorted(tested, key=lambda each: each[0])):
+        largest = max(largest, min(1.0, p * (len(tested) - at)))
+        yield f"{place}, {at}", told, float(f"{largest:.2g}")
 
 
 WORKS = {
