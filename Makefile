@@ -15,7 +15,7 @@
 #   make deny    licences, known vulnerabilities, sources and duplicates of the crates
 #   make bench   criterion benches of ring, table and worker, and memlane against the kernel's bridge
 #   make ablation  memlane without one idea at a time, for the lab's what_each_idea_is_worth and _waiting_rule_: target/ablation
-#   make headlines  the primary endpoints in 20 minutes; all such runs of this build, with an interval between runs if they are five: every night by cron
+#   make headlines  the primary endpoints in 20 minutes, of a commit with REV=COMMIT; all its runs, with an interval between them if they are five
 #   make figures  writes the figures of README and docs again, of each the newest published run; names those of an older data path
 #   make bench-gate REV=COMMIT  is this tree slower than COMMIT? Exit code 1 if a row is, 3 if the rounds do not tell
 #   make bench-observe  the cost of a capture, scrapes, top and the watchdog against their bars: 5 minutes on a quiet machine
@@ -137,13 +137,18 @@ bench-gate: deps
 ablation: deps
 	switch/ablation $(ABLATIONS)
 
-# One run of this build's binary; its folder is named by digest and minute, so that runs of days and machines can be joined. `memlane-lab publish
-# FOLDER --as headlines` commits it to docs/benchmarks/headlines.md. Exit codes 1 and 3 of the lab are verdicts, 2 is a failure.
+# One run of a commit's switch (REV=COMMIT, as the page names it; without it the present one), built in a git worktree and kept in
+# target/revisions. Its folder is named by commit and minute, so that runs of days and machines can be joined. `memlane-lab publish FOLDER --as
+# headlines` commits it to docs/benchmarks/headlines.md. Exit codes 1 and 3 of the lab are verdicts, 2 is a failure.
 .PHONY: headlines
-HEADLINES = results/headlines/$(shell sha256sum target/release/memlane | cut -c1-12)
-headlines: build
+headlines: SHA = $(shell git rev-parse --verify --quiet '$(or $(REV),HEAD)^{commit}')
+headlines: SWITCH = target/revisions/$(SHA)
+headlines: HEADLINES = results/headlines/$(shell echo $(SHA) | cut -c1-12)
+headlines: deps
+	.venv/bin/python -m memlane_lab.measuring.revisions $(or $(REV),HEAD)
 	$(LAB) prepare --guest auto
-	$(AS_ROOT) $(LAB) run promises --primary --budget $(or $(BUDGET),20min) --out $(HEADLINES)/$$(date -u +%FT%H%M) || test $$? -ne 2
+	$(AS_ROOT) env MEMLANE=$(abspath $(SWITCH)/memlane) MEMLANE_RIG=$(abspath $(SWITCH)/memlane-rig) \
+		$(LAB) run promises --primary --budget $(or $(BUDGET),20min) --out $(HEADLINES)/$$(date -u +%FT%H%M) || test $$? -ne 2
 	$(LAB) between $(HEADLINES)/* || test $$? -ne 2
 
 .PHONY: figures

@@ -3,13 +3,13 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.progress import say
+from memlane_lab.measuring import revisions
 
 REPOSITORY = Path(__file__).parents[3]
 BENCHES = ("worker", "per_frame", "ring")
@@ -49,7 +49,7 @@ def commit(name: str) -> Side:
     kept = _programs(sha)
     if all(path.exists() for path in kept.values()):
         return Side(sha, kept)
-    with _worktree(sha) as tree:
+    with revisions.worktree(REPOSITORY, sha, _folder() / "tree") as tree:
         return _kept(sha, _build(tree, f"commit {sha[:12]}"))
 
 
@@ -65,19 +65,6 @@ def _programs(side: str) -> dict[str, Path]:
 def _git(*arguments: str) -> str:
     command = ["git", "-C", str(REPOSITORY), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-
-
-@contextmanager
-def _worktree(sha: str) -> Iterator[Path]:
-    tree = _folder() / "tree"
-    _git("worktree", "remove", "--force", str(tree))  # the leftovers of a gate that was killed
-    _git("worktree", "add", "--detach", str(tree), sha)
-    if not (tree / "Cargo.toml").exists():
-        raise LabError(f"git cannot create a worktree of {sha[:12]} in {tree}")
-    try:
-        yield tree
-    finally:
-        _git("worktree", "remove", "--force", str(tree))
 
 
 def _build(tree: Path, title: str) -> dict[str, Path]:

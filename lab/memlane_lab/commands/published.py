@@ -39,6 +39,7 @@ from memlane_lab.model.fitted import Model
 from memlane_lab.model.page import HeldOut
 from memlane_lab.report import figures, headlines, shown
 from memlane_lab.results import results
+from memlane_lab.results.agreement import LAB_COMMIT
 from memlane_lab.results.results import ExperimentResult, RunRecord, Sample
 from memlane_lab.statistics import measures
 
@@ -81,10 +82,11 @@ def publish(source: Path, name: str | None = None, folder: Path = FOLDER) -> Pat
     record, found = results.read(source)
     if unfinished := [each.experiment.name for each in found if not each.complete]:
         raise LabError(f"{source} has not measured all of {', '.join(unfinished)}: continue with --resume")
-    if machine.CHANGED in (commit := record.machine.get("commit", "")):
-        raise LabError(
-            f"{source} was measured on {commit}, which nobody else has: commit the changes, and measure again"
-        )
+    for each in (commit := record.machine.get("commit", ""), record.machine.get(LAB_COMMIT, "")):
+        if machine.CHANGED in each:
+            raise LabError(
+                f"{source} was measured on {each}, which nobody else has: commit the changes, and measure again"
+            )
     if "," in commit:
         raise LabError(f"{source} mixes samples of several commits ({commit}): measure them on one")
     own = folder / day(record.began) / (name or found[0].experiment.name.replace("_", "-"))

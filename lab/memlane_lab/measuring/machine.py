@@ -10,8 +10,10 @@ from typing import Any
 
 from memlane_lab.guests import Guest
 from memlane_lab.images import provenance, uml_kernel
+from memlane_lab.measuring import revisions
 from memlane_lab.meters import host, placement
 from memlane_lab.paths.memlane import program
+from memlane_lab.results.agreement import LAB_COMMIT
 
 _SYSCTLS = (
     "net.core.rmem_max", "net.core.wmem_max", "net.core.rmem_default", "net.core.wmem_default",
@@ -38,7 +40,7 @@ def describe() -> dict[str, Any]:
         "hypervisor": "hypervisor" in _field("/proc/cpuinfo", "flags").split(),
         "governor": _text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "huge pages": _field("/proc/meminfo", "HugePages_Total"),
-        "commit": _commit(),
+        **_commits(),
         "load average": " ".join(_text("/proc/loadavg").split()[:3]),
         "versions": _versions(),
         "guests' images": provenance.told(),
@@ -82,6 +84,12 @@ def _lab() -> str:
     for path in files:
         digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def _commits() -> dict[str, str]:
+    """The commit that is measured: that of a kept switch (`revisions.py`) beside the lab's, else this tree's."""
+    measured = revisions.of(program())
+    return {"commit": measured, LAB_COMMIT: _commit()} if measured else {"commit": _commit()}
 
 
 def _commit() -> str:

@@ -9,7 +9,7 @@ always shown beside the word. Two runs of other builds may differ because their 
 
 import json
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -98,9 +98,22 @@ def builds(record: RunRecord) -> dict[str, str]:
     return {name: str(versions.get(name, "unknown")) for name in _BUILDS}
 
 
+_SWITCH = "memlane"
+LAB_COMMIT = "lab commit"
+"""Key of a machine's description: the lab's own commit, where the switch was built from another one."""
+
+
+def alike(one: RunRecord, other: RunRecord) -> bool:
+    """Whether both have the same switch: the same program, or one built from the same commit (`revisions.py`)."""
+    commits = {each.machine.get("commit") if LAB_COMMIT in each.machine else None for each in (one, other)}
+    return builds(one)[_SWITCH] == builds(other)[_SWITCH] or (len(commits) == 1 and None not in commits)
+
+
 def other_builds(one: RunRecord, other: RunRecord) -> str:
     """The differing builds of two runs, in words; empty: they have the same."""
     mine, theirs = builds(one), builds(other)
+    if alike(one, other):
+        mine[_SWITCH] = theirs[_SWITCH]
     return "; ".join(f"{name}: {mine[name]} there, {theirs[name]} here" for name in mine if mine[name] != theirs[name])
 
 
@@ -177,12 +190,23 @@ def _headline(about: tuple[str, ...], verdicts: Sequence[Verdict]) -> Headline:
 
 def of_one_build(runs: Sequence[Run]) -> list[list[Run]]:
     """Runs that are blocks of one interval between runs, together: one build, kind of guests, set of endpoints."""
-    groups: dict[Hashable, list[Run]] = {}
-    for record, found in sorted(runs, key=lambda run: run[0].began):
-        stated = [comparison.stated(each.experiment) | {"expect": _endpoints(each)} for each in found]
-        key = json.dumps([builds(record), record.guest, stated], sort_keys=True)
-        groups.setdefault(key, []).append((record, found))
-    return list(groups.values())
+    groups: list[list[Run]] = []
+    for run in sorted(runs, key=lambda run: run[0].began):
+        own = next((group for group in groups if any(_repeats(run, each) for each in group)), None)
+        if own is None:
+            groups.append(own := [])
+        own.append(run)
+    return groups
+
+
+def _repeats(one: Run, other: Run) -> bool:
+    """Whether two runs are of one build and ask the same."""
+    return not other_builds(one[0], other[0]) and one[0].guest == other[0].guest and _asked(one) == _asked(other)
+
+
+def _asked(run: Run) -> str:
+    stated = [comparison.stated(each.experiment) | {"expect": _endpoints(each)} for each in run[1]]
+    return json.dumps(stated, sort_keys=True)
 
 
 def _endpoints(result: ExperimentResult) -> list[str]:
