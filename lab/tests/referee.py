@@ -295,7 +295,7 @@ class Page:
                 yield tested[2] is not None, number(tested[2]) if tested[2] else None, line, min(1.0, 2 * tail)
 
     def rival(self, subject: str, versus: str) -> str:
-        """The variant whose labels differ from the subject's by these alone."""
+        """The variant with labels that differ from the subject's by these alone."""
         return next(
             str(name)
             for name, labels in self.labels.items()
@@ -347,7 +347,7 @@ def of_page(run: Run, known: dict[str, tuple[str, str, str]]) -> Iterator[Check]
 
 
 def holm(place: str, tested: Sequence[tuple[float, float | None]]) -> Iterator[Check]:
-    """Each p, as found, with what the page says of it after correction for their number."""
+    """Each p as the page corrects it for their number, and as found."""
     largest = 0.0
     for at, (p, told) in enumerate(sorted(tested, key=lambda each: each[0])):
         largest = max(largest, min(1.0, p * (len(tested) - at)))

@@ -1,7 +1,7 @@
 """Disturbed samples (`results/disturbed.py`) are taken again, by their reading of other work alone.
 
 That is decided before any value of a sample is stored or shown, so that no value can be chosen. A sample is taken again
-twice at most; the last one is kept, whatever its reading, with the number of those before it (`taken_again`).
+twice at most; the last one is kept, even if disturbed, with the number of those before it (`taken_again`).
 """
 
 from collections.abc import Callable

@@ -71,7 +71,7 @@ def _keep(made: Path, kept: Path) -> None:
 
 @contextmanager
 def worktree(top: Path, sha: str, tree: Path) -> Iterator[Path]:
-    """A worktree of the repository at `top` in the folder `tree`, in place of what a killed process left there."""
+    """A worktree of the repository at `top` in the folder `tree`, in place of the leftovers of a killed process."""
     _git(top, "worktree", "remove", "--force", str(tree))
     shutil.rmtree(tree, ignore_errors=True)
     _git(top, "worktree", "prune")

@@ -2,7 +2,7 @@
 
 The logarithm of the figure is quadratic in size, pairs and load (`Configuration.features`), with an offset for each
 path; the weights are those of ridge regression, whose penalty predicts calibrated configurations best that are left out
-in turn, of all paths at once. No physics: docs/adr/0038 tells what was tried, and what it was worth.
+in turn, of all paths at once. No physics: docs/adr/0038 has the attempts and their worth.
 """
 
 import math
