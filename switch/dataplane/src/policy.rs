@@ -12,8 +12,9 @@ pub mod flows;
 pub mod gate;
 pub mod rules;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use memlane_model::limits::{AntiSpoof, DEFAULT_STORM, Limit, PortLimits, Reserved};
@@ -110,7 +111,8 @@ impl Limiter {
         self.packets.set(limit.packets, within(limit.packets.unwrap_or(0)).max(LEAST_BURST_PACKETS));
     }
 
-    fn set_packets(&self, rate: Option<u64>, burst: u64) {
+    /// Limits frames to `rate` a second, after a burst of so many.
+    pub(crate) fn set_packets(&self, rate: Option<u64>, burst: u64) {
         self.packets.set(rate, burst);
     }
 
@@ -197,6 +199,8 @@ pub struct Policy {
     pub flows: Arc<Flows>,
     /// Its VLANs, for its life.
     vlans: Vlans,
+    /// Its labels, which events have.
+    labels: Mutex<BTreeMap<String, String>>,
 }
 
 impl Policy {
@@ -218,6 +222,7 @@ impl Policy {
             usual_reserved: AtomicBool::new(true),
             flows: Arc::default(),
             vlans: Vlans::of(limits),
+            labels: Mutex::default(),
         };
         policy.answers.set_packets(Some(ANSWERS), ANSWERS);
         policy.suspect.set_packets(Some(SUSPECT_FLOODS), SUSPECT_FLOODS);
@@ -239,6 +244,12 @@ impl Policy {
         self.usual_reserved.store(limits.reserved.is_none(), Ordering::Relaxed);
         let usually = self.usually_drops_reserved.load(Ordering::Relaxed);
         self.drops_reserved.store(limits.reserved.map_or(usually, |reserved| reserved == Reserved::Drop), Ordering::Relaxed);
+        self.labels.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&limits.labels);
+    }
+
+    /// Labels of the port.
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        self.labels.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Frames to reserved groups are dropped unless its configuration says otherwise: the port leads to a network of its own, where they

@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::author::Author;
+use crate::denials::Denial;
 use crate::known_addresses::Source;
 use crate::quantity::{counted, was};
 
@@ -161,16 +162,17 @@ pub enum NetworkEvent {
         /// The key of the port that would allow the frame.
         allowed_by: String,
     },
-    /// A frame was dropped because a policy rule denies it: told once a minute for each sender.
+    /// Frames were dropped because a policy rule denies them: told at most 10 times a second for each sender, and once a minute for each
+    /// destination and rule.
     PolicyDenied {
         /// The sender.
         port: String,
-        /// The receiver.
-        to: String,
-        /// The rule, and its line in the file.
-        rule: String,
-        /// A rule that would allow the frame, if it stood before.
-        allowed_by: String,
+        /// Labels of the sender.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+        labels: BTreeMap<String, String>,
+        /// The destination, the rule, and the number of frames since the last event about them.
+        #[serde(flatten)]
+        denial: Denial,
     },
     /// A MAC address moves between two ports too often: a loop?
     AddressFlaps {
@@ -410,11 +412,7 @@ impl NetworkEvent {
                 let ip = ip.as_ref().map(|ip| format!(" with {ip}")).unwrap_or_default();
                 format!("{port}: frame dropped as {reason}, from {mac}{ip}; key that would allow it: {allowed_by}")
             }
-            E::PolicyDenied { port, to, rule, allowed_by } => {
-                format!(
-                    "{port}: frame to {to} dropped as policy-denied, by {rule}; rule that would allow it, before that one: {allowed_by}"
-                )
-            }
+            E::PolicyDenied { port, denial, .. } => format!("{port}: {}", denied(denial)),
             E::FirstDrop { port, reason, frames } => format!("{port}: first drops for {reason}: {}", counted(*frames, "frame")),
             E::AddressFlaps { segment, address, held_at, moves_to } => {
                 format!(
@@ -507,6 +505,17 @@ impl fmt::Display for NetworkEvent {
 fn changed_keys(changes: &[KeyChange]) -> String {
     let each = changes.iter().map(|KeyChange { key, from, to }| format!("{key} from {from} to {to}"));
     each.collect::<Vec<_>>().join(", ")
+}
+
+/// Denied frames in words.
+fn denied(denial: &Denial) -> String {
+    let Denial { to, flooded, rule, allowed_by, frames, .. } = denial;
+    let to = if *flooded { format!("the segment, as {to}") } else { to.clone() };
+    format!(
+        "{} to {to} (destination {}) dropped as policy-denied, by {rule}; rule that would allow them, before that one: {allowed_by}",
+        counted(*frames, "frame"),
+        denial.destination_in_words()
+    )
 }
 
 /// Names that the lists of an event do not have.

@@ -1,7 +1,7 @@
 //! The values of a memlane network that its file, its control socket and its data path share.
 //!
 //! - **Configured**: [`limits`], [`addresses`] and [`vlans`] of a port, [`policy`] rules, [`impairment`] of an emulated link, [`poll`]; their text with units is a [`quantity`], and that of a time a [`moment`].
-//! - **Reported**: [`totals`] of a port's counters, [`forecast`]s, [`loop_report`]s, [`known_addresses`], the [`peer`] of a connection, the [`author`] of a change, and the events
+//! - **Reported**: [`totals`] of a port's counters, [`denials`] by policy rules, [`forecast`]s, [`loop_report`]s, [`known_addresses`], the [`peer`] of a connection, the [`author`] of a change, and the events
 //!   of the [`journal`].
 //! - **The host**: [`descriptors`] and [`host_memory`] that this process may use, and the [`load`] of the CPUs.
 //!
@@ -12,6 +12,7 @@
 
 pub mod addresses;
 pub mod author;
+pub mod denials;
 pub mod descriptors;
 pub mod forecast;
 pub mod host_memory;

@@ -95,6 +95,12 @@ impl PolicyRule {
         self.action.or(self.default) == Some(Action::Reject)
     }
 
+    /// The rule as a file would state it, and its place: its line, or else its number, which `index` is from 0 on.
+    pub fn with_place(&self, index: usize) -> String {
+        let place = if self.line == 0 { format!("number {}", index + 1) } else { format!("in line {}", self.line) };
+        format!("{} ({place})", self.stated())
+    }
+
     /// The rule as a file would state it.
     pub fn stated(&self) -> String {
         let mut text = String::from("[[policy]]");
@@ -249,6 +255,11 @@ impl Protocol {
 
     fn name(self) -> Option<&'static str> {
         Self::NAMES.iter().find(|(_, number)| *number == self.0).map(|(name, _)| *name)
+    }
+
+    /// Whether files name it by a word.
+    pub fn is_named(self) -> bool {
+        self.name().is_some()
     }
 
     /// Whether its header begins with a source and a destination port: TCP, UDP, DCCP, SCTP, UDP-Lite.

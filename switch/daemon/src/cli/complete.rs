@@ -19,9 +19,10 @@ pub(super) struct CompleteNames {
 }
 
 /// Commands with a network as their first argument.
-const OF_NETWORKS: [&str; 11] = ["down", "status", "top", "events", "ls", "addresses", "fdb", "leases", "capture", "reload", "why"];
+const OF_NETWORKS: [&str; 12] =
+    ["down", "status", "top", "events", "ls", "addresses", "fdb", "leases", "capture", "reload", "why", "denials"];
 /// Commands of an access port or trunk port: with a network and a port, or a port of the usual network, as arguments.
-const OF_PORTS: [&str; 11] = ["show", "why", "attach", "detach", "drain", "set", "qemu", "ch", "pve", "uml", "libvirt"];
+const OF_PORTS: [&str; 12] = ["show", "why", "denials", "attach", "detach", "drain", "set", "qemu", "ch", "pve", "uml", "libvirt"];
 
 impl CompleteNames {
     pub(super) fn run(&self) -> Result<(), Failure> {

@@ -9,6 +9,7 @@ mod capture;
 mod check;
 mod cni;
 mod complete;
+mod denials;
 mod doctor;
 mod domain;
 mod events;
@@ -172,6 +173,12 @@ enum Command {
                       memlane why net.toml web\n  memlane why net.toml"
     )]
     Why(why::WhyCommand),
+    /// List the frames that policy rules refuse: for each port the destinations, the rules, and the lines of configuration that would allow them.
+    ///
+    /// Of each port the last 64 destinations are kept, since the network's process began.
+    #[command(after_help = "Examples:\n  memlane denials net.toml\n  memlane denials net.toml web\n  \
+                      memlane denials net.toml --json | jq -r '.[].denials[].\"allowed-by\"'")]
+    Denials(denials::Denials),
     /// Capture frames of a running network in the format of Wireshark (pcapng).
     ///
     /// Each port is an interface of the file. A frame is there where its guest transmits it, where a guest receives it, and where
@@ -435,6 +442,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Addresses(addresses) => addresses.run(),
         Command::Fdb(fdb) => fdb.run(),
         Command::Leases(leases) => leases.run(),
+        Command::Denials(denials) => denials.run(),
         Command::Show(show) => show.run(),
         Command::Attach(attach) => attach.run(),
         Command::Detach(detach) => detach.run(),

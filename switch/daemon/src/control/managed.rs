@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use memlane_backends::takeover::FilesToSend;
+use memlane_model::denials::PortDenials;
 use memlane_observe::events::{From, Reader};
 use memlane_observe::metrics::Format;
 use serde_json::{Map, Value};
@@ -530,6 +531,23 @@ impl Managed {
         let shortage = |name: &str| self.ask(|daemon| daemon.shortage(by_name.get(name)?)).ok().flatten();
         let with_shortage = |causes: PortCauses| shortage(&causes.port).into_iter().fold(causes, PortCauses::short_of_addresses);
         Ok(PortCauses::of_all(&config, &network, self.started.elapsed(), with_shortage))
+    }
+
+    /// The frames of a port's guest that policy rules refuse.
+    ///
+    /// # Errors
+    /// There is no port of this name.
+    pub fn denials(&self, name: &str) -> Result<PortDenials, Refusal> {
+        let network = self.ask(|daemon| Arc::clone(daemon.network()))?;
+        Ok(network.find(name).ok_or_else(|| NoSuchPort(name.into()))?.denials())
+    }
+
+    /// The frames that policy rules refuse, of all ports that have some: the latest 4096 destinations.
+    ///
+    /// # Errors
+    /// The network ends.
+    pub fn all_denials(&self) -> Result<Vec<PortDenials>, Refusal> {
+        self.ask(|daemon| daemon.network().denials())
     }
 
     /// The report of the whole network, with the present causes of its ports.

@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use memlane_model::denials::PortDenials;
 use memlane_observe::accept::Accept;
 use memlane_observe::metrics::Format;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -348,7 +349,23 @@ pub fn api() -> Api {
             ),
             reload,
         );
-    with_streams(reading)
+    with_streams(with_denials(reading))
+}
+
+/// Adds the routes about frames that policy rules refuse.
+fn with_denials(api: Api) -> Api {
+    api.route(
+        Method::GET,
+        "/v1/denials",
+        about("denials", "Frames that policy rules refuse, by port: the latest 4096 destinations.", &[503]),
+        all_denials,
+    )
+    .route(
+        Method::GET,
+        "/v1/ports/{name}/denials",
+        about("denials_of_port", "Frames from the port's guest that policy rules refuse.", &[404, 503]),
+        denials,
+    )
 }
 
 /// Adds the routes that have a connection for longer than one answer.
@@ -479,6 +496,14 @@ fn causes(managed: &Managed, name: &str, (): ()) -> Result<PortCauses, Refusal> 
 
 fn all_causes(managed: &Managed, _: &str, (): ()) -> Result<Vec<PortCauses>, Refusal> {
     managed.all_causes()
+}
+
+fn denials(managed: &Managed, name: &str, (): ()) -> Result<PortDenials, Refusal> {
+    managed.denials(name)
+}
+
+fn all_denials(managed: &Managed, _: &str, (): ()) -> Result<Vec<PortDenials>, Refusal> {
+    managed.all_denials()
 }
 
 fn segments(managed: &Managed, _: &str, (): ()) -> Result<Vec<SegmentReport>, Refusal> {

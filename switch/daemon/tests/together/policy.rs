@@ -332,3 +332,87 @@ fn a_denied_frame_is_told_with_its_rule_and_the_one_that_would_allow_it() {
     let said = why();
     assert!(said.contains("would be delivered to db"), "{said}");
 }
+
+/// A guest that scans and forges its addresses, beside one that asks for one destination: `memlane denials` lists the latter with the line that
+/// would allow it, and the former's record is bounded and its own.
+#[test]
+fn denials_are_listed_by_destination_with_the_line_that_would_allow_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let port = |name: &str, kind: &str| format!("[[port]]\nname = \"{name}\"\n{kind}\n");
+    let ports = port("scanner", "vhost-user = \"scanner.sock\"")
+        + &port("box", "vhost-user = \"box.sock\"\ngroups = [\"boxes\"]\nlabels = { task = \"42\" }")
+        + &port("router", "null = true\nmac = \"02:00:00:00:00:01\"");
+    let rules = "[[policy]]\nfrom = \"boxes\"\ndestinations = [\"192.0.2.0/24\"]\naction = \"allow\"\n\
+                 [[policy]]\ndefault = \"deny\"\nmembers = [\"boxes\", \"scanner\"]\n";
+    write(folder, "net.toml", &format!("control = \"control\"\n{ports}{rules}"));
+    let _running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let guest = |index, name: &str| {
+        let builder = ToyGuest::builder().mac(mac(index)).timeout(TIMEOUT).memory(MemoryPlan::new(64 << 20));
+        builder.connect(folder.join(format!("{name}.sock"))).unwrap()
+    };
+    let (mut scanner, mut boxed) = (guest(2, "scanner"), guest(3, "box"));
+    let to = |address: u32, source: u32| {
+        let mut bytes = tcp(3, 1, 443, 2);
+        bytes[30..34].copy_from_slice(&address.to_be_bytes());
+        bytes[8..12].copy_from_slice(&source.to_be_bytes());
+        bytes
+    };
+    for n in 0..600_u32 {
+        scanner.send(&to(n << 8, n | 0x0100_0000)).unwrap();
+        if n % 50 == 0 {
+            scanner.wait_sent(TIMEOUT).unwrap();
+        }
+    }
+    for _ in 0..5 {
+        boxed.send(&to(0x0a00_0009, 3)).unwrap();
+    }
+    let mut unknown = to(0x0a00_0009, 3);
+    unknown[5] = 99;
+    boxed.send(&unknown).unwrap();
+    boxed.wait_sent(TIMEOUT).unwrap();
+    scanner.wait_sent(TIMEOUT).unwrap();
+    let denials = |arguments: &[&str]| -> Vec<Value> {
+        let all = printed(folder, &[&["denials", "net.toml", "--json"], arguments].concat());
+        serde_json::from_str::<Value>(&all).unwrap().as_array().unwrap().clone()
+    };
+    let frames = |port: &Value| port["denials"].as_array().unwrap().iter().map(|one| one["frames"].as_u64().unwrap()).sum::<u64>();
+    let of = |name: &str| denials(&[name]).remove(0);
+    wait_until(|| frames(&of("scanner")) + of("scanner")["unlisted"].as_u64().unwrap() >= 600, "every refused frame is counted");
+    assert_eq!(of("scanner")["denials"].as_array().unwrap().len(), 64);
+    // Other workers may flood later.
+    wait_until(|| of("box")["denials"].as_array().unwrap().len() == 2, "both destinations are listed");
+    let listed = of("box");
+    assert_eq!((&listed["labels"]["task"], &listed["unlisted"]), (&"42".into(), &0.into()));
+    let listed = listed["denials"].as_array().unwrap();
+    let unicast = listed.iter().find(|one| one["flooded"].is_null()).unwrap();
+    let rule = "[[policy]] default = \"deny\" members = [\"boxes\", \"scanner\"] (in line 18)";
+    assert_eq!((unicast["to"].as_str(), unicast["rule"].as_str(), &unicast["frames"]), (Some("router"), Some(rule), &5.into()));
+    let line =
+        r#"[[policy]] from = "box" to = "router" destinations = ["10.0.0.9"] protocol = "tcp" ports = [443] action = "allow""#;
+    assert_eq!(unicast["allowed-by"].as_str(), Some(line));
+    let flooded = listed.iter().find(|one| one["flooded"] == true).unwrap();
+    assert!((1..=2).contains(&flooded["frames"].as_u64().unwrap()), "a copy for each port that receives: {listed:?}");
+    let text = printed(folder, &["denials", "net.toml"]);
+    assert!(text.contains("box task=42\n") && text.contains(line) && text.contains("of further destinations"), "{text}");
+    // Ten events of each port a second at most, with labels.
+    let events = || -> Vec<Value> {
+        let all = printed(folder, &["events", "net.toml", "--json"]);
+        all.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .filter(|event: &Value| event["event"] == "policy-denied")
+            .collect()
+    };
+    wait_until(|| events().iter().any(|event| event["port"] == "box" && event["destination"] == "10.0.0.9"), "the box is told");
+    assert!(events().iter().filter(|event| event["port"] == "box").all(|event| event["labels"]["task"] == "42"));
+    // The line that is told, before the rule, allows the frame, and the record stays for the operator.
+    let allowing = line.replace("[[policy]] ", "[[policy]]\n").replace("\" ", "\"\n").replace("] ", "]\n");
+    write(folder, "net.toml", &format!("control = \"control\"\n{ports}{allowing}\n{rules}"));
+    printed(folder, &["reload", "net.toml"]);
+    boxed.send(&to(0x0a00_0009, 3)).unwrap();
+    boxed.wait_sent(TIMEOUT).unwrap();
+    let listed = of("box")["denials"].clone();
+    let unicast = listed.as_array().unwrap().iter().find(|one| one["flooded"].is_null()).unwrap();
+    assert_eq!(unicast["frames"], 5);
+    assert_eq!(denials(&[]).len(), 2);
+}

@@ -1,13 +1,17 @@
 //! Policy rules of the network: they are replaced as a whole, and each port is entered with its name and its groups.
 
+use memlane_model::denials::PortDenials;
+
 use super::Network;
 use crate::id::PortId;
 use crate::policy::filter::{Filter, Filtered, Member, PolicyRule};
 use crate::port::Port;
 use crate::segment::Responds;
-use crate::table::LearnedAddress;
 use crate::verdict::filter::FilteredFlood;
 use crate::verdict::reading::Start;
+
+/// Most destinations in the list of the network's denials: what a client reads at once.
+const MOST_DENIALS: usize = 4096;
 
 /// A rule that denies a frame, for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,25 +76,25 @@ impl Network {
         }
     }
 
-    /// The rule that denies the frame which begins with `start`, from `port` to the port of its destination.
-    pub(super) fn denial(&self, port: &Port, start: Start<'_>) -> Option<Denial> {
-        let (head, vlans) = (start.head(), port.policy.gate().vlans);
-        let vlan = vlans.of_sent(head.vlan().0)?;
-        let to = port.segment.table().find(LearnedAddress { address: head.destination(), vlan })?;
-        self.denial_for(port, &*self.port(to)?, start)
-    }
-
     /// The rule that denies the frame which begins with `start`, from `port` to `to`.
     pub(super) fn denial_for(&self, port: &Port, to: &Port, start: Start<'_>) -> Option<Denial> {
         let filter = self.shared.filter.get();
         let flood = FilteredFlood::new(Filtered { filter: &filter, from: port.id, is_forecast: true }, start);
-        let (index, rule) = flood.deciding(to.id).filter(|(_, rule)| !rule.allows())?;
-        Some(Denial {
-            to: to.name.clone(),
-            rule: with_place(index, rule),
-            line: rule.line,
-            allowed_by: flood.remedy(&port.name, &to.name).stated(),
-        })
+        let (index, rule) = flood.denying(to.id)?;
+        let allowing = flood.target().allowing(&port.name, Some(&to.name), filter.limits_destinations());
+        Some(Denial { to: to.name.clone(), rule: rule.with_place(index), line: rule.line, allowed_by: allowing.stated() })
+    }
+
+    /// The frames that rules refuse, of all ports that have some: the latest [`MOST_DENIALS`], the others are counted.
+    pub fn denials(&self) -> Vec<PortDenials> {
+        let mut ports: Vec<PortDenials> = self.ports().iter().map(|port| port.denials()).collect();
+        ports.retain(|port| !port.denials.is_empty() || port.unlisted > 0);
+        let mut ages: Vec<u64> = ports.iter().flat_map(|port| port.denials.iter().map(|listed| listed.age)).collect();
+        ages.sort_unstable();
+        if let Some(&limit) = ages.get(MOST_DENIALS) {
+            ports.iter_mut().for_each(|port| keep_latest(port, limit));
+        }
+        ports
     }
 
     /// The rule that allows the frame which begins with `start`, from `port` to `to`: its words and its line; `None` if no rule is about it.
@@ -98,13 +102,14 @@ impl Network {
         let filter = self.shared.filter.get();
         let flood = FilteredFlood::new(Filtered { filter: &filter, from: port.id, is_forecast: true }, start);
         let (index, rule) = flood.deciding(to.id).filter(|(_, rule)| rule.allows())?;
-        Some((with_place(index, rule), rule.line))
+        Some((rule.with_place(index), rule.line))
     }
 }
 
-fn with_place(index: usize, rule: &PolicyRule) -> String {
-    let place = if rule.line == 0 { format!("number {}", index + 1) } else { format!("in line {}", rule.line) };
-    format!("{} ({place})", rule.stated())
+/// Keeps those of `port` whose last frame is less than `limit` seconds old, and counts the others.
+fn keep_latest(port: &mut PortDenials, limit: u64) {
+    let left_out: u64 = port.denials.extract_if(.., |listed| listed.age >= limit).map(|listed| listed.denial.frames).sum();
+    port.unlisted = port.unlisted.saturating_add(left_out);
 }
 
 /// Enters `port` into `filter`.

@@ -6,8 +6,6 @@ use std::time::Instant;
 use super::{LOOK, Network};
 use crate::address_map::conflicts::Conflict;
 use crate::journal::NetworkEvent;
-use crate::port::Port;
-use crate::port::refused::Refused;
 use crate::segment::Segment;
 use crate::table::moves::Move;
 use crate::time::{Cycles, cycles, in_cycles};
@@ -30,7 +28,8 @@ impl Network {
         for port in self.ports() {
             port.note_growth(at, busy);
             port.tell_first_drops();
-            port.tell_refused(now, |refused| self.tell_denied(&port, refused));
+            port.tell_refused(now);
+            port.tell_denials(now);
             port.tell_limits(now);
         }
         for segment in self.segments() {
@@ -52,17 +51,6 @@ impl Network {
             source: owner.source,
             claimed_by: by.name.clone(),
             claimed_mac: claimant.1.to_string(),
-        });
-    }
-
-    /// Tells of a frame that a policy rule denies; nothing if none does any more.
-    fn tell_denied(&self, port: &Port, refused: &Refused) {
-        let Some(denial) = self.denial(port, refused.start()) else { return };
-        port.tell_caused(NetworkEvent::PolicyDenied {
-            port: port.name.clone(),
-            to: denial.to,
-            rule: denial.rule,
-            allowed_by: denial.allowed_by,
         });
     }
 

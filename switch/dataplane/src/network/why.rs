@@ -79,7 +79,7 @@ fn tell_refused(forecast: &mut Forecast, port: &Port, reason: DropReason, refuse
     let claim = refused.ip.map_or_else(|| "an address that it hides".into(), |ip| ip.to_string());
     let (name, mac) = (&port.name, refused.mac);
     let is_own = port.segment.table().pinned(mac) == Some(port.id);
-    if REASONS.contains(&reason) && reason != DropReason::PolicyDenied {
+    if REASONS.contains(&reason) {
         forecast.denied_by(name, "anti-spoof");
         refused.remedy_key(reason, is_own).into_iter().for_each(|key| forecast.allowed_by(name, key));
     }

@@ -7,6 +7,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use memlane_model::policy::{Action, Destination, MOST_RULES, Names, PolicyRule, PortRange, Protocol};
 
@@ -16,11 +17,19 @@ use crate::id::PortId;
 
 /// Rules of a set in one word.
 const WORD: usize = u64::BITS as usize;
+/// Most bytes of a rule in words.
+const LONGEST_TEXT: usize = 512;
+/// Filters and changes of them, of the whole process.
+static GENERATIONS: AtomicU64 = AtomicU64::new(0);
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     rules: Arc<[PolicyRule]>,
+    /// The rules in words, with their places.
+    texts: Arc<[Arc<str>]>,
+    /// See [`Self::generation`].
+    generation: u64,
     /// The destinations of the rules.
     destinations: Arc<Destinations>,
     /// Some ports have a default.
@@ -57,6 +66,36 @@ struct Sets {
     is_exempt: bool,
 }
 
+/// The destination of a packet, by the parts that rules read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// Address, unless the packet hides it or is not of IP.
+    pub destination: Option<IpAddr>,
+    /// Protocol, in the same way.
+    pub protocol: Option<Protocol>,
+    /// Port, if it has one.
+    pub port: Option<u16>,
+    /// A TCP segment of an established connection.
+    pub is_established: bool,
+}
+
+impl Target {
+    /// A rule that allows packets with this destination, and no more than it must, from a port to another, or to all.
+    pub(crate) fn allowing(&self, from: &str, to: Option<&str>, with_destination: bool) -> PolicyRule {
+        let destination = self.destination.filter(|_| with_destination);
+        PolicyRule {
+            destinations: destination.into_iter().map(|address| Destination(address.into())).collect(),
+            from: Names(vec![from.into()]),
+            to: Names(to.into_iter().map(Into::into).collect()),
+            ports: self.port.into_iter().map(|port| PortRange { first: port, last: port }).collect(),
+            established: self.is_established,
+            protocol: self.protocol,
+            action: Some(Action::Allow),
+            ..PolicyRule::default()
+        }
+    }
+}
+
 /// A port of the filter.
 #[derive(Clone, Copy, Debug)]
 pub struct Member<'m> {
@@ -89,12 +128,14 @@ impl Filter {
         let (unnamed, destinations) = (Arc::new(Sets::of(&rules, Names::is_all)), Arc::new(Destinations::of(&rules)));
         let has_defaults = rules.iter().any(|rule| rule.default.is_some());
         let rejects = rules.iter().any(PolicyRule::rejects);
-        Self { unnamed, destinations, has_defaults, rejects, rules, ports: Vec::new() }
+        let texts = rules.iter().enumerate().map(|(index, rule)| cut(rule.with_place(index)).into()).collect();
+        Self { unnamed, destinations, has_defaults, rejects, texts, rules, generation: next_generation(), ports: Vec::new() }
     }
 
     /// Adds a port of this name in these groups, or changes it.
     pub fn enter(&mut self, port: PortId, member: Member<'_>) {
         let Member { name, segment, groups, flows } = member;
+        self.generation = next_generation();
         if self.ports.len() <= port.index() {
             self.ports.resize(port.index() + 1, None);
         }
@@ -118,6 +159,7 @@ impl Filter {
 
     /// Removes a port.
     pub fn remove(&mut self, port: PortId) {
+        self.generation = next_generation();
         if let Some(sets) = self.ports.get_mut(port.index()) {
             *sets = None;
         }
@@ -131,6 +173,16 @@ impl Filter {
     /// The rules, in their order.
     pub fn rules(&self) -> &[PolicyRule] {
         &self.rules
+    }
+
+    /// A number that no other filter has, nor this one before it was changed last.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The rule with this index in words, with its place, cut at 512 bytes.
+    pub(crate) fn text(&self, index: usize) -> Option<Arc<str>> {
+        self.texts.get(index).map(Arc::clone)
     }
 
     fn sets(&self, port: PortId) -> &Sets {
@@ -197,6 +249,19 @@ impl Filter {
         // Each set has a bit for every rule and no others.
         indices.filter_map(|index| Some((index, self.rules.get(index)?)))
     }
+}
+
+fn next_generation() -> u64 {
+    GENERATIONS.fetch_add(1, Ordering::Relaxed)
+}
+
+/// `text`, with a mark where it was cut.
+fn cut(mut text: String) -> String {
+    if text.len() > LONGEST_TEXT {
+        text.truncate(text.floor_char_boundary(LONGEST_TEXT));
+        text.push_str(" ...");
+    }
+    text
 }
 
 /// The numbers of the bits that are set, from the lowest on.

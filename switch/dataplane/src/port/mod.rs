@@ -5,6 +5,7 @@
 //! least one virtqueue is served, in **quarantine** after its guest or front end broke a rule, and **gone** when it is removed or
 //! the network ends.
 
+pub(crate) mod denials;
 pub mod end;
 pub mod ephemeral;
 pub mod events;
@@ -41,12 +42,14 @@ use crate::segment::{ANY_MTU, Segment};
 use crate::shared::Shared;
 use crate::stats::{DropReason, PortCounters, PortTotals, totals};
 use crate::time::{Cycles, cycles, duration};
+use denials::Denials;
 use ephemeral::Ephemeral;
 use events::{EventLog, ToldCount};
 use fragmenting::FragmentingPairs;
 use history::{Counted, Growth, History};
+use memlane_model::denials::PortDenials;
 use memlane_model::peer::Peer;
-use refused::{Refused, RefusedLog};
+use refused::RefusedLog;
 use rings::Rings;
 
 /// See the module.
@@ -142,6 +145,8 @@ pub struct Port {
     history: Mutex<History>,
     /// Frames of its guest that a rule about addresses refused.
     refused: RefusedLog,
+    /// Frames of its guest that policy rules refused.
+    pub(crate) denials: Denials,
     /// Log lines and events about its front ends.
     events: EventLog,
     /// Events of its states.
@@ -270,6 +275,7 @@ impl Port {
             told_limits: Mutex::default(),
             history: Mutex::new(History::new(cycles())),
             refused: RefusedLog::default(),
+            denials: Denials::default(),
             events: EventLog::new(EVENTS),
             states: EventLog::new(EVENTS),
             conversation: EventLog::new(MESSAGES),
@@ -613,14 +619,9 @@ impl Port {
         self.refused.note(reason, start);
     }
 
-    /// Tells of frames that rules about addresses refused, once a minute for each reason; `denied` is called with one that a policy rule
-    /// refused.
-    pub(crate) fn tell_refused(&self, now: Instant, denied: impl Fn(&Refused)) {
+    /// Tells of frames that rules about addresses refused, once a minute for each reason.
+    pub(crate) fn tell_refused(&self, now: Instant) {
         for (reason, refused) in self.refused.take(now) {
-            if reason == DropReason::PolicyDenied {
-                denied(&refused);
-                continue;
-            }
             let is_own = self.segment.table().pinned(refused.mac) == Some(self.id);
             self.tell_caused(NetworkEvent::AddressRefused {
                 port: self.name.clone(),
@@ -630,6 +631,18 @@ impl Port {
                 allowed_by: refused.remedy(reason, is_own),
             });
         }
+    }
+
+    /// Tells of frames that policy rules refused.
+    pub(crate) fn tell_denials(&self, now: Instant) {
+        for denial in self.denials.news(&self.name, now) {
+            self.journal.add(NetworkEvent::PolicyDenied { port: self.name.clone(), labels: self.policy.labels(), denial });
+        }
+    }
+
+    /// Frames of its guest that policy rules refused.
+    pub fn denials(&self) -> PortDenials {
+        PortDenials { labels: self.policy.labels(), ..self.denials.list(&self.name, cycles()) }
     }
 
     /// Tells of limits that held frames back since they were last told of, once a minute each.

@@ -1,4 +1,4 @@
-//! Frames that a rule about addresses or a policy rule refused: of each reason one is kept for an event, which names its addresses and the
+//! Frames that a rule about addresses refused: of each reason one is kept for an event, which names its addresses and the
 //! configuration that would allow them.
 //!
 //! A worker notes a frame only while none of its reason is kept, so a guest that forges many costs no more than one load each.
@@ -8,16 +8,15 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::frame::{MacAddress, START};
+use crate::frame::MacAddress;
 use crate::stats::DropReason;
 use crate::verdict::identity::claimed;
-use crate::verdict::reading::Start;
 
 /// Minimum interval between two events about one reason.
 const PAUSE: Duration = Duration::from_secs(60);
 /// Reasons of such refusals.
-pub(crate) const REASONS: [DropReason; 5] =
-    [DropReason::SpoofedSource, DropReason::SpoofedIp, DropReason::SpoofedArp, DropReason::NotAServer, DropReason::PolicyDenied];
+pub(crate) const REASONS: [DropReason; 4] =
+    [DropReason::SpoofedSource, DropReason::SpoofedIp, DropReason::SpoofedArp, DropReason::NotAServer];
 
 /// A refused frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,23 +25,13 @@ pub(crate) struct Refused {
     pub mac: MacAddress,
     /// The IP address that it claims for its sender, if it shows one.
     pub ip: Option<IpAddr>,
-    /// Its first bytes, as far as they were copied.
-    start: [u8; START],
-    length: usize,
 }
 
 impl Refused {
     /// The frame that begins with `start`.
     pub(crate) fn of(start: &[u8]) -> Self {
         let (mac, ip) = claimed(start);
-        let (mut copied, length) = ([0; START], start.len().min(START));
-        copied[..length].copy_from_slice(&start[..length]);
-        Self { mac, ip, start: copied, length }
-    }
-
-    /// Its first bytes.
-    pub(crate) fn start(&self) -> Start<'_> {
-        Start::new(&self.start, self.length)
+        Self { mac, ip }
     }
 
     /// The key of the port that could allow the frame, which was refused for `reason`; `is_own` tells if its MAC address is the port's `mac`.
@@ -145,7 +134,7 @@ mod tests {
     #[test]
     fn the_line_that_would_allow_a_frame_is_told() {
         let (mac, ip) = (MacAddress::new([0, 0, 0x5e, 0, 1, 7]), "10.0.0.100".parse().ok());
-        let refused = Refused { mac, ip, ..Refused::of(&frame(1)) };
+        let refused = Refused { mac, ip };
         assert_eq!(
             refused.remedy(DropReason::SpoofedArp, false),
             "allowed = [{ mac = \"00:00:5e:00:01:07\", ip = \"10.0.0.100\" }]"

@@ -22,7 +22,7 @@ use crate::headers::{
 };
 use crate::id::PortId;
 use crate::policy::destinations::{Interval, bits_of, number_of};
-use crate::policy::filter::{Action, Destination, Filter, Filtered, Names, PolicyRule, PortRange, Protocol};
+use crate::policy::filter::{Filter, Filtered, PolicyRule, PortRange, Protocol, Target};
 use crate::policy::flows::Flow;
 use crate::stats::DropReason;
 
@@ -114,27 +114,25 @@ impl<'f> FilteredFlood<'f> {
         self.deciding(to).is_none_or(|(_, rule)| rule.allows())
     }
 
-    /// A rule that would allow it, and no more than it must, between ports of these names.
-    pub(crate) fn remedy(&self, from: &str, to: &str) -> PolicyRule {
-        let protocol = match self.traffic.protocol {
-            Field::Is(protocol) => Some(Protocol(protocol)),
-            Field::None | Field::Hidden => None,
-        };
-        let range = |port| PortRange { first: port, last: port };
-        let destination = match self.traffic.destination {
-            Field::Is(address) if self.sender.filter.limits_destinations() => Some(Destination(address.into())),
-            _ => None,
-        };
-        PolicyRule {
-            destinations: destination.into_iter().collect(),
-            from: Names(vec![from.into()]),
-            to: Names(vec![to.into()]),
-            ports: self.traffic.port.map(range).into_iter().collect(),
-            established: self.traffic.acknowledges == Some(true),
-            protocol,
-            action: Some(Action::Allow),
-            ..PolicyRule::default()
+    /// Its destination.
+    pub(crate) fn target(&self) -> Target {
+        let Traffic { destination, protocol, port, acknowledges, .. } = self.traffic;
+        Target {
+            destination: destination.known(),
+            protocol: protocol.known().map(Protocol),
+            port,
+            is_established: acknowledges == Some(true),
         }
+    }
+
+    /// The filter that judges it.
+    pub(crate) fn filter(&self) -> &'f Filter {
+        self.sender.filter
+    }
+
+    /// The rule that denies it for the port `to`, and its index.
+    pub(crate) fn denying(&self, to: PortId) -> Option<(usize, &'f PolicyRule)> {
+        self.deciding(to).filter(|(_, rule)| !rule.allows())
     }
 }
 
@@ -147,6 +145,16 @@ pub(super) enum Field<T> {
     None,
     /// It is hidden.
     Hidden,
+}
+
+impl<T> Field<T> {
+    /// Its value.
+    fn known(self) -> Option<T> {
+        match self {
+            Self::Is(value) => Some(value),
+            Self::None | Self::Hidden => None,
+        }
+    }
 }
 
 /// The parts of a packet that rules read.

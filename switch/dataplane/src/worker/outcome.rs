@@ -9,7 +9,10 @@ use crate::frame::Head;
 use crate::id::PortId;
 use crate::outcome::Outcome;
 use crate::packet::Packet;
+use crate::port::Port;
+use crate::port::denials::{Cause, Key};
 use crate::stats::DropReason;
+use crate::time::Cycles;
 use crate::verdict::filter::FilteredFlood;
 use crate::verdict::reading::Start;
 use crate::weight::Weight;
@@ -66,8 +69,27 @@ impl Outcomes<'_> {
         self.port_table.counters(port).drop_frame(reason);
     }
 
-    /// Floods `packet` to those of `ports` that are served here; returns at how many of them it was enqueued.
-    pub(super) fn flood(&mut self, egress: &mut Egress, packet: &mut Packet, ports: &[PortId]) -> u16 {
+    /// Notes that `frames` copies of a frame of `sender` were refused by policy rules at `to`, or, of a flooded one, from that port on.
+    #[cold]
+    pub(super) fn note_denied(
+        &self,
+        denied: &FilteredFlood<'_>,
+        (sender, key): (&Port, Key),
+        to: PortId,
+        frames: u64,
+        now: Cycles,
+    ) {
+        let filter = denied.filter();
+        let cause = || {
+            let (index, _) = denied.denying(to)?;
+            let to = self.port_table.port(to)?.name.clone();
+            Some(Cause { to, rule: filter.text(index)?, with_destination: filter.limits_destinations() })
+        };
+        sender.denials.note(key, frames, (filter.generation(), now), cause);
+    }
+
+    /// Floods `packet` in moment `now` to those of `ports` that are served here; returns at how many of them it was enqueued.
+    pub(super) fn flood(&mut self, egress: &mut Egress, packet: &mut Packet, ports: &[PortId], now: Cycles) -> u16 {
         let weight = Weight::new(self.port_table.weight_of(packet.source));
         let (sender, port_table) = (packet.source, self.port_table);
         let head = Start::from(&*packet).head();
@@ -83,10 +105,19 @@ impl Outcomes<'_> {
             _ if exceeds(to) => Passage::Dropped(DropReason::TooLong),
             passage => passage,
         };
-        egress.flood(packet, ports, weight, passage, |port, reason| {
+        let mut denied: Option<(PortId, u64)> = None;
+        let held = egress.flood(packet, ports, weight, passage, |port, reason| {
             let is_senders = matches!(reason, DropReason::SenderMemory | DropReason::PolicyDenied);
             self.missed(if is_senders { sender } else { port }, reason);
-        })
+            if reason == DropReason::PolicyDenied {
+                denied.get_or_insert((port, 0)).1 += 1;
+            }
+        });
+        if let (Some((first, copies)), Some(filtered), Some(port)) = (denied, &filtered, port_table.port(sender)) {
+            let key = Key { to: None, target: filtered.target() };
+            self.note_denied(filtered, (port, key), first, copies, now);
+        }
+        held
     }
 
     /// A frame of `sender` was flooded to the ports of this worker, or answered by the switch, at the cost of so many work units. Drops were counted before.

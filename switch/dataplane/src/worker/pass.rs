@@ -310,7 +310,7 @@ impl Worker {
     pub(super) fn flood(&mut self, packet: &mut Packet) -> u16 {
         let Some((_, segment)) = self.port_table.member(packet.source) else { return 0 };
         let mut outcomes = Outcomes { port_table: &self.port_table, accounting: &mut self.cpu_time.accounting };
-        outcomes.flood(&mut self.egress, packet, &segment.ports)
+        outcomes.flood(&mut self.egress, packet, &segment.ports, self.now)
     }
 
     fn deliver_for_peer(&mut self, packet: &mut Packet, port: PortId, queue: Slot) {

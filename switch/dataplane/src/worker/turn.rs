@@ -21,6 +21,7 @@ use crate::outcome::Outcome;
 use crate::packet::{Packet, Reach, Stamp, TagChange};
 use crate::policy::Limiter;
 use crate::policy::gate::Gate;
+use crate::port::denials::Key;
 use crate::port::{Port, refused};
 use crate::refusal;
 use crate::ring::{OpenOutcome, Ring, RingFault};
@@ -377,17 +378,24 @@ impl Turn<'_> {
         let _ = self.egress.send(slot, &mut reply, self.weight);
     }
 
-    /// Answers the sender of a unicast frame that a policy rule refuses, if the rule says so.
+    /// Notes a unicast frame that a policy rule refuses, and answers its sender if the rule says so.
     #[cold]
     fn tell_denied(&mut self, packet: &mut Packet, table: &Table) {
-        // Frames that have no answer are not read again: a guest may send nothing else.
-        let filtered = self.outcomes.port_table.filtered(packet.source).filter(|filtered| filtered.filter.rejects());
-        let Some(filtered) = filtered.filter(|_| self.port.policy.may_answer(self.now)) else { return };
         packet.copy_more();
-        let start = Start::from(&*packet);
-        let Some(vlan) = self.port.policy.gate().vlans.of_sent(start.head().vlan().0) else { return };
-        let Some(to) = table.find(LearnedAddress { address: start.head().destination(), vlan }) else { return };
-        let rejects = FilteredFlood::new(filtered, start).deciding(to).is_some_and(|(_, rule)| rule.rejects());
+        let (filtered, start) = (self.outcomes.port_table.filtered(packet.source), Start::from(&*packet));
+        let head = start.head();
+        let vlan = self.port.policy.gate().vlans.of_sent(head.vlan().0);
+        let to = vlan.and_then(|vlan| table.find(LearnedAddress { address: head.destination(), vlan }));
+        // The address may have moved since the verdict.
+        let (Some(filtered), Some(to)) = (filtered, to) else { return self.port.denials.count(1) };
+        let denied = FilteredFlood::new(filtered, start);
+        let key = Key { to: Some(to), target: denied.target() };
+        self.outcomes.note_denied(&denied, (self.port, key), to, 1, self.now);
+        // Frames that have no answer are not compared with the rules again: a guest may send nothing else.
+        if !filtered.filter.rejects() || !self.port.policy.may_answer(self.now) {
+            return;
+        }
+        let rejects = denied.deciding(to).is_some_and(|(_, rule)| rule.rejects());
         if let Some(answer) = refusal::answer(packet).filter(|_| rejects) {
             self.answer_for(to, &answer);
         }
@@ -506,7 +514,7 @@ impl Turn<'_> {
                 self.source.feed.come_back(packet.head);
             }
         }
-        let held = self.outcomes.flood(self.egress, packet, &self.segment.ports);
+        let held = self.outcomes.flood(self.egress, packet, &self.segment.ports, self.now);
         self.outcomes.flooded(sender, self.egress.work.work_units - before);
         self.source.feed.hold(packet.head, held);
         self.source.feed.come_back(packet.head);

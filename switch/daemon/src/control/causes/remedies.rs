@@ -40,9 +40,7 @@ pub fn remedy(reason: DropReason) -> &'static str {
         R::ReservedGroup => {
             "Set reserved = \"pass\" where the port leads to a machine that is to receive spanning tree, LACP, 802.1X or LLDP"
         }
-        R::PolicyDenied => {
-            "Add a [[policy]] that allows the frame before the one that denies it; memlane events and memlane why name both"
-        }
+        R::PolicyDenied => "Add a [[policy]] that allows the frame before the one that denies it; memlane denials names both",
         R::NotAServer => {
             "Add may-serve = [\"dhcp\"] or [\"ra\"] to the port of the DHCP server or router; memlane events names the one that sends"
         }

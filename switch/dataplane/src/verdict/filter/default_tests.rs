@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::frame::{MacAddress, START};
-use crate::policy::filter::Member;
+use crate::policy::filter::{Action, Member, Names};
 use crate::policy::flows::Flows;
 use crate::policy::gate::Gate;
 use crate::policy::rules::PortRules;

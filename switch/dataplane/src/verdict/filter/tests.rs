@@ -5,6 +5,7 @@ use bolero::TypeGenerator;
 use super::*;
 use crate::frame::{MacAddress, START, UDP};
 use crate::headers::tests::ipv6;
+use crate::policy::filter::{Action, Destination, Names};
 use crate::policy::gate::Gate;
 use crate::policy::rules::PortRules;
 use crate::table::Table;
@@ -482,7 +483,11 @@ fn the_rule_that_would_allow_a_frame_is_told() {
     let remedy = |frame: &[u8]| {
         let (start, length) = start_of(frame);
         let filtered = Filtered { filter: &world.filter, from: PortId(0), is_forecast: false };
-        FilteredFlood::new(filtered, Start::new(&start, length)).remedy("web", "db")
+        FilteredFlood::new(filtered, Start::new(&start, length)).target().allowing(
+            "web",
+            Some("db"),
+            world.filter.limits_destinations(),
+        )
     };
     let told = remedy(&frame(0x800, 0, &ipv4(0, 0, 6, &tcp(5432, 2))));
     assert_eq!(told.stated(), r#"[[policy]] from = "web" to = "db" protocol = "tcp" ports = [5432] action = "allow""#);
