@@ -36,7 +36,7 @@ struct Connection {
     socket: UnixStream,
     /// The protocol violation of the other side, if any.
     fault: OnceLock<wire::TooLong>,
-    /// What its ends leave to the next process of the network.
+    /// Bytes that its ends leave to the next process of the network.
     rest: Mutex<Rest>,
 }
 
@@ -51,7 +51,7 @@ impl Connection {
     }
 }
 
-/// A connection, the state of its frames' checksums, and what another process of the network has left to do.
+/// A connection, the state of its frames' checksums, and bytes that another process of the network has left.
 struct Stream(Arc<Connection>, ChecksumTracker, Rest);
 
 impl Backend for Stream {

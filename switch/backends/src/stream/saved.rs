@@ -21,7 +21,7 @@ use crate::takeover::{FilesToSend, ReceivedFiles};
 /// Most bytes of one direction that are handed over; a connection with more ends instead.
 const MOST: usize = 64 * (PREFIX + MAX_FRAME as usize);
 
-/// What the ends of a connection leave to the next process.
+/// Bytes that the ends of a connection leave to the next process.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Rest {

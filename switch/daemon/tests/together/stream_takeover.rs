@@ -122,7 +122,7 @@ fn what_waits_for_a_slow_reader_waits_at_the_next_process() {
     }
     net.take_over();
     net.take_over();
-    // The takeover has completed or dropped, whole, what was in flight.
+    // The takeover has completed, or dropped whole, each frame in flight.
     net.guest.wait_sent(TIMEOUT).unwrap();
     net.guest.send(&frame(mac(1), OTHER, 60, LAST)).unwrap();
     let mut next = 0;

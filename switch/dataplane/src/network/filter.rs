@@ -106,7 +106,7 @@ impl Network {
     }
 }
 
-/// Keeps those of `port` whose last frame is less than `limit` seconds old, and counts the others.
+/// Keeps those of `port` with a last frame less than `limit` seconds old, and counts the others.
 fn keep_latest(port: &mut PortDenials, limit: u64) {
     let left_out: u64 = port.denials.extract_if(.., |listed| listed.age >= limit).map(|listed| listed.denial.frames).sum();
     port.unlisted = port.unlisted.saturating_add(left_out);

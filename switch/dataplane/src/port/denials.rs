@@ -16,7 +16,7 @@ use crate::policy::Limiter;
 use crate::policy::filter::Target;
 use crate::time::{Cycles, duration};
 
-/// Most entries of a port; the one whose last frame is the oldest makes room for a new one.
+/// Most entries of a port; the one with the oldest last frame makes room for a new one.
 const MOST: usize = 64;
 /// Entries a second, after a burst of [`MOST`].
 const ENTRIES: u64 = 10;
@@ -27,7 +27,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Minimum interval between two events about one entry.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// What refused frames have in common.
+/// The common parts of refused frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     /// The receiver; `None` for flooded frames.

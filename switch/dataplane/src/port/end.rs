@@ -139,8 +139,8 @@ pub trait TransmitEnd: Debug + Send {
     /// Publishes completions to the sender. Receivers have all placed frames by then.
     fn publish(&mut self) {}
 
-    /// The worker stands still, and another process of the network goes on with the other side (takeover): what was read and not yet
-    /// opened is kept where the port's session finds it. The end is used again only if the takeover fails.
+    /// The worker stands still, and another process of the network goes on with the other side (takeover): frames that were read and not
+    /// yet opened are kept where the port's session finds them. The end is used again only if the takeover fails.
     fn hand_over(&mut self) {}
 
     /// Frames of the other side that were lost before they could be opened, since this was last asked, and the reasons.
@@ -168,7 +168,7 @@ pub trait ReceiveEnd: Debug + Send {
         false
     }
 
-    /// As [`TransmitEnd::hand_over`], of what was placed and is not yet written.
+    /// As [`TransmitEnd::hand_over`], of frames that were placed and are not yet written.
     fn hand_over(&mut self) {}
 
     /// Whether it takes foreign packets ([`Packet::is_foreign`], Xen grants); else they are fetched for it.

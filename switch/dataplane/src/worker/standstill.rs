@@ -44,7 +44,7 @@ impl Worker {
         files.collect()
     }
 
-    /// The worker is about to stand still for a takeover: has each end that is no ring keep what the next process needs of it.
+    /// The worker is about to stand still for a takeover: has each end that is no ring keep its state for the next process.
     pub fn hand_over_ends(&mut self) {
         self.sources.iter().for_each(|(_, source)| source.feed.hand_over());
         self.egress.iter().for_each(|(_, queue)| queue.hand_over());
