@@ -14,12 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::Connection;
-use super::wire::PREFIX;
-use crate::frame::MAX_FRAME;
 use crate::takeover::{FilesToSend, ReceivedFiles};
 
-/// Most bytes of one direction that are handed over; a connection with more ends instead.
-const MOST: usize = 64 * (PREFIX + MAX_FRAME as usize);
+/// Most bytes of frames that all connections together leave, since guests wait while they are handed over.
+pub const MOST_LEFT: usize = 8 << 20;
 
 /// Bytes that the ends of a connection leave to the next process.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +27,12 @@ pub struct Rest {
     pub read: Vec<u8>,
     /// Bytes that are still to be written: the rest of a frame, and whole ones.
     pub unwritten: Vec<u8>,
+}
+
+impl Rest {
+    fn len(&self) -> usize {
+        self.read.len() + self.unwritten.len()
+    }
 }
 
 impl fmt::Debug for Rest {
@@ -64,8 +68,7 @@ impl SavedStream {
     pub fn restore(self, files: &mut ReceivedFiles) -> Option<RestoredStream> {
         let socket = files.take(self.socket)?;
         let log = self.log.and_then(|number| files.take(number));
-        let is_small = self.rest.read.len().max(self.rest.unwritten.len()) <= MOST;
-        is_small.then(|| RestoredStream { socket: OwnedFd::from(socket).into(), rest: self.rest, log })
+        (self.rest.len() <= MOST_LEFT).then(|| RestoredStream { socket: OwnedFd::from(socket).into(), rest: self.rest, log })
     }
 }
 
@@ -88,7 +91,12 @@ impl PresentStream {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Describes the connection, while the workers stand still. `None` if there is none, or one that leaves too much.
+    /// Bytes of frames that the connection leaves, while the workers stand still.
+    pub fn left(&self) -> usize {
+        self.get().as_ref().map_or(0, |present| present.connection.rest().len())
+    }
+
+    /// Describes the connection, while the workers stand still; `None` if there is none.
     ///
     /// # Errors
     /// The kernel refuses a descriptor.
@@ -96,9 +104,6 @@ impl PresentStream {
         let present = self.get();
         let Some(Present { connection, log }) = &*present else { return Ok(None) };
         let rest = std::mem::take(&mut *connection.rest());
-        if rest.read.len().max(rest.unwritten.len()) > MOST {
-            return Ok(None);
-        }
         let log = log.as_ref().map(File::try_clone).transpose()?.map(|log| files.add(log));
         Ok(Some(SavedStream { socket: files.add(connection.socket.try_clone()?), rest, log }))
     }
@@ -108,5 +113,29 @@ impl PresentStream {
         if let Some(Present { connection, .. }) = &*self.get() {
             let _ = connection.socket.shutdown(Shutdown::Both);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_leaves_its_bytes_and_no_more_than_all_may() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let connection = Connection::new(ours).unwrap();
+        let rest = Rest { read: vec![1, 2, 3], unwritten: vec![4] };
+        *connection.rest() = rest.clone();
+        let present = PresentStream::default();
+        assert_eq!((present.left(), present.save(&mut FilesToSend::default()).unwrap()), (0, None), "no connection");
+        present.show(Some(Present { connection, log: None }));
+        let mut files = FilesToSend::default();
+        assert_eq!(present.left(), 4);
+        let saved = present.save(&mut files).unwrap().unwrap();
+        let mut files = ReceivedFiles::new(files.into_files().into_iter().map(File::from));
+        let large = SavedStream { rest: Rest { read: vec![0; MOST_LEFT], unwritten: vec![0] }, ..saved.clone() };
+        assert_eq!(saved.restore(&mut files).unwrap().rest, rest);
+        let mut files = ReceivedFiles::new([tempfile::tempfile().unwrap()]);
+        assert!(large.restore(&mut files).is_none());
     }
 }

@@ -11,7 +11,7 @@ use memlane_backends::interface::Origin;
 use memlane_backends::interface::af_packet::{PacketSettings, PacketSocket};
 use memlane_backends::interface::tap::{self, TapSettings};
 use memlane_backends::stream;
-use memlane_backends::stream::saved::PresentStream;
+use memlane_backends::stream::saved::{MOST_LEFT, PresentStream};
 use memlane_backends::takeover::{FilesToSend, ReceivedFiles};
 use memlane_backends::vhost_user::saved::{Gate, Progress, Report, RestoredDevice, RestoredSession};
 use memlane_backends::vhost_user::socket::Listener;
@@ -87,10 +87,19 @@ impl Daemon {
     /// # Errors
     /// The kernel refuses a descriptor.
     pub fn save_streams(&self) -> std::io::Result<(Vec<SavedStreamPort>, Vec<OwnedFd>)> {
-        let (mut streams, mut files) = (Vec::new(), FilesToSend::default());
-        for Attached { config, server, .. } in self.attached().iter() {
-            let saved = server.stream().map_or(Ok(None), |present| present.save(&mut files))?;
-            streams.extend(saved.map(|stream| SavedStreamPort { port: config.name.clone(), stream }));
+        let (mut streams, mut files, mut room) = (Vec::new(), FilesToSend::default(), MOST_LEFT);
+        let attached = self.attached();
+        let present = attached.iter().filter_map(|attached| Some((attached.server.stream()?, &attached.config.name)));
+        let mut present: Vec<_> = present.map(|(stream, port)| (stream.left(), stream, port)).collect();
+        // Those with the fewest bytes first: a front end that reads nothing takes the room of no other.
+        present.sort_by_key(|(left, ..)| *left);
+        for (left, stream, port) in present {
+            if left > room {
+                tracing::warn!(%port, "handed over without its connection, for which too many frames wait: the other side connects again");
+                continue;
+            }
+            room -= left;
+            streams.extend(stream.save(&mut files)?.map(|stream| SavedStreamPort { port: port.clone(), stream }));
         }
         Ok((streams, files.into_files()))
     }
