@@ -36,17 +36,11 @@ impl Denials {
     }
 
     fn ports(&self) -> Result<Vec<PortDenials>, Failure> {
-        let net = |net: Option<&String>| Net { net: net.map(PathBuf::from), socket: self.socket.clone() };
-        let of = |net: Option<&String>, port: &String| -> Result<Vec<PortDenials>, Failure> {
-            let port = PortOfNet { net: net.map(PathBuf::from), port: port.clone(), socket: self.socket.clone() };
-            Ok(vec![port.net()?.client()?.get(&port.uri("/denials"))?])
-        };
-        match (&self.first, &self.second) {
-            (first, Some(port)) => of(first.as_ref(), port),
-            // A port of the network without a file, which is the usual one.
-            (Some(word), None) if !net(Some(word)).is_one() => of(None, word),
-            (first, None) => Ok(net(first.as_ref()).client()?.get("/v1/denials")?),
+        if let Some(port) = PortOfNet::of_arguments((self.first.as_ref(), self.second.as_ref()), &self.socket, false) {
+            return Ok(vec![port.net()?.client()?.get(&port.uri("/denials"))?]);
         }
+        let net = Net { net: self.first.as_ref().map(PathBuf::from), socket: self.socket.clone() };
+        Ok(net.client()?.get("/v1/denials")?)
     }
 }
 

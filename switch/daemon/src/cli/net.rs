@@ -170,6 +170,19 @@ fn socket_called(name: &str, by_default: bool) -> Result<PathBuf, Failure> {
 }
 
 impl PortOfNet {
+    /// The port that the arguments NET and PORT name; `None` if they name a network alone, or nothing. A single one names a port if it
+    /// `must`, or else if no network is called so: of the network without a file, which is the usual one, or of one that is given by its
+    /// socket.
+    pub(super) fn of_arguments((first, second): (Option<&String>, Option<&String>), socket: &Socket, must: bool) -> Option<Self> {
+        let net = |net: Option<&String>| net.map(PathBuf::from);
+        let of = |first, port: &String| Some(Self { net: net(first), port: port.clone(), socket: socket.clone() });
+        match (first, second) {
+            (first, Some(port)) => of(first, port),
+            (Some(word), None) if must || !(Net { net: net(first), socket: socket.clone() }).is_one() => of(None, word),
+            _ => None,
+        }
+    }
+
     /// The network; an argument that looks like a file is refused here, since it would be taken for the name of a port.
     pub(super) fn net(&self) -> Result<Net, Failure> {
         if self.net.is_none() && looks_like_a_file(&self.port) {

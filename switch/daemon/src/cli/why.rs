@@ -130,30 +130,19 @@ impl WhyCommand {
 
     /// The port, unless the arguments name a network alone.
     fn named(&self) -> Result<Option<PortOfNet>, Failure> {
-        let of = |net: Option<&String>, port: &String| PortOfNet {
-            net: net.map(PathBuf::from),
-            port: port.clone(),
-            socket: self.socket.clone(),
-        };
         let asks = self.to.is_some() || self.frame.is_some() || self.packet.is_some() || self.pcap.is_some();
-        match (&self.first, &self.second) {
-            (net, Some(port)) => Ok(Some(of(net.as_ref(), port))),
-            // Of the network without a file, which is the usual one; or of one that is given by its socket.
-            (Some(word), None) if asks || !self.net(Some(word)).is_one() => Ok(Some(of(None, word))),
-            _ if asks => {
+        match PortOfNet::of_arguments((self.first.as_ref(), self.second.as_ref()), &self.socket, asks) {
+            None if asks => {
                 Err(Failure::Configuration("the name of the port is missing: add it, as in `memlane why net.toml web`".into()))
             }
-            _ => Ok(None),
+            port => Ok(port),
         }
-    }
-
-    fn net(&self, net: Option<&String>) -> Net {
-        Net { net: net.map(PathBuf::from), socket: self.socket.clone() }
     }
 
     /// Prints the causes of all ports that have one.
     fn all_ports(&self) -> Result<(), Failure> {
-        let causes: Vec<PortCauses> = self.net(self.first.as_ref()).client()?.get("/v1/why")?;
+        let net = Net { net: self.first.as_ref().map(PathBuf::from), socket: self.socket.clone() };
+        let causes: Vec<PortCauses> = net.client()?.get("/v1/why")?;
         if self.json {
             return output::print_json(&causes);
         }
