@@ -199,7 +199,7 @@ pub struct Policy {
     pub flows: Arc<Flows>,
     /// Its VLANs, for its life.
     vlans: Vlans,
-    /// Its labels, which events have.
+    /// Labels of the port, which events have.
     labels: Mutex<BTreeMap<String, String>>,
 }
 

@@ -20,10 +20,10 @@ pub struct Denial {
     /// Destination address of the packets; none if they hide it or are not of IP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub destination: Option<String>,
-    /// Their protocol.
+    /// Protocol of the frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
-    /// Their destination port.
+    /// Destination port of the frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub destination_port: Option<u16>,
     /// The rule, and its line in the file; cut at 512 bytes.

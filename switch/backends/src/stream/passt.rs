@@ -137,9 +137,9 @@ pub(super) fn trouble(times: u32, last: &str, pause: Duration) -> String {
 pub(super) struct Started {
     /// `None` if another process has started it.
     child: Option<Child>,
-    /// Its standard error.
+    /// Standard error of passt.
     log: File,
-    /// The last line of it, once it has exited.
+    /// The last line of that, once passt has exited.
     last: Receiver<String>,
 }
 

@@ -238,7 +238,7 @@ impl Server {
             let second = self.second.take().filter(|second| second.take_port().is_ok());
             let front_end = match second {
                 Some(second) => {
-                    // Its first messages were served beside the front end before.
+                    // The first messages of the second were served beside the front end before.
                     self.settings.port.ephemeral.note_message();
                     Ok(second)
                 }

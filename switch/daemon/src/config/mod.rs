@@ -425,7 +425,7 @@ impl Reread {
 }
 
 impl PortConfig {
-    /// Its settings in the network called `net`: an `anti-spoof` without `mac` allows the address that memlane prints for the guest.
+    /// Settings of the port in the network called `net`: an `anti-spoof` without `mac` allows the address that memlane prints for the guest.
     pub fn settings_in(&self, net: &str) -> PortSettings {
         let mut settings = self.settings.clone();
         if settings.limits.anti_spoof != AntiSpoof::Off && self.kind.has_printed_address() {

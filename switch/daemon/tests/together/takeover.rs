@@ -248,7 +248,7 @@ fn ephemeral_ports_go_with_their_front_ends_after_a_takeover_too() {
     }
     let [permanent, connected, leaves] = [0, 1, 2].map(|index| guest(folder, index));
     let exists = |index: usize| client(folder).get::<PortReport>(&format!("/v1/ports/p{index}")).is_ok();
-    // It leaves within its grace time, or before.
+    // The front end leaves within the grace time, or before.
     drop(leaves);
     take_over(folder, &mut running);
     wait_until(|| !exists(2), "the port of the front end that left before the takeover");

@@ -195,7 +195,7 @@ impl Entry {
         }
     }
 
-    /// Its frames since the last event about it.
+    /// The frames since the last event about the entry.
     fn tell(&mut self, from: &str, now: Instant) -> Denial {
         let before = std::mem::replace(&mut self.told, (self.frames, Some(now))).0;
         self.denial(from, self.frames.saturating_sub(before))

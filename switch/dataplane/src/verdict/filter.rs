@@ -114,7 +114,7 @@ impl<'f> FilteredFlood<'f> {
         self.deciding(to).is_none_or(|(_, rule)| rule.allows())
     }
 
-    /// Its destination.
+    /// Destination of the frame.
     pub(crate) fn target(&self) -> Target {
         let Traffic { destination, protocol, port, acknowledges, .. } = self.traffic;
         Target {
@@ -148,7 +148,7 @@ pub(super) enum Field<T> {
 }
 
 impl<T> Field<T> {
-    /// Its value.
+    /// Value of the field, if rules can read it.
     fn known(self) -> Option<T> {
         match self {
             Self::Is(value) => Some(value),

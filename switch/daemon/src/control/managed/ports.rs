@@ -108,7 +108,7 @@ impl Managed {
         }
     }
 
-    /// Those of `ports` without the ones that may exist, and do with the same keys.
+    /// The `ports` that are to be attached: all but those that may exist, and do with the same keys.
     fn missing<'p>(&self, ports: &'p [CheckedPort]) -> Result<Vec<&'p CheckedPort>, RefusedPort> {
         let mut missing = Vec::new();
         for port in ports {
