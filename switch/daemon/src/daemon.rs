@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use thiserror::Error;
 
@@ -509,7 +510,7 @@ impl Daemon {
     pub fn renew(&self, name: &str) -> bool {
         let all = self.attached();
         let port = all.get(name).map(|attached| &attached.port);
-        port.inspect(|port| port.ephemeral.await_again()).is_some()
+        port.inspect(|port| port.ephemeral.await_again(Instant::now())).is_some()
     }
 
     /// Has the switch answer address resolution on the segment of `port`, or not, as configured.

@@ -29,8 +29,8 @@ enum Stage {
     Permanent,
     /// No front end has sent a message yet.
     Awaited,
-    /// A front end has sent a message.
-    Served,
+    /// A front end has sent a message; a command has renewed the port at this moment.
+    Served { renewed: Option<Instant> },
     /// The front end left at this moment, and none has sent a message since.
     Left(Instant),
     /// No further front end is accepted: the port is about to be detached.
@@ -59,15 +59,16 @@ impl Ephemeral {
     pub fn note_message(&self) {
         let mut inner = self.inner();
         if matches!(inner.stage, Stage::Awaited | Stage::Left(_)) {
-            inner.stage = Stage::Served;
+            inner.stage = Stage::Served { renewed: None };
         }
     }
 
     /// The connection of a front end has ended, and no other front end takes its place.
     pub fn note_end(&self, now: Instant) {
         let mut inner = self.inner();
-        if inner.stage == Stage::Served {
-            inner.stage = Stage::Left(now);
+        if let Stage::Served { renewed } = inner.stage {
+            let is_renewed = renewed.is_some_and(|renewed| now.saturating_duration_since(renewed) < GRACE);
+            inner.stage = if is_renewed { Stage::Awaited } else { Stage::Left(now) };
         }
     }
 
@@ -101,11 +102,14 @@ impl Ephemeral {
         matches!(self.inner().stage, Stage::Left(_) | Stage::Closed)
     }
 
-    /// Has an ephemeral port without a front end wait for one, as if none had come.
-    pub fn await_again(&self) {
+    /// Has an ephemeral port without a front end wait for one, as if none had come. A front end whose end is noted within [`GRACE`] of
+    /// this had left before: the end of a process is noted a little later than its parent learns of it.
+    pub fn await_again(&self, now: Instant) {
         let mut inner = self.inner();
-        if matches!(inner.stage, Stage::Left(_) | Stage::Closed) {
-            inner.stage = Stage::Awaited;
+        match &mut inner.stage {
+            Stage::Permanent | Stage::Awaited => (),
+            Stage::Served { renewed } => *renewed = Some(now),
+            stage @ (Stage::Left(_) | Stage::Closed) => *stage = Stage::Awaited,
         }
     }
 }
@@ -150,7 +154,7 @@ mod tests {
         port.note_message();
         port.note_end(now);
         assert!(port.is_closed());
-        port.await_again();
+        port.await_again(now);
         assert!(!port.close_if_due("p", now + 2 * GRACE) && !port.has_left());
         port.note_message();
         port.note_end(now);
@@ -158,5 +162,21 @@ mod tests {
         port.end();
         assert!(!port.close_if_due("p", now + 2 * GRACE));
         assert_eq!(closed.try_iter().count(), 2);
+    }
+
+    #[test]
+    fn a_command_keeps_a_port_whose_front_end_has_left_unnoticed() {
+        let (sender, _closed) = channel();
+        let (port, now) = (Ephemeral::default(), Instant::now());
+        port.begin(sender, false);
+        port.note_message();
+        port.await_again(now);
+        port.note_end(now + Duration::from_millis(20));
+        assert!(!port.close_if_due("p", now + 2 * GRACE) && !port.has_left());
+        // The port goes with a front end that was there at the command and stayed.
+        port.note_message();
+        port.await_again(now);
+        port.note_end(now + GRACE);
+        assert!(port.close_if_due("p", now + 2 * GRACE));
     }
 }
