@@ -27,6 +27,7 @@
 #   make fuzz-corpus  only the committed seeds, without a fuzzer; make test does that too
 #   make xenvmnic  XenVMNIC, the guests' module for Xen, for Debian's kernel: target/xenvmnic/xenvmnic.ko
 #   make package  memlane as .deb and .rpm, the lab as .deb and wheel: target/package
+#   make kit      one file that measures memlane beside its rivals on another machine, with KVM: target/memlane-kit
 #   make static   memlane as one program without libraries: target/package/build
 #   make test-xen  guests of Xen on memlane and beside it, on the real hypervisor in an emulated PC (a quarter of an hour after make build)
 
@@ -194,6 +195,11 @@ static: deps
 	rustup target add $(shell uname -m)-unknown-linux-musl
 	contrib/package/build $(PACKAGE)/build --target $(shell uname -m)-unknown-linux-musl
 	contrib/package/check-static $(PACKAGE)/build/$(shell uname -m)-unknown-linux-musl/release/memlane
+
+# One file for another machine with KVM; its archive is shown by `memlane-lab publish ARCHIVE`.
+.PHONY: kit
+kit: static
+	$(LAB) kit --switch $(PACKAGE)/build/$(shell uname -m)-unknown-linux-musl/release/memlane --out $(TARGET)/memlane-kit
 
 PROVE_SECONDS ?= 20
 .PHONY: prove

@@ -34,6 +34,7 @@ from memlane_lab.common.errors import LabError
 from memlane_lab.common.progress import results, say, show, tell
 from memlane_lab.experiment import experiment, outside, schemas
 from memlane_lab.host.session import Session, exit_on_termination
+from memlane_lab.kit import build as kits
 from memlane_lab.measuring import retaking, rig
 from memlane_lab.measuring import run as runs
 from memlane_lab.paths import memlane
@@ -459,15 +460,41 @@ def report(
 
 @app.command()
 def publish(
-    folder: Annotated[Path | None, typer.Argument(help="results of a run; by default the published ones")] = None,
+    source: Annotated[
+        Path | None,
+        typer.Argument(help="results of a run, or the archive of a kit; by default the published ones", exists=True),
+    ] = None,
     name: Annotated[
-        str | None, typer.Option("--as", help="name of the page; by default that of its first experiment")
+        str | None, typer.Option("--as", help="name of a run's page; by default that of its first experiment")
     ] = None,
 ) -> None:
-    """Copy a run's samples into docs/benchmarks, and generate its page docs/benchmarks/DATE/NAME.md from them."""
-    pages = [published.publish(folder, name)] if folder else published.make_pages()
+    """Copy a run's samples into docs/benchmarks, and generate its page docs/benchmarks/DATE/NAME.md from them.
+
+    An archive of a kit (`memlane-lab kit`) is checked, and stands beside our own runs in docs/benchmarks/kits.md.
+    """
+    if source and source.is_file():
+        if name is not None:
+            raise typer.BadParameter("a kit's page is named by its archive: leave out --as")
+        pages = [published.publish_archive(source)]
+    else:
+        pages = [published.publish(source, name)] if source else published.make_pages()
     for page in pages:
         tell(f"the page: {page}")
+
+
+@app.command()
+def kit(
+    out: Annotated[Path, typer.Option("--out", help="the file", dir_okay=False)] = Path("target/memlane-kit"),
+    switch: Annotated[
+        Path,
+        typer.Option(dir_okay=False, help="the static switch; by default that of `make static`", show_default=False),
+    ] = kits.SWITCH,
+) -> None:
+    """Make one file that measures memlane beside its rivals on another machine, with KVM, in 20 minutes.
+
+    There `sudo ./memlane-kit` makes an archive; `memlane-lab publish ARCHIVE` shows it beside our figures.
+    """
+    tell(f"the kit: {kits.build(out, switch)}")
 
 
 @app.command()

@@ -8,7 +8,8 @@ import memlane_lab
 
 ORDER = (
     "common", "host", "images", "guests", "paths", "statistics", "bed", "counting", "shop", "workloads", "xen",
-    "experiment", "meters", "results", "profiling", "report", "model", "measuring", "topo", "bench_gate", "commands",
+    "experiment", "meters", "results", "profiling", "report", "model", "measuring", "kit", "topo", "bench_gate",
+    "commands",
 )  # fmt: skip
 """From the bottom to the top."""
 DOORS = {"__init__.py", "__main__.py", "cli.py"}

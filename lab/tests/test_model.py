@@ -198,7 +198,7 @@ def test_the_published_check_is_a_command() -> None:
 def test_the_page_says_what_model_and_samples_say(tmp_path: Path) -> None:
     folder = tmp_path / "benchmarks"
     held = page.HeldOut(machine=MACHINE, commands=["memlane-lab run held_out"], began="2026-11-25", observed=_held(20))
-    written, _, index = published.publish_predictions(_model(noise=0.02), held, folder)
+    written, *_, index = published.publish_predictions(_model(noise=0.02), held, folder)
     assert written == folder / "2026-11-25" / "prediction.md"
     assert "(2026-11-25/prediction.md)" in index.read_text()
     text = written.read_text()

@@ -171,7 +171,7 @@ def test_published_samples_give_the_same_tables_and_verdicts(tmp_path: Path) -> 
     assert summary.verdicts(result) == summary.verdicts(whole)
     assert (len(result.samples), len(result.failed)) == (33, 1)
     pages = published.made(folder)
-    lists = {folder / "index.md", folder / "headlines.md"}
+    lists = {folder / name for name in ("index.md", "headlines.md", "kits.md")}
     assert set(pages) == {published.page(own), own / "made_up.svg", *lists}
     assert {page: page.read_text() for page in pages} == pages
 
@@ -184,7 +184,7 @@ def test_a_run_has_a_page_of_its_name_and_day_and_stands_in_the_list(tmp_path: P
     pages = published.made(folder)
     day = folder / "2026-11-22"
     assert {page for page in pages if page.suffix == ".md"} == {
-        day / "made-up.md", day / "shop.md", index, folder / "headlines.md",
+        day / "made-up.md", day / "shop.md", index, folder / "headlines.md", folder / "kits.md",
     }  # fmt: skip
     assert "![throughput, received](shop/made_up.svg)" in pages[day / "shop.md"]
     assert "| 2026-11-22 | [shop](2026-11-22/shop.md) |" in index.read_text()

@@ -94,7 +94,7 @@ def test_a_run_of_a_kept_switch_records_both_commits(
     repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folder = revisions.built("HEAD~1", repository, _builder([]))
-    monkeypatch.setattr(machine, "_commit", lambda: "0123456789ab")
+    monkeypatch.setattr(machine, "own_commit", lambda: "0123456789ab")
     monkeypatch.setenv("MEMLANE", str(folder / "memlane"))
     assert machine._commits() == {"commit": folder.name[:12], "lab commit": "0123456789ab"}
     monkeypatch.setenv("MEMLANE", str(tmp_path / "memlane"))

@@ -7,6 +7,8 @@
     docs/benchmarks/index.md                       the list of all pages
     docs/benchmarks/headlines.md                   headlines: how many runs and days each build has, their ratios
     docs/SUMMARY.md                                the book's contents: a line for each page, in place of those before
+    docs/benchmarks/kits/DATE/DIGEST...            the same of runs that readers sent, each with its page
+    docs/benchmarks/kits.md                        their figures beside ours
     docs/benchmarks/figures.md                     the front page's figures, with every run behind each
     README.md, docs/index.md, docs/explanation/performance.md    the table between their marks (`report/shown.py`)
     docs/explanation/performance-*.svg             the plots of the page of performance
@@ -33,11 +35,12 @@ from memlane_lab.common import strict
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.strict import Strict
 from memlane_lab.experiment import experiment
+from memlane_lab.kit import archive
 from memlane_lab.measuring import machine
 from memlane_lab.model import page as predictions
 from memlane_lab.model.fitted import Model
 from memlane_lab.model.page import HeldOut
-from memlane_lab.report import figures, headlines, shown
+from memlane_lab.report import figures, headlines, machines, shown
 from memlane_lab.results import results
 from memlane_lab.results.agreement import LAB_COMMIT
 from memlane_lab.results.results import ExperimentResult, RunRecord, Sample
@@ -50,6 +53,12 @@ _MEASURING_HERE = "../explanation/how-we-measure.md"
 """The same from the pages about all runs."""
 _FIRST = "what-each-idea-is-worth"
 """Name of the runs that stand first in the list: the ablation of memlane's own ideas."""
+_KITS = "kits"
+"""Folder of runs that readers sent (`kit/`), DATE/DIGEST each: in no other page's figures."""
+_FROM_OUTSIDE = (
+    "**Measured by a reader with memlane's kit, on a machine that the project has not got: the figures are as the "
+    "archive tells them.**"
+)
 _COMPARED = "promises"
 """Name of the runs of which the first stands beside all others."""
 _HEADER = ["sample", "round", "variant", "placement", "began"]
@@ -91,6 +100,25 @@ def publish(source: Path, name: str | None = None, folder: Path = FOLDER) -> Pat
         raise LabError(f"{source} mixes samples of several commits ({commit}): measure them on one")
     own = folder / day(record.began) / (name or found[0].experiment.name.replace("_", "-"))
     _refuse_another(own, record)
+    _store(own, record, found)
+    make_pages(folder)
+    return page(own)
+
+
+def publish_archive(file: Path, folder: Path = FOLDER) -> Path:
+    """Shows a kit's archive beside our own runs: takes its samples and generates the pages; returns the run's page.
+
+    The page's name is a digest of the archive, so that the same one is shown once.
+    """
+    record, result = archive.read(file)
+    own = folder / _KITS / day(record.began) / _digest(file)[:12]
+    _store(own, record, [result])
+    make_pages(folder)
+    return page(own)
+
+
+def _store(own: Path, record: RunRecord, found: Sequence[ExperimentResult]) -> None:
+    """Writes a run's samples, and all else that pages are made of."""
     own.mkdir(parents=True, exist_ok=True)
     for old in own.glob("*.csv.gz"):
         old.unlink()
@@ -100,8 +128,6 @@ def publish(source: Path, name: str | None = None, folder: Path = FOLDER) -> Pat
     digests = {file.name: _digest(file) for file in sorted(own.glob("*.csv.gz"))}
     text = _Stated(record=record, experiments=bare, digests=digests).model_dump_json(indent=1, by_alias=True)
     (own / "run.json").write_text(text + "\n")
-    make_pages(folder)
-    return page(own)
 
 
 def _refuse_another(own: Path, record: RunRecord) -> None:
@@ -144,17 +170,28 @@ def made(folder: Path = FOLDER) -> dict[Path, str]:
     first = next((own for own in runs if own.name == _COMPARED), None)
     texts: dict[Path, str] = {}
     for own, run in runs.items():
-        drawn = {each.experiment.name: figures.picture(each) for each in run[1]}
-        pictures = {name: text for name, text in drawn.items() if text}
-        links = report.Links(own.name, MEASURING, frozenset(pictures))
-        texts[page(own)] = report.markdown(*run, links, beside=runs[first] if first and own != first else None)
-        texts |= {own / f"{name}.svg": text for name, text in pictures.items()}
+        texts |= _of_run(own, run, MEASURING, beside=runs[first] if first and own != first else None)
+    kits = {path.parent: read(path.parent) for path in sorted(folder.glob(f"{_KITS}/*/*/run.json"))}
+    for own, run in kits.items():
+        texts |= _of_run(own, run, f"../{MEASURING}", note=_FROM_OUTSIDE)
     models = sorted(path.parent for path in folder.glob(f"*/*/{predictions.HELD_OUT}"))
     texts |= {page(own): predictions.made(own) for own in models}
     by_name = {str(own.relative_to(folder)): run for own, run in runs.items()}
     texts[folder / "headlines.md"] = headlines.markdown(by_name, _MEASURING_HERE)
-    texts |= _shown(folder, shown.of_release(by_name, _release(folder)))
-    return texts | {folder / "index.md": _index(folder, runs, models)} | _contents(folder, [*runs, *models])
+    ours = shown.of_release(by_name, _release(folder))
+    texts |= _shown(folder, ours)
+    theirs = {str(own.relative_to(folder)): run for own, run in kits.items()}
+    texts[folder / f"{_KITS}.md"] = machines.markdown(ours, theirs, _MEASURING_HERE)
+    return texts | {folder / "index.md": _index(folder, runs, models)} | _contents(folder, [*runs, *models, *kits])
+
+
+def _of_run(own: Path, run: Run, measuring: str, beside: Run | None = None, note: str = "") -> dict[Path, str]:
+    """The page of a run, and its pictures."""
+    drawn = {each.experiment.name: figures.picture(each) for each in run[1]}
+    pictures = {name: text for name, text in drawn.items() if text}
+    links = report.Links(own.name, measuring, frozenset(pictures), note)
+    pages = {own / f"{name}.svg": text for name, text in pictures.items()}
+    return {page(own): report.markdown(*run, links, beside=beside)} | pages
 
 
 def _shown(folder: Path, runs: shown.Runs) -> dict[Path, str]:
@@ -241,8 +278,8 @@ _INDEX = """<!-- Generated by `memlane-lab publish`. Do not edit. -->
 # Benchmarks
 
 [What was learnt](what-was-learnt.md), in 600 words; [figures of the front page](figures.md), by rule;
-[headlines](headlines.md), with the days that they rest on. Every published run; its samples lie in the folder of the
-page's name, and `memlane-lab publish` generates pages from them.
+[headlines](headlines.md), with the days that they rest on; [other machines](kits.md). Every published run; its samples
+lie in the folder of the page's name, and `memlane-lab publish` generates pages from them.
 
 | day | page | experiments | guests | CPU |
 |---|---|---|---|---|

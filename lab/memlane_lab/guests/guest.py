@@ -17,7 +17,7 @@ from memlane_lab.host.ports import GuestKind, Nic
 from memlane_lab.host.process import HostProcess
 from memlane_lab.host.procfs import CpuTime
 from memlane_lab.host.session import Session
-from memlane_lab.images import root
+from memlane_lab.images import root, supplied
 from memlane_lab.images.root import RootImage
 
 
@@ -103,7 +103,7 @@ class Guest(ABC):
     @property
     def image(self) -> RootImage:
         """Its root tree."""
-        return self._image or root.image()
+        return self._image or supplied.root_image()
 
     @classmethod
     @abstractmethod

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from memlane_lab.common import cache
 from memlane_lab.common.progress import say
-from memlane_lab.images import cpio, machine_kernel, root
+from memlane_lab.images import cpio, supplied
 from memlane_lab.images.machine_kernel import Flavour
 
 _DEVICE = Path("/dev/kvm")
@@ -47,7 +47,7 @@ def _probe(qemu: str) -> str | None:
     with tempfile.TemporaryDirectory() as scratch:
         archive = Path(scratch) / "probe.cpio"
         cpio.write(_tree(Path(scratch) / "tree"), archive)
-        kernel = machine_kernel.kernel(Flavour.CLOUD).kernel
+        kernel = supplied.kernel(Flavour.CLOUD).kernel
         command: list[str | Path] = [
             *(qemu, "-nodefaults", "-no-user-config", "-display", "none", "-machine", "q35", "-m", "128M"),
             *("-accel", "kvm", "-cpu", "host", "-no-reboot", "-serial", "stdio"),
@@ -67,7 +67,7 @@ def _probe(qemu: str) -> str | None:
 
 def _tree(tree: Path) -> Path:
     (tree / "bin").mkdir(parents=True)
-    (tree / "bin" / "busybox").write_bytes((root.image().tree / "bin" / "busybox").read_bytes())
+    (tree / "bin" / "busybox").write_bytes((supplied.root_image().tree / "bin" / "busybox").read_bytes())
     (tree / "init").write_text(_INIT)
     for program in (tree / "init", tree / "bin" / "busybox"):
         program.chmod(0o755)

@@ -16,7 +16,7 @@ from memlane_lab.host import procfs
 from memlane_lab.host.ports import GuestKind, Nic, Tap, VhostUser
 from memlane_lab.host.process import HostProcess
 from memlane_lab.host.procfs import CpuTime
-from memlane_lab.images import machine_kernel
+from memlane_lab.images import machine_kernel, supplied
 from memlane_lab.images.machine_kernel import Flavour, MachineKernel
 from memlane_lab.images.system import DiskImage
 
@@ -112,7 +112,7 @@ class QemuGuest(Guest):
 
     def _kernel(self) -> MachineKernel:
         emulated = any(isinstance(nic.endpoint, Tap) and bool(nic.endpoint.emulated) for nic in self.nics)
-        return machine_kernel.kernel(Flavour.GENERAL if emulated else Flavour.CLOUD)
+        return supplied.kernel(Flavour.GENERAL if emulated else Flavour.CLOUD)
 
     def _initramfs(self, kernel: MachineKernel) -> Path:
         """One file: the kernel reads archives that follow each other."""

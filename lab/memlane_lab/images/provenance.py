@@ -8,7 +8,7 @@ import hashlib
 import subprocess
 from pathlib import Path
 
-from memlane_lab.common import cache
+from memlane_lab.common import cache, unpacked
 from memlane_lab.images import machine_kernel, root, uml_kernel
 from memlane_lab.images.machine_kernel import Flavour
 
@@ -17,7 +17,9 @@ _TOLD = ("iperf3", "sockperf", "stress-ng")
 
 
 def told() -> dict[str, str]:
-    """Of the images that are in the cache, without building any."""
+    """Of a kit's images, or of those that are in the cache, without building any."""
+    if kit := unpacked.here():
+        return kit.stated.images
     found: dict[str, str] = {}
     image = cache.folder() / f"{root.USUAL.name}-{root._digest(root.USUAL)}"
     if image.is_dir():

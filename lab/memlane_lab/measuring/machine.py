@@ -8,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from memlane_lab.common import unpacked
 from memlane_lab.guests import Guest
 from memlane_lab.images import provenance, uml_kernel
 from memlane_lab.measuring import revisions
@@ -89,11 +90,13 @@ def _lab() -> str:
 def _commits() -> dict[str, str]:
     """The commit that is measured: that of a kept switch (`revisions.py`) beside the lab's, else this tree's."""
     measured = revisions.of(program())
-    return {"commit": measured, LAB_COMMIT: _commit()} if measured else {"commit": _commit()}
+    return {"commit": measured, LAB_COMMIT: own_commit()} if measured else {"commit": own_commit()}
 
 
-def _commit() -> str:
-    """The commit of this repository, and whether there are changes beside it."""
+def own_commit() -> str:
+    """The commit of this repository, and whether there are changes beside it; in a kit, of that which made it."""
+    if kit := unpacked.here():
+        return kit.stated.commit
     git = ("git", "-C", str(Path(__file__).parents[3]))
     changed = _first_line(*git, "status", "--porcelain", "--untracked-files=no") not in {"none", "unknown"}
     return f"{_first_line(*git, 'rev-parse', '--short=12', 'HEAD')}{CHANGED if changed else ''}"

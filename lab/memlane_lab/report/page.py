@@ -78,6 +78,8 @@ class Links:
     """How the lab measures."""
     pictures: frozenset[str] = frozenset()
     """Experiments of which there is a picture beside the samples."""
+    note: str = ""
+    """A paragraph about where the run is from."""
 
 
 def markdown(

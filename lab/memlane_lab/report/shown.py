@@ -61,7 +61,7 @@ _PLACES: Mapping[str, Mapping[str, Labels]] = {
 }
 """By placement: the experiments that have it, each with the labels that say so."""
 _SUBJECT = "memlane"
-_GUESTS = {"uml": "User Mode Linux", "tcg": "QEMU TCG", "kvm": "QEMU with KVM"}
+GUESTS = {"uml": "User Mode Linux", "tcg": "QEMU TCG", "kvm": "QEMU with KVM"}
 _OTHERS = "other work"
 """The entry of a machine's prices that is no time (`measuring/prices.py`)."""
 _BETTER = "more is better of throughput and datagrams, less of all else"
@@ -136,12 +136,12 @@ def _found(runs: Runs, row: Row, column: Column) -> Iterator[Found]:
     for name, record, results in newest_first(runs):
         for result in results:
             place = _PLACES[column.cpus].get(result.experiment.name)
-            found = None if place is None else _contrast(result, row, place, column.path)
+            found = None if place is None else contrast(result, row, place, column.path)
             if found and found.ratio:
                 yield Found(name, record, found.ratio, found.rounds)
 
 
-def _contrast(result: ExperimentResult, row: Row, place: Labels, rival: str) -> summary.Contrast | None:
+def contrast(result: ExperimentResult, row: Row, place: Labels, rival: str) -> summary.Contrast | None:
     """The ratio of memlane to the rival in one experiment; None where it has no such variants."""
     own, other = ({"path": path} | row.work | place for path in (_SUBJECT, rival))
     if set(own) != set(result.experiment.vary) or not all(each in summary.known(result) for each in (own, other)):
@@ -199,7 +199,7 @@ def _sources(records: Mapping[str, RunRecord], letters: Mapping[str, str], folde
 
 
 def _machine(record: RunRecord) -> str:
-    guests = _GUESTS.get(record.guest, record.guest)
+    guests = GUESTS.get(record.guest, record.guest)
     return f"{guests} guests on {record.machine.get('cpus', '?')} CPUs of {record.machine.get('cpu', 'unknown')}"
 
 
@@ -218,14 +218,14 @@ def page(runs: Runs, measuring: str) -> str:
     lines += ["| figure | against | run | commit | ratio |", "|---|---|---|---|---|"]
     for cell in (cell for row in cells(runs) for cell in row):
         for found in cell.runs:
-            title = _title(cell.row)
+            named = title(cell.row)
             place = f"[{found.run}]({found.run}.md)"
             commit = found.record.machine.get("commit", "unknown")
-            lines.append(f"| {title} | {cell.column.title} | {place} | {commit} | {ratio(found)} |")
+            lines.append(f"| {named} | {cell.column.title} | {place} | {commit} | {ratio(found)} |")
     return "\n".join([*lines, ""])
 
 
-def _title(row: Row) -> str:
+def title(row: Row) -> str:
     """A row's title where none stands above it."""
     return f"{next(iter(row.work.values()))}: {row.title.removeprefix('the same: ').split(': ')[-1]}"
 
