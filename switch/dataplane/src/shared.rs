@@ -11,6 +11,7 @@ use crate::policy::rules::Published;
 use crate::pool::Pool;
 use crate::settings::Settings;
 use crate::stats::WorkerCounters;
+use crate::trial::Trials;
 
 /// Maximum size of the unused buffers for TAPs, in bytes.
 const MOST_SPARE: u64 = 2 << 20;
@@ -40,6 +41,8 @@ pub struct Shared {
     pub settings: Settings,
     /// Policy rules between ports.
     pub filter: Published<Filter>,
+    /// Rules that decide on no frame.
+    pub trials: Published<Trials>,
 }
 
 impl Shared {
@@ -60,6 +63,7 @@ impl Shared {
             key,
             settings,
             filter: Published::default(),
+            trials: Published::default(),
         }
     }
 }

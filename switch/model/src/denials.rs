@@ -1,4 +1,4 @@
-//! Frames that policy rules refuse, as the operator sees them (`memlane denials`): for each port the destinations, the rules and the lines
+//! Frames that policy rules refuse, or would refuse, as the operator sees them (`memlane denials`): for each port the destinations, the rules and the lines
 //! of configuration that would allow them.
 
 use std::collections::BTreeMap;
@@ -28,6 +28,9 @@ pub struct Denial {
     pub destination_port: Option<u16>,
     /// The rule, and its line in the file; cut at 512 bytes.
     pub rule: String,
+    /// The frames passed: the rule has the action "audit", or is on trial.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub audited: bool,
     /// A rule that would allow them, if it stood before.
     pub allowed_by: String,
     /// Refused frames; of flooded frames the refused copies.

@@ -174,6 +174,17 @@ pub enum NetworkEvent {
         #[serde(flatten)]
         denial: Denial,
     },
+    /// Frames passed that a policy rule with the action "audit" would refuse; told as often as `policy-denied`.
+    PolicyAudited {
+        /// The sender.
+        port: String,
+        /// Labels of the sender.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+        labels: BTreeMap<String, String>,
+        /// The destination, the rule, and the number of frames since the last event about them.
+        #[serde(flatten)]
+        denial: Denial,
+    },
     /// A MAC address moves between two ports too often: a loop?
     AddressFlaps {
         /// The segment.
@@ -352,6 +363,7 @@ impl NetworkEvent {
             | Self::FirstDrop { port, .. }
             | Self::AddressRefused { port, .. }
             | Self::PolicyDenied { port, .. }
+            | Self::PolicyAudited { port, .. }
             | Self::LimitReached { port, .. }
             | Self::LeftOut { port, .. }
             | Self::AddressFlaps { moves_to: port, .. }
@@ -412,7 +424,7 @@ impl NetworkEvent {
                 let ip = ip.as_ref().map(|ip| format!(" with {ip}")).unwrap_or_default();
                 format!("{port}: frame dropped as {reason}, from {mac}{ip}; key that would allow it: {allowed_by}")
             }
-            E::PolicyDenied { port, denial, .. } => format!("{port}: {}", denied(denial)),
+            E::PolicyDenied { port, denial, .. } | E::PolicyAudited { port, denial, .. } => format!("{port}: {}", denied(denial)),
             E::FirstDrop { port, reason, frames } => format!("{port}: first drops for {reason}: {}", counted(*frames, "frame")),
             E::AddressFlaps { segment, address, held_at, moves_to } => {
                 format!(
@@ -478,6 +490,7 @@ impl NetworkEvent {
             Self::FirstDrop { .. } => "first-drop",
             Self::AddressRefused { .. } => "address-refused",
             Self::PolicyDenied { .. } => "policy-denied",
+            Self::PolicyAudited { .. } => "policy-audited",
             Self::AddressFlaps { .. } => "address-flaps",
             Self::AddressMoved { .. } => "address-moved",
             Self::AddressConflict { .. } => "address-conflict",
@@ -509,10 +522,11 @@ fn changed_keys(changes: &[KeyChange]) -> String {
 
 /// Denied frames in words.
 fn denied(denial: &Denial) -> String {
-    let Denial { to, flooded, rule, allowed_by, frames, .. } = denial;
+    let Denial { to, flooded, rule, allowed_by, frames, audited, .. } = denial;
     let to = if *flooded { format!("the segment, as {to}") } else { to.clone() };
+    let outcome = if *audited { "passed, and would be refused" } else { "dropped as policy-denied" };
     format!(
-        "{} to {to} (destination {}) dropped as policy-denied, by {rule}; rule that would allow them, before that one: {allowed_by}",
+        "{} to {to} (destination {}) {outcome}, by {rule}; rule that would allow them, before that one: {allowed_by}",
         counted(*frames, "frame"),
         denial.destination_in_words()
     )

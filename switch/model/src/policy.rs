@@ -45,10 +45,10 @@ pub struct PolicyRule {
     /// Only TCP segments of established connections: with ACK or RST set.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub established: bool,
-    /// Whether matching frames pass: "allow", "deny", or "reject", which tells their sender.
+    /// Whether matching frames pass: "allow", "deny", "reject", which tells their sender, or "audit", which only lists what "deny" would refuse.
     pub action: Option<Action>,
     /// In place of `action`: whether frames pass that match no rule, of the ports in `members` or of the `segment`, in both directions:
-    /// "deny", "reject", or "allow" for exceptions from a later default. Replies to flows that a rule allows pass: of TCP, UDP and other
+    /// "deny", "reject", "audit", or "allow" for exceptions from a later default. Replies to flows that a rule allows pass: of TCP, UDP and other
     /// protocols by addresses and ports, of ICMP echo, and ICMP errors about a flow. Each port keeps its last 5440 flows, until they are
     /// idle for 7440 s (TCP, RFC 5382), 60 s (ICMP, RFC 5508) or 300 s (others, RFC 4787); a restart forgets them until their port sends.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,6 +88,11 @@ impl PolicyRule {
     pub fn is_default_of(&self, name: &str, segment: &str, groups: &[String]) -> bool {
         let is_member = !self.members.is_all() && self.members.has(name, groups);
         self.default.is_some() && (is_member || self.segment.as_deref() == Some(segment))
+    }
+
+    /// Whether the rule decides on no frame, and those that "deny" would refuse are listed.
+    pub fn audits(&self) -> bool {
+        self.action.or(self.default) == Some(Action::Audit)
     }
 
     /// Whether the sender of matching frames is told that they are refused.
@@ -178,6 +183,9 @@ pub enum Action {
     /// Matching frames are dropped, and their sender is told, at most 100 times a second for each port: TCP by a reset, so that `connect` fails at
     /// once, others by ICMP "administratively prohibited".
     Reject,
+    /// The rule decides on no frame. Matching frames that pass by the other rules, and that "deny" in its place would refuse, are listed by
+    /// `memlane denials` and told in events.
+    Audit,
 }
 
 impl Action {
@@ -187,6 +195,7 @@ impl Action {
             Self::Allow => "allow",
             Self::Deny => "deny",
             Self::Reject => "reject",
+            Self::Audit => "audit",
         }
     }
 }

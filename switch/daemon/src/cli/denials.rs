@@ -32,7 +32,7 @@ impl Denials {
         if self.json {
             return output::print_json(&ports);
         }
-        output::print(&text(&ports))
+        output::print(&text(&ports, "no frame was refused by a policy rule\n"))
     }
 
     fn ports(&self) -> Result<Vec<PortDenials>, Failure> {
@@ -44,10 +44,11 @@ impl Denials {
     }
 }
 
-fn text(ports: &[PortDenials]) -> String {
+/// Refused frames of `ports` in words, or `none`.
+pub(super) fn text(ports: &[PortDenials], none: &str) -> String {
     let refused = ports.iter().filter(|port| !port.denials.is_empty() || port.unlisted > 0);
     let text: String = refused.map(of_port).collect();
-    if text.is_empty() { "no frame was refused by a policy rule\n".into() } else { text }
+    if text.is_empty() { none.into() } else { text }
 }
 
 fn of_port(port: &PortDenials) -> String {
@@ -63,8 +64,12 @@ fn of_port(port: &PortDenials) -> String {
 fn of_denial(listed: &ListedDenial) -> String {
     let ListedDenial { denial, age } = listed;
     let to = if denial.flooded { format!("the segment, as {}", denial.to) } else { denial.to.clone() };
-    let head =
-        format!("  {} to {to}, destination {}, last {age} s ago", counted(denial.frames, "frame"), denial.destination_in_words());
+    let passed = if denial.audited { "passed, would be refused, " } else { "" };
+    let head = format!(
+        "  {} to {to}, {passed}destination {}, last {age} s ago",
+        counted(denial.frames, "frame"),
+        denial.destination_in_words()
+    );
     let lines = [head, format!("    by {}", denial.rule), format!("    allowed by {}", denial.allowed_by)];
     lines.iter().map(|line| output::shown(line) + "\n").collect()
 }
@@ -97,7 +102,10 @@ mod tests {
         let told = "box task=4?2\n  7 frames to router, destination 192.0.2.7 tcp port 443, last 3 s ago\n    \
                     by [[policy]] default = \"deny\" (in line 3)\n    allowed by [[policy]] from = \"box\" action = \"allow\"\n  \
                     1 frame of further destinations\n";
-        assert_eq!(text(&[PortDenials::default(), port]), told);
-        assert_eq!(text(&[]), "no frame was refused by a policy rule\n");
+        assert_eq!(text(&[PortDenials::default(), port.clone()], ""), told);
+        assert_eq!(text(&[], "none\n"), "none\n");
+        let mut audited = port;
+        audited.denials[0].denial.audited = true;
+        assert!(text(&[audited], "").contains("7 frames to router, passed, would be refused, destination 192.0.2.7"));
     }
 }

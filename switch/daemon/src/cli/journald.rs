@@ -20,7 +20,7 @@ use super::log;
 const SOCKET: &str = "/run/systemd/journal/socket";
 
 /// The MESSAGE_ID of each kind of event. Programs search for them: they never change.
-const MESSAGE_IDS: [(&str, &str); 27] = [
+const MESSAGE_IDS: [(&str, &str); 28] = [
     ("port-attached", "910b9fd25a8a5dd89aa5a9546bf428ca"),
     ("port-detached", "3773f37f26ed5041b15fcc71d736a5a1"),
     ("port-enabled", "d560c12dcaec5c86849c418146aa964e"),
@@ -37,6 +37,7 @@ const MESSAGE_IDS: [(&str, &str); 27] = [
     ("first-drop", "90917f7b1df553e18b223cae444422ab"),
     ("address-refused", "893dcafca35d52118c19c6a2faa644f4"),
     ("policy-denied", "b38cb162f08c44128e2bc3290f58424a"),
+    ("policy-audited", "9c10bac0702c44cba5c6db9ab382f288"),
     ("address-flaps", "ad05340157c95b6bbf5ff1e2489f1ad6"),
     ("address-moved", "05327ecd337f51de8d457d31287b235a"),
     ("address-conflict", "1fe77db250cd4dd49ccb9e02e383d734"),

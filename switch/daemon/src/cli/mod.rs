@@ -29,6 +29,7 @@ mod list;
 mod log;
 mod net;
 mod output;
+mod policy;
 mod ports;
 mod qemu;
 mod reload;
@@ -179,6 +180,8 @@ enum Command {
     #[command(after_help = "Examples:\n  memlane denials net.toml\n  memlane denials net.toml web\n  \
                       memlane denials net.toml --json | jq -r '.[].denials[].\"allowed-by\"'")]
     Denials(denials::Denials),
+    /// Try the policy rules of another file on the frames of a running network.
+    Policy(policy::Policy),
     /// Capture frames of a running network in the format of Wireshark (pcapng).
     ///
     /// Each port is an interface of the file. A frame is there where its guest transmits it, where a guest receives it, and where
@@ -443,6 +446,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Fdb(fdb) => fdb.run(),
         Command::Leases(leases) => leases.run(),
         Command::Denials(denials) => denials.run(),
+        Command::Policy(policy) => policy.run(),
         Command::Show(show) => show.run(),
         Command::Attach(attach) => attach.run(),
         Command::Detach(detach) => detach.run(),

@@ -121,7 +121,7 @@ impl Config {
             self.ports.iter().map(|port| (&port.name[..], &port.settings.limits.groups[..])).collect();
         let rules: Vec<_> = self.policy.iter().filter(|rule| rule.default.is_none()).take(MOST_COMPARED).collect();
         let hidden = rules.iter().enumerate().filter_map(|(index, rule)| {
-            let first = rules[..index].iter().find(|earlier| covers(earlier, rule, &groups))?;
+            let first = rules[..index].iter().find(|earlier| !earlier.audits() && covers(earlier, rule, &groups))?;
             let why = if first.allows() == rule.allows() { "says the same already" } else { "decides the opposite for all of it" };
             Some(format!("{}: this rule never matches, because that in {} {why}", place(rule), place(first)))
         });

@@ -539,7 +539,7 @@ impl Managed {
     /// There is no port of this name.
     pub fn denials(&self, name: &str) -> Result<PortDenials, Refusal> {
         let network = self.ask(|daemon| Arc::clone(daemon.network()))?;
-        Ok(network.find(name).ok_or_else(|| NoSuchPort(name.into()))?.denials())
+        Ok(network.denials_of(&*network.find(name).ok_or_else(|| NoSuchPort(name.into()))?))
     }
 
     /// The frames that policy rules refuse, of all ports that have some: the latest 4096 destinations.
@@ -548,6 +548,36 @@ impl Managed {
     /// The network ends.
     pub fn all_denials(&self) -> Result<Vec<PortDenials>, Refusal> {
         self.ask(|daemon| daemon.network().denials())
+    }
+
+    /// Compares the frames that pass with the policy rules of `document`, too, for so long: see `Network::try_policy`.
+    ///
+    /// # Errors
+    /// The document is invalid; other rules are on trial.
+    pub fn try_policy(&self, document: &Value, length: Duration) -> Result<(), Refusal> {
+        let wanted = Config::from_json(document, &self.config()?.name, &self.origin.folder)?;
+        let groups = wanted.ports.iter().map(|port| (port.name.clone(), port.settings.limits.groups.clone())).collect();
+        let network = self.ask(|daemon| Arc::clone(daemon.network()))?;
+        network.try_policy(&wanted.policy, groups, length).map_err(|error| Refusal::new(StatusCode::CONFLICT, error))
+    }
+
+    /// The frames that the rules on trial would refuse.
+    ///
+    /// # Errors
+    /// No rules are on trial.
+    pub fn tried(&self) -> Result<Vec<PortDenials>, Refusal> {
+        let tried = self.ask(|daemon| daemon.network().tried())?;
+        tried.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "no policy is on trial: begin one with `memlane policy try FILE`"))
+    }
+
+    /// As [`Self::tried`], and ends the trial.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn end_trial(&self) -> Result<Vec<PortDenials>, Refusal> {
+        let tried = self.tried()?;
+        self.ask(|daemon| daemon.network().end_trial())?;
+        Ok(tried)
     }
 
     /// The report of the whole network, with the present causes of its ports.

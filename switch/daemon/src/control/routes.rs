@@ -167,6 +167,27 @@ impl Default for DrainOrder {
     }
 }
 
+/// Policy rules to try.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct TrialOrder {
+    /// A configuration as JSON, of which the policy rules and the groups of ports are used.
+    #[schemars(with = "Document")]
+    pub document: Value,
+    /// Length of the trial in milliseconds, an hour at most.
+    #[serde(deserialize_with = "quantity::read_milliseconds")]
+    #[schemars(range(max = 3600000), transform = quantity::or_text("milliseconds"))]
+    pub milliseconds: u64,
+}
+
+/// A trial of policy rules that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct TrialBegun {
+    /// Length of the trial in milliseconds.
+    pub milliseconds: u64,
+}
+
 /// Whether a port is drained: it is disabled, and none of its frames is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Drained {
@@ -366,6 +387,28 @@ fn with_denials(api: Api) -> Api {
         about("denials_of_port", "Frames from the port's guest that policy rules refuse.", &[404, 503]),
         denials,
     )
+    .route(Method::POST, "/v1/policy/trial", created_trial(), try_policy)
+    .route(
+        Method::GET,
+        "/v1/policy/trial",
+        about("trial", "Frames that pass and that the rules on trial would refuse, by port.", &[404, 503]),
+        trial,
+    )
+    .route(
+        Method::DELETE,
+        "/v1/policy/trial",
+        about(
+            "end_trial",
+            "Ends the trial of policy rules; returns the frames that they would have refused, by port.",
+            &[404, 503],
+        ),
+        end_trial,
+    )
+}
+
+fn created_trial() -> About {
+    let summary = "Compares the frames that pass with the policy rules of a document, too, which decide on none; ends early if nobody reads the result for 10 s.";
+    About { status: StatusCode::CREATED, ..about("try_policy", summary, &[400, 409, 413, 422, 500, 503]) }
 }
 
 /// Adds the routes that have a connection for longer than one answer.
@@ -500,6 +543,20 @@ fn all_causes(managed: &Managed, _: &str, (): ()) -> Result<Vec<PortCauses>, Ref
 
 fn denials(managed: &Managed, name: &str, (): ()) -> Result<PortDenials, Refusal> {
     managed.denials(name)
+}
+
+fn try_policy(managed: &Managed, _: &str, Sent(order): Sent<TrialOrder>) -> Result<TrialBegun, Refusal> {
+    let length = Duration::from_millis(order.milliseconds).min(MAX_TIMEOUT);
+    managed.try_policy(&order.document, length)?;
+    Ok(TrialBegun { milliseconds: u64::try_from(length.as_millis()).unwrap_or(u64::MAX) })
+}
+
+fn trial(managed: &Managed, _: &str, (): ()) -> Result<Vec<PortDenials>, Refusal> {
+    managed.tried()
+}
+
+fn end_trial(managed: &Managed, _: &str, (): ()) -> Result<Vec<PortDenials>, Refusal> {
+    managed.end_trial()
 }
 
 fn all_denials(managed: &Managed, _: &str, (): ()) -> Result<Vec<PortDenials>, Refusal> {

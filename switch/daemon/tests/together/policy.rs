@@ -416,3 +416,83 @@ fn denials_are_listed_by_destination_with_the_line_that_would_allow_each() {
     assert_eq!(unicast["frames"], 5);
     assert_eq!(denials(&[]).len(), 2);
 }
+
+/// An audit refuses nothing, at any place among the rules and as a default, and lists each frame once that "deny" in its place would refuse; on the
+/// fast path, flooded, and beside a trial of another file.
+#[test]
+fn frames_that_audits_and_tried_rules_would_refuse_pass_and_are_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let ports = "control = \"control\"\n\
+                 [[port]]\nname = \"box\"\nvhost-user = \"box.sock\"\nlabels = { task = \"42\" }\n\
+                 [[port]]\nname = \"db\"\nnull = true\nmac = \"02:00:00:00:00:01\"\n";
+    let rule = |keys: &str| format!("[[policy]]\n{}\n", keys.replace("; ", "\n"));
+    let allow = rule("destinations = [\"10.0.0.1\"]; action = \"allow\"");
+    let audits = rule("to = \"db\"; destinations = [\"10.0.0.0/24\"]; action = \"audit\"")
+        + &rule("destinations = [\"192.0.2.0/24\"]; action = \"deny\"")
+        + &rule("default = \"audit\"; members = \"box\"");
+    write(folder, "net.toml", &format!("{ports}{allow}{audits}"));
+    let _running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let builder = ToyGuest::builder().mac(mac(3)).timeout(TIMEOUT).memory(MemoryPlan::new(64 << 20));
+    let mut boxed = builder.connect(folder.join("box.sock")).unwrap();
+    let to = |address: [u8; 4]| {
+        let mut bytes = tcp(3, 1, 443, 2);
+        bytes[30..34].copy_from_slice(&address);
+        bytes
+    };
+    let mut send = |address, count| {
+        for _ in 0..count {
+            boxed.send(&to(address)).unwrap();
+        }
+        boxed.wait_sent(TIMEOUT).unwrap();
+    };
+    let received = || -> u64 {
+        let report: Value = serde_json::from_str(&printed(folder, &["show", "net.toml", "db", "--json"])).unwrap();
+        report["receive-frames"].as_u64().unwrap()
+    };
+    let (allowed, audited, denied, by_default) = ([10, 0, 0, 1], [10, 0, 0, 9], [192, 0, 2, 1], [198, 51, 100, 1]);
+    send(allowed, 50);
+    send(audited, 100);
+    send(denied, 3);
+    send(by_default, 7);
+    wait_until(|| received() == 157, "audits refuse nothing");
+    let listed = |arguments: &[&str]| -> Vec<(String, u64, bool)> {
+        let all: Value = serde_json::from_str(&printed(folder, arguments)).unwrap();
+        let denials = all.as_array().unwrap().iter().flat_map(|port| port["denials"].as_array().unwrap());
+        let one =
+            |one: &Value| (one["destination"].as_str().unwrap().into(), one["frames"].as_u64().unwrap(), one["audited"] == true);
+        let mut listed: Vec<_> = denials.map(one).collect();
+        listed.sort();
+        listed
+    };
+    let wanted = [("10.0.0.9".into(), 100, true), ("192.0.2.1".into(), 3, false), ("198.51.100.1".into(), 7, true)];
+    assert_eq!(listed(&["denials", "net.toml", "--json"]), wanted);
+    let text = printed(folder, &["denials", "net.toml"]);
+    assert!(
+        text.contains("box task=42")
+            && text.contains("100 frames to db, passed, would be refused, destination 10.0.0.9 tcp port 443")
+    );
+    let events = || printed(folder, &["events", "net.toml", "--json"]).matches("\"event\":\"policy-audited\"").count();
+    wait_until(|| events() == 2, "each destination is told");
+
+    write(folder, "new.toml", &rule("from = \"box\"; destinations = [\"10.0.0.0/24\"]; action = \"deny\""));
+    let mut trial = memlane(folder, &["policy", "try", "new.toml", "net.toml", "--for", "2s", "--json"]);
+    let mut trial = trial.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut note = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(trial.stderr.take().unwrap()), &mut note).unwrap();
+    assert!(note.contains("the rules of new.toml are tried for 2 s"), "{note}");
+    let another = memlane(folder, &["policy", "try", "new.toml", "net.toml"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&another.stderr).contains("a policy is on trial already: wait"), "one at a time: {another:?}");
+    send(allowed, 20);
+    send(denied, 1);
+    send(by_default, 4);
+    assert!(trial.wait().unwrap().success());
+    let mut told = String::new();
+    std::io::Read::read_to_string(trial.stdout.as_mut().unwrap(), &mut told).unwrap();
+    let tried: Value = serde_json::from_str(&told).unwrap();
+    let one = &tried[0]["denials"][0];
+    assert_eq!((&tried[0]["port"], tried[0]["denials"].as_array().unwrap().len()), (&"box".into(), 1), "{tried}");
+    assert_eq!((&one["destination"], &one["frames"], &one["audited"]), (&"10.0.0.1".into(), &20.into(), &true.into()));
+    assert!(one["rule"].as_str().unwrap().ends_with("(in line 1)"), "{one}");
+    wait_until(|| received() == 157 + 24, "nor do rules on trial");
+}

@@ -1,17 +1,27 @@
 //! Policy rules of the network: they are replaced as a whole, and each port is entered with its name and its groups.
 
+use std::time::Duration;
+
 use memlane_model::denials::PortDenials;
+use thiserror::Error;
 
 use super::Network;
 use crate::id::PortId;
 use crate::policy::filter::{Filter, Filtered, Member, PolicyRule};
 use crate::port::Port;
 use crate::segment::Responds;
+use crate::time::{cycles, in_cycles};
+use crate::trial::{self, Groups, Trials};
 use crate::verdict::filter::FilteredFlood;
 use crate::verdict::reading::Start;
 
 /// Most destinations in the list of the network's denials: what a client reads at once.
 const MOST_DENIALS: usize = 4096;
+
+/// Rules are on trial already.
+#[derive(Clone, Copy, Debug, Error)]
+#[error("a policy is on trial already: wait for the end of that `memlane policy try`")]
+pub struct TrialRuns;
 
 /// A rule that denies a frame, for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,10 +45,11 @@ impl Network {
     /// Uses these policy rules from now on: when this returns, no worker takes a frame by the former ones.
     pub fn set_policy(&self, rules: &[PolicyRule]) {
         let _alone = self.alone();
-        let mut filter = Filter::new(rules);
+        let (mut filter, mut trials) = (Filter::new(rules), self.shared.trials.get().with_audits(rules));
         for port in self.ports() {
-            enter(&mut filter, &port);
+            enter(&mut filter, &mut trials, &port);
         }
+        self.shared.trials.replace(trials);
         if !filter.is_empty() {
             // Before the rules: they are looked at where gates decide.
             self.segments().iter().for_each(|segment| segment.set_gated());
@@ -49,7 +60,7 @@ impl Network {
 
     /// Applies the policy rules, if there are any, to a `port` that was added or is in other groups now. The caller holds `changing`.
     pub(super) fn enter_filter(&self, port: &Port) {
-        self.change_filter(|filter| enter(filter, port));
+        self.change_filter(|filter, trials| enter(filter, trials, port));
         if !self.shared.filter.get().is_empty() {
             port.segment.set_gated();
         }
@@ -64,16 +75,63 @@ impl Network {
 
     /// Removes a port from the policy rules. The caller holds `changing`.
     pub(super) fn leave_filter(&self, port: PortId) {
-        self.change_filter(|filter| filter.remove(port));
+        self.change_filter(|filter, trials| {
+            filter.remove(port);
+            trials.remove(port);
+        });
     }
 
-    fn change_filter(&self, change: impl FnOnce(&mut Filter)) {
-        let present = self.shared.filter.get();
+    fn change_filter(&self, change: impl FnOnce(&mut Filter, &mut Trials)) {
+        let (present, trials) = (self.shared.filter.get(), self.shared.trials.get());
+        if present.is_empty() && trials.is_empty() {
+            return;
+        }
+        let (mut filter, mut changed) = (Filter::clone(&present), Trials::clone(&trials));
+        change(&mut filter, &mut changed);
         if !present.is_empty() {
-            let mut filter = Filter::clone(&present);
-            change(&mut filter);
             self.shared.filter.replace(filter);
         }
+        if !trials.is_empty() {
+            self.shared.trials.replace(changed);
+        }
+    }
+
+    /// Compares the frames that pass with these policy rules, too, for so long: they decide on none. Ports named in `groups` are in those groups
+    /// for them. [`Self::tried`] has the frames that they would refuse, and is to be called within each [`trial::PATIENCE`].
+    ///
+    /// # Errors
+    /// Other rules are on trial, see [`Self::end_trial`].
+    pub fn try_policy(&self, rules: &[PolicyRule], groups: Groups, length: Duration) -> Result<(), TrialRuns> {
+        let _alone = self.alone();
+        let (present, now) = (self.shared.trials.get(), cycles());
+        if present.is_trying(now) {
+            return Err(TrialRuns);
+        }
+        let mut trials = present.with_tried(rules, groups, (now, now.saturating_add(in_cycles(length))));
+        for port in self.ports() {
+            enter(&mut Filter::default(), &mut trials, &port);
+        }
+        self.shared.trials.replace(trials);
+        self.tell_all(|| |_: &mut _| {}).wait();
+        Ok(())
+    }
+
+    /// The frames that the rules of [`Self::try_policy`] would refuse, of all ports that have some; the last ones after its end. `None` without such
+    /// rules.
+    pub fn tried(&self) -> Option<Vec<PortDenials>> {
+        let trials = self.shared.trials.get();
+        trials.look(cycles());
+        trials.has_tried().then(|| {
+            latest(
+                self.ports().iter().map(|port| PortDenials { labels: port.policy.labels(), ..trials.tried(port.id, &port.name) }),
+            )
+        })
+    }
+
+    /// Ends the trial of [`Self::try_policy`], if there is one.
+    pub fn end_trial(&self) {
+        let _alone = self.alone();
+        self.shared.trials.replace(self.shared.trials.get().without_tried());
     }
 
     /// The rule that denies the frame which begins with `start`, from `port` to `to`.
@@ -87,14 +145,12 @@ impl Network {
 
     /// The frames that rules refuse, of all ports that have some: the latest [`MOST_DENIALS`], the others are counted.
     pub fn denials(&self) -> Vec<PortDenials> {
-        let mut ports: Vec<PortDenials> = self.ports().iter().map(|port| port.denials()).collect();
-        ports.retain(|port| !port.denials.is_empty() || port.unlisted > 0);
-        let mut ages: Vec<u64> = ports.iter().flat_map(|port| port.denials.iter().map(|listed| listed.age)).collect();
-        ages.sort_unstable();
-        if let Some(&limit) = ages.get(MOST_DENIALS) {
-            ports.iter_mut().for_each(|port| keep_latest(port, limit));
-        }
-        ports
+        latest(self.ports().iter().map(|port| self.denials_of(port)))
+    }
+
+    /// The frames of a port's guest that rules refuse, or audits would refuse.
+    pub fn denials_of(&self, port: &Port) -> PortDenials {
+        trial::together(port.denials(), self.shared.trials.get().audited(port.id, &port.name), port.policy.labels())
     }
 
     /// The rule that allows the frame which begins with `start`, from `port` to `to`: its words and its line; `None` if no rule is about it.
@@ -106,20 +162,35 @@ impl Network {
     }
 }
 
+/// The latest [`MOST_DENIALS`] destinations of these ports, the others are counted; without ports that have none.
+fn latest(ports: impl Iterator<Item = PortDenials>) -> Vec<PortDenials> {
+    let mut ports: Vec<PortDenials> = ports.filter(|port| !port.denials.is_empty() || port.unlisted > 0).collect();
+    let mut ages: Vec<u64> = ports.iter().flat_map(|port| port.denials.iter().map(|listed| listed.age)).collect();
+    ages.sort_unstable();
+    if let Some(&limit) = ages.get(MOST_DENIALS) {
+        ports.iter_mut().for_each(|port| keep_latest(port, limit));
+    }
+    ports
+}
+
 /// Keeps those of `port` with a last frame less than `limit` seconds old, and counts the others.
 fn keep_latest(port: &mut PortDenials, limit: u64) {
     let left_out: u64 = port.denials.extract_if(.., |listed| listed.age >= limit).map(|listed| listed.denial.frames).sum();
     port.unlisted = port.unlisted.saturating_add(left_out);
 }
 
-/// Enters `port` into `filter`.
-fn enter(filter: &mut Filter, port: &Port) {
+/// Enters `port` into `filter` and `trials`.
+fn enter(filter: &mut Filter, trials: &mut Trials, port: &Port) {
     match port.segment.responder() == Some(port.id) {
-        true => filter.enter_responder(port.id),
+        true => {
+            filter.enter_responder(port.id);
+            trials.enter_responder(port.id);
+        }
         false => {
             let (rules, flows) = (port.policy.rules.get(), Some(&port.policy.flows));
             let member = Member { name: &port.name, segment: &port.segment.name, groups: &rules.groups, flows };
             filter.enter(port.id, member);
+            trials.enter(port.id, member);
         }
     }
 }

@@ -25,11 +25,13 @@ impl Network {
     pub fn tell_notices(&self) {
         let now = Instant::now();
         let (at, busy) = (cycles(), self.shared.workers.iter().map(|worker| worker.last_busy.get()).max().unwrap_or(0));
+        let trials = self.shared.trials.get();
         for port in self.ports() {
             port.note_growth(at, busy);
             port.tell_first_drops();
             port.tell_refused(now);
             port.tell_denials(now);
+            port.tell_audits(&trials, now);
             port.tell_limits(now);
         }
         for segment in self.segments() {

@@ -36,6 +36,8 @@ pub struct Filter {
     has_defaults: bool,
     /// Some rule has senders told.
     rejects: bool,
+    /// Rules with the action "audit" decide, too.
+    with_audits: bool,
     /// The sets of each port, by its number.
     ports: Vec<Option<Arc<Sets>>>,
     /// Those of a port that no rule names.
@@ -110,10 +112,10 @@ pub struct Member<'m> {
 }
 
 impl Sets {
-    fn of(rules: &[PolicyRule], has: impl Fn(&Names) -> bool) -> Self {
+    fn of(rules: &[PolicyRule], has: impl Fn(&PolicyRule, &Names) -> bool) -> Self {
         let set = |names: fn(&PolicyRule) -> &Names| {
             let mut words = vec![0; rules.len().div_ceil(WORD)];
-            let named = rules.iter().enumerate().filter(|(_, rule)| rule.default.is_none() && has(names(rule)));
+            let named = rules.iter().enumerate().filter(|(_, rule)| rule.default.is_none() && has(rule, names(rule)));
             named.for_each(|(index, _)| words[index / WORD] |= 1 << (index % WORD));
             words.into_boxed_slice()
         };
@@ -122,14 +124,37 @@ impl Sets {
 }
 
 impl Filter {
-    /// The filter of these rules, at most [`MOST_RULES`]; it knows no ports yet.
+    /// The filter of these rules, at most [`MOST_RULES`], of which those with the action "audit" decide on no frame; it knows no ports yet.
     pub fn new(rules: &[PolicyRule]) -> Self {
+        Self::of(rules, false)
+    }
+
+    /// As [`Self::new`], with "deny" in place of "audit".
+    pub(crate) fn of_audits(rules: &[PolicyRule]) -> Self {
+        Self::of(rules, true)
+    }
+
+    fn of(rules: &[PolicyRule], with_audits: bool) -> Self {
         let rules: Arc<[PolicyRule]> = rules.iter().take(MOST_RULES).cloned().collect();
-        let (unnamed, destinations) = (Arc::new(Sets::of(&rules, Names::is_all)), Arc::new(Destinations::of(&rules)));
-        let has_defaults = rules.iter().any(|rule| rule.default.is_some());
-        let rejects = rules.iter().any(PolicyRule::rejects);
+        let decides = |rule: &PolicyRule| with_audits || !rule.audits();
+        let unnamed = Arc::new(Sets::of(&rules, |rule, names| decides(rule) && names.is_all()));
         let texts = rules.iter().enumerate().map(|(index, rule)| cut(rule.with_place(index)).into()).collect();
-        Self { unnamed, destinations, has_defaults, rejects, texts, rules, generation: next_generation(), ports: Vec::new() }
+        Self {
+            unnamed,
+            destinations: Arc::new(Destinations::of(&rules)),
+            has_defaults: rules.iter().any(|rule| rule.default.is_some() && decides(rule)),
+            rejects: rules.iter().any(PolicyRule::rejects),
+            with_audits,
+            texts,
+            rules,
+            generation: next_generation(),
+            ports: Vec::new(),
+        }
+    }
+
+    /// Whether `rule` decides on frames.
+    fn decides(&self, rule: &PolicyRule) -> bool {
+        self.with_audits || !rule.audits()
     }
 
     /// Adds a port of this name in these groups, or changes it.
@@ -139,9 +164,9 @@ impl Filter {
         if self.ports.len() <= port.index() {
             self.ports.resize(port.index() + 1, None);
         }
-        let mut sets = Sets::of(&self.rules, |names| names.has(name, groups));
+        let mut sets = Sets::of(&self.rules, |rule, names| self.decides(rule) && names.has(name, groups));
         if self.has_defaults {
-            let first = self.rules.iter().position(|rule| rule.is_default_of(name, segment, groups));
+            let first = self.rules.iter().position(|rule| self.decides(rule) && rule.is_default_of(name, segment, groups));
             sets.default = first.filter(|&index| !self.rules[index].allows());
             sets.flows = flows.map(Arc::clone);
         }
@@ -165,9 +190,9 @@ impl Filter {
         }
     }
 
-    /// Whether every frame passes: there are no rules.
+    /// Whether every frame passes: no rule decides.
     pub fn is_empty(&self) -> bool {
-        self.rules.is_empty()
+        !self.rules.iter().any(|rule| self.decides(rule))
     }
 
     /// The rules, in their order.

@@ -5,7 +5,6 @@
 //! least one virtqueue is served, in **quarantine** after its guest or front end broke a rule, and **gone** when it is removed or
 //! the network ends.
 
-pub(crate) mod denials;
 pub mod end;
 pub mod ephemeral;
 pub mod events;
@@ -27,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use crate::audience::Audience;
 use crate::budget::Account;
+use crate::denials::Denials;
 use crate::descriptors::USUAL;
 use crate::frame::{ETHERNET, MacAddress};
 use crate::id::{PortId, RingKey, SegmentId};
@@ -42,7 +42,7 @@ use crate::segment::{ANY_MTU, Segment};
 use crate::shared::Shared;
 use crate::stats::{DropReason, PortCounters, PortTotals, totals};
 use crate::time::{Cycles, cycles, duration};
-use denials::Denials;
+use crate::trial::Trials;
 use ephemeral::Ephemeral;
 use events::{EventLog, ToldCount};
 use fragmenting::FragmentingPairs;
@@ -640,9 +640,16 @@ impl Port {
         }
     }
 
+    /// Tells of frames that rules with the action "audit" would refuse.
+    pub(crate) fn tell_audits(&self, trials: &Trials, now: Instant) {
+        for denial in trials.news(self.id, &self.name, now) {
+            self.journal.add(NetworkEvent::PolicyAudited { port: self.name.clone(), labels: self.policy.labels(), denial });
+        }
+    }
+
     /// Frames of its guest that policy rules refused.
-    pub fn denials(&self) -> PortDenials {
-        PortDenials { labels: self.policy.labels(), ..self.denials.list(&self.name, cycles()) }
+    pub(crate) fn denials(&self) -> PortDenials {
+        self.denials.list(&self.name, cycles())
     }
 
     /// Tells of limits that held frames back since they were last told of, once a minute each.

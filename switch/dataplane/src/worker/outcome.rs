@@ -4,13 +4,13 @@
 use super::port_table::PortTable;
 use crate::cpu_time::accounting::Accounting;
 use crate::cpu_time::work_units;
+use crate::denials::{Cause, Key};
 use crate::egress::{Egress, Passage};
 use crate::frame::Head;
 use crate::id::PortId;
 use crate::outcome::Outcome;
 use crate::packet::Packet;
 use crate::port::Port;
-use crate::port::denials::{Cause, Key};
 use crate::stats::DropReason;
 use crate::time::Cycles;
 use crate::verdict::filter::FilteredFlood;
@@ -105,6 +105,13 @@ impl Outcomes<'_> {
             _ if exceeds(to) => Passage::Dropped(DropReason::TooLong),
             passage => passage,
         };
+        if port_table.trials().is_on(now) {
+            let is_other = |to: &PortId| *to != sender && egress.route_here(*to).is_some();
+            let receivers = ports.iter().copied().filter(is_other);
+            let passing = receivers.filter(|&to| matches!(passage(to), Passage::Same | Passage::Retagged(_)));
+            let name = |port| port_table.port(port).map(|port| port.name.clone());
+            port_table.trials().judge((sender, Start::from(&*packet), None), passing, now, name);
+        }
         let mut denied: Option<(PortId, u64)> = None;
         let held = egress.flood(packet, ports, weight, passage, |port, reason| {
             let is_senders = matches!(reason, DropReason::SenderMemory | DropReason::PolicyDenied);

@@ -42,7 +42,7 @@ impl Worker {
     pub(super) fn pass(&mut self) -> u32 {
         self.cpu_time.begin_pass(self.now);
         self.egress.begin_pass(self.now);
-        if self.port_table.refresh_filter(&self.shared.filter) {
+        if self.port_table.refresh_filter(&self.shared) {
             self.sources.forget_verdicts();
         }
         if !self.burdens.is_empty() {

@@ -8,12 +8,14 @@ use crate::id::{PortId, SegmentId};
 use crate::packet::Packet;
 use crate::policy::Flood;
 use crate::policy::filter::{Filter, Filtered};
-use crate::policy::rules::{KnownRules, Published};
+use crate::policy::rules::KnownRules;
 use crate::port::Port;
+use crate::shared::Shared;
 use crate::stats::PortCounters;
 use crate::table::Table;
 use crate::time::Cycles;
 use crate::too_long;
+use crate::trial::Trials;
 
 /// A port, with this worker's record of it.
 #[derive(Debug)]
@@ -54,6 +56,8 @@ pub(super) struct PortTable {
     nobody: PortCounters,
     /// Policy rules between ports.
     filter: KnownRules<Filter>,
+    /// Rules that decide on no frame.
+    trials: KnownRules<Trials>,
 }
 
 impl PortTable {
@@ -65,13 +69,21 @@ impl PortTable {
             segments: Vec::new(),
             nobody: PortCounters::default(),
             filter: KnownRules::default(),
+            trials: KnownRules::default(),
         }
     }
 
-    /// Exchanges policy rules that were replaced; true if they were.
+    /// Exchanges policy rules that were replaced; true if those were that decide.
     #[inline]
-    pub(super) fn refresh_filter(&mut self, published: &Published<Filter>) -> bool {
-        self.filter.refresh(published)
+    pub(super) fn refresh_filter(&mut self, shared: &Shared) -> bool {
+        self.trials.refresh(&shared.trials);
+        self.filter.refresh(&shared.filter)
+    }
+
+    /// Rules that decide on no frame.
+    #[inline]
+    pub(super) fn trials(&self) -> &Trials {
+        self.trials.get()
     }
 
     /// The policy rules about frames of `port`, if there are any.
@@ -202,7 +214,6 @@ mod tests {
     use super::*;
     use crate::frame::MacAddress;
     use crate::settings::Settings;
-    use crate::shared::Shared;
 
     #[test]
     fn a_guest_that_sends_from_a_remote_address_does_not_throttle_the_uplink() {

@@ -10,6 +10,7 @@ use crate::address_map::resolution::{self, Resolution};
 use crate::answer::Answer;
 use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units::{self, BATCH};
+use crate::denials::Key;
 use crate::egress::{Egress, FastPathKey, Offered, Readiness, SendOutcome};
 use crate::frame::NetHeader;
 use crate::id::{PortId, RouteEntry, Slot};
@@ -21,7 +22,6 @@ use crate::outcome::Outcome;
 use crate::packet::{Packet, Reach, Stamp, TagChange};
 use crate::policy::Limiter;
 use crate::policy::gate::Gate;
-use crate::port::denials::Key;
 use crate::port::{Port, refused};
 use crate::refusal;
 use crate::ring::{OpenOutcome, Ring, RingFault};
@@ -221,6 +221,9 @@ impl Turn<'_> {
     /// Carries frames with the same match mask as the last one by the fast path, as far as they go.
     #[inline]
     fn fast_path(&mut self, table: &Table, most: u16, slice: &mut Slice) -> (u16, u64) {
+        if self.outcomes.port_table.trials().is_on(self.now) {
+            return (0, 0);
+        }
         let epoch = self.epoch(table);
         match (&mut self.source.feed, self.source.flow_cache.destination(self.source.key.port, table, epoch)) {
             (Feed::Ring(transmit), Some((masks, port))) => {
@@ -276,6 +279,9 @@ impl Turn<'_> {
             if let Some(outcome) = resolved {
                 return outcome;
             }
+        }
+        if self.outcomes.port_table.trials().is_on(self.now) {
+            self.try_rules(packet, verdict);
         }
         match verdict {
             Verdict::To(port) => self.forward_to(port, packet),
@@ -401,6 +407,20 @@ impl Turn<'_> {
         }
     }
 
+    /// Compares a unicast frame that passes with rules that decide on no frame; once, however long the frame waits.
+    #[cold]
+    fn try_rules(&mut self, packet: &mut Packet, verdict: Verdict) {
+        let (Verdict::To(to) | Verdict::Retagged(to, _)) = verdict else { return };
+        if self.source.backpressured.is_some() {
+            return;
+        }
+        packet.copy_more();
+        let port_table = self.outcomes.port_table;
+        let name = |port| port_table.port(port).map(|port| port.name.clone());
+        let frame = (packet.source, Start::from(&*packet), Some(to));
+        port_table.trials().judge(frame, std::iter::once(to), self.now, name);
+    }
+
     #[cold]
     fn forward_retagged(&mut self, port: PortId, change: TagChange, packet: &mut Packet) -> TurnOutcome {
         if !packet.retag(change) {
@@ -496,7 +516,10 @@ impl Turn<'_> {
             }
             return self.drop_at(sender, packet, reason);
         }
-        if self.port.segment.has_responder() || self.outcomes.port_table.filtered(sender).is_some() {
+        if self.port.segment.has_responder()
+            || self.outcomes.port_table.filtered(sender).is_some()
+            || !self.outcomes.port_table.trials().is_empty()
+        {
             packet.copy_more();
         }
         if self.port.segment.snooping.is_on() {

@@ -190,6 +190,7 @@ impl Entry {
             protocol: target.protocol,
             destination_port: target.port,
             rule: cause.rule.to_string(),
+            audited: false,
             allowed_by: target.allowing(from, receiver, cause.with_destination || is_flooded).stated(),
             frames,
         }

@@ -1,0 +1,241 @@
+//! Trials: rules that decide on no frame. Frames that pass by the network's rules are compared with them, too, and those that they would
+//! refuse are noted: for rules with the action "audit", which stand among the others, and for `memlane policy try`, for a time.
+//!
+//! A trial has flows and records of its own, and costs workers nothing until there is one. While there is one, no frame takes the fast path.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use memlane_model::denials::{Denial, PortDenials};
+
+use crate::denials::{Cause, Denials, Key};
+use crate::id::PortId;
+use crate::policy::filter::{Filter, Filtered, Member, PolicyRule};
+use crate::policy::flows::Flows;
+use crate::time::{Cycles, cycles, in_cycles};
+use crate::verdict::filter::FilteredFlood;
+use crate::verdict::reading::Start;
+
+/// A trial ends before its time if nobody looks at it for so long: the program that began it is gone.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Groups of ports, by the ports' names.
+pub type Groups = HashMap<String, Vec<String>>;
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Trials {
+    /// Rules with the action "audit".
+    audit: Option<Trial>,
+    /// Rules that `memlane policy try` compares.
+    tried: Option<Trial>,
+}
+
+/// Rules, and a record of the frames that they would refuse.
+#[derive(Clone, Debug)]
+struct Trial {
+    filter: Filter,
+    /// Groups of ports that are others than the present ones.
+    groups: Arc<Groups>,
+    /// Records by the numbers of ports.
+    records: Vec<Option<Arc<Record>>>,
+    /// The end of the trial, and an earlier end unless somebody looks.
+    end: Cycles,
+    until: Arc<AtomicU64>,
+}
+
+/// Frames of a port that a trial would refuse, and flows that it opened by the tried rules.
+#[derive(Debug, Default)]
+struct Record {
+    denials: Denials,
+    flows: Arc<Flows>,
+}
+
+impl Trial {
+    fn new(filter: Filter, groups: Groups, end: Cycles) -> Self {
+        Self { filter, groups: Arc::new(groups), records: Vec::new(), end, until: Arc::new(AtomicU64::new(end)) }
+    }
+
+    /// Goes on until its end, or for [`PATIENCE`].
+    fn look(&self, now: Cycles) {
+        self.until.store(self.end.min(now.saturating_add(in_cycles(PATIENCE))), Ordering::Relaxed);
+    }
+
+    fn is_on(&self, now: Cycles) -> bool {
+        now < self.until.load(Ordering::Relaxed)
+    }
+
+    fn enter(&mut self, port: PortId, member: Member<'_>) {
+        if self.records.len() <= port.index() {
+            self.records.resize(port.index() + 1, None);
+        }
+        let Some(record) = self.records.get_mut(port.index()) else { return };
+        let flows = Some(&record.get_or_insert_default().flows);
+        let groups = self.groups.get(member.name).map_or(member.groups, |groups| groups);
+        self.filter.enter(port, Member { flows, groups, ..member });
+    }
+
+    fn remove(&mut self, port: PortId) {
+        self.filter.remove(port);
+        if let Some(record) = self.records.get_mut(port.index()) {
+            *record = None;
+        }
+    }
+
+    fn record(&self, port: PortId) -> Option<&Arc<Record>> {
+        self.records.get(port.index())?.as_ref()
+    }
+
+    /// Frames of the port called `name` that the rules would refuse.
+    fn denials(&self, port: PortId, name: &str) -> PortDenials {
+        let mut denials = self.record(port).map_or_else(PortDenials::default, |record| record.denials.list(name, cycles()));
+        denials.denials.iter_mut().for_each(|listed| listed.denial.audited = true);
+        denials
+    }
+}
+
+impl Trials {
+    /// As these, with the audits among `rules`, which no port has entered yet. Ports keep the records of former audits.
+    pub(crate) fn with_audits(&self, rules: &[PolicyRule]) -> Self {
+        let audit = rules.iter().any(PolicyRule::audits).then(|| Trial {
+            records: self.audit.as_ref().map_or_else(Vec::new, |former| former.records.clone()),
+            ..Trial::new(Filter::of_audits(rules), Groups::new(), Cycles::MAX)
+        });
+        Self { audit, ..self.clone() }
+    }
+
+    /// As these, with a trial of `rules` from `now` on until `end`, or until nobody has looked for [`PATIENCE`]; no port has entered it yet. Ports in
+    /// `groups` are in those groups for it.
+    pub(crate) fn with_tried(&self, rules: &[PolicyRule], groups: Groups, (now, end): (Cycles, Cycles)) -> Self {
+        let tried = Trial::new(Filter::of_audits(rules), groups, end);
+        tried.look(now);
+        Self { tried: Some(tried), ..self.clone() }
+    }
+
+    /// As these, without the rules of `memlane policy try`.
+    pub(crate) fn without_tried(&self) -> Self {
+        Self { tried: None, ..self.clone() }
+    }
+
+    /// Whether `memlane policy try` has rules here, which may have ended.
+    pub(crate) fn has_tried(&self) -> bool {
+        self.tried.is_some()
+    }
+
+    /// Whether such rules are compared in moment `now`.
+    pub(crate) fn is_trying(&self, now: Cycles) -> bool {
+        self.tried.as_ref().is_some_and(|tried| tried.is_on(now))
+    }
+
+    /// Somebody looks at what they would refuse.
+    pub(crate) fn look(&self, now: Cycles) {
+        if let Some(tried) = self.tried.as_ref().filter(|tried| tried.is_on(now)) {
+            tried.look(now);
+        }
+    }
+
+    /// Whether there is any.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.audit.is_none() && self.tried.is_none()
+    }
+
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut Trial> {
+        self.audit.iter_mut().chain(&mut self.tried)
+    }
+
+    /// Adds a port, or changes its groups.
+    pub(crate) fn enter(&mut self, port: PortId, member: Member<'_>) {
+        self.all_mut().for_each(|trial| trial.enter(port, member));
+    }
+
+    /// Adds the port of a segment's responder.
+    pub(crate) fn enter_responder(&mut self, port: PortId) {
+        self.all_mut().for_each(|trial| trial.filter.enter_responder(port));
+    }
+
+    /// Removes a port.
+    pub(crate) fn remove(&mut self, port: PortId) {
+        self.all_mut().for_each(|trial| trial.remove(port));
+    }
+
+    /// Whether frames are to be compared with rules in moment `now`.
+    #[inline]
+    pub(crate) fn is_on(&self, now: Cycles) -> bool {
+        !self.is_empty() && self.running(now).next().is_some()
+    }
+
+    fn running(&self, now: Cycles) -> impl Iterator<Item = &Trial> {
+        self.audit.iter().chain(&self.tried).filter(move |trial| trial.is_on(now))
+    }
+
+    /// Notes a frame of the port `from` that passes to these `receivers` in moment `now`, if rules would refuse it. The frame begins with `start`;
+    /// `to` is its receiver, unless it is flooded; `name` is the name of a port.
+    #[cold]
+    pub(crate) fn judge<'s>(
+        &'s self,
+        (from, start, to): (PortId, Start<'s>, Option<PortId>),
+        receivers: impl Iterator<Item = PortId> + Clone,
+        now: Cycles,
+        name: impl Fn(PortId) -> Option<String>,
+    ) {
+        for trial in self.running(now) {
+            let Some(record) = trial.record(from) else { continue };
+            let flood = FilteredFlood::new(Filtered { filter: &trial.filter, from, is_forecast: false }, start);
+            let mut refused = receivers.clone().filter(|&to| flood.denying(to).is_some());
+            let Some(first) = refused.next() else { continue };
+            let cause = || {
+                let (index, _) = flood.denying(first)?;
+                let with_destination = trial.filter.limits_destinations();
+                Some(Cause { to: name(first)?, rule: trial.filter.text(index)?, with_destination })
+            };
+            let frames = 1 + refused.count() as u64;
+            record.denials.note(Key { to, target: flood.target() }, frames, (trial.filter.generation(), now), cause);
+        }
+    }
+
+    /// Frames of a port that audits would refuse.
+    pub(crate) fn audited(&self, port: PortId, name: &str) -> PortDenials {
+        self.audit.as_ref().map_or_else(PortDenials::default, |audit| audit.denials(port, name))
+    }
+
+    /// Frames of a port that the rules of `memlane policy try` would refuse.
+    pub(crate) fn tried(&self, port: PortId, name: &str) -> PortDenials {
+        self.tried.as_ref().map_or_else(PortDenials::default, |tried| tried.denials(port, name))
+    }
+
+    /// What events are to tell of audits at `now`, see `Denials::news`.
+    pub(crate) fn news(&self, port: PortId, name: &str, now: Instant) -> Vec<Denial> {
+        let record = self.audit.as_ref().and_then(|audit| audit.record(port));
+        let news = record.map_or_else(Vec::new, |record| record.denials.news(name, now));
+        news.into_iter().map(|denial| Denial { audited: true, ..denial }).collect()
+    }
+}
+
+/// `listed` and `audited` frames of one port, the latest first.
+pub(crate) fn together(mut listed: PortDenials, audited: PortDenials, labels: BTreeMap<String, String>) -> PortDenials {
+    listed.denials.extend(audited.denials);
+    listed.denials.sort_by_key(|denial| denial.age);
+    PortDenials { labels, unlisted: listed.unlisted.saturating_add(audited.unlisted), ..listed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trial_ends_at_its_end_or_when_nobody_looks() {
+        let (second, patience) = (in_cycles(Duration::from_secs(1)), in_cycles(PATIENCE));
+        let start = 1 << 40;
+        let trials = Trials::default().with_tried(&[], Groups::new(), (start, start + 2 * patience));
+        assert!(trials.is_trying(start) && trials.is_trying(start + patience - 1) && !trials.is_trying(start + patience));
+        trials.look(start + 5 * second);
+        assert!(trials.is_trying(start + patience + 4 * second));
+        trials.look(start + patience + 4 * second);
+        assert!(trials.is_trying(start + 2 * patience - 1) && !trials.is_trying(start + 2 * patience));
+        trials.look(start + 2 * patience);
+        assert!(!trials.is_trying(start + 2 * patience), "one that has ended does not begin again");
+        assert!(trials.has_tried() && !trials.without_tried().has_tried());
+    }
+}
