@@ -41,9 +41,10 @@ from memlane_lab.paths import memlane
 from memlane_lab.profiling import profiler
 from memlane_lab.report import papers
 from memlane_lab.report.tables import between as between_table
+from memlane_lab.report.tables import levels as levels_table
 from memlane_lab.report.tables import of_both as both_words
 from memlane_lab.report.tables import verdict as verdict_words
-from memlane_lab.results import agreement, comparison, disturbed, frame
+from memlane_lab.results import agreement, comparison, disturbed, frame, levels
 from memlane_lab.results.results import read
 from memlane_lab.results.summary import Judgement
 from memlane_lab.topo.command import app as topo
@@ -560,12 +561,16 @@ def between(
 ) -> None:
     """Give each ratio its interval between runs of one build, each run a block, and the interval of one more run.
 
+    A second table tells the variance of primary endpoints by level: sample, boot, run and day.
+
     For example: memlane-lab between results/day-1 results/day-2 results/day-3 results/day-4 results/day-5
     """
     read_runs = [published.read_either(folder) for folder in runs_named]
     found = agreement.between_runs(read_runs)
     caption = agreement.places([record for record, _ in read_runs])
     show(between_table(found, caption), {"runs": caption, "ratios": found})
+    spreads = levels.of_endpoints(read_runs)
+    show(levels_table(spreads), {"variance by level": spreads})
     raise typer.Exit(agreement.between_exit_code(found))
 
 

@@ -221,7 +221,7 @@ _MACHINES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "lines": (lambda each: each.update(cpu="a\n\n# b"), "characters that no kit writes"),
     "a long text": (lambda each: each.update(cpu="x" * 1000), "cpu"),
     "many versions": (lambda each: each.update(versions={str(n): "1" for n in range(99)}), "versions"),
-    "changes": (lambda each: each.update(commit=f"{COMMIT} with changes"), "commit"),
+    "changes": (lambda each: each.update({"lab commit": f"{COMMIT} with changes"}), "make the kit of a committed tree"),
     "no number of CPUs": (lambda each: each.update(cpus=0), "cpus"),
     "a price that is none": (lambda each: each.update(prices={"system call": 1e99}), "prices"),
     "no machine": (lambda each: each.clear(), "must be stated"),
@@ -333,6 +333,10 @@ def test_only_a_static_switch_is_taken(tmp_path: Path) -> None:
         build.build(tmp_path / "kit", tmp_path / "text")
     with pytest.raises(LabError, match="give the program of make static"):
         build.build(tmp_path / "kit", Path(sys.executable).resolve())
+    header = b"\x7fELF\x02" + bytes(59)
+    (tmp_path / "old").write_bytes(header + b"000000000000")
+    with pytest.raises(LabError, match="was not built from commit"):
+        build.build(tmp_path / "kit", tmp_path / "old")
     assert not (tmp_path / "kit").exists()
 
 

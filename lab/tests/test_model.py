@@ -187,6 +187,22 @@ def test_no_rival_and_no_withdrawn_model_is_nearer_to_the_published_samples() ->
                 theirs = check.errors(figures, name)
                 assert theirs is not None
                 assert mine.rms < theirs.rms, (work, name)
+            quadratic = check.errors(figures, "its quadratic alone")
+            assert quadratic is not None
+            assert mine.rms < 1.02 * quadratic.rms, work  # else the simpler one would stay in place of the model
+
+
+def test_the_check_has_its_rivals_for_good_and_the_process_is_worth_its_place() -> None:
+    model, held = fitted.read(PREDICTION / page.MODEL), page.held_out([PREDICTION])
+    found = check.check(model, held.observed, page.withdrawn(PREDICTION))
+    trivial = {"its quadratic alone", check.INTERPOLATION, "nearest neighbour", "the path's median"}
+    assert {name for name in check.names(found) if not name.startswith("physics, ")} == {check.OWN, *trivial}
+    streams = [each for each in found if each.asked.work is Work.STREAM]
+    for figures in ([each.rate for each in streams], [each.cpu for each in streams]):
+        mine, quadratic = check.errors(figures), check.errors(figures, "its quadratic alone")
+        assert mine is not None
+        assert quadratic is not None
+        assert mine.rms < 0.85 * quadratic.rms
 
 
 def test_the_published_check_is_a_command() -> None:

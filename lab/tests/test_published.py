@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 from memlane_lab import cli, report
 from memlane_lab.commands import front, published
 from memlane_lab.common.errors import LabError
+from memlane_lab.experiment import claims, experiment
 from memlane_lab.measuring import machine
-from memlane_lab.report import shown
+from memlane_lab.report import figures, shown, tables
 from memlane_lab.results import agreement, results, summary
 from tests import made_up
 
@@ -111,6 +112,10 @@ def test_figures_of_an_older_data_path_are_warned_of_and_fail_at_a_release(
     assert told.startswith(f"figures of 2026-11-21/promises are of commit {first}: 1 files of switch/virtq")
     (told,) = front.stale({"0123456789ab": ["x"]}, tmp_path)
     assert told.endswith("this clone does not have that commit: fetch the whole history")
+    shown_runs = {run for runs in front.shown_commits().values() for run in runs}
+    plotted = {run for runs in figures.commits(published.front()).values() for run in runs}
+    assert "2026-11-25/guests-beside-guests" in plotted  # of the plot of fairness
+    assert plotted <= shown_runs
     monkeypatch.setattr(front, "stale", lambda _: ["figures of x are old"])
     for words, code in ((["--check"], 0), (["--check", "--release"], 1)):
         asked = CliRunner().invoke(cli.app, ["figures", *words])
@@ -137,12 +142,37 @@ def test_no_row_of_the_papers_is_silent() -> None:
     rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| S")]
     assert len(rows) > 25
     told = re.compile(r"\.\./\d{4}-\d\d-\d\d/|\*nominal\*|withdrawn|a run of one's own|any run|by arithmetic")
-    assert [row for row in rows if len(row) != 3 or not told.search(row[2])] == []
+    assert [row for row in rows if len(row) != 4 or not told.search(row[3])] == []
+    # The paper's own figure, or the word that it has none.
+    assert [row for row in rows if not re.search(r"\d", row[1]) and not re.match(r"none\b", row[1])] == []
     named = set(re.findall(r"lab/experiments/(\w+)\.toml", section))
     runs = [json.loads(run.read_text()) for run in published.FOLDER.glob("*/*/run.json")]
     shown = {each["experiment"]["name"] for run in runs for each in run["experiments"]}
     for name in named - shown:  # without samples, which its row says
-        assert all("*nominal*" in row[2] for row in rows if f"/{name}.toml" in " ".join(row)), name
+        assert all("*nominal*" in row[3] for row in rows if f"/{name}.toml" in " ".join(row)), name
+
+
+def test_the_papers_figures_stand_on_the_pages_of_their_rows() -> None:
+    count = 0
+    for file in published.FOLDER.glob("*/*/run.json"):
+        text = published.page(file.parent).read_text()
+        for result in published.read(file.parent)[1]:
+            known = summary.known(result)
+            for figure in result.experiment.paper:
+                if any(claims.matches(labels, figure.where) for labels in known):
+                    assert tables.paper(figure) in text, (file.parent.name, figure)
+                    count += 1
+    assert count > 20
+
+
+def test_figures_of_the_papers_are_those_of_the_papers() -> None:
+    """Between two machines 941, 925, 941 and 930 Mbit/s; 938 is the one flow of experiment 1 alone."""
+    stated = {each.stem: experiment.load(each) for each in experiment.supplied()}
+    ends = {each.where["ends"]: each.value for each in stated["guest_and_host_across_hosts"].paper}
+    assert ends == {"host to host": 941e6, "host to guest": 925e6, "guest to host": 941e6, "guest to guest": 930e6}
+    assert [name for name, each in stated.items() for one in each.paper if one.value == 938e6] == [
+        "what_virtualisation_costs"
+    ]
 
 
 def test_what_was_learnt_is_a_page_of_600_words() -> None:

@@ -231,7 +231,7 @@ def _between(ratios: list[float]) -> tuple[float, ...]:
 
 def _told_and_found(folder: Path) -> Iterator[tuple[object, object]]:
     """Of each build on the page of headlines: runs, days and figures as told, and as the samples say."""
-    page, blocks = (folder / "headlines.md").read_text(), _blocks(folder)
+    page, blocks = (folder / "headlines.md").read_text().split(_VARIANCE)[0], _blocks(folder)
     sections = re.split(r"^## ", page, flags=re.MULTILINE)[1:]
     yield sorted(section.splitlines()[0] for section in sections), sorted(blocks)
     for section in sections:
@@ -270,6 +270,44 @@ def test_headlines_are_what_the_samples_of_their_runs_say(tmp_path: Path) -> Non
     page = folder / "headlines.md"
     page.write_text(page.read_text().replace("| 1.80, ", "| 1.60, "))
     assert [each for each in _told_and_found(folder) if each[0] != each[1]] != []
+
+
+_VARIANCE = "## Variance by level"
+
+
+def test_variances_by_level_are_what_the_samples_say() -> None:
+    """By hand, of the published runs, each of which has a build of its own: one-way, runs and samples within them."""
+    section = (BENCHMARKS / "headlines.md").read_text().partition(_VARIANCE)[2]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| memlane")]
+    runs = [_values(file) for file in sorted(BENCHMARKS.glob("*/*/promises.csv.gz"))]
+    assert len(rows) == 8
+    for what, title, count, levels, _, _, five in rows:
+        variant, _, rival = what.rpartition(" by ")
+        other, measure = variant.replace("memlane", rival, 1), TITLES[title]
+        pairs = [(run[variant][measure], run[other][measure]) for run in runs if measure in run.get(other, {})]
+        ratios = [[math.log(one[at] / two[at]) for at in one.keys() & two.keys()] for one, two in pairs]
+        told = re.fullmatch(r"build \+ day \+ run (\d+) % \(df (\d+)\); boot \+ sample (\d+) % \(df (\d+)\)", levels)
+        assert told
+        assert int(count) == len(ratios)
+        run, within, sizes = _one_way(ratios)
+        found = (round(100 * run**0.5), len(ratios) - 1, round(100 * within**0.5), sum(sizes) - len(sizes))
+        assert tuple(map(int, told.groups())) == found, what
+        middle = sum(sum(each) / len(each) for each in ratios) / len(ratios)
+        half = float(t.ppf(0.975, 4)) * math.sqrt((run + within / (sum(sizes) / len(sizes))) * (1 + 1 / 5))
+        bounds = [_rounded(math.exp(middle + sign * half)) for sign in (-1, 1)]
+        assert [float(each) for each in five.split(": ")[0].split(" to ")] == bounds
+
+
+def _one_way(groups: list[list[float]]) -> tuple[float, float, list[int]]:
+    """Variance between groups, never below 0, and within them; the groups' sizes."""
+    sizes = [len(each) for each in groups]
+    total, means = sum(sizes), [sum(each) / len(each) for each in groups]
+    grand = sum(map(sum, groups)) / total
+    within = sum((one - mean) ** 2 for each, mean in zip(groups, means, strict=True) for one in each)
+    within /= total - len(groups)
+    between = sum(size * (mean - grand) ** 2 for size, mean in zip(sizes, means, strict=True)) / (len(groups) - 1)
+    usual = (total - sum(size**2 for size in sizes) / total) / (len(groups) - 1)
+    return max(0.0, (between - within) / usual), within, sizes
 
 
 EXPECTED = re.compile(

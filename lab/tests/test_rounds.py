@@ -134,19 +134,25 @@ def test_a_run_does_not_go_on_with_other_primary_endpoints() -> None:
     assert run.going_on(asked, made.model_copy(update={"samples": []})).experiment.expect == named
 
 
-def test_a_complete_run_with_primary_endpoints_gets_no_more_rounds() -> None:
+def test_a_run_with_primary_endpoints_ends_with_the_rounds_that_it_began_with() -> None:
+    """Otherwise one might end it, or go on, by the look of its verdicts."""
+
     def of(rounds: int, *, primary: bool) -> ExperimentResult:
         made = made_up.result()
         expect = tuple(each.model_copy(update={"primary": primary}) for each in made.experiment.expect)
         stated = made.experiment.model_copy(update={"expect": expect, "repeat": rounds})
         return made.model_copy(update={"experiment": stated})
 
-    with pytest.raises(LabError, match="made_up is complete with 8 rounds, and the verdicts on its primary endpoints"):
-        run.going_on(of(12, primary=True), of(8, primary=True))
+    begun = of(8, primary=True).model_copy(update={"complete": False})
+    for before in (of(8, primary=True), begun):
+        for rounds in (6, 12):
+            with pytest.raises(LabError, match=r"made_up began with 8 rounds, .* continue with --repeat 8"):
+                run.going_on(of(rounds, primary=True), before)
     assert run.going_on(of(8, primary=True), of(8, primary=True)).samples
     assert run.going_on(of(12, primary=False), of(8, primary=False)).samples
-    begun = of(8, primary=True).model_copy(update={"complete": False})
-    assert run.going_on(of(12, primary=True), begun).samples
+    assert run.going_on(of(8, primary=True), begun).samples
+    unseen = begun.model_copy(update={"samples": []})
+    assert run.going_on(of(12, primary=True), unseen).experiment.repeat == 12
 
 
 def test_a_folder_takes_samples_of_one_build_only(tmp_path: Path) -> None:

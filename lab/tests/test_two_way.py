@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 
 import pytest
 
@@ -73,6 +74,14 @@ def test_the_smallest_effect_is_told_with_the_stated_power(rounds: int, spread: 
     assert 0.7 <= sum(tells() for _ in range(600)) / 600 <= 0.93
     assert two_way.tellable(spread, rounds, endpoints=4) > effect
     assert two_way.tellable(spread, 6, endpoints=6) == math.inf
+    assert two_way.rounds_for(effect, spread) == rounds
+    assert two_way.rounds_for(effect, spread, endpoints=4) > rounds
+    assert two_way.tellable(spread, two_way.rounds_for(1.05, spread)) <= 1.05
+    assert two_way.rounds_for(1000.0, spread) == 6  # of fewer, no interval is told
+
+
+def test_the_rounds_of_a_small_effect_are_those_that_a_referee_counted() -> None:
+    assert two_way.rounds_for(1.05, 0.19) == pytest.approx(190, abs=15)
 
 
 def test_a_run_tells_beforehand_what_it_can_tell() -> None:
@@ -80,9 +89,10 @@ def test_a_run_tells_beforehand_what_it_can_tell() -> None:
     told = list(power.sentences(planned))
     assert len(told) == sum(each.primary for each in planned[0].experiment.expect)
     assert told[0].startswith("promises: 12 rounds; they tell 1.")
-    assert " x of memlane, TCP, 1 MB writes by bridge, throughput (80 % power; spread 0." in told[0]
+    assert " x of memlane, TCP, 1 MB writes by ovs-dpdk, throughput (80 % power; spread 0." in told[0]
+    assert re.search(r"; 1\.05 x would take \d+ rounds\)$", told[0])
     assert not any("unknown" in each for each in told)
     few = run.prepare([experiment.FOLDER / "promises.toml"], GuestKind.UML, 6, primary=True)
-    assert "too few to tell anything of memlane, TCP, 1 MB writes by bridge, throughput, beside" in next(
+    assert "too few to tell anything of memlane, TCP, 1 MB writes by ovs-dpdk, throughput, beside" in next(
         power.sentences(few)
     )

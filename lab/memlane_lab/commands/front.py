@@ -10,7 +10,7 @@ from pathlib import Path
 
 from memlane_lab.commands import published
 from memlane_lab.measuring import machine
-from memlane_lab.report import shown
+from memlane_lab.report import figures, shown
 
 DATA_PATH = ("switch/virtq", "switch/dataplane", "switch/backends")
 """Folders whose code every frame passes."""
@@ -25,8 +25,13 @@ def stale(commits: Mapping[str, Sequence[str]], top: Path = published.FOLDER.par
 
 
 def shown_commits(folder: Path = published.FOLDER) -> dict[str, list[str]]:
-    """The commits of all shown figures, each with its runs."""
-    return shown.commits(published.front(folder))
+    """The commits of all shown figures and plots, each with its runs."""
+    runs = published.front(folder)
+    told = [shown.commits(runs), figures.commits(runs)]
+    return {
+        commit: list(dict.fromkeys(run for each in told for run in each.get(commit, ())))
+        for commit in dict.fromkeys(commit for each in told for commit in each)
+    }
 
 
 def _changed(commit: str, top: Path) -> str:

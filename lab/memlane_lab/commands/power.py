@@ -21,6 +21,8 @@ from memlane_lab.statistics.measures import significant
 
 _FEWEST = 4
 """Rounds of a pilot of which a spread is told."""
+_SMALL = 1.05
+"""A ratio that users would not mind: the rounds that tell it are told, too."""
 
 
 def sentences(planned: Sequence[Planned], folder: Path = published.FOLDER) -> Iterator[str]:
@@ -54,7 +56,9 @@ def _told(claim: Claim, pilots: Sequence[tuple[str, ExperimentResult]], rounds: 
     effect = two_way.tellable(spread, rounds, endpoints)
     if math.isinf(effect):
         return f"too few to tell anything of {what}, beside {endpoints - 1} other primary endpoints"
-    return f"they tell {significant(effect)} x of {what} (80 % power; spread {spread:.2g} in {pilot[0]})"
+    wanted = two_way.rounds_for(_SMALL, spread, endpoints)
+    known = f"80 % power; spread {spread:.2g} in {pilot[0]}; {_SMALL:g} x would take {wanted} rounds"
+    return f"they tell {significant(effect)} x of {what} ({known})"
 
 
 def _logarithms(claim: Claim, pilot: ExperimentResult) -> list[float]:

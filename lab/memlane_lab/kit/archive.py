@@ -28,13 +28,14 @@ from memlane_lab.experiment.experiment import Experiment, known_measures
 from memlane_lab.results import comparison, results
 from memlane_lab.results.results import ExperimentResult, Missing, RunRecord, Sample, VariantRecord
 
-MOST_PACKED, MOST_UNPACKED, MOST_FILE = 32 << 20, 256 << 20, 32 << 20
+MOST_PACKED, MOST_UNPACKED, MOST_FILE = 32 << 20, 256 << 20, 16 << 20
 """Bytes of an archive, of all that is in it, and of one file that is read."""
 MOST_FILES = 4096
 _MOST_SAMPLES, _MOST_ROUNDS, _MOST_LOG = 5000, 100, 1 << 18
 _NAME = re.compile(r"(?:run\.json|[a-z_]+/result\.json|[a-z_]+/[a-z]+\.csv|[a-z_]+/raw/[A-Za-z0-9._ /-]{1,160})")
 """Names of files that a kit packs; none has a folder `..`, which is looked for apart."""
 _EXPERIMENT = "another_machine"
+_COMMIT = re.compile(r"[0-9a-f]{12}")
 
 
 class Refused(LabError):
@@ -185,8 +186,8 @@ class _Machine(_Taken):
     caches: Plain
     huge_pages: Plain = Field(alias="huge pages")
     load_average: Plain = Field(alias="load average")
-    commit: str = Field(pattern=r"^[0-9a-f]{12}$")
-    lab_commit: str = Field(alias="lab commit", pattern=r"^[0-9a-f]{12}$")
+    commit: Plain
+    lab_commit: Plain = Field(alias="lab commit")
     versions: Told
     images: Told = Field(alias="guests' images")
     prices: Annotated[dict[Plain, Number], Field(max_length=10)] = {}
@@ -240,6 +241,9 @@ def _run(file: Path, record: _Record, result: _Result) -> tuple[RunRecord, Exper
     """The run in our own words: of the archive are numbers, times, and plain text of the machine."""
     if not result.complete:
         raise Refused(f"{file} is of a run that was interrupted: let the kit measure to its end")
+    for commit in (record.machine.commit, record.machine.lab_commit):
+        if not _COMMIT.fullmatch(commit):
+            raise Refused(f"{file} is of commit {commit}, which nobody else has: make the kit of a committed tree")
     ours = _statement(file, result)
     variants = {each.name: each for each in plan.variants(ours)}
     measures = known_measures()

@@ -52,15 +52,15 @@ _FROM_TREE = ("bin/busybox",)
 
 def build(out: Path, switch: Path = SWITCH) -> Path:
     """Makes the kit in the file `out`, which is returned; the images of guests are made first if they are missing."""
-    _check_static(switch)
-    images = supplied.FLAVOUR
-    kernel, image = machine_kernel.kernel(images), root.image()
+    sha = _sha()
+    _check(switch, sha)
+    kernel, image = machine_kernel.kernel(supplied.FLAVOUR), root.image()
     commit = machine.own_commit()
     with tempfile.TemporaryDirectory() as scratch:
         tree = Path(scratch)
         _python(tree)
         _lab(tree)
-        revision = tree / "revisions" / _sha()
+        revision = tree / "revisions" / sha
         _copy(switch, revision / "memlane", 0o755)
         folder = tree / unpacked.IMAGES
         _copy(kernel.kernel, folder / supplied.KERNEL)
@@ -74,12 +74,15 @@ def build(out: Path, switch: Path = SWITCH) -> Path:
     return out
 
 
-def _check_static(switch: Path) -> None:
+def _check(switch: Path, sha: str) -> None:
+    """Raises unless the switch is static, and of the commit that the kit will name: contrib/package/build tells it."""
     if not switch.exists():
         raise LabError(f"there is no {switch}: make static builds it")
     with switch.open("rb") as program:
         if _wants_loader(program):
             raise LabError(f"{switch} wants libraries of the machine that it runs on: give the program of make static")
+    if sha[:12].encode() not in switch.read_bytes():
+        raise LabError(f"{switch} was not built from commit {sha[:12]}: make static builds it again")
 
 
 _LOAD, _INTERPRETER = struct.Struct("<I"), 3

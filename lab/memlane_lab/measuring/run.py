@@ -209,11 +209,12 @@ def going_on(asked: ExperimentResult, before: ExperimentResult | None) -> Experi
             f"{asked.experiment.name} cannot be resumed, because its primary endpoints have changed since its first "
             f"sample ({'; '.join(sorted(moved))}): name another folder with --out"
         )
-    if before.complete and _primary(asked.experiment) and asked.experiment.repeat > before.experiment.repeat:
+    if before.samples and _primary(asked.experiment) and asked.experiment.repeat != before.experiment.repeat:
         raise LabError(
-            f"{asked.experiment.name} is complete with {before.experiment.repeat} rounds, and the verdicts on its "
-            "primary endpoints may have been seen: more rounds after a look give more than 5 % of false verdicts; "
-            "measure all rounds anew into another folder with --out, or join runs with `memlane-lab between`"
+            f"{asked.experiment.name} began with {before.experiment.repeat} rounds, and its report may have been seen: "
+            "another number of rounds after a look gives more than 5 % of false verdicts on primary endpoints; "
+            f"continue with --repeat {before.experiment.repeat}, measure all rounds anew into another folder with "
+            "--out, or join runs with `memlane-lab between`"
         )
     facts = {each.name: each.facts for each in before.variants}
     variants = [each.model_copy(update={"facts": facts.get(each.name, {})}) for each in asked.variants]

@@ -144,6 +144,16 @@ def _text(across: float, down: float, told: str, *, size: int = 13) -> str:
     return f'<text {place} fill="#222">{escape(told)}</text>'
 
 
+def commits(runs: Runs) -> dict[str, list[str]]:
+    """Commits of the plots' runs, with the runs of each."""
+    told: dict[str, list[str]] = {}
+    for run, record, _ in filter(None, (shown.newest_of(runs, plot.experiment) for plot in PLOTS)):
+        names = told.setdefault(str(record.machine.get("commit", "unknown")), [])
+        if run not in names:
+            names.append(run)
+    return told
+
+
 def drawn(runs: Runs) -> dict[str, str]:
     """All plots by their files' names, each of the newest run of its experiment; those without a run are left out."""
     told = {}

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from memlane_lab.experiment import experiment
 from memlane_lab.report import tables
-from memlane_lab.results import agreement, comparison
+from memlane_lab.results import agreement, comparison, levels
 from memlane_lab.results.results import ExperimentResult, RunRecord
 from memlane_lab.statistics import stats
 
@@ -20,7 +21,18 @@ def markdown(runs: Mapping[str, Run], measuring: str) -> str:
     named = {id(record): name for name, (record, _) in own.items()}
     groups = agreement.of_one_build([run for run in own.values() if run[1]])[::-1]
     sections = ["\n".join(_section(group, [named[id(record)] for record, _ in group])) for group in groups]
-    return "\n".join([_HEAD.format(measuring=measuring, **_NEEDED), *(sections or [_NONE.format(**_NEEDED)])])
+    head = _HEAD.format(measuring=measuring, **_NEEDED)
+    return "\n".join([head, *(sections or [_NONE.format(**_NEEDED)]), *_variance(list(runs.values()))])
+
+
+def _variance(runs: Sequence[Run]) -> list[str]:
+    """The section of variance by level, over all builds; nothing of less than two runs."""
+    found = levels.of_endpoints(runs, experiment.load(experiment.FOLDER / f"{EXPERIMENT}.toml"))
+    if not any(each.runs > 1 for each in found):
+        return []
+    header, rows = tables.level_rows(found)
+    lines = [f"| {' | '.join(header)} |\n|{'---|' * len(header)}", *(f"| {' | '.join(row)} |" for row in rows)]
+    return ["\n".join([_LEVELS, *lines, ""])]
 
 
 def _own(found: Sequence[ExperimentResult]) -> list[ExperimentResult]:
@@ -60,6 +72,14 @@ machines; each run is then one block, and *one more run* is the prediction inter
 measure]({measuring})). Endpoints are the primary ones of the experiment `{experiment}`, named before the first of the
 runs. `make headlines REV=COMMIT` measures them of a commit on this page, on any later day; `memlane-lab publish` adds
 the run. Builds are told apart by the digest of their program, or by the commit that REV built.
+"""
+_LEVELS = """## Variance by level
+
+After Kalibera and Jones (2013), by nested analysis of variance, of all runs that measured an endpoint alike: the
+standard deviation of the ratio's logarithm that each level adds, and its degrees of freedom (df); of fewer than 5 it is
+a guess. Levels joined by a plus cannot be told apart, since each unit of one has a single unit of the other. *Rounds
+that pay*: where a run costs as much as a round, further rounds in a run tell less than another run. An endpoint that
+five such runs leave undecided is none that days of measuring will decide: name another, before looking.
 """
 _NONE = """**No run with these endpoints is published: 0 of {runs} runs, 0 of {places} days or machines. No headline
 rests on more than its own run.**

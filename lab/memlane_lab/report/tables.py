@@ -12,9 +12,11 @@ from memlane_lab.meters import placement
 from memlane_lab.results import summary
 from memlane_lab.results import together as together_
 from memlane_lab.results.agreement import Both, Headline
+from memlane_lab.results.levels import Spread
 from memlane_lab.results.results import ExperimentResult
 from memlane_lab.results.summary import AtBest, Cell, Contrast, Row, Sensitivity, Verdict
 from memlane_lab.statistics import stats
+from memlane_lab.statistics.levels import repetitions
 from memlane_lab.statistics.measures import Measure, Scale, scale, significant
 from memlane_lab.statistics.stats import Interval
 
@@ -276,6 +278,41 @@ def _between_row(each: Headline) -> list[str]:
         another = " to ".join(map(significant, told.another)) if told.another else "-"
         apart = f"{significant(told.apart)} x"
     return [each.what, title, wanted, ", ".join(map(significant, each.ratios)), mean, another, apart, each.judgement]
+
+
+def levels(found: Sequence[Spread]) -> Table:
+    """The variance of each endpoint by level, and the rounds that pay."""
+    header, rows = level_rows(found)
+    table = Table(*header, caption=LEVELS)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+LEVELS = (
+    "Standard deviation of the ratio's logarithm that each level adds, and its degrees of freedom: below 5 it is a "
+    "guess. Levels joined by a plus cannot be told apart, since each unit of one has a single unit of the other."
+)
+
+
+def level_rows(found: Sequence[Spread]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of that table."""
+    header = ["", "measure", "runs", "by level", "rounds that pay in a run", "expected", "five such runs would give"]
+    return header, [_level_row(each) for each in found]
+
+
+def _level_row(each: Spread) -> list[str]:
+    told = [
+        f"{level.name.replace(' and ', ' + ')} "
+        + ("unknown" if level.deviation is None else f"{100 * level.deviation:.0f} % (df {level.freedom})")
+        for level in each.levels
+    ]
+    pay = repetitions(each.levels)
+    title = measure(each.expectation.measure).title
+    pays = "more, always" if pay is None else str(pay)
+    another = f"{' to '.join(map(significant, each.another))}: {each.judgement}" if each.another else "unknown"
+    wanted = summary.wanted(each.expectation)
+    return [each.what, title, str(each.runs), "; ".join(told), pays, wanted, another]
 
 
 def _with_bounds(estimate: float, bounds: tuple[float, float] | None) -> str:

@@ -102,6 +102,13 @@ def within(bounds: tuple[float, float], expected: Expectation) -> Judgement:
     return Judgement.FAILS if high < least or low > most else Judgement.UNDECIDED
 
 
+def wanted(expected: Expectation) -> str:
+    """The bounds of an expectation in words."""
+    bounds = (("at least", expected.at_least), ("at most", expected.at_most))
+    unit = measure_of(expected.measure).unit if expected.alone else "x"
+    return " and ".join(f"{word} {bound:g} {unit}".rstrip() for word, bound in bounds if bound is not None)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """An expectation of one variant, and its verdict."""
@@ -141,10 +148,7 @@ class Verdict:
     @property
     def wanted(self) -> str:
         """The bounds in words."""
-        expected = self.claim.expectation
-        bounds = (("at least", expected.at_least), ("at most", expected.at_most))
-        unit = measure_of(expected.measure).unit if expected.alone else "x"
-        return " and ".join(f"{word} {bound:g} {unit}".rstrip() for word, bound in bounds if bound is not None)
+        return wanted(self.claim.expectation)
 
     @property
     def judgement(self) -> Judgement:

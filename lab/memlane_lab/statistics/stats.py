@@ -110,15 +110,20 @@ def between_runs(ratios: Sequence[float]) -> BetweenRuns | None:
     apart = max(ratios) / min(ratios)
     if count < FEWEST_RUNS:
         return BetweenRuns(math.exp(middle), None, None, apart)
-    from scipy.stats import t
-
-    reach = float(t.ppf(1 - (1 - CONFIDENCE) / 2, count - 1)) * statistics.stdev(logarithms)
-    mean, another = reach / math.sqrt(count), reach * math.sqrt(1 + 1 / count)
+    another = reach_of_another(statistics.stdev(logarithms), count)
+    mean = another / math.sqrt(count + 1)
 
     def bounds(half: float) -> tuple[float, float]:
         return math.exp(middle - half), math.exp(middle + half)
 
     return BetweenRuns(math.exp(middle), bounds(mean), bounds(another), apart)
+
+
+def reach_of_another(deviation: float, count: int) -> float:
+    """Half the prediction interval of one more run's logarithm, of so many runs with that standard deviation."""
+    from scipy.stats import t
+
+    return float(t.ppf(1 - (1 - CONFIDENCE) / 2, count - 1)) * deviation * math.sqrt(1 + 1 / count)
 
 
 def swap_test(values: Sequence[float], others: Sequence[float]) -> float | None:

@@ -90,3 +90,13 @@ def tellable(spread: float, rounds: int, endpoints: int = 1, power: float = 0.8)
         return math.inf
     error = spread * math.sqrt(math.pi / 2 / rounds)
     return math.exp((float(norm.ppf(1 - level / 2)) + float(norm.ppf(power))) * error)
+
+
+def rounds_for(ratio: float, spread: float, endpoints: int = 1, power: float = 0.8) -> int:
+    """The fewest rounds that tell a ratio above 1 from 1; the rest as of `tellable`, of which it is the inverse."""
+    from scipy.stats import norm
+
+    level = (1 - CONFIDENCE) / endpoints
+    reach = (float(norm.ppf(1 - level / 2)) + float(norm.ppf(power))) * spread / math.log(ratio)
+    least = math.ceil(1 - math.log2(level))  # so that all rounds on one side are improbable enough
+    return max(least, math.ceil(math.pi / 2 * reach**2 - 1e-9))
