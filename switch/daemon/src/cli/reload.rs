@@ -91,8 +91,8 @@ fn told(done: &Reloaded) -> String {
         line("changed", &format!("{}: {}{anew}", port.name, port.keys.join(", ")));
     }
     done.added.iter().for_each(|name| line("added", name));
-    done.ends_here.iter().for_each(|segment| line("removed", &format!("uplink of segment {segment}")));
-    done.leads_on.iter().for_each(|segment| line("added", &format!("uplink of segment {segment}")));
+    done.uplinks_removed.iter().for_each(|segment| line("removed", &format!("uplink of segment {segment}")));
+    done.uplinks_added.iter().for_each(|segment| line("added", &format!("uplink of segment {segment}")));
     if done.policy {
         line("changed", "policy rules");
     }
@@ -128,8 +128,8 @@ mod tests {
             untouched: vec!["d".into()],
             left: vec![LeftPort { name: "f".into(), keys: vec!["queues".into()] }],
             kept: vec![KeptPort { name: "g".into(), origin: PortOrigin::labelled(Attacher::Libvirt, "web") }],
-            leads_on: vec!["lan".into()],
-            ends_here: vec!["back".into()],
+            uplinks_added: vec!["lan".into()],
+            uplinks_removed: vec!["back".into()],
             policy: true,
             multicast: true,
             restart: vec!["workers".into()],

@@ -82,9 +82,9 @@ pub struct Difference {
     /// Names of the ports without a difference.
     pub untouched: Vec<String>,
     /// Uplinks of the new configuration only, or with a difference.
-    pub leads_on: Vec<UplinkConfig>,
+    pub uplinks_added: Vec<UplinkConfig>,
     /// Uplinks of the present configuration only, or with a difference.
-    pub ends_here: Vec<UplinkConfig>,
+    pub uplinks_removed: Vec<UplinkConfig>,
     /// The policy rules of the new configuration, if they differ.
     pub policy: Option<Vec<PolicyRule>>,
     /// A policy rule stands in another line of the file.
@@ -112,7 +112,7 @@ impl Difference {
         let only_in = |these: &Config, those: &Config| -> Vec<UplinkConfig> {
             these.uplinks.iter().filter(|uplink| !those.uplinks.contains(uplink)).cloned().collect()
         };
-        (difference.leads_on, difference.ends_here) = (only_in(after, before), only_in(before, after));
+        (difference.uplinks_added, difference.uplinks_removed) = (only_in(after, before), only_in(before, after));
         difference.snooping = (before.snooping != after.snooping).then(|| after.snooping.clone());
         let mut rules = before.policy.iter().zip(&after.policy);
         difference.has_moved_rules = rules.any(|(old, new)| old.line != new.line);
@@ -134,7 +134,7 @@ impl Difference {
     /// Whether ports, uplinks and policy rules are equal.
     pub fn is_empty(&self) -> bool {
         let ports = self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty();
-        ports && self.leads_on.is_empty() && self.ends_here.is_empty() && self.policy.is_none() && self.snooping.is_none()
+        ports && self.uplinks_added.is_empty() && self.uplinks_removed.is_empty() && self.policy.is_none() && self.snooping.is_none()
     }
 }
 

@@ -109,7 +109,7 @@ const PORT_GAUGES: [PortCounter; 4] = [
     ("memlane_port_waiting_frames", "Frames that wait for receive buffers of the guest now (backpressure).", |port| {
         port.totals.waiting
     }),
-    ("memlane_port_stations", "MAC addresses learned behind the port.", |port| port.learned_addresses as u64),
+    ("memlane_port_mac_addresses", "MAC addresses learned behind the port.", |port| port.learned_addresses as u64),
     ("memlane_port_memory_charged_bytes", "Bytes of guest memory charged to the switch, because it touched them first.", |port| {
         port.memory_paid
     }),
@@ -281,12 +281,12 @@ impl Text<'_> {
             segments.iter().for_each(|(segment, counts)| family.sample(&[network, ("segment", segment)], value(counts)));
         };
         family("memlane_segment_ports", "Ports of the segment.", |counts| counts.0);
-        family("memlane_segment_stations", "MAC addresses learned on the segment.", |counts| counts.1);
+        family("memlane_segment_mac_addresses", "MAC addresses learned on the segment.", |counts| counts.1);
         let help = "MAC addresses that moved between two ports too often in the last minute, as in a loop.";
-        family("memlane_segment_flapping_stations", help, |counts| counts.2);
+        family("memlane_segment_flapping_mac_addresses", help, |counts| counts.2);
         let help =
             "Moves of MAC addresses from one port of the segment to another: many are a loop, or two guests with one address.";
-        let mut moves = text.family("memlane_segment_station_moves", Kind::Counter, help);
+        let mut moves = text.family("memlane_segment_mac_address_moves", Kind::Counter, help);
         report.moves.iter().for_each(|(segment, &count)| moves.sample(&[network, ("segment", segment)], count));
         let mut known =
             text.family("memlane_segment_addresses", Kind::Gauge, "IP addresses that the switch knows, by their source.");
@@ -336,7 +336,7 @@ impl Text<'_> {
         }
         type WorkerCounter = (&'static str, &'static str, fn(&super::report::WorkerReport) -> u64);
         let counters: [WorkerCounter; 6] = [
-            ("memlane_worker_passes", "Poll iterations that moved frames.", |worker| worker.busy_passes),
+            ("memlane_worker_poll_iterations", "Poll iterations that moved frames.", |worker| worker.busy_passes),
             ("memlane_worker_idle_polls", "Poll iterations that found nothing.", |worker| worker.empty_passes),
             ("memlane_worker_sleeps", "Times that the worker went to sleep.", |worker| worker.sleeps),
             ("memlane_worker_frames", "Frames that were delivered or dropped.", |worker| worker.frames),
@@ -370,13 +370,13 @@ impl Text<'_> {
         type UplinkGauge = (&'static str, &'static str, fn(&crate::uplink::UplinkReport) -> u64);
         let gauges: [UplinkGauge; 5] = [
             ("memlane_uplink_hosts", "Other hosts of the segment.", |uplink| uplink.hosts.len() as u64),
-            ("memlane_uplink_announced_stations", "Local MAC addresses announced to other hosts.", |uplink| {
+            ("memlane_uplink_announced_mac_addresses", "Local MAC addresses announced to other hosts.", |uplink| {
                 uplink.announced as u64
             }),
-            ("memlane_uplink_held_back_stations", "Local MAC addresses not announced to other hosts.", |uplink| {
+            ("memlane_uplink_held_back_mac_addresses", "Local MAC addresses not announced to other hosts.", |uplink| {
                 uplink.held_back as u64
             }),
-            ("memlane_uplink_remote_stations", "Remote MAC addresses.", |uplink| uplink.learned_addresses.len() as u64),
+            ("memlane_uplink_remote_mac_addresses", "Remote MAC addresses.", |uplink| uplink.learned_addresses.len() as u64),
             (
                 "memlane_uplink_healthy",
                 "1 if all local MAC addresses are announced as configured, or the NIC is used and has a carrier, else 0.",

@@ -97,9 +97,9 @@ pub struct Reloaded {
     /// Ports of other origins, which the file does not have.
     pub kept: Vec<KeptPort>,
     /// Segments that got an uplink to other hosts, or a different one.
-    pub leads_on: Vec<String>,
+    pub uplinks_added: Vec<String>,
     /// Segments that lost their uplink.
-    pub ends_here: Vec<String>,
+    pub uplinks_removed: Vec<String>,
     /// The policy rules were replaced.
     pub policy: bool,
     /// Other segments have multicast snooping.
@@ -182,8 +182,8 @@ impl Reloaded {
             untouched: difference.untouched.clone(),
             left: untouchable.left,
             kept: untouchable.kept,
-            leads_on: segments(&difference.leads_on),
-            ends_here: ending(difference),
+            uplinks_added: segments(&difference.uplinks_added),
+            uplinks_removed: ending(difference),
             policy: difference.policy.is_some(),
             multicast: difference.snooping.is_some(),
             restart: difference.restart.iter().map(|&key| key.into()).collect(),
@@ -219,8 +219,8 @@ fn segments(uplinks: &[UplinkConfig]) -> Vec<String> {
 
 /// Segments that lose their uplink without getting another.
 fn ending(difference: &Difference) -> Vec<String> {
-    let goes_on = segments(&difference.leads_on);
-    segments(&difference.ends_here).into_iter().filter(|segment| !goes_on.contains(segment)).collect()
+    let goes_on = segments(&difference.uplinks_added);
+    segments(&difference.uplinks_removed).into_iter().filter(|segment| !goes_on.contains(segment)).collect()
 }
 
 /// Makes the changes; reports successes and failures. Each port is then attached completely or not at all. The daemon is asked
@@ -241,11 +241,11 @@ pub(super) fn carry_out(
     // All are removed before any is added: a new port may claim a resource of an old one.
     detach_all(handle, difference, options, &mut done);
     let (in_place, anew): (Vec<_>, Vec<_>) = difference.changed.iter().partition(|changed| changed.in_place());
-    for uplink in &difference.ends_here {
+    for uplink in &difference.uplinks_removed {
         // Fails only while the network ends, and then the uplink is removed with it.
         let _ = handle.ask(|daemon| daemon.remove_uplink(uplink.segment()));
     }
-    done.ends_here = ending(difference);
+    done.uplinks_removed = ending(difference);
     if let Some(rules) = &difference.policy {
         done.policy = handle.ask(|daemon| daemon.network().set_policy(rules)).is_ok();
     }
@@ -260,7 +260,7 @@ pub(super) fn carry_out(
     let _ = handle.ask(|daemon| change_all(daemon, &in_place, &mut done));
     let adopted: Vec<&str> = difference.adopted.iter().map(String::as_str).collect();
     let _ = handle.ask(|daemon| daemon.adopt(&adopted));
-    for uplink in &difference.leads_on {
+    for uplink in &difference.uplinks_added {
         let _ = handle.ask(|daemon| lead_on(daemon, uplink, difference, &mut done));
     }
     for changed in anew {
@@ -317,8 +317,8 @@ fn change_all(daemon: &Daemon, all: &[&Changed], done: &mut Reloaded) {
 
 /// Adds the segment's new uplink, or else its old one again.
 fn lead_on(daemon: &Daemon, uplink: &UplinkConfig, difference: &Difference, done: &mut Reloaded) {
-    let Err(error) = daemon.add_uplink(uplink) else { return done.leads_on.push(uplink.segment().to_owned()) };
-    let before = difference.ends_here.iter().find(|before| before.segment() == uplink.segment());
+    let Err(error) = daemon.add_uplink(uplink) else { return done.uplinks_added.push(uplink.segment().to_owned()) };
+    let before = difference.uplinks_removed.iter().find(|before| before.segment() == uplink.segment());
     let now = match before.map(|before| daemon.add_uplink(before)) {
         None => "the segment has no uplink now".into(),
         Some(Ok(())) => "its former uplink was restored".into(),

@@ -97,8 +97,8 @@ fn metrics_pass_promtool_and_move_with_frames() {
     assert_eq!((below, sizes(&format!("count{{{web}}}")), sizes(&format!("sum{{{web}}}"))), ([0.0, 1.0, 1.0], 1.0, 100.0));
     assert!(after.contains_key("memlane_port_wait_seconds_bucket{network=\"net\",port=\"db\",le=\"0.001\"}"));
     assert_eq!(after["memlane_port_state{network=\"net\",port=\"web\",state=\"running\"}"], 1.0);
-    assert_eq!(after["memlane_segment_stations{network=\"net\",segment=\"lan\"}"], 1.0);
-    assert_eq!(after["memlane_segment_station_moves_total{network=\"net\",segment=\"lan\"}"], 0.0);
+    assert_eq!(after["memlane_segment_mac_addresses{network=\"net\",segment=\"lan\"}"], 1.0);
+    assert_eq!(after["memlane_segment_mac_address_moves_total{network=\"net\",segment=\"lan\"}"], 0.0);
     let fallen = |name: &&&str| name.contains("_total") && before[**name] > after[**name];
     assert_eq!(before.keys().filter(fallen).collect::<Vec<_>>(), [&""; 0], "no counter falls");
 }
