@@ -496,6 +496,11 @@ impl Daemon {
         }
     }
 
+    /// Labels of ports that metrics have.
+    pub fn metrics_labels(&self) -> Vec<String> {
+        self.config.metrics_labels.clone()
+    }
+
     /// Names of ephemeral ports that are closed; once.
     pub fn take_closed(&self) -> Option<Receiver<String>> {
         self.closed.1.lock().unwrap_or_else(PoisonError::into_inner).take()

@@ -18,7 +18,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 use super::claim::{Claim, Places};
 use super::document::{Document, PortEntry, SegmentEntry, schema_value};
 use super::lines::FileLines;
-use super::metrics;
+use super::metrics::{self, label_of_metrics};
 use super::names::{self, NamesConfig};
 use super::shape::{self, Written};
 use super::syntax;
@@ -223,6 +223,12 @@ struct Checker<'t> {
     list: Vec<Mistake>,
 }
 
+/// Whether a label of a port may have this key.
+fn is_label(key: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._/-".contains(c);
+    (1..=LONGEST_KEY).contains(&key.len()) && key.chars().all(is_plain)
+}
+
 impl<'t> Checker<'t> {
     /// Records a mistake in `key` of the table at `place`.
     fn note(&mut self, place: &Place, key: &str, text: impl fmt::Display) {
@@ -330,6 +336,7 @@ impl<'t> Checker<'t> {
             self.check_socket(&top, "control", path);
         }
         self.check_metrics(&top, document);
+        self.check_metrics_labels(&top, document);
         self.check_web(&top, document);
         self.check_access(&top, "access", &document.access);
         if document.port.len() > MAX_PORTS {
@@ -676,8 +683,7 @@ impl<'t> Checker<'t> {
     }
 
     fn check_labels(&mut self, entry: &PortEntry, place: &Place) {
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "._/-".contains(c);
-        let is_key = |key: &String| (1..=LONGEST_KEY).contains(&key.len()) && key.chars().all(is_plain);
+        let is_key = |key: &String| is_label(key);
         let is_value = |value: &String| value.len() <= LONGEST_VALUE && !value.contains(char::is_control);
         if entry.labels.len() > MOST_LABELS {
             let text = format_args!("labels has {} entries, and may have {MOST_LABELS}", entry.labels.len());
@@ -729,6 +735,26 @@ impl<'t> Checker<'t> {
         }
         if path.to_string_lossy().contains(char::is_control) {
             self.note(place, key, format_args!("{key} contains control characters: remove them from the socket path"));
+        }
+    }
+
+    fn check_metrics_labels(&mut self, place: &Place, document: &Document) {
+        let labels = &document.metrics_labels;
+        if labels.len() > MOST_LABELS {
+            let text = format_args!("metrics-labels has {} elements, and may have {MOST_LABELS}", labels.len());
+            self.note(place, "metrics-labels", text);
+        }
+        let mut names = HashMap::new();
+        for label in labels {
+            if !is_label(label) {
+                let label = printable(label);
+                let text = format_args!("metrics-labels has \"{label}\"; a label has 1 to {LONGEST_KEY} letters, digits or ._/-");
+                self.note(place, "metrics-labels", text);
+            } else if let Some(first) = names.insert(label_of_metrics(label), label) {
+                let text =
+                    format_args!("metrics-labels has \"{first}\" and \"{label}\", which metrics would call the same: remove one");
+                self.note(place, "metrics-labels", text);
+            }
         }
     }
 

@@ -134,7 +134,11 @@ impl Difference {
     /// Whether ports, uplinks and policy rules are equal.
     pub fn is_empty(&self) -> bool {
         let ports = self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty();
-        ports && self.uplinks_added.is_empty() && self.uplinks_removed.is_empty() && self.policy.is_none() && self.snooping.is_none()
+        ports
+            && self.uplinks_added.is_empty()
+            && self.uplinks_removed.is_empty()
+            && self.policy.is_none()
+            && self.snooping.is_none()
     }
 }
 
@@ -177,6 +181,7 @@ fn settings(before: &Config, after: &Config) -> Vec<&'static str> {
         ("cpus", before.cpus != after.cpus),
         ("control", before.control != after.control),
         ("metrics", before.metrics != after.metrics),
+        ("metrics-labels", before.metrics_labels != after.metrics_labels),
         ("web", before.web != after.web),
         ("sandbox", before.later != after.later),
         // A default that depends on the ports keeps its value from the start.

@@ -49,6 +49,9 @@ pub struct Document {
     pub metrics: Option<String>,
     /// Access rights of the metrics' Unix socket, as { group = "prometheus" }; by default only the user that runs memlane.
     pub metrics_access: Access,
+    /// Labels of ports that metrics have, as ["task"]: the metric memlane_port_labels has label_task; by default none. Other characters than letters and
+    /// digits become "_".
+    pub metrics_labels: Vec<String>,
     /// Address of the web page, as "127.0.0.1:9892"; by default none. Without `web-token`, only this host's own addresses (127.0.0.1,
     /// ::1), the page is read-only, and every user of the host can read it.
     pub web: Option<String>,
@@ -130,6 +133,7 @@ impl Default for Document {
             control: None,
             metrics: None,
             metrics_access: Access::default(),
+            metrics_labels: Vec::new(),
             web: None,
             web_token: None,
             access: Access::default(),

@@ -27,6 +27,12 @@ impl MetricsListener {
     }
 }
 
+/// The name in metrics of a label of ports, as label_task: other characters than ASCII letters and digits become "_".
+pub fn label_of_metrics(label: &str) -> String {
+    let name: String = label.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    format!("label_{name}")
+}
+
 /// The path of the Unix socket in `text`, if it names one.
 pub fn socket(text: &str) -> Option<&Path> {
     text.strip_prefix(UNIX).map(Path::new)

@@ -40,6 +40,7 @@ pub use document::{Document, PasstEntry, PortEntry, SegmentEntry};
 use later::Later;
 use lines::FileLines;
 use metrics::MetricsListener;
+pub use metrics::label_of_metrics;
 pub use names::NamesConfig;
 pub use origin::{Attacher, PortOrigin};
 pub(crate) use renamed::renamed;
@@ -74,6 +75,8 @@ pub struct Config {
     pub control: Option<PathBuf>,
     /// Endpoint for metrics beside the control socket, if configured.
     pub metrics: Option<MetricsListener>,
+    /// Labels of ports that metrics have.
+    pub metrics_labels: Vec<String>,
     /// Endpoint of the web page, if configured.
     pub web: Option<WebListener>,
     /// Access rights of the sockets of ports that state none, also of ports attached later.
@@ -293,6 +296,7 @@ impl Config {
         Self {
             control: document.control.as_ref().map(|path| folder.join(path)),
             metrics: document.metrics.as_ref().and_then(|text| MetricsListener::parse(text, &document.metrics_access, folder)),
+            metrics_labels: document.metrics_labels.clone(),
             // A text that is no endpoint was refused by the check.
             web: document.web.as_ref().and_then(|text| WebListener::parse(text, document.web_token.as_deref(), folder).ok()),
             name,

@@ -371,7 +371,8 @@ impl Managed {
     /// The network ends.
     pub fn metrics(&self, format: Format) -> Result<String, Refusal> {
         let usage = ProcessUsage::now().unwrap_or_default();
-        Ok(metrics::text(&self.report()?, &self.last_reload, usage, format))
+        let labels = self.ask(Daemon::metrics_labels)?;
+        Ok(metrics::text(&self.report()?, &labels, &self.last_reload, usage, format))
     }
 
     /// The workers that do not answer within `timeout`.

@@ -12,6 +12,7 @@ use memlane_observe::metrics::{Bounds, Exposition, Format, Kind, Label, Labels};
 use nix::sys::resource::{UsageWho, getrusage};
 
 use super::report::{PortReport, Report};
+use crate::config::label_of_metrics;
 use crate::stats::{DropReason, PortTotals, SIZE_BOUNDS, WAIT_BOUNDS};
 
 /// Result of the last reload of the network's file; the start counts as the first.
@@ -129,12 +130,13 @@ const NOTIFICATIONS: [Notification; 4] = [
     ("repeated-interrupt", |totals| totals.repeated_interrupts),
 ];
 
-/// The metrics of `report` as text.
-pub fn text(report: &Report, reload: &LastReload, usage: ProcessUsage, format: Format) -> String {
+/// The metrics of `report` as text, with these labels of ports.
+pub fn text(report: &Report, labels: &[String], reload: &LastReload, usage: ProcessUsage, format: Format) -> String {
     let mut text = Text { text: Exposition::new(format), report };
     text.network(reload);
     text.process(usage);
     text.ports();
+    text.labels(labels);
     text.segments();
     text.multicast();
     text.workers();
@@ -184,6 +186,26 @@ impl Text<'_> {
         single("process_max_fds", Kind::Gauge, "Most open file descriptors.", report.descriptors.limit.into());
         let start = seconds_now().saturating_sub(report.uptime);
         single("process_start_time_seconds", Kind::Gauge, "Start of the network in seconds since 1970.", start.into());
+    }
+
+    /// The chosen `labels` of ports; without samples of ports that have none of these.
+    fn labels(&mut self, labels: &[String]) {
+        if labels.is_empty() {
+            return;
+        }
+        let Self { text, report } = self;
+        let names: Vec<String> = labels.iter().map(|label| label_of_metrics(label)).collect();
+        let help = "Labels of the port that the key metrics-labels names; always 1.";
+        let mut family = text.family("memlane_port_labels", Kind::Gauge, help);
+        for port in &report.ports {
+            let values =
+                labels.iter().zip(&names).filter_map(|(label, name)| Some((name.as_str(), port.labels.get(label)?.as_str())));
+            let values: Vec<Label<'_>> = values.collect();
+            if !values.is_empty() {
+                let own = [("network", report.name.as_str()), ("port", port.name.as_str())];
+                family.sample(&[&own[..], &values].concat(), 1_u64);
+            }
+        }
     }
 
     fn ports(&mut self) {

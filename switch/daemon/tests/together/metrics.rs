@@ -375,3 +375,27 @@ fn clients_that_never_read_the_report_lock_nobody_out() {
     assert!(printed(folder, &["status", "net.toml"]).contains("p199"));
     drop(stuck);
 }
+
+/// Labels that the file chooses are in metrics, with names that metrics may have; those that it does not are not.
+#[test]
+fn chosen_labels_of_ports_are_in_metrics() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let port = |name: &str, labels: &str| format!("[[port]]\nname = \"{name}\"\nnull = true\nlabels = {{ {labels} }}\n");
+    let ports = port("a", "task = 'say \"42\"', \"k8s.io/pod\" = 'web', secret = 'x'") + &port("b", "secret = 'y'");
+    let _running = up(folder, &format!("control = \"control\"\nmetrics-labels = [\"task\", \"k8s.io/pod\"]\n{ports}"));
+    let text = scrape(&folder.join("control"));
+    assert_eq!(promtool(&text), (Some(0), String::new()));
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("memlane_port_labels{")).collect();
+    let wanted = r#"memlane_port_labels{network="net",port="a",label_task="say \"42\"",label_k8s_io_pod="web"} 1"#;
+    assert_eq!(lines, [wanted]);
+    assert!(!text.contains("secret"));
+    for (labels, told) in [
+        (r#"["a.b", "a/b"]"#, "metrics-labels has \"a.b\" and \"a/b\", which metrics would call the same"),
+        (r#"["a b"]"#, "metrics-labels has \"a b\"; a label has 1 to 63 letters"),
+    ] {
+        let mistakes =
+            memlane::config::Config::parse(&format!("metrics-labels = {labels}\n{ports}"), "net").unwrap_err().to_string();
+        assert!(mistakes.contains(told), "{mistakes}");
+    }
+}
