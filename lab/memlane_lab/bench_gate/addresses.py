@@ -17,10 +17,14 @@ from memlane_lab.bench_gate import rows, verdict
 from memlane_lab.bench_gate.observe import Figure, Measurement, measured, options, pair
 from memlane_lab.bench_gate.sides import Side
 from memlane_lab.common.errors import LabError
+from memlane_lab.statistics import stats
 
 ROUNDS = 20
 RULES = 100
 MACHINES = 10_000
+PREFIXES = 10_000
+FLOWS = 1000
+MANY_NAME = f"64 B of {FLOWS} flows in turn, {PREFIXES} prefixes"
 PORTS = 40
 """Ports behind which the other machines are: a port may have 1024 MAC and 256 IP addresses."""
 _PATIENCE = 60.0
@@ -43,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 row(f"64 B with a policy of {RULES} rules", pair, _policy(), 1 / 0.95),
                 row(f"64 B between two of {MACHINES} machines", _with_others, "", 1.3),
             ]
-        ),
+        )
+        | {MANY_NAME: lambda side, work: [_in_turn(side, work, chosen.rounds, chosen.seconds)]},
         chosen.only,
     )
 
@@ -57,8 +62,28 @@ def _row(
     bar: float,
 ) -> Figure:
     """How many times the cost in the plain network a frame costs in the other one."""
+    row = _costs(name, side, work, network, rounds, rows.Blast("64 B", "--sizes", "64"))
+    return Figure(name, "x", verdict.judge(row, bar - 1).ratio, bar)
+
+
+def _in_turn(side: Side, work: Path, count: int, seconds: float) -> Figure:
+    """The nanoseconds that a frame costs more by prefixes and a default that refuses, each frame of another flow."""
+    blast = rows.Blast("64 B", "--sizes", "64", "--flows", str(FLOWS))
+    row = _costs(MANY_NAME, side, work, (pair, _prefixes()), (count, seconds), blast)
+    more = [new - old for old, new in zip(row.old, row.new, strict=True)]
+    return Figure(MANY_NAME, "ns", stats.median(more), 100.0)
+
+
+def _costs(
+    name: str,
+    side: Side,
+    work: Path,
+    network: tuple[Callable[[Path], list[str]], str],
+    rounds: tuple[int, float],
+    blast: rows.Blast,
+) -> verdict.Row:
+    """The costs of a frame in the plain network and in the other one, by rounds."""
     (ports, tables), (count, seconds) = network, rounds
-    blast = rows.Blast("64 B", "--sizes", "64")
     row = verdict.Row(name)
     plain, other = work / "plain", work / "other"
     plain.mkdir()
@@ -71,7 +96,7 @@ def _row(
         for turn in range(count):
             costs = {each: blast.through(side, each, seconds) for each in ((plain, other), (other, plain))[turn % 2]}
             row.add(costs[plain], costs[other])
-    return Figure(name, "x", verdict.judge(row, bar - 1).ratio, bar)
+    return row
 
 
 def _guarded(work: Path) -> list[str]:
@@ -84,6 +109,13 @@ def _policy() -> str:
     """Rules of which the last one allows the blast's frames, and those before are about other ports of UDP."""
     others = [f"[[policy]]\nprotocol = 'udp'\nports = [{n}]\naction = 'deny'\n" for n in range(1, RULES)]
     return "".join([*others, "[[policy]]\nprotocol = 'udp'\naction = 'allow'\n"])
+
+
+def _prefixes() -> str:
+    """A default that refuses, and prefixes that do not touch, of which the last one has the blast's machines."""
+    others = [f"'198.{18 + n // 128 // 256}.{n // 128 % 256}.{n % 128 * 2}/32'" for n in range(PREFIXES - 1)]
+    prefixes = ", ".join([*others, "'10.0.0.0/24'"])
+    return f"[[policy]]\ndestinations = [{prefixes}]\naction = 'allow'\n[[policy]]\ndefault = 'deny'\nsegment = 'lan'\n"
 
 
 def _with_others(work: Path) -> list[str]:
