@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from memlane_lab.bench_gate import rows, verdict
 from memlane_lab.bench_gate.observe import Figure, Measurement, measured, options, pair
@@ -67,11 +68,35 @@ def _row(
 
 
 def _in_turn(side: Side, work: Path, count: int, seconds: float) -> Figure:
-    """The nanoseconds that a frame costs more by prefixes and a default that refuses, each frame of another flow."""
-    blast = rows.Blast("64 B", "--sizes", "64", "--flows", str(FLOWS))
+    """The nanoseconds of the switch that a frame costs more by prefixes and a default, each frame of another flow.
+
+    The blast's own rate is that of its generator here.
+    """
+    blast = _SwitchTime("64 B", "--sizes", "64", "--flows", str(FLOWS))
     row = _costs(MANY_NAME, side, work, (pair, _prefixes()), (count, seconds), blast)
     more = [new - old for old, new in zip(row.old, row.new, strict=True)]
     return Figure(MANY_NAME, "ns", stats.median(more), 100.0)
+
+
+class _SwitchTime(rows.Blast):
+    """As a blast; the cost is the time that the switch's workers spend on a frame."""
+
+    def through(self, side: Side, work: Path, seconds: float) -> float:
+        begun = _spent(side, work)
+        super().through(side, work, seconds)
+        frames, spent = (after - before for after, before in zip(_spent(side, work), begun, strict=True))
+        if not frames:
+            raise LabError("the switch carried no frame of the blast")
+        return spent / frames
+
+
+def _spent(side: Side, work: Path) -> tuple[int, float]:
+    """Frames that all ports transmitted, and the nanoseconds that workers spent on them."""
+    status = json.loads(
+        rows.execute([side.programs["memlane"], "status", "--json", "--control", work / "control.sock"])
+    )
+    frames, cycles = (sum(port[key] for port in status["ports"]) for key in ("transmit-frames", "cycles"))
+    return frames, 1e9 * cycles / status["cycles-per-second"]
 
 
 def _costs(
@@ -140,12 +165,14 @@ def _others(side: Side, work: Path) -> Iterator[None]:
         yield
 
 
+def _asked(side: Side, work: Path, command: str) -> Any:
+    """The answer of a network to a command."""
+    return json.loads(rows.execute([side.programs["memlane"], command, "--json", "--control", work / "control.sock"]))
+
+
 def _known(side: Side, work: Path) -> tuple[int, int]:
     """MAC and IP addresses that the switch has learned."""
-    status, addresses = (
-        json.loads(rows.execute([side.programs["memlane"], command, "--json", "--control", work / "control.sock"]))
-        for command in ("status", "addresses")
-    )
+    status, addresses = (_asked(side, work, command) for command in ("status", "addresses"))
     return sum(port["learned-addresses"] for port in status["ports"]), len(addresses[0]["addresses"])
 
 
