@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from memlane_lab.bench_gate import rows, verdict
 from memlane_lab.bench_gate.observe import Figure, Measurement, measured, options, pair
@@ -165,14 +164,14 @@ def _others(side: Side, work: Path) -> Iterator[None]:
         yield
 
 
-def _asked(side: Side, work: Path, command: str) -> Any:
-    """The answer of a network to a command."""
-    return json.loads(rows.execute([side.programs["memlane"], command, "--json", "--control", work / "control.sock"]))
+def _asked(side: Side, work: Path, command: str) -> str:
+    """The answer of a network to a command, as JSON."""
+    return rows.execute([side.programs["memlane"], command, "--json", "--control", work / "control.sock"])
 
 
 def _known(side: Side, work: Path) -> tuple[int, int]:
     """MAC and IP addresses that the switch has learned."""
-    status, addresses = (_asked(side, work, command) for command in ("status", "addresses"))
+    status, addresses = (json.loads(_asked(side, work, command)) for command in ("status", "addresses"))
     return sum(port["learned-addresses"] for port in status["ports"]), len(addresses[0]["addresses"])
 
 
