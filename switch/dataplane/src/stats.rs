@@ -149,51 +149,41 @@ impl Sampler {
 
 const REASONS: usize = DropReason::ALL.len();
 
-/// Counters of one port, written by one worker.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub struct PortCounters {
-    /// Frames taken from the guest's transmit queues.
-    pub transmit_frames: Counter,
-    /// Their bytes, virtio-net headers not counted.
-    pub transmit_bytes: Counter,
-    /// Frames placed in the guest's receive queues; a segmented frame counts once for each segment.
-    pub receive_frames: Counter,
-    /// Bytes placed in the guest's receive queues, headers of added segments not counted.
-    pub receive_bytes: Counter,
-    /// Frames sent to every port of the broadcast domain.
-    pub flooded: Counter,
-    /// Kicks received.
-    pub kicks: Counter,
-    /// Interrupts sent.
-    pub interrupts: Counter,
-    /// Lost kicks: times that a ring had entries for which a kick was requested and none came, see [`crate::notification`].
-    pub missed_kicks: Counter,
-    /// Interrupts that were repeated because they seemed lost: the driver still requested one for entries that were published a
-    /// while ago. Some drivers take the entries and leave the request as it was.
-    pub repeated_interrupts: Counter,
-    /// Receive descriptor chains that broke a rule.
-    pub bad_receive_chains: Counter,
-    /// Chains that a crash left in flight, and that were served again.
-    pub resubmitted_chains: Counter,
-    /// Frames that are enqueued for this port now.
-    pub waiting: Counter,
-    /// TSC cycles that workers spent on frames from this port.
-    pub cycles: Counter,
-    /// Quanta that senders were given while frames were enqueued for this port.
-    pub turns: Counter,
-    /// Times that the port's transmit rate limit held it back.
-    pub transmit_limited: Counter,
-    /// Times that the port's receive rate limit held its senders back.
-    pub receive_limited: Counter,
-    /// Sizes of frames taken from the guest's transmit queues.
-    pub sizes: FrameSizes,
-    /// Latency of frames placed in the guest's receive queues.
-    waits: Waits,
-    /// Senders of frames placed in the guest's receive queues.
-    senders: Senders,
-    drops: Drops,
+macro_rules! define_counters {
+    ($($(#[$doc:meta])* $name:ident: $life:ident, $metric:expr;)*) => {
+        /// Counters of one port, written by one worker.
+        #[derive(Debug, Default)]
+        #[repr(align(128))]
+        pub struct PortCounters {
+            $($(#[$doc])* pub $name: Counter,)*
+            /// Sizes of frames taken from the guest's transmit queues.
+            pub sizes: FrameSizes,
+            /// Latency of frames placed in the guest's receive queues.
+            waits: Waits,
+            /// Senders of frames placed in the guest's receive queues.
+            senders: Senders,
+            drops: Drops,
+        }
+
+        impl PortCounters {
+            /// Goes on with the counters of an earlier process, but for those of its moment.
+            fn inherit_sums(&self, totals: &PortTotals) {
+                $(define_counters!($life, self.$name.add(totals.$name));)*
+            }
+        }
+
+        /// The sums of the counters in `cells`; all else is empty.
+        fn sums(cells: &[PortCounters]) -> PortTotals {
+            PortTotals { $($name: cells.iter().map(|cell| cell.$name.get()).sum(),)* ..PortTotals::default() }
+        }
+    };
+    (inherited, $add:expr) => {
+        $add
+    };
+    (present, $add:expr) => {};
 }
+
+memlane_model::port_counters!(define_counters);
 
 /// Dropped frames by reason.
 #[derive(Debug)]
@@ -235,24 +225,7 @@ impl PortCounters {
     /// Adds the totals of an earlier process: all but the frames that are enqueued, and drops for reasons that this version does not
     /// know. Before the owning worker counts here.
     pub fn inherit(&self, totals: &PortTotals) {
-        let cells = [
-            (&self.transmit_frames, totals.transmit_frames),
-            (&self.transmit_bytes, totals.transmit_bytes),
-            (&self.receive_frames, totals.receive_frames),
-            (&self.receive_bytes, totals.receive_bytes),
-            (&self.flooded, totals.flooded),
-            (&self.kicks, totals.kicks),
-            (&self.interrupts, totals.interrupts),
-            (&self.missed_kicks, totals.missed_kicks),
-            (&self.repeated_interrupts, totals.repeated_interrupts),
-            (&self.bad_receive_chains, totals.bad_receive_chains),
-            (&self.resubmitted_chains, totals.resubmitted_chains),
-            (&self.cycles, totals.cycles),
-            (&self.turns, totals.turns),
-            (&self.transmit_limited, totals.transmit_limited),
-            (&self.receive_limited, totals.receive_limited),
-        ];
-        cells.into_iter().for_each(|(cell, amount)| cell.add(amount));
+        self.inherit_sums(totals);
         for (reason, counter) in DropReason::ALL.iter().zip(&self.drops.0) {
             counter.add(totals.drops.get(reason.name()).copied().unwrap_or(0));
         }
@@ -293,30 +266,13 @@ pub struct WorkerCounters {
 
 /// The sum of `cells`, one of each worker.
 pub fn totals(cells: &[PortCounters]) -> PortTotals {
-    let sum = |pick: fn(&PortCounters) -> &Counter| cells.iter().map(|cell| pick(cell).get()).sum();
     let dropped = |reason| cells.iter().map(|cell| cell.dropped(reason)).sum::<u64>();
     PortTotals {
-        transmit_frames: sum(|c| &c.transmit_frames),
-        transmit_bytes: sum(|c| &c.transmit_bytes),
-        receive_frames: sum(|c| &c.receive_frames),
-        receive_bytes: sum(|c| &c.receive_bytes),
-        flooded: sum(|c| &c.flooded),
-        kicks: sum(|c| &c.kicks),
-        interrupts: sum(|c| &c.interrupts),
-        missed_kicks: sum(|c| &c.missed_kicks),
-        repeated_interrupts: sum(|c| &c.repeated_interrupts),
-        bad_receive_chains: sum(|c| &c.bad_receive_chains),
-        resubmitted_chains: sum(|c| &c.resubmitted_chains),
-        waiting: sum(|c| &c.waiting),
-        cycles: sum(|c| &c.cycles),
-        turns: sum(|c| &c.turns),
-        transmit_limited: sum(|c| &c.transmit_limited),
-        receive_limited: sum(|c| &c.receive_limited),
-        undone_checksums: 0,
         frame_sizes: Histogram::sum(cells.iter().map(|cell| &cell.sizes)),
         waits: Histogram::sum(cells.iter().map(|cell| &cell.waits.frames)),
-        waited_cycles: sum(|c| &c.waits.cycles),
+        waited_cycles: cells.iter().map(|cell| cell.waits.cycles.get()).sum(),
         drops: DropReason::ALL.iter().map(|&r| (r.name().to_owned(), dropped(r))).filter(|&(_, count)| count > 0).collect(),
+        ..sums(cells)
     }
 }
 

@@ -14,6 +14,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use super::report::{PortReport, Report};
 use crate::config::label_of_metrics;
 use crate::stats::{DropReason, PortTotals, SIZE_BOUNDS, WAIT_BOUNDS};
+use memlane_model::totals::{Metric, PortCounter};
 
 /// Result of the last reload of the network's file; the start counts as the first.
 #[derive(Debug)]
@@ -78,25 +79,10 @@ const REVISION: &str = match option_env!("MEMLANE_REVISION") {
     _ => "unknown",
 };
 
-/// A per-port counter: the metric family, its help text, and its value in a report.
-type PortCounter = (&'static str, &'static str, fn(&PortReport) -> u64);
+/// A metric of a port beside those of `PortTotals::COUNTERS`: the metric family, its help text, and its value in a report.
+type PortMetric = (&'static str, &'static str, fn(&PortReport) -> u64);
 
-const PORT_COUNTERS: [PortCounter; 9] = [
-    ("memlane_port_receive_frames", "Frames that the guest received from the network.", |port| port.totals.receive_frames),
-    ("memlane_port_receive_bytes", "Bytes that the guest received from the network.", |port| port.totals.receive_bytes),
-    ("memlane_port_transmit_frames", "Frames that the guest transmitted to the network.", |port| port.totals.transmit_frames),
-    ("memlane_port_transmit_bytes", "Bytes that the guest transmitted to the network.", |port| port.totals.transmit_bytes),
-    ("memlane_port_flooded_frames", "Frames that the guest transmitted and the switch flooded to its segment.", |port| {
-        port.totals.flooded
-    }),
-    ("memlane_port_bad_receive_chains", "Receive chains of the guest that violated the virtio specification.", |port| {
-        port.totals.bad_receive_chains
-    }),
-    (
-        "memlane_port_resubmitted_chains",
-        "Chains in flight at a crash that were served again; their frames may have arrived before.",
-        |port| port.totals.resubmitted_chains,
-    ),
+const PORT_COUNTERS: [PortMetric; 2] = [
     ("memlane_port_sessions", "Front ends that have been connected so far; for a TAP or AF_PACKET port, its interface.", |port| {
         port.sessions
     }),
@@ -105,11 +91,7 @@ const PORT_COUNTERS: [PortCounter; 9] = [
     }),
 ];
 
-/// A gauge of ports.
-const PORT_GAUGES: [PortCounter; 4] = [
-    ("memlane_port_waiting_frames", "Frames that wait for receive buffers of the guest now (backpressure).", |port| {
-        port.totals.waiting
-    }),
+const PORT_GAUGES: [PortMetric; 3] = [
     ("memlane_port_mac_addresses", "MAC addresses learned behind the port.", |port| port.learned_addresses as u64),
     ("memlane_port_memory_charged_bytes", "Bytes of guest memory charged to the switch, because it touched them first.", |port| {
         port.memory_paid
@@ -118,17 +100,6 @@ const PORT_GAUGES: [PortCounter; 4] = [
 ];
 
 const STATES: [&str; 5] = ["waiting", "speaking", "running", "quarantined", "disabled"];
-
-/// A kind of notification, and its counter.
-type Notification = (&'static str, fn(&PortTotals) -> u64);
-
-/// Notifications between guest and switch, by kind.
-const NOTIFICATIONS: [Notification; 4] = [
-    ("kick", |totals| totals.kicks),
-    ("interrupt", |totals| totals.interrupts),
-    ("missed-kick", |totals| totals.missed_kicks),
-    ("repeated-interrupt", |totals| totals.repeated_interrupts),
-];
 
 /// The metrics of `report` as text, with these labels of ports.
 pub fn text(report: &Report, labels: &[String], reload: &LastReload, usage: ProcessUsage, format: Format) -> String {
@@ -148,6 +119,15 @@ pub fn text(report: &Report, labels: &[String], reload: &LastReload, usage: Proc
 struct Text<'r> {
     text: Exposition,
     report: &'r Report,
+}
+
+/// The label of a counter's samples, and its value.
+type Labelled = (Labels, fn(&PortTotals) -> u64);
+
+/// The counters of ports that are samples of one family, each by the value of `label` that `value` reads.
+fn labelled(label: &'static str, value: fn(Metric) -> Option<&'static str>) -> Vec<Labelled> {
+    let of = |counter: &PortCounter| Some((Labels::new(&[(label, value(counter.metric)?)]), counter.value));
+    PortTotals::COUNTERS.iter().filter_map(of).collect()
 }
 
 impl Text<'_> {
@@ -232,6 +212,15 @@ impl Text<'_> {
         for (own, port) in ports() {
             states.iter().for_each(|(label, name)| state.sample_of(&[own, label], port.state == *name));
         }
+        for counter in PortTotals::COUNTERS {
+            let (name, kind, help) = match counter.metric {
+                Metric::Counter(name, help) => (name, Kind::Counter, help),
+                Metric::Gauge(name, help) => (name, Kind::Gauge, help),
+                Metric::Notification(_) | Metric::Limited(_) | Metric::None => continue,
+            };
+            let mut family = text.family(name, kind, help);
+            ports().for_each(|(own, port)| family.sample_of(&[own], (counter.value)(&port.totals)));
+        }
         for (kind, families) in [(Kind::Counter, &PORT_COUNTERS[..]), (Kind::Gauge, &PORT_GAUGES[..])] {
             for (name, help, value) in families {
                 let mut family = text.family(name, kind, help);
@@ -255,16 +244,16 @@ impl Text<'_> {
         }
         let help = "Notifications: kicks from the guest, interrupts to it, and lost ones of either kind that were recovered.";
         let mut notifications = text.family("memlane_port_notifications", Kind::Counter, help);
-        let kinds = NOTIFICATIONS.map(|(kind, count)| (Labels::new(&[("kind", kind)]), count));
+        let kinds = labelled("kind", |metric| if let Metric::Notification(kind) = metric { Some(kind) } else { None });
         for (own, port) in ports() {
             kinds.iter().for_each(|(label, count)| notifications.sample_of(&[own, label], count(&port.totals)));
         }
         let help = "Times that a rate limit of the port delayed frames.";
         let mut limited = text.family("memlane_port_limited", Kind::Counter, help);
-        let [transmit, receive] = ["transmit", "receive"].map(|direction| Labels::new(&[("direction", direction)]));
+        let directions =
+            labelled("direction", |metric| if let Metric::Limited(direction) = metric { Some(direction) } else { None });
         for (own, port) in ports() {
-            limited.sample_of(&[own, &transmit], port.totals.transmit_limited);
-            limited.sample_of(&[own, &receive], port.totals.receive_limited);
+            directions.iter().for_each(|(label, count)| limited.sample_of(&[own, label], count(&port.totals)));
         }
         let help = "Frames that the guest transmitted, by size without FCS.";
         let mut sizes = text.family("memlane_port_frame_size_bytes", Kind::Histogram, help);
