@@ -28,12 +28,34 @@ const MOST_NAMES: usize = 32;
 /// The last events of a network.
 pub type Journal = Ring<NetworkEvent>;
 
-/// Something that happened.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "event", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
-pub enum NetworkEvent {
+/// Declares the events: what happened, the name, the MESSAGE_ID of systemd's journal, which programs search for and which never changes, and the
+/// fields. To add an event, add it here, its sentence and its port below, and its explanation to contrib/systemd/memlane.catalog.
+macro_rules! network_events {
+    ($($(#[$doc:meta])* $name:literal $id:literal $event:ident { $($fields:tt)* },)*) => {
+        /// Something that happened.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+        #[serde(tag = "event", rename_all_fields = "kebab-case")]
+        pub enum NetworkEvent {
+            $($(#[$doc])* #[serde(rename = $name)] $event { $($fields)* },)*
+        }
+
+        impl NetworkEvent {
+            /// The name of each event, and its MESSAGE_ID (systemd.journal-fields(7)).
+            pub const MESSAGE_IDS: &[(&'static str, &'static str)] = &[$(($name, $id),)*];
+
+            /// Its name.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$event { .. } => $name,)*
+                }
+            }
+        }
+    };
+}
+
+network_events! {
     /// A port was attached.
-    PortAttached {
+    "port-attached" "910b9fd25a8a5dd89aa5a9546bf428ca" PortAttached {
         /// The port.
         port: String,
         /// Its segment.
@@ -46,7 +68,7 @@ pub enum NetworkEvent {
         by: Option<Author>,
     },
     /// A port was detached.
-    PortDetached {
+    "port-detached" "3773f37f26ed5041b15fcc71d736a5a1" PortDetached {
         /// The port.
         port: String,
         /// Author of the change; none if the network did it by itself, as at a takeover.
@@ -54,7 +76,7 @@ pub enum NetworkEvent {
         by: Option<Author>,
     },
     /// The operator lets a port take part.
-    PortEnabled {
+    "port-enabled" "d560c12dcaec5c86849c418146aa964e" PortEnabled {
         /// The port.
         port: String,
         /// Author of the change; none if the network did it by itself, as at a takeover.
@@ -62,7 +84,7 @@ pub enum NetworkEvent {
         by: Option<Author>,
     },
     /// The operator does not let a port take part any more.
-    PortDisabled {
+    "port-disabled" "94426cdf5d015bf6b401701a26ee356b" PortDisabled {
         /// The port.
         port: String,
         /// Author of the change; none if the network did it by itself, as at a takeover.
@@ -70,7 +92,7 @@ pub enum NetworkEvent {
         by: Option<Author>,
     },
     /// A port was drained: it is disabled, and none of its frames is in flight.
-    PortDrained {
+    "port-drained" "47fee274d9a6903d365a75930e62d7a7" PortDrained {
         /// The port.
         port: String,
         /// False if frames were still in flight at the timeout.
@@ -80,7 +102,7 @@ pub enum NetworkEvent {
         by: Option<Author>,
     },
     /// Keys of a running port were changed.
-    PortChanged {
+    "port-changed" "5f363edf7b1d5571a83be1896fa25971" PortChanged {
         /// The port.
         port: String,
         /// The keys, with their values before and after.
@@ -90,28 +112,28 @@ pub enum NetworkEvent {
         by: Option<Author>,
     },
     /// The interface of a port lost its carrier: its cable, or its other end, is down.
-    CarrierLost {
+    "carrier-lost" "e1c601d31f096d00040c39f8f16584bc" CarrierLost {
         /// The port.
         port: String,
         /// The interface.
         interface: String,
     },
     /// The interface of a port has a carrier again.
-    CarrierFound {
+    "carrier-found" "887aee525ab25b8900f93b904527bf88" CarrierFound {
         /// The port.
         port: String,
         /// The interface.
         interface: String,
     },
     /// A front end has connected.
-    FrontEndConnected {
+    "front-end-connected" "327763f31ecd524bb51e3870f2a9e4bb" FrontEndConnected {
         /// The port.
         port: String,
         /// Its program, as the kernel names it.
         program: String,
     },
     /// Another front end has connected while the port has one, and was turned away.
-    FrontEndTurnedAway {
+    "front-end-turned-away" "b7ad6085c5cf51f89605c10d30a2ee9a" FrontEndTurnedAway {
         /// The port.
         port: String,
         /// Its program.
@@ -120,26 +142,26 @@ pub enum NetworkEvent {
         holder: String,
     },
     /// The front end has gone.
-    FrontEndLeft {
+    "front-end-left" "5ef20ee613bb574ca260572d66124f60" FrontEndLeft {
         /// The port.
         port: String,
         /// Why.
         cause: String,
     },
     /// At least one ring of the port is served.
-    PortRunning {
+    "port-running" "461e130d3eba5ab89d879025daac60b7" PortRunning {
         /// The port.
         port: String,
     },
     /// The guest or front end broke a rule, and every ring of the port was stopped.
-    PortQuarantined {
+    "port-quarantined" "62bf0f76d5c25434a61f086193ad7019" PortQuarantined {
         /// The port.
         port: String,
         /// The rule.
         cause: String,
     },
     /// The first frames of a port were dropped for this reason.
-    FirstDrop {
+    "first-drop" "90917f7b1df553e18b223cae444422ab" FirstDrop {
         /// The port.
         port: String,
         /// The reason, as in the counters.
@@ -149,7 +171,7 @@ pub enum NetworkEvent {
     },
     /// A frame was dropped because its addresses are not the port's, or its service is not allowed: told once a minute for each port
     /// and reason.
-    AddressRefused {
+    "address-refused" "893dcafca35d52118c19c6a2faa644f4" AddressRefused {
         /// The port.
         port: String,
         /// The reason, as in the counters.
@@ -164,7 +186,7 @@ pub enum NetworkEvent {
     },
     /// Frames were dropped because a policy rule denies them: told at most 10 times a second for each sender, and once a minute for each
     /// destination and rule.
-    PolicyDenied {
+    "policy-denied" "b38cb162f08c44128e2bc3290f58424a" PolicyDenied {
         /// The sender.
         port: String,
         /// Labels of the sender.
@@ -175,7 +197,7 @@ pub enum NetworkEvent {
         denial: Denial,
     },
     /// Frames passed that a policy rule with the action "audit" would refuse; told as often as `policy-denied`.
-    PolicyAudited {
+    "policy-audited" "9c10bac0702c44cba5c6db9ab382f288" PolicyAudited {
         /// The sender.
         port: String,
         /// Labels of the sender.
@@ -186,7 +208,7 @@ pub enum NetworkEvent {
         denial: Denial,
     },
     /// A MAC address moves between two ports too often: a loop?
-    AddressFlaps {
+    "address-flaps" "ad05340157c95b6bbf5ff1e2489f1ad6" AddressFlaps {
         /// The segment.
         segment: String,
         /// The address.
@@ -197,7 +219,7 @@ pub enum NetworkEvent {
         moves_to: String,
     },
     /// A MAC address was learned at another port than before: told once a minute for each address.
-    AddressMoved {
+    "address-moved" "05327ecd337f51de8d457d31287b235a" AddressMoved {
         /// The segment.
         segment: String,
         /// The address.
@@ -208,7 +230,7 @@ pub enum NetworkEvent {
         to: String,
     },
     /// Two machines claim one IP address: told once a minute for each address.
-    AddressConflict {
+    "address-conflict" "1fe77db250cd4dd49ccb9e02e383d734" AddressConflict {
         /// The segment.
         segment: String,
         /// The IP address.
@@ -229,7 +251,7 @@ pub enum NetworkEvent {
         claimed_mac: String,
     },
     /// A rate limit held frames back: told once a minute for each port and direction.
-    LimitReached {
+    "limit-reached" "0f21b3b46edd5e169d3158d43989f542" LimitReached {
         /// The port.
         port: String,
         /// `transmit` or `receive`, seen from the guest.
@@ -238,14 +260,14 @@ pub enum NetworkEvent {
         times: u64,
     },
     /// Events of a port that came too fast were left out.
-    LeftOut {
+    "left-out" "b26c17ef47215d73bebdc687e36c9bc2" LeftOut {
         /// The port.
         port: String,
         /// How many.
         events: u64,
     },
     /// The network was changed to a file or document.
-    Reloaded {
+    "reloaded" "ab668ca480c0583a86ff8bea60e32b65" Reloaded {
         /// Ports that came.
         added: Vec<String>,
         /// Ports that went.
@@ -262,7 +284,7 @@ pub enum NetworkEvent {
         by: Option<Author>,
     },
     /// A file or document was not taken over.
-    ReloadRefused {
+    "reload-refused" "a4c527dd22a453b8885f3bb4f40659b9" ReloadRefused {
         /// Why.
         cause: String,
         /// Author of the change; none if the network did it by itself, as at a takeover.
@@ -270,7 +292,7 @@ pub enum NetworkEvent {
         by: Option<Author>,
     },
     /// A capture has begun.
-    CaptureStarted {
+    "capture-started" "84021039e6bb514ca1ef22bebd589b07" CaptureStarted {
         /// Its ports; all if there are none.
         ports: Vec<String>,
         /// Its filter; empty if there is none.
@@ -283,7 +305,7 @@ pub enum NetworkEvent {
         by: Option<Author>,
     },
     /// A capture has ended.
-    CaptureEnded {
+    "capture-ended" "54fb233a371a50fabb2ebd6ff3ccc283" CaptureEnded {
         /// Frames that were captured.
         frames: u64,
         /// Frames that it missed.
@@ -293,7 +315,7 @@ pub enum NetworkEvent {
         by: Option<Author>,
     },
     /// Another process serves the network (takeover).
-    TakenOver {
+    "taken-over" "5fb27b82b204e73b58fa4b880928d9e7" TakenOver {
         /// Version of memlane that serves it now.
         version: String,
         /// Author of the change; none if the network did it by itself, as at a takeover.
@@ -301,7 +323,7 @@ pub enum NetworkEvent {
         by: Option<Author>,
     },
     /// The network ends.
-    NetworkEnds {
+    "network-ends" "9c456dd4df1e0a782a1ba1a68d415b2a" NetworkEnds {
         /// Why.
         cause: String,
         /// Author of the change; none if the network did it by itself, as at a takeover.
@@ -468,40 +490,6 @@ impl NetworkEvent {
             }
             E::TakenOver { version, .. } => format!("network: taken over by a process of memlane {version}"),
             E::NetworkEnds { cause, .. } => format!("network: ends: {cause}"),
-        }
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::PortAttached { .. } => "port-attached",
-            Self::PortDetached { .. } => "port-detached",
-            Self::PortEnabled { .. } => "port-enabled",
-            Self::PortDisabled { .. } => "port-disabled",
-            Self::PortDrained { .. } => "port-drained",
-            Self::PortChanged { .. } => "port-changed",
-            Self::CarrierLost { .. } => "carrier-lost",
-            Self::CarrierFound { .. } => "carrier-found",
-            Self::FrontEndConnected { .. } => "front-end-connected",
-            Self::FrontEndTurnedAway { .. } => "front-end-turned-away",
-            Self::FrontEndLeft { .. } => "front-end-left",
-            Self::PortRunning { .. } => "port-running",
-            Self::PortQuarantined { .. } => "port-quarantined",
-            Self::FirstDrop { .. } => "first-drop",
-            Self::AddressRefused { .. } => "address-refused",
-            Self::PolicyDenied { .. } => "policy-denied",
-            Self::PolicyAudited { .. } => "policy-audited",
-            Self::AddressFlaps { .. } => "address-flaps",
-            Self::AddressMoved { .. } => "address-moved",
-            Self::AddressConflict { .. } => "address-conflict",
-            Self::LimitReached { .. } => "limit-reached",
-            Self::LeftOut { .. } => "left-out",
-            Self::Reloaded { .. } => "reloaded",
-            Self::ReloadRefused { .. } => "reload-refused",
-            Self::CaptureStarted { .. } => "capture-started",
-            Self::CaptureEnded { .. } => "capture-ended",
-            Self::TakenOver { .. } => "taken-over",
-            Self::NetworkEnds { .. } => "network-ends",
         }
     }
 }

@@ -15,41 +15,10 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
 use super::log;
+use crate::journal::NetworkEvent;
 
 /// The journal's socket.
 const SOCKET: &str = "/run/systemd/journal/socket";
-
-/// The MESSAGE_ID of each kind of event. Programs search for them: they never change.
-const MESSAGE_IDS: [(&str, &str); 28] = [
-    ("port-attached", "910b9fd25a8a5dd89aa5a9546bf428ca"),
-    ("port-detached", "3773f37f26ed5041b15fcc71d736a5a1"),
-    ("port-enabled", "d560c12dcaec5c86849c418146aa964e"),
-    ("port-disabled", "94426cdf5d015bf6b401701a26ee356b"),
-    ("port-drained", "47fee274d9a6903d365a75930e62d7a7"),
-    ("port-changed", "5f363edf7b1d5571a83be1896fa25971"),
-    ("carrier-lost", "e1c601d31f096d00040c39f8f16584bc"),
-    ("carrier-found", "887aee525ab25b8900f93b904527bf88"),
-    ("front-end-connected", "327763f31ecd524bb51e3870f2a9e4bb"),
-    ("front-end-turned-away", "b7ad6085c5cf51f89605c10d30a2ee9a"),
-    ("front-end-left", "5ef20ee613bb574ca260572d66124f60"),
-    ("port-running", "461e130d3eba5ab89d879025daac60b7"),
-    ("port-quarantined", "62bf0f76d5c25434a61f086193ad7019"),
-    ("first-drop", "90917f7b1df553e18b223cae444422ab"),
-    ("address-refused", "893dcafca35d52118c19c6a2faa644f4"),
-    ("policy-denied", "b38cb162f08c44128e2bc3290f58424a"),
-    ("policy-audited", "9c10bac0702c44cba5c6db9ab382f288"),
-    ("address-flaps", "ad05340157c95b6bbf5ff1e2489f1ad6"),
-    ("address-moved", "05327ecd337f51de8d457d31287b235a"),
-    ("address-conflict", "1fe77db250cd4dd49ccb9e02e383d734"),
-    ("limit-reached", "0f21b3b46edd5e169d3158d43989f542"),
-    ("left-out", "b26c17ef47215d73bebdc687e36c9bc2"),
-    ("reloaded", "ab668ca480c0583a86ff8bea60e32b65"),
-    ("reload-refused", "a4c527dd22a453b8885f3bb4f40659b9"),
-    ("capture-started", "84021039e6bb514ca1ef22bebd589b07"),
-    ("capture-ended", "54fb233a371a50fabb2ebd6ff3ccc283"),
-    ("taken-over", "5fb27b82b204e73b58fa4b880928d9e7"),
-    ("network-ends", "9c456dd4df1e0a782a1ba1a68d415b2a"),
-];
 
 /// Writes log lines of a network to the journal.
 #[derive(Debug)]
@@ -138,7 +107,7 @@ impl Visit for JournalEntry {
             return self.add("MESSAGE", value);
         }
         if field.name() == "event"
-            && let Some((_, id)) = MESSAGE_IDS.iter().find(|(event, _)| *event == value)
+            && let Some((_, id)) = NetworkEvent::MESSAGE_IDS.iter().find(|(event, _)| *event == value)
         {
             self.add("MESSAGE_ID", id);
         }
@@ -173,11 +142,12 @@ mod tests {
 
     #[test]
     fn every_kind_of_event_has_an_id_of_its_own_and_the_catalog_knows_no_other() {
-        let schema = schemars::schema_for!(memlane_model::journal::NetworkEvent).to_value();
+        const IDS: &[(&str, &str)] = NetworkEvent::MESSAGE_IDS;
+        let schema = schemars::schema_for!(NetworkEvent).to_value();
         let kinds = schema["oneOf"].as_array().unwrap().iter().map(|kind| kind["properties"]["event"]["const"].as_str().unwrap());
-        assert_eq!(kinds.collect::<Vec<_>>(), MESSAGE_IDS.map(|(event, _)| event));
-        let ids = std::collections::BTreeSet::from(MESSAGE_IDS.map(|(_, id)| id));
-        assert!(ids.len() == MESSAGE_IDS.len() && ids.iter().all(|id| u128::from_str_radix(id, 16).is_ok() && id.len() == 32));
+        assert_eq!(kinds.collect::<Vec<_>>(), IDS.iter().map(|(event, _)| *event).collect::<Vec<_>>());
+        let ids: std::collections::BTreeSet<&str> = IDS.iter().map(|(_, id)| *id).collect();
+        assert!(ids.len() == IDS.len() && ids.iter().all(|id| u128::from_str_radix(id, 16).is_ok() && id.len() == 32));
         let catalog = include_str!("../../../../contrib/systemd/memlane.catalog");
         let explained: Vec<&str> = catalog.lines().filter_map(|line| line.strip_prefix("-- ")).collect();
         assert!(explained.len() >= 4 && explained.iter().all(|id| ids.contains(id)), "{explained:?}");
