@@ -12,6 +12,7 @@ use memlane_model::denials::{Denial, PortDenials};
 
 use crate::denials::{Cause, Denials, Key};
 use crate::id::PortId;
+use crate::packet::Packet;
 use crate::policy::filter::{Filter, Filtered, Member, PolicyRule};
 use crate::policy::flows::Flows;
 use crate::time::{Cycles, cycles, in_cycles};
@@ -88,9 +89,9 @@ impl Trial {
         self.records.get(port.index())?.as_ref()
     }
 
-    /// Frames of the port called `name` that the rules would refuse.
-    fn denials(&self, port: PortId, name: &str) -> PortDenials {
-        let mut denials = self.record(port).map_or_else(PortDenials::default, |record| record.denials.list(name, cycles()));
+    /// Frames of the port called `name` that the rules would refuse, as seen at `now`.
+    fn denials(&self, port: PortId, name: &str, now: Cycles) -> PortDenials {
+        let mut denials = self.record(port).map_or_else(PortDenials::default, |record| record.denials.list(name, now));
         denials.denials.iter_mut().for_each(|listed| listed.denial.audited = true);
         denials
     }
@@ -197,12 +198,12 @@ impl Trials {
 
     /// Frames of a port that audits would refuse.
     pub(crate) fn audited(&self, port: PortId, name: &str) -> PortDenials {
-        self.audit.as_ref().map_or_else(PortDenials::default, |audit| audit.denials(port, name))
+        self.audit.as_ref().map_or_else(PortDenials::default, |audit| audit.denials(port, name, cycles()))
     }
 
     /// Frames of a port that the rules of `memlane policy try` would refuse.
     pub(crate) fn tried(&self, port: PortId, name: &str) -> PortDenials {
-        self.tried.as_ref().map_or_else(PortDenials::default, |tried| tried.denials(port, name))
+        self.tried.as_ref().map_or_else(PortDenials::default, |tried| tried.denials(port, name, cycles()))
     }
 
     /// What events are to tell of audits at `now`, see `Denials::news`.
@@ -210,6 +211,60 @@ impl Trials {
         let record = self.audit.as_ref().and_then(|audit| audit.record(port));
         let news = record.map_or_else(Vec::new, |record| record.denials.news(name, now));
         news.into_iter().map(|denial| Denial { audited: true, ..denial }).collect()
+    }
+}
+
+/// Rules on trial for the frames of a capture.
+#[derive(Debug)]
+pub struct CaptureTrial {
+    trials: Trials,
+    /// Segments and groups of ports, by their names.
+    members: HashMap<String, (String, Vec<String>)>,
+    /// Names of the ports of the capture, by their numbers.
+    names: Vec<String>,
+    numbers: HashMap<String, PortId>,
+    /// Moment of the last frame.
+    last: Cycles,
+}
+
+impl CaptureTrial {
+    /// Tries `rules`; `members` are segments and groups of ports by their names. Other ports are in no group.
+    pub fn new(rules: &[PolicyRule], members: HashMap<String, (String, Vec<String>)>) -> Self {
+        let tried = Trial::new(Filter::of_audits(rules), Groups::new(), Cycles::MAX);
+        let trials = Trials { audit: None, tried: Some(tried) };
+        Self { trials, members, names: Vec::new(), numbers: HashMap::new(), last: 0 }
+    }
+
+    /// Compares a frame that passed between two ports, so long after the beginning of time; false if the capture has too many ports. Flows of a
+    /// capture do not end.
+    pub fn judge(&mut self, (from, to): (&str, &str), frame: &[u8], at: Duration) -> bool {
+        let (Some(from), Some(to)) = (self.port(from), self.port(to)) else { return false };
+        let packet = Packet::from_bytes(from, frame);
+        self.last = self.last.max(in_cycles(at));
+        let name = |port: PortId| self.names.get(port.index()).cloned();
+        self.trials.judge((from, Start::from(&packet), Some(to)), std::iter::once(to), self.last, name);
+        true
+    }
+
+    /// The frames that the rules would refuse, by port, as seen at the last frame.
+    pub fn denials(&self) -> Vec<PortDenials> {
+        let of = |(name, port): (&String, &PortId)| Some(self.trials.tried.as_ref()?.denials(*port, name, self.last));
+        let mut all: Vec<PortDenials> = self.numbers.iter().filter_map(of).filter(|port| !port.denials.is_empty()).collect();
+        all.sort_by(|one, other| one.port.cmp(&other.port));
+        all
+    }
+
+    /// The number of the port called `name`, which is entered with its first frame.
+    fn port(&mut self, name: &str) -> Option<PortId> {
+        if let Some(&port) = self.numbers.get(name) {
+            return Some(port);
+        }
+        let port = PortId(u16::try_from(self.names.len()).ok()?);
+        let (segment, groups) = self.members.get(name).cloned().unwrap_or_default();
+        self.trials.enter(port, Member { name, segment: &segment, groups: &groups, flows: None });
+        self.names.push(name.into());
+        self.numbers.insert(name.into(), port);
+        Some(port)
     }
 }
 

@@ -1,15 +1,23 @@
-//! Frames for `memlane why` from a capture file.
+//! Frames of a capture file, for `memlane why` and `memlane policy try`.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
 use pcap_parser::traits::PcapNGPacketBlock;
-use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError, create_reader};
+use pcap_parser::{
+    Block, EnhancedPacketBlock, InterfaceDescriptionBlock, Linktype, OptionCode, PcapBlockOwned, PcapError, create_reader,
+};
 
 /// Most bytes of a file that are read, and of a block in it.
 const MOST_BYTES: u64 = 256 << 20;
 const MOST_BLOCK: usize = 1 << 20;
+/// Most interfaces of a file, and most bytes of the name of one.
+const MOST_INTERFACES: usize = 1 << 16;
+const LONGEST_NAME: usize = 64;
+/// Options of a frame (pcapng, "Enhanced Packet Block"): its direction, and its number.
+const EPB_FLAGS: OptionCode = OptionCode(2);
+const EPB_PACKETID: OptionCode = OptionCode(5);
 
 /// A frame of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +28,50 @@ pub struct CapturedFrame<'a> {
     pub bytes: &'a [u8],
     /// Its original length.
     pub length: u32,
+    /// Its port, if `memlane capture` wrote the file.
+    pub seen: Option<Seen<'a>>,
+}
+
+/// Where `memlane capture` saw a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen<'a> {
+    /// Name of the port.
+    pub port: &'a str,
+    /// Its guest transmitted the frame; else it received it, or was to receive it.
+    pub transmitted: bool,
+    /// Number of the frame, the same at each port.
+    pub id: u64,
+    /// The frame was dropped there.
+    pub dropped: bool,
+    /// Time, in seconds of the file's clock.
+    pub second: u32,
+}
+
+/// An interface of a file.
+#[derive(Debug)]
+struct Interface {
+    link: Linktype,
+    name: String,
+    /// Units of time stamps in a second.
+    resolution: u64,
+}
+
+impl Interface {
+    fn of(block: &InterfaceDescriptionBlock<'_>) -> Self {
+        let name = block.if_name().and_then(Result::ok).filter(|name| name.len() <= LONGEST_NAME);
+        let resolution = block.ts_resolution().filter(|resolution| *resolution > 0).unwrap_or(1_000_000);
+        Self { link: block.linktype, name: name.unwrap_or_default().into(), resolution }
+    }
+
+    /// Where the frame of this `packet` was seen, as `memlane capture` writes it.
+    fn seen(&self, packet: &EnhancedPacketBlock<'_>) -> Option<Seen<'_>> {
+        let option = |code: OptionCode| packet.options.iter().find(|option| option.code == code).map(|option| &*option.value);
+        let flags = u32::from_le_bytes(option(EPB_FLAGS)?.first_chunk().copied()?);
+        let id = u64::from_le_bytes(option(EPB_PACKETID)?.first_chunk().copied()?);
+        let dropped = option(OptionCode::Comment).is_some_and(|comment| !comment.is_empty());
+        let (second, _) = packet.decode_ts(0, self.resolution);
+        Some(Seen { port: &self.name, transmitted: flags & 3 == 2, id, dropped, second }).filter(|seen| !seen.port.is_empty())
+    }
 }
 
 /// Why a capture file is not read to its end.
@@ -60,10 +112,10 @@ pub fn read_from<E: From<FileError>>(
     each: &mut impl FnMut(CapturedFrame) -> Result<bool, E>,
 ) -> Result<(), E> {
     let mut reader = create_reader(MOST_BLOCK, file.take(MOST_BYTES)).map_err(|_| FileError::OtherFormat)?;
-    let (mut links, mut number) = (Vec::new(), 0);
+    let (mut interfaces, mut number) = (Vec::new(), 0);
     loop {
         let (size, is_wanted) = match reader.next() {
-            Ok((size, block)) => (size, take_block(&block, &mut links, &mut number, each)?),
+            Ok((size, block)) => (size, take_block(&block, &mut interfaces, &mut number, each)?),
             Err(PcapError::Eof) => return Ok(()),
             Err(PcapError::UnexpectedEof) => return Err(FileError::CutOff(number).into()),
             Err(PcapError::Incomplete(_)) => (0, true),
@@ -85,36 +137,38 @@ pub fn read_from<E: From<FileError>>(
     }
 }
 
-/// Takes a block of a file with interfaces of the types `links`; false to stop.
+/// Takes a block of a file with these interfaces; false to stop.
 fn take_block<E: From<FileError>>(
     block: &PcapBlockOwned,
-    links: &mut Vec<Linktype>,
+    interfaces: &mut Vec<Interface>,
     number: &mut u64,
     each: &mut impl FnMut(CapturedFrame) -> Result<bool, E>,
 ) -> Result<bool, E> {
-    let (interface, bytes, length) = match block {
+    let (index, bytes, length, enhanced) = match block {
         PcapBlockOwned::LegacyHeader(header) => {
-            links.push(header.network);
+            interfaces.push(Interface { link: header.network, name: String::new(), resolution: 1 });
             return Ok(true);
         }
         PcapBlockOwned::NG(Block::SectionHeader(_)) => {
-            links.clear();
+            interfaces.clear();
             return Ok(true);
+        }
+        PcapBlockOwned::NG(Block::InterfaceDescription(_)) if interfaces.len() >= MOST_INTERFACES => {
+            return Err(FileError::Broken(*number).into());
         }
         PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => {
-            links.push(interface.linktype);
+            interfaces.push(Interface::of(interface));
             return Ok(true);
         }
-        PcapBlockOwned::Legacy(packet) => (0, packet.data, packet.origlen),
-        PcapBlockOwned::NG(Block::EnhancedPacket(packet)) => (packet.if_id, packet.packet_data(), packet.origlen),
-        PcapBlockOwned::NG(Block::SimplePacket(packet)) => (0, packet.packet_data(), packet.origlen),
+        PcapBlockOwned::Legacy(packet) => (0, packet.data, packet.origlen, None),
+        PcapBlockOwned::NG(Block::EnhancedPacket(packet)) => (packet.if_id, packet.packet_data(), packet.origlen, Some(packet)),
+        PcapBlockOwned::NG(Block::SimplePacket(packet)) => (0, packet.packet_data(), packet.origlen, None),
         PcapBlockOwned::NG(_) => return Ok(true),
     };
     *number += 1;
-    if links.get(interface as usize) != Some(&Linktype::ETHERNET) {
-        return Err(FileError::NotEthernet(*number).into());
-    }
-    each(CapturedFrame { number: *number, bytes, length })
+    let interface = interfaces.get(index as usize).filter(|interface| interface.link == Linktype::ETHERNET);
+    let interface = interface.ok_or(FileError::NotEthernet(*number))?;
+    each(CapturedFrame { number: *number, bytes, length, seen: enhanced.and_then(|packet| interface.seen(packet)) })
 }
 
 #[cfg(test)]
@@ -168,6 +222,22 @@ mod tests {
     fn pcap_and_pcapng_are_read() {
         assert_eq!(frames(&pcap(1)).unwrap(), [(1, vec![7; 61], 100)]);
         assert_eq!(frames(&pcapng()).unwrap(), [(1, vec![60; 60], 60), (2, vec![61; 61], 61)]);
+    }
+
+    #[test]
+    fn the_ports_of_a_capture_of_memlane_are_read() {
+        let mut seen = Vec::new();
+        read_from::<FileError>(&pcapng()[..], &mut |frame| {
+            seen.push(frame.seen.map(|seen| (seen.port.to_owned(), seen.transmitted, seen.id, seen.dropped)));
+            Ok(true)
+        })
+        .unwrap();
+        assert_eq!(seen, vec![Some(("web".to_owned(), true, 1, true)); 2]);
+        read_from::<FileError>(&pcap(1)[..], &mut |frame| {
+            assert_eq!(frame.seen, None);
+            Ok(true)
+        })
+        .unwrap();
     }
 
     #[test]

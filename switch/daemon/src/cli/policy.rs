@@ -1,17 +1,22 @@
 //! `memlane policy try`: another policy, tried on the frames of a running network.
 
-use std::path::PathBuf;
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use hyper::Method;
 use memlane_model::denials::PortDenials;
 
+use super::frames::{self, FileError, Seen};
 use super::net::{Net, Socket};
 use super::usage::timeout;
 use super::{Failure, denials, output};
-use crate::config::Reread;
+use crate::config::{Config, PortConfig, Reread};
 use crate::control::routes::{TrialBegun, TrialOrder};
+use crate::quantity::counted;
+use crate::trial::CaptureTrial;
 
 /// Resource of the trial.
 const TRIAL: &str = "/v1/policy/trial";
@@ -31,7 +36,8 @@ enum PolicyCommand {
     ///
     /// The rules decide on no frame. Groups of ports are those of that file, if it has the port. Replies to a flow that began before are listed
     /// until its guest sends. Meanwhile frames do not take the fast path.
-    #[command(after_help = "Examples:\n  memlane policy try new.toml --for 60s\n  memlane policy try new.toml lab --json")]
+    #[command(after_help = "Examples:\n  memlane policy try new.toml --for 60s\n  memlane policy try new.toml lab --json\n  \
+                      memlane capture lab -w yesterday.pcapng\n  memlane policy try new.toml --pcap yesterday.pcapng")]
     Try(Try),
 }
 
@@ -49,6 +55,9 @@ struct Try {
     /// Length of the trial, an hour at most.
     #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = timeout)]
     length: Duration,
+    /// A file of `memlane capture` in place of the network's present frames: those that a port transmitted and another received.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["net", "length", "control"])]
+    pcap: Option<PathBuf>,
     /// As JSON.
     #[arg(long)]
     json: bool,
@@ -63,6 +72,44 @@ impl Policy {
 
 impl Try {
     fn run(&self) -> Result<(), Failure> {
+        let ports = match &self.pcap {
+            Some(capture) => self.of_capture(capture)?,
+            None => self.of_network()?,
+        };
+        if self.json { output::print_json(&ports) } else { output::print(&denials::text(&ports, "no frame would be refused\n")) }
+    }
+
+    /// What the rules would refuse of the frames in `capture`.
+    fn of_capture(&self, capture: &Path) -> Result<Vec<PortDenials>, Failure> {
+        let config = Config::load(&self.file)?;
+        let member = |port: &PortConfig| (port.name.clone(), (port.segment.clone(), port.settings.limits.groups.clone()));
+        let mut trial = CaptureTrial::new(&config.policy, config.ports.iter().map(member).collect());
+        // A worker that loses its CPU writes a frame late: where it is received may come first.
+        let (mut names, mut senders) = (HashSet::<Arc<str>>::new(), HashMap::<u64, Arc<str>>::new());
+        each_seen(capture, |seen, _| {
+            if seen.transmitted {
+                let name = names.get(seen.port).map_or_else(|| seen.port.into(), Arc::clone);
+                names.insert(Arc::clone(&name));
+                senders.insert(seen.id, name);
+            }
+        })?;
+        let mut judged = 0_u64;
+        each_seen(capture, |seen, frame| {
+            let from = senders.get(&seen.id).filter(|_| !seen.transmitted && !seen.dropped);
+            if let Some(from) = from {
+                judged += u64::from(trial.judge((from, seen.port), frame, Duration::from_secs(seen.second.into())));
+            }
+        })?;
+        if judged == 0 {
+            let text = "no frame in it is seen at two ports: capture all ports, as in `memlane capture NET -w FILE`";
+            return Err(Failure::Configuration(format!("the capture file {}: {text}", capture.display())));
+        }
+        output::note(&format!("{} judged", counted(judged, "frame")));
+        Ok(trial.denials())
+    }
+
+    /// What the rules would refuse of the frames of the network until the end of the trial.
+    fn of_network(&self) -> Result<Vec<PortDenials>, Failure> {
         let document = serde_json::to_value(Reread::load(&self.file, true)?.document).map_err(Failure::running)?;
         let client = Net { net: self.net.clone(), socket: self.socket.clone() }.client()?;
         let order = TrialOrder { document, milliseconds: u64::try_from(self.length.as_millis()).unwrap_or(u64::MAX) };
@@ -75,7 +122,19 @@ impl Try {
             std::thread::sleep(left.min(LOOK));
             client.get::<Vec<PortDenials>>(TRIAL)?;
         }
-        let ports: Vec<PortDenials> = client.ask(Method::DELETE, TRIAL, None::<&()>)?;
-        if self.json { output::print_json(&ports) } else { output::print(&denials::text(&ports, "no frame would be refused\n")) }
+        Ok(client.ask(Method::DELETE, TRIAL, None::<&()>)?)
+    }
+}
+
+/// Calls `each` with the frames of a capture file that `memlane capture` has written.
+fn each_seen(capture: &Path, mut each: impl FnMut(Seen<'_>, &[u8])) -> Result<(), Failure> {
+    let read = frames::read::<FileError>(capture, |frame| {
+        frame.seen.into_iter().for_each(|seen| each(seen, frame.bytes));
+        Ok(true)
+    });
+    match read {
+        // The frames before are judged.
+        Ok(()) | Err(FileError::CutOff(_)) => Ok(()),
+        Err(cause) => Err(Failure::Configuration(format!("the capture file {}: {cause}", capture.display()))),
     }
 }

@@ -103,6 +103,50 @@ const SIGHT: [&str; 5] = ["frame.interface_name", "frame.packet_flags_direction"
 const OUTBOUND: &str = "0x00000002";
 const INBOUND: &str = "0x00000001";
 
+/// `memlane policy try` judges the frames of a capture by their ports, whatever the order in the file.
+#[test]
+fn a_policy_is_tried_on_a_capture() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let ports = port("web", "groups = [\"front\"]") + &port("db", "");
+    let _running = up(folder, &ports);
+    let (mut web, mut db) = (guest(folder, "web", 0), guest(folder, "db", 1));
+    let to = |index: u8, port: u16| {
+        let [here, there] = [index, 1 - index].map(|index| Host { mac: mac(index.into()), ..Host::v4(index.into()) });
+        Packet::tcp(here.port(40_000), there.port(port), 1, []).frame()
+    };
+    // Both are known, so that no further frame is flooded.
+    db.send(&to(1, 1)).unwrap();
+    web.receive(TIMEOUT).unwrap();
+    let capture = Capture::start(folder, &["-c", "48"]);
+    for number in 0..12 {
+        web.send(&to(0, if number < 5 { 443 } else { 5432 })).unwrap();
+        db.receive(TIMEOUT).unwrap();
+        db.send(&to(1, 40_000)).unwrap();
+        web.receive(TIMEOUT).unwrap();
+    }
+    capture.wait();
+    let rule = "[[policy]]\nfrom = \"front\"\nprotocol = \"tcp\"\nports = [443]\naction = \"deny\"\n";
+    write(folder, "new.toml", &format!("{ports}{rule}"));
+    let tried =
+        |arguments: &[&str]| memlane(folder, &[&["policy", "try", "new.toml", "--pcap"], arguments].concat()).output().unwrap();
+    let output = tried(&["c", "--json"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("24 frames judged"), "{}", told(&output));
+    let ports: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let denials = &ports[0]["denials"];
+    assert_eq!((ports.as_array().unwrap().len(), denials.as_array().unwrap().len()), (1, 1), "{ports}");
+    let [one, from] = [&denials[0], &ports[0]["port"]];
+    assert_eq!((from, &one["to"], &one["frames"], &one["destination-port"]), (&"web".into(), &"db".into(), &5.into(), &443.into()));
+    let bytes = std::fs::read(folder.join("c")).unwrap();
+    std::fs::write(folder.join("cut"), &bytes[..bytes.len() / 2 + 3]).unwrap();
+    assert!(tried(&["cut"]).status.success(), "the frames before the end are judged");
+    std::fs::write(folder.join("other"), b"GIF89a and more of it").unwrap();
+    for (file, cause) in [("other", "neither pcap nor pcapng"), ("none", "No such file")] {
+        let output = tried(&[file]);
+        assert!(!output.status.success() && told(&output).contains(cause), "{}", told(&output));
+    }
+}
+
 #[test]
 fn every_frame_is_there_once_at_each_end_with_one_number() {
     let folder = tempfile::tempdir().unwrap();
