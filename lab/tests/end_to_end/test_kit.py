@@ -5,6 +5,7 @@ processor's model, makes the machines of them, and boots them with their instruc
 """
 
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from memlane_lab.guests.qemu import KvmGuest, version
 from memlane_lab.host import network
 from memlane_lab.host.ports import GuestKind, Nic, Tap
 from memlane_lab.host.session import Session
+from memlane_lab.images import root
 from memlane_lab.kit import archive, build, runner
 from memlane_lab.measuring import machine
 from memlane_lab.paths.memlane import program
@@ -155,3 +157,22 @@ def test_a_kit_measures_from_its_file_alone(tmp_path: Path, own_runs: Path) -> N
     (file,) = clean.glob("memlane-kit-*.tar.gz")
     assert f"the archive: {file}" in done.stdout
     assert {path.name for path in clean.iterdir()} == {"memlane-kit", file.name}
+    _needs_nothing_but_a_shell(clean / "memlane-kit", tmp_path / "empty")
+
+
+_APPLETS = ("gunzip", "gzip", "mktemp", "rm", "sh", "tail", "tar", "uname")
+
+
+def _needs_nothing_but_a_shell(kit: Path, empty: Path) -> None:
+    """In a root folder of its own with these programs: no library, no Python and no package of this machine."""
+    (empty / "bin").mkdir(parents=True)
+    (empty / "tmp").mkdir()
+    shutil.copy(root.image().tree / "bin" / "busybox", empty / "bin" / "busybox")
+    for name in _APPLETS:
+        (empty / "bin" / name).symlink_to("busybox")
+    shutil.copy(kit, empty / "memlane-kit")
+    command: list[str | Path] = ["chroot", empty, "/memlane-kit", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PATH": "/bin:/usr/sbin"})
+    assert done.returncode == 0, done.stderr
+    assert "Of memlane's commit" in done.stdout
+    assert list((empty / "tmp").iterdir()) == []
