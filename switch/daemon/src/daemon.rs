@@ -17,7 +17,7 @@ use thiserror::Error;
 use attached::AttachedPorts;
 
 use crate::budget::{Account, Permit};
-use crate::config::{self, Config, NamesConfig, PortConfig, PortKind, PortOrigin, UplinkConfig};
+use crate::config::{self, Config, NamesConfig, PortConfig, PortKind, PortOrigin, UplinkConfig, way_out};
 use crate::descriptors::{self, USUAL};
 use crate::folder;
 use crate::helper::Helper;
@@ -34,6 +34,7 @@ use memlane_backends::interface::{self, Interface, InterfaceError, Origin, Prese
 use memlane_backends::loopback::Loopback;
 use memlane_backends::null::Null;
 use memlane_backends::session;
+use memlane_backends::stream::nat::NatSettings;
 use memlane_backends::stream::saved::{PresentStream, RestoredStream};
 use memlane_backends::stream::{self, Passt, StreamSettings};
 use memlane_backends::vhost_user::access::Access;
@@ -237,7 +238,7 @@ impl Daemon {
         let shared = Shared::new(config.workers, random()?, config.settings.clone());
         let prepare = |port| {
             refuse_outside(port)?;
-            Ok(Prepared { own: own_descriptors(&shared, port)?, meeting: meeting(port)? })
+            Ok(Prepared { own: own_descriptors(&shared, port)?, meeting: meeting(port, config.nat_of(port))? })
         };
         let prepared = config.ports.iter().map(prepare).collect::<Result<Vec<_>, StartError>>()?;
         let network = Network::start(shared, &config.cpus)?;
@@ -440,9 +441,10 @@ impl Daemon {
             PortKind::Tap { .. } => self.tap(port)?,
             PortKind::Xen { .. } => {
                 self.watcher().map_err(|cause| StartError::Xen { port: port.name.clone(), cause })?;
-                meeting(port)?
+                meeting(port, None)?
             }
-            _ => meeting(port)?,
+            PortKind::Passt(_) => meeting(port, self.config().nat_of(port))?,
+            _ => meeting(port, None)?,
         };
         Ok(Prepared { meeting, own })
     }
@@ -773,7 +775,7 @@ fn device_settings(config: &PortConfig, port: &Arc<Port>) -> DeviceSettings {
     }
 }
 
-fn meeting(port: &PortConfig) -> Result<Meeting, StartError> {
+fn meeting(port: &PortConfig, nat: Option<NatSettings>) -> Result<Meeting, StartError> {
     Ok(match &port.kind {
         PortKind::VhostUser { path, connect: true } => Meeting::FrontEnd(Endpoint::Connect(path.clone())),
         PortKind::VhostUser { path, connect: false } => Meeting::FrontEnd(listen(port, path, Endpoint::listen)?),
@@ -781,7 +783,7 @@ fn meeting(port: &PortConfig) -> Result<Meeting, StartError> {
         PortKind::Stream { path, connect: false, .. } => Meeting::Stream(listen(port, path, stream::Other::listen)?, None),
         PortKind::Passt(arguments) => {
             let failed = |cause| StartError::Passt { port: port.name.clone(), cause };
-            let mut passt = Passt::new(arguments.iter().map(Into::into).collect(), port.settings.mtu);
+            let mut passt = way_out::passt(arguments, port.settings.mtu, nat);
             match Helper::starting_passt(&port.name) {
                 Some(helper) => {
                     helper.probe_passt(&port.name).map_err(failed)?;

@@ -393,7 +393,8 @@ mod tests {
         let event = SavedEvent { sequence: 7, time: 1 << 60, event: NetworkEvent::PortDetached { port: "a".into(), by: None } };
         assert_eq!(SavedEvent::from(&Record::from(event.clone())), event);
         let rest = Rest { read: vec![0, 0, 0, 60, 2], unwritten: Vec::new() };
-        let streams = vec![SavedStreamPort { port: "db".into(), stream: SavedStream { socket: 0, rest, log: Some(1) } }];
+        let streams =
+            vec![SavedStreamPort { port: "db".into(), stream: SavedStream { socket: 0, rest, log: Some(1), flows: vec![] } }];
         let standing =
             Standing { by: None, records: vec![record], departed: Vec::new(), events: vec![event], next_event: 8, streams };
         let hello = Message::Hello(Hello { state: Some("/var/lib/a.state".into()) });

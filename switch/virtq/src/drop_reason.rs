@@ -91,6 +91,8 @@ drop_reasons! {
     SenderStopped = "sender-stopped",
     /// The frame lay in too many pages of the sender that were not in memory.
     SenderMemory = "sender-memory",
+    /// A frame of passt belongs to no flow of a guest and to no port forwarding.
+    NoFlow = "no-flow",
     /// The receiver has no running receive queue.
     ReceiverAbsent = "receiver-absent",
     /// The sender's quota of frames in flight to this receiver is used up, or the wait queue is full.
@@ -112,6 +114,9 @@ drop_reasons! {
     LinkLoss = "link-loss",
     /// Too many frames waited for the emulated link's transmitter, or were in flight on it.
     LinkFull = "link-full",
+    /// The router of a passt port does not translate the frame: a fragment, another protocol than TCP, UDP and echo requests, an address of the
+    /// segment, or a connection that it does not know.
+    NotTranslated = "not-translated",
     /// The kernel refused to take the frame from a TAP or AF_PACKET port.
     TapRefused = "tap-refused",
     /// A granted page of a Xen guest, the sender or the receiver, could not be accessed.

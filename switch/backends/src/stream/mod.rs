@@ -6,8 +6,10 @@
 //!    the sender left to offload.
 //! 4. [`StreamReceive`](receive) (RX): packets written as plain frames. The protocol has no virtio-net header, so checksums are
 //!    completed and GSO frames are segmented here.
+//! 5. [`nat`]: translates addresses and ports, so that many guests share one passt.
 
 pub mod checksums;
+pub mod nat;
 mod passt;
 mod receive;
 pub mod saved;
@@ -25,6 +27,7 @@ use crate::pool::Pool;
 use crate::port::end::{Backend, Ends};
 use crate::store::Buffered;
 use checksums::ChecksumTracker;
+use nat::Nat;
 use receive::StreamReceive;
 use saved::Rest;
 use transmit::StreamReader;
@@ -38,12 +41,14 @@ struct Connection {
     fault: OnceLock<wire::TooLong>,
     /// Bytes that its ends leave to the next process of the network.
     rest: Mutex<Rest>,
+    /// Translation of its frames, if many guests share the other side.
+    nat: Option<Arc<Nat>>,
 }
 
 impl Connection {
-    fn new(socket: UnixStream) -> std::io::Result<Arc<Self>> {
+    fn new(socket: UnixStream, nat: Option<Arc<Nat>>) -> std::io::Result<Arc<Self>> {
         socket.set_nonblocking(true)?;
-        Ok(Arc::new(Self { socket, fault: OnceLock::new(), rest: Mutex::default() }))
+        Ok(Arc::new(Self { socket, fault: OnceLock::new(), rest: Mutex::default(), nat }))
     }
 
     fn rest(&self) -> MutexGuard<'_, Rest> {

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 
+use super::nat::NatSettings;
+
 /// Timeout of `passt --version`, and the interval at which its exit is polled.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -32,6 +34,8 @@ pub struct Passt {
     arguments: Vec<OsString>,
     /// MTU that passt announces to guests; passt's default if there is none.
     mtu: Option<u16>,
+    /// Translation of addresses, if it serves all guests of a segment.
+    nat: Option<NatSettings>,
     /// Starts it in place of this process.
     starter: Option<Box<StartPasst>>,
 }
@@ -45,7 +49,19 @@ impl fmt::Debug for Passt {
 impl Passt {
     /// With these arguments beside memlane's own, and this MTU for guests, or else passt's default.
     pub fn new(arguments: Vec<OsString>, mtu: Option<u16>) -> Self {
-        Self { arguments, mtu, starter: None }
+        Self { arguments, mtu, nat: None, starter: None }
+    }
+
+    /// Serves all guests of a segment, whose addresses are translated.
+    #[must_use]
+    pub fn for_many(mut self, nat: NatSettings) -> Self {
+        self.nat = Some(nat);
+        self
+    }
+
+    /// Translation of addresses, if it serves all guests of a segment.
+    pub(super) fn nat(&self) -> Option<&NatSettings> {
+        self.nat.as_ref()
     }
 
     /// Has `starter` start it, which knows arguments and MTU. It ends with its stream.

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use socket2::SockRef;
 
 use super::Connection;
+use super::nat::Translated;
 use super::wire::{PREFIX, prefix};
 use crate::frame::MAX_FRAME;
+use crate::id::PortId;
 use crate::offload::checksum;
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Offloads, Plan, plan};
@@ -92,25 +94,42 @@ impl StreamReceive {
             let start = usize::from(packet.header.csum_start());
             checksum::complete(&mut self.bytes[begin..], start, start + usize::from(packet.header.csum_offset()));
         }
-        PlaceOutcome::Complete(1)
+        self.translate(begin, packet.source).map_or(PlaceOutcome::Complete(1), PlaceOutcome::Refused)
+    }
+
+    /// Translates the frame from byte `begin` on, of `source`, if many guests share the other side. One that does not go there is removed;
+    /// returns the reason if it is dropped.
+    fn translate(&mut self, begin: usize, source: PortId) -> Option<DropReason> {
+        let nat = self.connection.nat.as_ref()?;
+        let translated = nat.outbound(self.bytes.get_mut(begin..)?, source);
+        if translated != Translated::Sent {
+            self.bytes.truncate(begin - PREFIX);
+            self.frames -= 1;
+        }
+        for reset in nat.take_resets() {
+            self.bytes.extend_from_slice(&prefix(reset.len() as u32));
+            self.bytes.extend_from_slice(&reset);
+        }
+        if let Translated::Dropped(reason) = translated { Some(reason) } else { None }
     }
 
     /// Segments the frame (TSO in software) and buffers as many segments as there is room for.
     fn place_segments(&mut self, packet: &mut Packet) -> PlaceOutcome {
         let Some(mut cutter) = Cutter::new(packet, false) else { return PlaceOutcome::Refused(DropReason::BadSegmentation) };
         while u32::from(packet.segments_done) < cutter.count() {
-            if !self.place_segment(packet, &cutter.segment(packet.segments_done.into())) {
-                return PlaceOutcome::NoRoom;
+            match self.place_segment(packet, &cutter.segment(packet.segments_done.into())) {
+                PlaceOutcome::Complete(_) => {}
+                other => return other,
             }
             packet.segments_done += 1;
         }
         PlaceOutcome::Complete(cutter.count())
     }
 
-    fn place_segment(&mut self, packet: &Packet, segment: &Segment<'_>) -> bool {
+    fn place_segment(&mut self, packet: &Packet, segment: &Segment<'_>) -> PlaceOutcome {
         let headers = segment.headers;
         if !self.begin(headers.len() as u32 + segment.payload_length) {
-            return false;
+            return PlaceOutcome::NoRoom;
         }
         let begin = self.bytes.len();
         self.bytes.extend_from_slice(headers);
@@ -118,7 +137,7 @@ impl StreamReceive {
         if let Some((start, field)) = segment.complete {
             checksum::complete(&mut self.bytes[begin..], start as usize, field as usize);
         }
-        true
+        self.translate(begin, packet.source).map_or(PlaceOutcome::Complete(1), PlaceOutcome::Refused)
     }
 }
 

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::Connection;
+use super::nat::flows::SavedFlow;
 use crate::takeover::{FilesToSend, ReceivedFiles};
 
 /// Most bytes of frames that all connections together leave, since guests wait while they are handed over.
@@ -52,6 +53,9 @@ pub struct SavedStream {
     /// Number of the descriptor of passt's standard error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<u32>,
+    /// Flows of guests that share the other side.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flows: Vec<SavedFlow>,
 }
 
 /// A connection that another process of the network has left.
@@ -61,6 +65,7 @@ pub struct RestoredStream {
     pub(super) rest: Rest,
     /// Standard error of passt, if that is the other side.
     pub(super) log: Option<File>,
+    pub(super) flows: Vec<SavedFlow>,
 }
 
 impl SavedStream {
@@ -68,7 +73,12 @@ impl SavedStream {
     pub fn restore(self, files: &mut ReceivedFiles) -> Option<RestoredStream> {
         let socket = files.take(self.socket)?;
         let log = self.log.and_then(|number| files.take(number));
-        (self.rest.len() <= MOST_LEFT).then(|| RestoredStream { socket: OwnedFd::from(socket).into(), rest: self.rest, log })
+        (self.rest.len() <= MOST_LEFT).then(|| RestoredStream {
+            socket: OwnedFd::from(socket).into(),
+            rest: self.rest,
+            log,
+            flows: self.flows,
+        })
     }
 }
 
@@ -105,7 +115,8 @@ impl PresentStream {
         let Some(Present { connection, log }) = &*present else { return Ok(None) };
         let rest = std::mem::take(&mut *connection.rest());
         let log = log.as_ref().map(File::try_clone).transpose()?.map(|log| files.add(log));
-        Ok(Some(SavedStream { socket: files.add(connection.socket.try_clone()?), rest, log }))
+        let flows = connection.nat.as_ref().map(|nat| nat.save()).unwrap_or_default();
+        Ok(Some(SavedStream { socket: files.add(connection.socket.try_clone()?), rest, log, flows }))
     }
 
     /// Ends the connection: another process may have read or written a part of a frame.
@@ -123,7 +134,7 @@ mod tests {
     #[test]
     fn a_connection_leaves_its_bytes_and_no_more_than_all_may() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        let connection = Connection::new(ours).unwrap();
+        let connection = Connection::new(ours, None).unwrap();
         let rest = Rest { read: vec![1, 2, 3], unwritten: vec![4] };
         *connection.rest() = rest.clone();
         let present = PresentStream::default();

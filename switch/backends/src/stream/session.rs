@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use vmm_sys_util::epoll::EventSet;
 
 use super::checksums::{ChecksumTracker, Checksums};
+use super::nat::Nat;
 use super::passt::{self, Passt, Started};
 use super::saved::{Present, PresentStream, Rest, RestoredStream};
 use super::{Connection, Stream};
@@ -94,7 +95,9 @@ pub fn run(
 ) -> io::Result<(Session, PresentStream)> {
     let name = format!("port-{}", port.id.0);
     let present = PresentStream::default();
-    let server = StreamServer { network, port, settings, present: present.clone() };
+    let nat = if let Other::Passt(passt) = &settings.other { passt.nat() } else { None };
+    let nat = nat.map(|nat| Nat::new(nat.clone(), &port));
+    let server = StreamServer { network, port, settings, nat, present: present.clone() };
     let first = restored.and_then(|restored| server.restore(restored));
     Ok((Session::start(name, move |watch| server.run(first, &watch))?, present))
 }
@@ -104,6 +107,7 @@ struct StreamServer {
     network: Arc<Network>,
     port: Arc<Port>,
     settings: StreamSettings,
+    nat: Option<Arc<Nat>>,
     present: PresentStream,
 }
 
@@ -173,12 +177,15 @@ impl StreamServer {
         }
     }
 
-    fn restore(&self, RestoredStream { socket, rest, log }: RestoredStream) -> Option<Served> {
+    fn restore(&self, RestoredStream { socket, rest, log, flows }: RestoredStream) -> Option<Served> {
         let passt = match (log, self.has_front_end()) {
             (None, true) => None,
             // Without its standard error it is started anew.
             (log, _) => Some(Started::new(&self.port.name, log?, None).ok()?),
         };
+        if let Some(nat) = &self.nat {
+            nat.restore(&flows);
+        }
         self.begin(socket, passt, Some(rest))
     }
 
@@ -203,7 +210,10 @@ impl StreamServer {
             let peer = door::peer(&stream);
             if rest.is_some() { port.front_end_stays(peer) } else { port.front_end_came(peer) }
         }
-        let started = Connection::new(stream).and_then(|connection| {
+        if let Some(nat) = self.nat.as_ref().filter(|_| rest.is_none()) {
+            nat.clear();
+        }
+        let started = Connection::new(stream, self.nat.clone()).and_then(|connection| {
             let tracker = ChecksumTracker::new(settings.checksums, Arc::clone(port));
             network.serve(port, Stream(Arc::clone(&connection), tracker, rest.unwrap_or_default()))?;
             Ok(connection)

@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use super::Connection;
 use super::checksums::ChecksumTracker;
+use super::nat::Translated;
 use super::wire::{self, PREFIX, TooLong};
 use crate::frame::MAX_FRAME;
+use crate::stats::DropReason;
 use crate::store::{Reader, Store};
 
 /// Bytes that are read and not yet split into frames: two of the longest.
@@ -23,6 +25,8 @@ pub(super) struct StreamReader {
     /// The range of `stage` that is read and not yet split into frames.
     begin: usize,
     end: usize,
+    /// Frames that belong to no flow.
+    lost: u32,
 }
 
 impl StreamReader {
@@ -30,7 +34,7 @@ impl StreamReader {
     pub(super) fn new(connection: Arc<Connection>, tracker: ChecksumTracker, mut read: Vec<u8>) -> Self {
         let end = read.len();
         read.resize(STAGE.max(end), 0);
-        Self { connection, tracker, stage: read.into_boxed_slice(), begin: 0, end }
+        Self { connection, tracker, stage: read.into_boxed_slice(), begin: 0, end, lost: 0 }
     }
 
     /// Splits the bytes read into frames, until `most` can be opened or no buffer is free.
@@ -45,8 +49,16 @@ impl StreamReader {
             let bytes = &mut store.bytes(index)[..length];
             bytes.copy_from_slice(frame);
             self.tracker.look_after(bytes);
-            store.fill(index, length as u32);
+            let translated = self.connection.nat.as_ref().map(|nat| nat.inbound(bytes));
             self.begin += PREFIX + length;
+            match translated {
+                None | Some(Translated::Sent) => store.fill(index, length as u32),
+                Some(Translated::Ignored) => store.put_back(index),
+                Some(Translated::Dropped(_)) => {
+                    self.lost += 1;
+                    store.put_back(index);
+                }
+            }
         }
         Ok(())
     }
@@ -96,6 +108,10 @@ impl Reader for StreamReader {
             self.fail(fault);
             true
         })
+    }
+
+    fn take_lost(&mut self) -> [(DropReason, u32); 2] {
+        [(DropReason::NoFlow, std::mem::take(&mut self.lost)), (DropReason::NoFlow, 0)]
     }
 
     fn hand_over(&mut self, store: &Store) {

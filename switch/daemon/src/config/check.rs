@@ -23,6 +23,7 @@ use super::names::{self, NamesConfig};
 use super::shape::{self, Written};
 use super::syntax;
 use super::uplink::{NicConfig, UplinkConfig, VxlanConfig};
+use super::way_out;
 use super::web::WebListener;
 use super::words::{either, printable};
 use crate::cpus::Cpus;
@@ -558,6 +559,35 @@ impl<'t> Checker<'t> {
                 self.note(place, key, text);
             }
         }
+        self.check_ways_out(&by_segment, ports);
+    }
+
+    /// Checks the addresses of routers, which are no other port's, and the guests of port forwardings.
+    fn check_ways_out(&mut self, by_segment: &HashMap<&str, &NamesConfig>, ports: &[(&PortEntry, &Place)]) {
+        let is_passt = |entry: &PortEntry| entry.kinds() == ["passt"];
+        for (entry, place) in ports.iter().filter(|(entry, _)| is_passt(entry)) {
+            let names = by_segment.get(entry.segment.as_str()).copied();
+            let others =
+                || ports.iter().map(|(other, _)| *other).filter(|other| other.segment == entry.segment && other.name != entry.name);
+            let addresses_of =
+                |name: &str| others().find(|other| other.name.as_deref() == Some(name)).map(|other| other.addresses.as_slice());
+            for text in way_out::mistakes(&entry.forward, names, addresses_of) {
+                self.note(place, "forward", text);
+            }
+            let Some((names, router)) = names.and_then(|names| Some((names, way_out::router(names, &entry.addresses)?))) else {
+                continue;
+            };
+            let of_passt = |other: &PortEntry| is_passt(other) && way_out::router(names, &other.addresses) == Some(router);
+            let has_it = |other: &&PortEntry| of_passt(other) || other.addresses.contains(&router.into());
+            if let Some(other) = others().find(has_it).filter(|_| entry.addresses.is_empty()) {
+                let other = other.name.as_deref().unwrap_or_default();
+                let text = format_args!(
+                    "passt would be the router {router} of the segment, which is an address of port '{other}': add another to one of them, as addresses \
+                     = [\"10.0.0.254\"]"
+                );
+                self.note(place, "passt", text);
+            }
+        }
     }
 
     /// Checks names and devices that only one segment, uplink or port can have.
@@ -652,6 +682,9 @@ impl<'t> Checker<'t> {
         }
         if entry.checksums != Checksums::default() && !place.has("stream") {
             self.note(place, "checksums", "checksums applies to stream ports only: remove it");
+        }
+        if !entry.forward.is_empty() && !place.has("passt") {
+            self.note(place, "forward", "forward applies to passt ports only: remove it");
         }
         if entry.netns.is_some() && !place.has("tap") && !place.has("af-packet") {
             self.note(place, "netns", "netns applies to tap and af-packet ports only: remove it");

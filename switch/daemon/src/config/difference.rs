@@ -31,7 +31,7 @@ pub const CHANGEABLE: [&str; 17] = [
 pub fn can_change(kind: &PortKind, key: &str) -> bool {
     let fixed: &[&str] = match kind {
         PortKind::Tap { .. } => &["mac", "mtu"],
-        PortKind::Passt(_) => &["mtu"],
+        PortKind::Passt(_) => &["mtu", "mac", "addresses"],
         PortKind::Loopback => &["mac"],
         PortKind::Xen { .. } => &["mac", "mtu"],
         PortKind::VhostUser { .. } | PortKind::AfPacket { .. } | PortKind::Stream { .. } | PortKind::Null => &[],

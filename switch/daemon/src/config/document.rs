@@ -12,6 +12,7 @@ use super::later::Later;
 use super::lines::FileLines;
 use super::names::{self, NamesConfig};
 use super::uplink::UDP_PORT;
+use super::way_out::Forward;
 use crate::link::Impairment;
 use crate::policy::rules::{AllowedPair, Prefix, Service};
 use crate::policy::{AntiSpoof, DEFAULT_STORM, Limit, PortLimits, Reserved};
@@ -296,9 +297,12 @@ pub struct PortEntry {
     /// Checksums of frames from a stream: "partial" to complete those that a sender left to the device, as libkrun's passt interface does,
     /// "keep" to leave these too, or "complete" to compute all.
     pub checksums: Checksums,
-    /// passt(1) as the port's other side: access to the host's network without root, with DHCP and DNS. Either true, or a list of
-    /// arguments for passt, as ["--tcp-ports", "8080:80"].
+    /// passt(1) as the port's other side: access to the host's network without root. Either true, or a list of arguments for passt, as
+    /// ["--outbound-if4", "eth0"]. On a segment with a `subnet` the port is the router of all guests, by IPv4, at the first of its `addresses`, else at
+    /// `router`, else at the subnet's last address; else passt serves one guest, with DHCP and DNS.
     pub passt: Option<PasstEntry>,
+    /// Ports of the host that passt forwards to guests of the segment, which has a `subnet`, as [{ port = 8080, to = "web:80" }].
+    pub forward: Vec<Forward>,
     /// No guest: the port accepts every frame and sends none.
     pub null: bool,
     /// No guest: the port sends each frame for its MAC address back to its source.
@@ -475,6 +479,7 @@ impl Default for PortEntry {
             stream: None,
             checksums: Checksums::default(),
             passt: None,
+            forward: Vec::new(),
             null: false,
             loopback: false,
             segment: "lan".into(),

@@ -195,6 +195,7 @@ impl From<&PortConfig> for PortEntry {
             receive_offloads: port.receive_offloads,
             queues: port.queues,
             second: port.second,
+            forward: port.forward.clone(),
             ..Self::default()
         };
         entry.state(&port.settings);

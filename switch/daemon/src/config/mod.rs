@@ -5,7 +5,7 @@
 //!    itself, in [`words`] and `quantity`s; then values against each other.
 //! 3. [`Config`]: the checked configuration for the rest of the program.
 //! 4. [`mod@file`]: the file as text, not while it is being written. [`uplink`]: uplinks of segments to other hosts. [`names`]: their
-//!    addresses and names.
+//!    addresses and names. [`way_out`]: their router.
 //! 5. [`origin`]: where a port comes from. [`unit`]: the packaged unit of a network. [`notes`]: valid keys that are hardly meant so. [`claim`]: resources that only one port can have. [`mod@renamed`]: old keys and their new names. [`json`]: the same keys as
 //!    JSON, for running networks. [`difference`]: the changes from one configuration to another. [`lines`], `places`: the lines of keys.
 
@@ -27,10 +27,12 @@ mod shape;
 mod syntax;
 pub mod unit;
 pub mod uplink;
+pub mod way_out;
 pub mod web;
 mod words;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -45,6 +47,7 @@ pub use names::NamesConfig;
 pub use origin::{Attacher, PortOrigin};
 pub(crate) use renamed::renamed;
 pub use uplink::{NicConfig, UplinkConfig, VxlanConfig};
+pub use way_out::{Forward, ForwardProtocol};
 use web::WebListener;
 pub(crate) use words::{either, inline_table, nearest, printable};
 
@@ -55,6 +58,7 @@ use crate::port::{default_address, short_hash};
 use crate::settings::{Poll, Settings};
 use memlane_backends::door::Second;
 use memlane_backends::stream::checksums::Checksums;
+use memlane_backends::stream::nat::NatSettings;
 use memlane_backends::vhost_user::access::Access;
 use memlane_model::policy::PolicyRule;
 
@@ -120,6 +124,8 @@ pub struct PortConfig {
     pub second: Second,
     /// Its back end.
     pub kind: PortKind,
+    /// Ports of the host that its passt forwards.
+    pub forward: Vec<Forward>,
     /// Origin of the port.
     pub origin: PortOrigin,
 }
@@ -292,6 +298,10 @@ impl Config {
     /// Cannot fail, because `document` was checked.
     fn from_document(document: &Document, default_name: &str, folder: &Path) -> Self {
         let name = document.name.clone().unwrap_or_else(|| default_name.into());
+        let mut names: Vec<NamesConfig> = document.segment.iter().filter_map(SegmentEntry::names).collect();
+        let ports = document.port.iter().map(|entry| PortConfig::from_entry(entry, folder, &document.access));
+        let mut ports: Vec<PortConfig> = ports.collect();
+        settle_ways_out(&name, &mut names, &mut ports);
         let (poll, usual) = (document.poll(), Settings::default());
         Self {
             control: document.control.as_ref().map(|path| folder.join(path)),
@@ -319,7 +329,7 @@ impl Config {
             later: document.sandbox.in_folder(folder),
             xen_vifs: document.xen_vifs,
             suppression: document.segment.iter().filter_map(|entry| entry.name.clone().zip(entry.neighbour_suppression)).collect(),
-            names: document.segment.iter().filter_map(SegmentEntry::names).collect(),
+            names,
             uplinks: document.segment.iter().filter_map(UplinkConfig::of).collect(),
             snooping: document
                 .segment
@@ -328,9 +338,25 @@ impl Config {
                 .filter_map(|segment| segment.name.clone())
                 .collect(),
             policy: document.policy.clone(),
-            ports: document.port.iter().map(|entry| PortConfig::from_entry(entry, folder, &document.access)).collect(),
+            ports,
             lines: document.lines.clone(),
         }
+    }
+
+    /// Settings of the translation for `port`, if it is a passt port on a segment with a subnet.
+    pub fn nat_of(&self, port: &PortConfig) -> Option<NatSettings> {
+        let PortKind::Passt(_) = port.kind else { return None };
+        let names = self.names.iter().find(|names| names.segment == port.segment)?;
+        let addresses_of = |name: &str| {
+            let to = self.ports.iter().find(|other| other.name == name && other.segment == port.segment)?;
+            Some(to.settings.limits.addresses.as_slice())
+        };
+        Some(NatSettings {
+            router: way_out::router(names, &port.settings.limits.addresses)?,
+            mac: port.settings.mac.unwrap_or_else(|| default_address(&self.name, &port.name)),
+            subnet: names.subnet?,
+            forwardings: port.forward.iter().filter_map(|forward| forward.forwarding(addresses_of)).collect(),
+        })
     }
 
     /// Path of the control socket of this network, which was read from `file`, if from any.
@@ -463,8 +489,23 @@ impl PortConfig {
             second: entry.second,
             access: if kind.listens() { entry.access.or(general) } else { Access::default() },
             kind,
+            forward: entry.forward.clone(),
             origin: PortOrigin::default(),
         }
+    }
+}
+
+/// Gives the passt ports of segments with a subnet the router's address, and a MAC address; guests are told of the router.
+fn settle_ways_out(name: &str, names: &mut [NamesConfig], ports: &mut [PortConfig]) {
+    for port in ports.iter_mut().filter(|port| matches!(port.kind, PortKind::Passt(_))) {
+        let Some(names) = names.iter_mut().find(|names| names.segment == port.segment) else { continue };
+        let settings = &mut port.settings;
+        let Some(router) = way_out::router(names, &settings.limits.addresses) else { continue };
+        if !settings.limits.addresses.iter().any(IpAddr::is_ipv4) {
+            settings.limits.addresses.push(router.into());
+        }
+        settings.mac.get_or_insert_with(|| default_address(name, &port.name));
+        names.router.get_or_insert(router);
     }
 }
 

@@ -201,6 +201,7 @@ impl Daemon {
             daemon.led_on().push(uplink);
         }
         let gate = Arc::clone(&progress.gate);
+        let all = config;
         let mut restoring = Restoring { reports: received, sessions: 0, devices: Vec::new(), gate, later: Vec::new() };
         for ((config, saved), own) in config.ports.iter().zip(saved).zip(owned) {
             let missing = || StartError::Description(config.name.clone());
@@ -211,7 +212,7 @@ impl Daemon {
             let port = daemon.network.add_port_ahead(&attach_settings, members[&config.segment[..]])?;
             daemon.set_suppression(&port);
             daemon.begin_stay(config, &port, saved.has_left);
-            let server = match restored_meeting(&daemon, config, &saved, &mut files)? {
+            let server = match restored_meeting(&daemon, all, (config, &saved), &mut files)? {
                 Meeting::FrontEnd(endpoint) => {
                     let device = device_settings(config, &port);
                     let session = RestoredSession { connection: saved.connection, files, progress: progress.clone() };
@@ -275,8 +276,8 @@ pub fn restored_listener(path: &Path, saved: &SavedListener, files: &mut Receive
 
 fn restored_meeting(
     daemon: &Daemon,
-    config: &PortConfig,
-    saved: &SavedPort,
+    all: &Config,
+    (config, saved): (&PortConfig, &SavedPort),
     files: &mut ReceivedFiles,
 ) -> Result<Meeting, StartError> {
     let missing = || StartError::Description(config.name.clone());
@@ -313,7 +314,7 @@ fn restored_meeting(
         | PortKind::Passt(_)
         | PortKind::Stream { connect: true, .. }
         | PortKind::Null
-        | PortKind::Loopback => super::meeting(config)?,
+        | PortKind::Loopback => super::meeting(config, all.nat_of(config))?,
     })
 }
 

@@ -17,7 +17,7 @@ use super::border::Border;
 use super::record::Record;
 use super::state as state_file;
 use super::{Conversation, GRANTED, Helper, LINE, PasstPort, READY, Request, Served, StateStep, Subject, answer_of, read_line};
-use crate::config::{Config, NicConfig, PortKind, UplinkConfig, own_folder, runtime_folder};
+use crate::config::{Config, NicConfig, PortKind, UplinkConfig, own_folder, runtime_folder, way_out};
 use crate::folder;
 
 /// The network of a helper.
@@ -109,8 +109,9 @@ impl Desk {
     /// The passt of a port.
     fn passt(&self, subject: &str) -> Result<(String, Passt), String> {
         let PasstPort { port, mtu } = serde_json::from_str(subject).map_err(|error| error.to_string())?;
-        match self.config.port(&port).map(|port| &port.kind) {
-            Some(PortKind::Passt(arguments)) => Ok((port, Passt::new(arguments.iter().map(Into::into).collect(), mtu))),
+        let own = self.config.port(&port);
+        match own.map(|own| (own, &own.kind)) {
+            Some((own, PortKind::Passt(arguments))) => Ok((port, way_out::passt(arguments, mtu, self.config.nat_of(own)))),
             _ => Err(format!("{} has no passt port {port:?}", self.told_file())),
         }
     }

@@ -23,7 +23,7 @@ use memlane_rig::memory::GuestMemory;
 use memlane_rig::ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DriverRing, Iovec, RingOptions};
 
 /// Reasons that no guest's ring provokes, and the place where they are provoked or the reason why no capture has them.
-const ELSEWHERE: [(DropReason, &str); 8] = [
+const ELSEWHERE: [(DropReason, &str); 10] = [
     (DropReason::Isolated, "gates of ports are made by the network: separation::isolated_ports_reach_only_those_that_are_not"),
     (DropReason::VlanNotCarried, "so are these: separation::vlans_are_kept_apart_and_tags_are_as_each_port_needs_them"),
     (DropReason::ReservedGroup, "separation::reserved_groups_pass_between_guests_and_not_at_ports_that_drop_them"),
@@ -31,6 +31,8 @@ const ELSEWHERE: [(DropReason, &str); 8] = [
     (DropReason::TooLong, "an uplink's MTU: separation::a_packet_that_is_too_long_for_the_uplink_is_answered"),
     (DropReason::SocketFull, "the kernel drops these: af_packet::frames_that_the_kernel_dropped_are_counted"),
     (DropReason::TapRefused, "the kernel refuses a frame when it is written, after it has left the packet: its number is counted"),
+    (DropReason::NoFlow, "a frame of passt that is dropped before it is opened: stream::nat::tests"),
+    (DropReason::NotTranslated, "a frame for passt, dropped when it is placed: way_out::guests_share_one_passt"),
     (
         DropReason::GrantRefused,
         "a Xen guest's grants: xen::pages_that_cannot_be_reached_cost_the_frame_only captures it at the sender; at the receiver it is \

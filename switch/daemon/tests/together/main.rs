@@ -84,6 +84,7 @@ mod top;
 mod turns_are_bounded;
 mod uplink;
 mod verdicts_hold;
+mod way_out;
 mod web;
 mod why;
 mod worker_panics;

@@ -34,6 +34,8 @@ const RUN_BY_WORKERS: &[&str] = &[
     "backends/payload.rs",
     "dataplane/pool.rs",
     "backends/store.rs",
+    "backends/stream/nat.rs",
+    "backends/stream/nat",
     "backends/stream/receive.rs",
     "backends/stream/transmit.rs",
     "backends/stream/wire.rs",

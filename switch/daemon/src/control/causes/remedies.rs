@@ -74,6 +74,12 @@ pub fn remedy(reason: DropReason) -> &'static str {
             "The port sends faster than the switch forwards: limit it by the key transmit, or see which receiver is slow; without CAP_NET_ADMIN, \
              raise net.core.rmem_max"
         }
+        R::NoFlow => {
+            "Nothing to do for single frames, which are late answers; a frame from outside needs a forward of the passt port"
+        }
+        R::NotTranslated => {
+            "Have the guest send TCP, UDP or echo requests, without fragments, to addresses outside its segment: the router translates no others"
+        }
         R::GrantRefused => "See that both domains of Xen run: a page of one could not be reached",
     }
 }
