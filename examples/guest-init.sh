@@ -1,13 +1,13 @@
 #!/bin/sh
 # The first process of a User Mode Linux guest of the examples: gives its cards their addresses and runs its command.
-# The kernel passes guest_addresses (ADDRESS/PREFIX,...) and guest_command (with ~ for spaces) from its command line.
+# The kernel passes guest_addresses (ADDRESS/PREFIX,..., or dhcp, which the command is to use) and guest_command (with ~ for spaces) from its command line.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 ip link set lo up
 card=0
 for address in $(echo "$guest_addresses" | tr ',' ' '); do
-    ip address add "$address" dev "eth$card"
+    [ "$address" = dhcp ] || ip address add "$address" dev "eth$card"
     ip link set "eth$card" up
     card=$((card + 1))
 done

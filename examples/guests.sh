@@ -2,7 +2,8 @@
 #
 #   network              starts memlane on the net.toml of this folder, and waits until guests can connect
 #   guest NAME CARDS COMMAND
-#                        boots a guest that has a card on each port of CARDS ("PORT=ADDRESS/PREFIX ..."), and runs COMMAND in it;
+#                        boots a guest that has a card on each port of CARDS ("PORT=ADDRESS/PREFIX ...", or PORT=dhcp for a COMMAND that asks
+#                        for an address), and runs COMMAND in it;
 #                        a port belongs to the guest whose name its own begins with: app-front to app
 #   attach PORT          attaches a port while the network runs
 #   ready NAME           waits until the guest's command has ended
@@ -11,7 +12,7 @@
 #
 # Guests run under User Mode Linux if a kernel is found: $UML_KERNEL, or the one that `make demo` has built. Else they are network namespaces
 # with TAPs, which only root can make. Guests use the host's own programs; or, if $tree names a root tree, those in there, whose first process
-# is $first. $memory is what a User Mode Linux guest gets.
+# is $first. $memory is what a User Mode Linux guest gets, and $config the network's file.
 
 folder=$(mktemp -d /tmp/memlane-example.XXXXXX)
 here=$(cd "$(dirname "$0")" && pwd)
@@ -21,6 +22,7 @@ export XDG_RUNTIME_DIR="$folder"
 started=
 tree=
 first=$here/../guest-init.sh
+config=$here/net.toml
 memory=64M
 
 fail() {
@@ -53,7 +55,7 @@ await() {
 
 network() {
     command -v "$memlane" >/dev/null || fail "$memlane is not there: run 'make build', or set MEMLANE to the binary"
-    cp "$here/net.toml" "$folder/net.toml"
+    cp "$config" "$folder/net.toml"
     if [ -z "$kernel" ]; then
         [ "$(id -u)" = 0 ] || fail "no UML kernel was found ('make demo' builds one), and namespaces need root"
         # Each guest's ports become TAPs in its namespace.
@@ -80,6 +82,12 @@ attach() {
 
 guest() {
     if [ -n "$kernel" ]; then
+        # Not beside each other: the control socket serves so many at a time.
+        cards= index=0
+        for card in $2; do
+            cards="$cards virtio_uml.$("$memlane" uml net.toml "${card%=*}" | sed 's/^virtio_uml\.//'):$index"
+            index=$((index + 1))
+        done
         in_uml "$@" >"$1.log" 2>&1 &
     else
         in_namespace "$@" >"$1.log" 2>&1 &
@@ -88,11 +96,6 @@ guest() {
 }
 
 in_uml() {
-    cards= index=0
-    for card in $2; do
-        cards="$cards virtio_uml.$("$memlane" uml net.toml "${card%=*}" | sed 's/^virtio_uml\.//'):$index"
-        index=$((index + 1))
-    done
     # shellcheck disable=SC2086 # each card is an argument
     TMPDIR=/dev/shm exec setarch --addr-no-randomize "$kernel" umid="$1" uml_dir="$folder/uml" mem="$memory" seccomp=auto quiet \
         root=/dev/root rootfstype=hostfs rootflags="${tree:-/}" ro init="$first" con=null con0=null,fd:1 $cards \
@@ -101,7 +104,7 @@ in_uml() {
 
 in_namespace() {
     for card in $2; do
-        ip -n "example-$1" address add "${card#*=}" dev "${card%=*}" || exit
+        [ "${card#*=}" = dhcp ] || ip -n "example-$1" address add "${card#*=}" dev "${card%=*}" || exit
     done
     ip -n "example-$1" link set lo up
     if [ -n "$tree" ]; then

@@ -27,16 +27,16 @@ def _apart(*command: str | Path) -> list[str | Path]:
     return ["unshare", "--net", "--mount", "sh", "-c", private, "sh", *command]
 
 
-def _run(example: str, kernel: str, *arguments: str) -> str:
+def _run(example: str, kernel: str, *arguments: str, **environment: str) -> str:
     """The example's output."""
     switch = memlane.program()
     assert switch, "no memlane: run make build"
     done = subprocess.run(
         _apart(_EXAMPLES / example / "run.sh", *arguments),
-        env={**os.environ, "MEMLANE": str(switch), "UML_KERNEL": kernel},
+        env={**os.environ, "MEMLANE": str(switch), "UML_KERNEL": kernel, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1200 if environment else 120,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -82,6 +82,46 @@ def test_tiers_reach_their_neighbours_only(kernel: str) -> None:
     assert "2 packets transmitted, 0 received" in tried, "web has a way to try, and nobody answers"
     assert "unreachable" not in tried
     assert "web does not reach db" in tried
+
+
+_SANDBOXES = 50
+_HOW_TO = _EXAMPLES.parent / "docs/how-to/sandboxes.md"
+
+
+@pytest.mark.real
+@pytest.mark.longest
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("by", ["passt", "root"])
+def test_sandboxes_reach_what_the_rules_name_and_nothing_else(kernel: str, by: str) -> None:
+    """Fifty guests by passt; by the kernel's NAT fewer, because the way out is another and the guests are the same."""
+    count = _SANDBOXES if by == "passt" else 3
+    said = _run("sandboxes", kernel, by, GUESTS=str(count))
+    assert f"guests that fetched the allowed page: {count}\n" in said, said
+    assert f"guests that were refused another address: {count}\n" in said, said
+    slowest = re.search(r"slowest refusal, in seconds: ([\d.]+)\n", said)
+    assert slowest, said
+    assert float(slowest[1]) < 0.1, said
+    denials = said.partition(f"== denials of task{count}\n")[2].partition("\n== ")[0]
+    assert denials.startswith(f"task{count}\n  1 frame to out, destination 198.51.100.20 tcp port 80"), said
+    assert 'by [[policy]] default = "reject" members = "sandbox" (in line ' in denials, said
+    assert 'destinations = ["198.51.100.20"]' in denials, "the line that would allow it"
+    if by == "passt":
+        assert said.count("one passt for all: 1\n") == 1, said
+
+
+def test_the_page_on_sandboxes_has_the_files_of_the_example() -> None:
+    """What the example's test runs is what the page shows."""
+    page = _HOW_TO.read_text()
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    files = {name: (_EXAMPLES / "sandboxes" / name).read_text() for name in ("net.toml", "root.toml", "run.sh")}
+    toml = [block for language, block in blocks if language == "toml"]
+    assert toml[0] in files["net.toml"]
+    for part in toml[2].strip().split("\n\n"):
+        assert all(line in files["root.toml"] for line in part.splitlines()), part
+    attach, *commands = [line for language, block in blocks if language == "sh" for line in block.splitlines()]
+    assert attach.removeprefix("memlane attach net.toml task7 --ephemeral ") in files["run.sh"]
+    assert len(commands) == 3
+    assert all(command in files["run.sh"] for command in commands), commands
 
 
 @pytest.mark.real

@@ -1,0 +1,5 @@
+#!/bin/sh
+# Called by udhcpc with the lease.
+[ "$1" = bound ] || exit 0
+ip address add "$ip/$mask" dev "$interface"
+ip route add default via "$router" dev "$interface"
