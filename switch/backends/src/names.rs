@@ -3,29 +3,35 @@
 //! ```text
 //!   worker:  ReceiveEnd -> filter, rate limit -> questions -+
 //!                                                           |  session thread: Responder
-//!   worker:  Buffered <-------- answers <-------------------+
+//!   worker:  Buffered <-------- answers <-------------------+  <--> a forwarder, for names outside
 //! ```
 //!
 //! 1. [`Asks`], the receive end, copies frames that the responder may answer to a bounded queue, and drops those of a port that sends
 //!    too many; it never holds a sender up. Other frames, such as floods of the segment, cost one comparison of their first bytes.
 //! 2. A session thread sleeps until there are questions, has the responder answer them, and enqueues the answers.
+//!    The answer to a question for a name outside is enqueued once all workers know the grants of its addresses: a guest's first frame to them
+//!    passes.
 //! 3. [`Answers`], the transmit end, copies them to packet buffers.
 
-use std::collections::HashMap;
+mod forwarder;
+
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use memlane_dataplane::headers::TYPE_ARP;
-use memlane_names::{Refused, Responder};
+use memlane_names::{Given, Refused, Responder};
 use memlane_virtq::time::{Cycles, cycles, in_cycles};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use rtrb::{Consumer, Producer, RingBuffer};
-use vmm_sys_util::epoll::EventSet;
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
+use self::forwarder::Forwarder;
+pub use self::forwarder::OpenForwarder;
 use crate::frame::{Head, MacAddress, TCP, TYPE_IPV4, TYPE_IPV6, UDP};
 use crate::id::PortId;
 use crate::network::Network;
@@ -83,11 +89,18 @@ impl Clock {
 /// A responder that its session thread shares with the control side.
 pub type SharedResponder = Arc<Mutex<Responder>>;
 
-/// Serves `port` by `responder`, in a session thread that calls `news` for each change.
+/// Serves `port` by `responder`, in a session thread that calls `news` for each change, and has `open` start a forwarder when the first question
+/// for a name outside comes.
 ///
 /// # Errors
 /// The kernel refuses a thread or a descriptor.
-pub fn run(network: &Arc<Network>, port: &Arc<Port>, responder: SharedResponder, clock: Clock, news: News) -> io::Result<Session> {
+pub fn run(
+    network: &Arc<Network>,
+    port: &Arc<Port>,
+    (responder, open): (SharedResponder, Option<OpenForwarder>),
+    clock: Clock,
+    news: News,
+) -> io::Result<Session> {
     let bell = || EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
     let (asked, answered, dropped) = (Arc::new(bell()?), Arc::new(bell()?), Arc::new(AtomicU64::new(0)));
     let (questions, incoming) = RingBuffer::new(QUEUE);
@@ -100,7 +113,19 @@ pub fn run(network: &Arc<Network>, port: &Arc<Port>, responder: SharedResponder,
     };
     port.begin_session();
     network.serve(port, ends)?;
-    let mut desk = Desk { network: Arc::clone(network), responder, clock, news, incoming, outgoing, asked, answered, dropped };
+    let mut desk = Desk {
+        network: Arc::clone(network),
+        responder,
+        clock,
+        news,
+        forwarder: open.map(Forwarder::new),
+        incoming,
+        outgoing,
+        held: VecDeque::new(),
+        asked,
+        answered,
+        dropped,
+    };
     let port = Arc::clone(port);
     Session::start(format!("port-{}", port.id.0), move |watch| {
         if let Err(panic) = caught(|| desk.run(&watch)) {
@@ -212,14 +237,21 @@ impl Reader for Answers {
     }
 }
 
+/// Answers to questions for names outside, and whether all workers know the grants of their addresses.
+type Held = (Arc<AtomicBool>, Vec<Vec<u8>>);
+
 /// The session thread's side.
 struct Desk {
     network: Arc<Network>,
     responder: SharedResponder,
     clock: Clock,
     news: News,
+    forwarder: Option<Forwarder>,
     incoming: Consumer<Question>,
     outgoing: Producer<Vec<u8>>,
+    /// In the order in which they are to be enqueued.
+    held: VecDeque<Held>,
+    /// Signalled for questions, and when workers know grants.
     asked: Arc<EventFd>,
     answered: Arc<EventFd>,
     dropped: Arc<AtomicU64>,
@@ -227,28 +259,98 @@ struct Desk {
 
 impl Desk {
     fn run(&mut self, watch: &Watch) {
+        // Without an epoll instance for both, answers of the forwarder are looked for with the next question.
+        let both = Epoll::new().ok();
+        let add = |file| both.as_ref().map(|both| both.ctl(ControlOperation::Add, file, EpollEvent::new(EventSet::IN, 0)));
+        add(self.asked.as_raw_fd());
         loop {
-            match watch.wait_for(self.asked.as_raw_fd(), EventSet::IN) {
+            let file = both.as_ref().map_or(self.asked.as_raw_fd(), AsRawFd::as_raw_fd);
+            match watch.wait_for(file, EventSet::IN) {
                 Woken::Quit => return,
                 Woken::File => {}
                 Woken::Visitor | Woken::Otherwise => continue,
             }
-            let _ = self.asked.read();
-            let answered = (0..BATCH).map_while(|_| self.incoming.pop().ok().map(|question| self.answer(&question)));
-            // All of them, not up to the first.
-            if answered.fold(false, |any, one| any | one) {
-                let _ = self.answered.write(1);
-            }
-            if !self.incoming.is_empty() {
-                let _ = self.asked.write(1);
+            let before = self.forwarder.as_ref().and_then(Forwarder::file);
+            self.step();
+            let now = self.forwarder.as_ref().and_then(Forwarder::file);
+            // A descriptor that was closed is watched no more.
+            if let Some(file) = now.filter(|_| now != before || self.forwarder.as_mut().is_some_and(Forwarder::take_opened)) {
+                add(file);
             }
         }
     }
 
-    /// Answers a question; true if an answer was enqueued.
-    fn answer(&mut self, question: &Question) -> bool {
+    /// Acts on all that has come, up to a batch of each kind.
+    fn step(&mut self) {
+        let _ = self.asked.read();
+        let questions: Vec<Question> = (0..BATCH).map_while(|_| self.incoming.pop().ok()).collect();
+        let mut frames: Vec<Vec<u8>> = questions.iter().filter_map(|question| self.answer(question)).collect();
+        let given = self.forward();
+        frames.extend(self.grant(given));
+        while self.held.front().is_some_and(|(is_known, _)| is_known.load(Ordering::Acquire)) {
+            frames.extend(self.held.pop_front().into_iter().flat_map(|(_, ready)| ready));
+        }
+        // If the worker takes no answers, guests ask again.
+        if frames.into_iter().fold(false, |any, frame| any | self.outgoing.push(frame).is_ok()) {
+            let _ = self.answered.write(1);
+        }
+        if !self.incoming.is_empty() {
+            let _ = self.asked.write(1);
+        }
+    }
+
+    /// Sends the questions for names outside, and hears the answers.
+    fn forward(&mut self) -> Vec<Given> {
+        let mut responder = self.responder.lock().unwrap_or_else(PoisonError::into_inner);
+        let (questions, now) = (responder.take_questions(), self.clock.now());
+        let mut given = responder.take_displaced();
+        let Some(forwarder) = &mut self.forwarder else {
+            given.extend(questions.iter().filter_map(|question| responder.hear(question.id, None, now)));
+            return given;
+        };
+        for question in questions {
+            if !forwarder.ask(&question) {
+                given.extend(responder.hear(question.id, None, now));
+            }
+        }
+        for _ in 0..BATCH {
+            match forwarder.hear() {
+                forwarder::Heard::Nothing => return given,
+                forwarder::Heard::Answer(id, message) => given.extend(responder.hear(id, message, now)),
+                forwarder::Heard::End => {
+                    given.extend(responder.hear_end(now));
+                    break;
+                }
+            }
+        }
+        // There may be more, or questions for the next forwarder.
+        let _ = self.asked.write(1);
+        given
+    }
+
+    /// Grants the addresses of answers to their ports; returns the frames of those without any. The others wait until all workers know the grants.
+    fn grant(&mut self, given: Vec<Given>) -> Vec<Vec<u8>> {
+        let (mut frames, mut held) = (Vec::new(), Vec::new());
+        for Given { port, name, addresses, frame } in given {
+            let port = self.network.find(&port);
+            let is_granted = port.is_some_and(|port| self.network.grant(&port, &name, &addresses));
+            if is_granted { held.push(frame) } else { frames.push(frame) }
+        }
+        if !held.is_empty() {
+            let (is_known, bell) = (Arc::new(AtomicBool::new(false)), Arc::clone(&self.asked));
+            self.held.push_back((Arc::clone(&is_known), held));
+            self.network.when_all_have_looked(move || {
+                is_known.store(true, Ordering::Release);
+                let _ = bell.write(1);
+            });
+        }
+        frames
+    }
+
+    /// The answer to a question, if there is one.
+    fn answer(&mut self, question: &Question) -> Option<Vec<u8>> {
         // Another port may have the number now.
-        let Some(port) = self.network.port(question.source).filter(|port| port.added <= question.at) else { return false };
+        let port = self.network.port(question.source).filter(|port| port.added <= question.at)?;
         let now = self.clock.now();
         let (answer, changed) = {
             let mut responder = self.responder.lock().unwrap_or_else(PoisonError::into_inner);
@@ -259,14 +361,23 @@ impl Desk {
         if !changed.is_empty() {
             (self.news)(&changed);
         }
-        // If the worker takes no answers, guests ask again.
-        answer.is_some_and(|answer| self.outgoing.push(answer).is_ok())
+        answer
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use memlane_names::PortAddresses;
+    use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+
     use super::*;
+    use crate::network::AttachSettings;
+    use crate::port::Offer;
+    use crate::port::settings::PortSettings;
+    use crate::settings::Settings;
+    use crate::shared::Shared;
+    use crate::worker::Worker;
+    use memlane_dataplane::policy::filter::{Action, PolicyRule};
 
     fn asks() -> (Asks, Consumer<Question>) {
         let (questions, incoming) = RingBuffer::new(QUEUE);
@@ -308,5 +419,101 @@ mod tests {
         assert_eq!(place(broadcast, TYPE_ARP, 0, 60), 1);
         assert_eq!(place(own, TYPE_IPV4, UDP, 300), 2);
         assert_eq!(place([0x33, 0x33, 0, 0, 0, 2], TYPE_IPV6, 58, 100), 3);
+    }
+
+    const OWN: [u8; 6] = [2, 0, 0, 0, 0, 9];
+    const QUESTION: &[u8] = b"\x03api\x07example\x03org\0\0\x01\0\x01";
+
+    /// A query of a guest with this id, in a frame to the responder.
+    fn query(id: u16) -> Vec<u8> {
+        let message = [&id.to_be_bytes()[..], &[1, 0, 0, 1, 0, 0, 0, 0, 0, 0], QUESTION].concat();
+        let udp = [&[0x0f, 0xa0, 0, 53][..], &(8 + message.len() as u16).to_be_bytes(), &[0, 0], &message].concat();
+        let length = (20 + udp.len() as u16).to_be_bytes();
+        let ip = [&[0x45, 0][..], &length, &[0, 0, 0, 0, 64, UDP, 0, 0, 10, 0, 0, 9, 10, 0, 0, 1]].concat();
+        [&OWN[..], &[2, 0, 0, 0, 0, 1, 8, 0], &ip, &udp].concat()
+    }
+
+    /// Has the workers run commands while another thread does `work`.
+    fn meanwhile(workers: &mut [Worker], work: impl FnOnce() + Send + 'static) {
+        let operator = std::thread::spawn(work);
+        while !operator.is_finished() {
+            for worker in workers.iter_mut() {
+                worker.step();
+            }
+            std::thread::yield_now();
+        }
+        operator.join().unwrap();
+    }
+
+    /// The responder's thread and two workers, step by step in every order: the guest's receive queue gets the answer after both workers have
+    /// run a command that was sent after the grant, and not before.
+    #[test]
+    fn an_answer_waits_until_every_worker_knows_its_grants() {
+        let (network, mut workers, _events) = Network::unstarted(Shared::new(2, 7, Settings::default())).unwrap();
+        let settings = PortSettings::default();
+        let attach = AttachSettings { name: "box", segment: "lan", settings: &settings, offer: Offer::default() };
+        let port = network.add_port_ahead(&attach, 2).unwrap();
+        let rule = PolicyRule {
+            destinations: vec!["*.example.org".parse().unwrap()],
+            action: Some(Action::Allow),
+            ..PolicyRule::default()
+        };
+        let changed = Arc::clone(&network);
+        meanwhile(&mut workers, move || changed.set_policy(&[rule]));
+        let mut responder = Responder::new(memlane_names::Settings {
+            segment: "lan".into(),
+            mac: MacAddress::new(OWN),
+            subnet: Some(([10, 0, 0, 0].into(), 24)),
+            subnet6: None,
+            domain: "lan".into(),
+            router: None,
+            dns: Vec::new(),
+            forwards: true,
+            tells_refusal: false,
+        });
+        responder.set_port("box", PortAddresses::default(), 0);
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        let mut ours = Some(ours);
+        let bell = || Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap());
+        let (mut questions, incoming) = RingBuffer::new(QUEUE);
+        let (outgoing, mut answers) = RingBuffer::new(QUEUE);
+        let mut desk = Desk {
+            network: Arc::clone(&network),
+            responder: Arc::new(Mutex::new(responder)),
+            clock: Clock::start(),
+            news: Arc::new(|_| {}),
+            forwarder: Some(Forwarder::new(Box::new(move || ours.take().ok_or_else(|| io::ErrorKind::NotFound.into())))),
+            incoming,
+            outgoing,
+            held: VecDeque::new(),
+            asked: bell(),
+            answered: bell(),
+            dropped: Arc::default(),
+        };
+        for (id, order) in [[0, 1], [1, 0], [0, 1]].into_iter().enumerate() {
+            questions.push(Question { source: port.id, at: cycles(), bytes: query(id as u16) }).unwrap();
+            desk.step();
+            let mut datagram = [0; 512];
+            let length = recv(theirs.as_raw_fd(), &mut datagram, MsgFlags::MSG_DONTWAIT).unwrap();
+            let question = memlane_names::forward::Question::decode(&datagram[..length]).unwrap();
+            let record = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, id as u8];
+            let message = [&[0, 7, 0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0][..], QUESTION, &record].concat();
+            let answer = memlane_names::forward::encode_answer(question.id, Some(&message));
+            send(theirs.as_raw_fd(), &answer, MsgFlags::empty()).unwrap();
+            desk.step();
+            assert_eq!(port.policy.grants.saved().len(), id + 1, "granted");
+            for worker in order {
+                assert!(answers.is_empty(), "a worker may still take frames by the former grants");
+                workers[worker].step();
+                desk.step();
+            }
+            assert!(answers.pop().unwrap().ends_with(&[192, 0, 2, id as u8]));
+        }
+        // Without a forwarder each question has an outcome.
+        drop(theirs);
+        questions.push(Question { source: port.id, at: cycles(), bytes: query(9) }).unwrap();
+        desk.step();
+        desk.step();
+        assert_eq!(answers.pop().unwrap()[45] & 0xf, 2, "SERVFAIL");
     }
 }

@@ -3,6 +3,7 @@
 //! Both processes may be of different versions. Any change of these types is another [`FORMAT`], and a process refuses any other format
 //! than its own.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -245,6 +246,21 @@ pub struct PortRecord {
     pub quarantined: Option<String>,
     /// Its leases.
     pub leases: Vec<SavedLease>,
+    /// Addresses that its questions for DNS names were answered with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub grants: Vec<GrantRecord>,
+}
+
+/// An address that a port's question for a DNS name was answered with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct GrantRecord {
+    /// The address.
+    pub address: IpAddr,
+    /// The name.
+    pub name: String,
+    /// Seconds until its TTL ends; less than 0 if it has ended.
+    pub seconds: i64,
 }
 
 /// Lengths that a header announces.

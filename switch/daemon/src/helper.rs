@@ -5,6 +5,7 @@
 //! - It makes the next version of the state file, which the network's process fills.
 //! - It opens the sockets of NICs ([`crate::uplink::nic`]), which needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF; using them needs none.
 //!   A service does so instead where one runs (`memlane-nic@NAME.socket`).
+//! - It starts the forwarders of DNS ([`crate::forwarder`]), which have sockets of the Internet.
 //! - It starts passt, because passt cannot make its own sandbox inside this one.
 //!
 //! The helper reads the network's file once, before the network's process gets any byte of a guest: a process that a guest has taken over gets
@@ -94,10 +95,12 @@ pub enum Request {
     State,
     /// The link to the control socket in the run-time folder, made or removed.
     Record,
+    /// The forwarder of DNS of a segment: its socket.
+    Forwarder,
 }
 
 impl Request {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Packet,
         Self::Xdp,
         Self::Probe,
@@ -109,6 +112,7 @@ impl Request {
         Self::Remove,
         Self::State,
         Self::Record,
+        Self::Forwarder,
     ];
 
     fn word(self) -> &'static str {
@@ -124,6 +128,7 @@ impl Request {
             Self::Remove => "remove",
             Self::State => "state",
             Self::Record => "record",
+            Self::Forwarder => "forwarder",
         }
     }
 }
@@ -255,6 +260,12 @@ impl Helper {
         let files = self.ask_about(Request::Passt, &PasstPort { port: port.into(), mtu })?;
         let [socket, log] = files.try_into().map_err(|_| io::Error::other("the helper sent no socket"))?;
         Ok((UnixStream::from(OwnedFd::from(socket)), log))
+    }
+
+    /// Starts the forwarder of `segment`: its socket.
+    pub(crate) fn start_forwarder(&self, segment: &str) -> io::Result<OwnedFd> {
+        let file = self.ask(Request::Forwarder, segment).map_err(io::Error::other)?.pop().map(OwnedFd::from);
+        file.ok_or_else(|| io::Error::other("the helper sent no socket"))
     }
 
     /// Makes the run-time folder of the socket `path`, as [`crate::folder::provide`] does without a sandbox.

@@ -62,6 +62,7 @@ pub mod cpus;
 pub mod daemon;
 pub mod description;
 pub mod folder;
+mod forwarder;
 pub mod helper;
 pub mod names;
 pub mod resolvers;

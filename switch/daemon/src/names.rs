@@ -5,17 +5,21 @@
 //! state file and in a takeover.
 
 use std::net::IpAddr;
+use std::process::Child;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use memlane_backends::names::{Clock, SharedResponder, run};
+use memlane_backends::names::{Clock, OpenForwarder, SharedResponder, run};
 use memlane_backends::session::Session;
-use memlane_names::{Holder, Lease, LeaseKind, NamesReport, PortAddresses, Responder, Settings, Sightings};
+use memlane_names::{Admission, Holder, Lease, LeaseKind, NamePolicy, NamesReport, PortAddresses, Responder, Settings, Sightings};
 use serde::{Deserialize, Serialize};
 
 use crate::address_map::GivenLease;
+use crate::config::names::RefusedNames;
 use crate::config::{NamesConfig, PortConfig};
+use crate::forwarder;
 use crate::frame::MacAddress;
+use crate::helper::Helper;
 use crate::network::{AddError, AttachSettings, Network};
 use crate::policy::rules::{Autoconf, Service};
 use crate::policy::{AntiSpoof, PortLimits};
@@ -109,6 +113,8 @@ impl Names {
             domain: config.domain.clone(),
             router: config.router,
             dns: config.dns.clone().unwrap_or_else(|| if leads_out { resolvers::of_host() } else { Vec::new() }),
+            forwards: !config.resolvers.is_empty(),
+            tells_refusal: config.refused_names == RefusedNames::Refused,
         };
         let attach_settings = AttachSettings {
             name: &port_name,
@@ -130,6 +136,7 @@ impl Names {
         network.set_responder(&port, Some(Responds { v4: config.subnet.is_some(), v6: config.subnet6.is_some() }));
         let mut responder = Responder::new(settings);
         responder.heed(SegmentSightings { segment: Arc::clone(&port.segment), network: Arc::clone(network) });
+        responder.resolve_by(PolicyOfNames(Arc::clone(network)));
         let responder = Arc::new(Mutex::new(responder));
         Ok(Self { config: config.clone(), port, responder, clock: Clock::start(), session: None }.serve(network, news))
     }
@@ -142,7 +149,8 @@ impl Names {
             let news = news.lock().unwrap_or_else(PoisonError::into_inner);
             news.iter().for_each(|news| news.send(()).unwrap_or_default());
         };
-        match run(network, &self.port, Arc::clone(&self.responder), self.clock, Arc::new(tell)) {
+        let open = (!self.config.resolvers.is_empty()).then(|| forwarder_of(&self.config));
+        match run(network, &self.port, (Arc::clone(&self.responder), open), self.clock, Arc::new(tell)) {
             Ok(session) => self.session = Some(session),
             Err(cause) => {
                 tracing::error!(segment = %self.config.segment, %cause, "the responder for addresses and names cannot be started");
@@ -248,6 +256,32 @@ impl Names {
         network.set_responder(&self.port, None);
         network.remove_port(&self.port);
     }
+}
+
+/// The names that policy rules allow.
+struct PolicyOfNames(Arc<Network>);
+
+impl NamePolicy for PolicyOfNames {
+    fn admit(&self, port: &str, name: &str) -> Admission {
+        let is_admitted = self.0.find(port).is_some_and(|port| self.0.admits_name(&port, name));
+        if is_admitted { Admission::Ask } else { Admission::Refuse }
+    }
+}
+
+/// Starts forwarders for `config`: by the helper, or as a child of this process. One ends when the next is started, and with its socket.
+fn forwarder_of(config: &NamesConfig) -> OpenForwarder {
+    let (segment, resolvers, mut last) = (config.segment.clone(), config.resolvers.clone(), None::<Child>);
+    Box::new(move || {
+        if let Some(helper) = Helper::get() {
+            return helper.start_forwarder(&segment);
+        }
+        if let Some(mut last) = last.take() {
+            last.kill().and_then(|()| last.wait())?;
+        }
+        let (socket, child) = forwarder::spawn(&resolvers)?;
+        last = Some(child);
+        Ok(socket)
+    })
 }
 
 /// Addresses in use, by the address map of the segment.

@@ -1,6 +1,6 @@
 //! DNS servers of this host, as its guests can use them (resolv.conf(5)).
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 /// Files with servers, the first that has one of use counts: systemd-resolved and NetworkManager put a stub at a loopback address into
@@ -8,6 +8,8 @@ use std::path::Path;
 const FILES: [&str; 3] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf", "/run/NetworkManager/no-stub-resolv.conf"];
 /// Most servers that guests are told of behind memlane's own: the C library uses three (resolv.conf(5), MAXNS).
 pub const MOST: usize = 2;
+/// Most servers that this host's own are taken to be (resolv.conf(5), MAXNS).
+const MOST_LOCAL: usize = 3;
 /// Longest file that is read.
 const LONGEST: usize = 64 << 10;
 
@@ -22,11 +24,30 @@ fn of_files<'p>(files: impl Iterator<Item = &'p &'p Path>) -> Vec<IpAddr> {
     files.map(read).map(servers).find(|servers| !servers.is_empty()).unwrap_or_default()
 }
 
-/// The servers in the file `text` that another machine can reach.
-fn servers(text: &str) -> Vec<IpAddr> {
+/// The servers that this host itself asks, also a stub at a loopback address; that of the C library if none is named (resolv.conf(5)).
+pub fn local() -> Vec<IpAddr> {
+    let bytes = std::fs::read(FILES[0]).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST)]);
+    let named: Vec<IpAddr> =
+        named(&text).filter(|address| !address.is_multicast() && !is_of_link(address)).take(MOST_LOCAL).collect();
+    if named.is_empty() { vec![Ipv4Addr::LOCALHOST.into()] } else { named }
+}
+
+/// Whether an address needs the name of a link beside it.
+fn is_of_link(address: &IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+/// The servers in the file `text`.
+fn named(text: &str) -> impl Iterator<Item = IpAddr> {
     let words = text.lines().map(str::split_ascii_whitespace);
     let named = words.filter_map(|mut words| words.next().filter(|word| *word == "nameserver").and(words.next()));
-    named.filter_map(|word| word.parse().ok()).filter(is_usable).take(MOST).collect()
+    named.filter_map(|word| word.parse().ok())
+}
+
+/// The servers in the file `text` that another machine can reach.
+fn servers(text: &str) -> Vec<IpAddr> {
+    named(text).filter(is_usable).take(MOST).collect()
 }
 
 /// Whether a guest can use a server at `address`.

@@ -55,6 +55,7 @@ fn every_seed_keeps_every_promise() {
     replay("names", fuzz::names::run);
     replay("offload", fuzz::offload::run);
     replay("pcap", fuzz::pcap::run);
+    replay("resolver", fuzz::resolver::run);
     replay("stream", fuzz::stream::run);
     replay("takeover", fuzz::takeover::run);
     replay("xen", fuzz::xen::run);

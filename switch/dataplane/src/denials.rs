@@ -5,11 +5,14 @@
 //! other: it never waits for another worker or a reader, and enters at most [`ENTRIES`] destinations a second, for which it looks for the rule. Frames
 //! that it cannot enter are counted.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use memlane_model::denials::{Denial, ListedDenial, PortDenials};
+use memlane_model::name_pattern::NamePattern;
+use memlane_model::policy::{Action, Destination, Names, PolicyRule};
 
 use crate::id::PortId;
 use crate::policy::Limiter;
@@ -34,6 +37,15 @@ pub(crate) struct Key {
     pub to: Option<PortId>,
     /// The destination.
     pub target: Target,
+    /// Hash of the DNS name that the guest asked for; 0 for a frame.
+    pub name: u64,
+}
+
+impl Key {
+    /// Of frames to the port `to`, or of flooded ones.
+    pub(crate) fn new(to: Option<PortId>, target: Target) -> Self {
+        Self { to, target, name: 0 }
+    }
 }
 
 /// Why frames are refused.
@@ -45,6 +57,8 @@ pub(crate) struct Cause {
     pub rule: Arc<str>,
     /// A rule that allows them names the destination address.
     pub with_destination: bool,
+    /// The DNS name that the guest asked for.
+    pub name: Option<Arc<str>>,
 }
 
 #[derive(Clone, Debug)]
@@ -67,6 +81,8 @@ pub(crate) struct Denials {
     rate: Limiter,
     /// Frames that no entry counts.
     unlisted: AtomicU64,
+    /// Key of the hashes of names.
+    names: RandomState,
 }
 
 #[derive(Debug, Default)]
@@ -82,7 +98,7 @@ impl Default for Denials {
     fn default() -> Self {
         let rate = Limiter::default();
         rate.set_packets(Some(ENTRIES), MOST as u64);
-        Self { entries: Mutex::default(), rate, unlisted: AtomicU64::new(0) }
+        Self { entries: Mutex::default(), rate, unlisted: AtomicU64::new(0), names: RandomState::new() }
     }
 }
 
@@ -114,6 +130,16 @@ impl Denials {
                 self.count(entries.enter(Entry { key, cause, generation, frames, last: now, told: (0, None) }));
             }
         }
+    }
+
+    /// Notes that the guest was refused the DNS name `name`, by `rule` in words; see [`Self::note`].
+    pub(crate) fn note_name(&self, name: &str, rule: Arc<str>, (generation, now): (u64, Cycles)) {
+        let key = Key { to: None, target: Target::default(), name: self.names.hash_one(name) | 1 };
+        let cause = || {
+            let name = Some(name.into());
+            Some(Cause { to: String::new(), rule, with_destination: true, name })
+        };
+        self.note(key, 1, (generation, now), cause);
     }
 
     /// Counts frames without an entry.
@@ -179,7 +205,16 @@ impl Entries {
 impl Entry {
     /// So many `frames` of it, for the operator.
     fn denial(&self, from: &str, frames: u64) -> Denial {
-        let Self { key: Key { to, target }, cause, .. } = self;
+        let Self { key: Key { to, target, .. }, cause, .. } = self;
+        if let Some(name) = &cause.name {
+            return Denial {
+                name: Some(name.to_string()),
+                rule: cause.rule.to_string(),
+                allowed_by: allowing_name(from, name).map_or_else(String::new, |rule| rule.stated()),
+                frames,
+                ..Denial::default()
+            };
+        }
         // A flooded frame has many receivers: the rule names the destination, if there is one.
         let is_flooded = to.is_none();
         let receiver = (!is_flooded || target.destination.is_none()).then_some(cause.to.as_str());
@@ -193,6 +228,7 @@ impl Entry {
             audited: false,
             allowed_by: target.allowing(from, receiver, cause.with_destination || is_flooded).stated(),
             frames,
+            ..Denial::default()
         }
     }
 
@@ -201,6 +237,12 @@ impl Entry {
         let before = std::mem::replace(&mut self.told, (self.frames, Some(now))).0;
         self.denial(from, self.frames.saturating_sub(before))
     }
+}
+
+/// A rule that allows the guest of the port `from` a DNS name; none can if the name is no host's.
+fn allowing_name(from: &str, name: &str) -> Option<PolicyRule> {
+    let destinations = vec![Destination::Name(NamePattern::exact(name)?)];
+    Some(PolicyRule { from: Names(vec![from.into()]), destinations, action: Some(Action::Allow), ..PolicyRule::default() })
 }
 
 #[cfg(test)]
@@ -213,11 +255,11 @@ mod tests {
     fn key(n: u32) -> Key {
         let target = Target { destination: Some(n.to_be_bytes().into()), ..Target::default() };
         let target = Target { protocol: Some(Protocol::TCP), port: Some(443), ..target };
-        Key { to: Some(PortId(1)), target }
+        Key::new(Some(PortId(1)), target)
     }
 
     fn cause(rule: &str) -> Option<Cause> {
-        Some(Cause { to: "router".into(), rule: rule.into(), with_destination: true })
+        Some(Cause { to: "router".into(), rule: rule.into(), with_destination: true, name: None })
     }
 
     fn at(milliseconds: u64) -> Cycles {
@@ -304,10 +346,27 @@ mod tests {
         let group = Target { destination: "224.0.0.251".parse().ok(), protocol: Some(Protocol(17)), ..Target::default() };
         for target in [Target { port: Some(5353), ..group }, Target::default()] {
             let cause = || Some(Cause { with_destination: false, ..cause("one").unwrap() });
-            denials.note(Key { to: None, target }, 1, (0, at(0)), cause);
+            denials.note(Key::new(None, target), 1, (0, at(0)), cause);
         }
         let lines: Vec<String> = denials.list("box", at(0)).denials.into_iter().map(|one| one.denial.allowed_by).collect();
         let group = r#"[[policy]] from = "box" destinations = ["224.0.0.251"] protocol = "udp" ports = [5353] action = "allow""#;
         assert_eq!(lines, [group, r#"[[policy]] from = "box" to = "router" action = "allow""#]);
+    }
+
+    #[test]
+    fn a_name_that_is_refused_is_told_with_the_line_that_allows_it() {
+        let denials = Denials::default();
+        for name in ["api.example.org", "1.0.0.10.in-addr.arpa", "api.example.org"] {
+            denials.note_name(name, "a default".into(), (0, at(0)));
+        }
+        let listed = denials.list("box", at(0)).denials;
+        let told = |name: &str| &listed.iter().find(|one| one.denial.name.as_deref() == Some(name)).unwrap().denial;
+        let denial = told("api.example.org");
+        assert_eq!((denial.frames, denial.rule.as_str(), denial.to.as_str()), (2, "a default", ""));
+        assert_eq!(denial.allowed_by, r#"[[policy]] from = "box" destinations = ["api.example.org"] action = "allow""#);
+        assert_eq!((listed.len(), told("1.0.0.10.in-addr.arpa").frames), (2, 1));
+        // A flood of names is bounded as that of destinations.
+        (0..10_000).for_each(|n| denials.note_name(&format!("n{n}.example.org"), "a default".into(), (0, at(0))));
+        assert_eq!((denials.list("box", at(0)).denials.len(), total(&denials)), (MOST, 10_003));
     }
 }

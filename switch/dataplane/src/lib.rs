@@ -13,6 +13,8 @@
 //! - **Notifications**: interrupt coalescing of TX completions (`ingress`), lost-notification checks
 //!   (`worker::lost_notifications`), adaptive busy polling and sleep (`worker::rest`), interrupt moderation
 //!   (`ingress::timer_poll`), timers (`timers`).
+//! - **DNS names** in policy rules stand for the addresses that a port's own questions were answered with ([`policy::grants`]); an answer waits
+//!   until all workers know them (`acknowledged`).
 //! - **Control side**: [`port`]s bring virtqueues to workers; the [`network`] adds and removes ports.
 //!
 //! This crate opens no sockets, reads no files of the host and no JSON, and knows no kind of port: the kinds of ports bring the
@@ -26,6 +28,7 @@ pub(crate) use memlane_virtq::{
     ablation, budget, copy, frame, in_flight, memory, notification, offload, packet, ring, threshold, time, watchdog,
 };
 
+mod acknowledged;
 pub mod address_map;
 pub mod answer;
 mod audience;

@@ -10,6 +10,8 @@ pub mod destinations;
 pub mod filter;
 pub mod flows;
 pub mod gate;
+pub mod grants;
+mod rule_names;
 pub mod rules;
 
 use std::collections::BTreeMap;
@@ -23,6 +25,7 @@ use crate::stats::DropReason;
 use crate::time::{Cycles, frequency};
 use flows::Flows;
 use gate::{Gate, Vlans};
+use grants::Grants;
 use rules::{PortRules, Published, Service};
 
 /// Minimum burst, so that a limit never cuts a batch that hardware and kernels send at once: one frame of the maximum size.
@@ -197,6 +200,8 @@ pub struct Policy {
     usual_reserved: AtomicBool,
     /// Flows that it opened, for its life.
     pub flows: Arc<Flows>,
+    /// Addresses that its questions for DNS names were answered with, for its life.
+    pub grants: Arc<Grants>,
     /// Its VLANs, for its life.
     vlans: Vlans,
     /// Labels of the port, which events have.
@@ -221,6 +226,7 @@ impl Policy {
             usually_drops_reserved: AtomicBool::new(false),
             usual_reserved: AtomicBool::new(true),
             flows: Arc::default(),
+            grants: Arc::default(),
             vlans: Vlans::of(limits),
             labels: Mutex::default(),
         };

@@ -161,6 +161,11 @@ impl Trials {
         self.all_mut().for_each(|trial| trial.remove(port));
     }
 
+    /// Identities of the rules about frames of `port` that have the DNS name `name`, which is in lower case, among their destinations.
+    pub(crate) fn rules_of_name(&self, port: PortId, name: &str) -> Vec<u64> {
+        self.audit.iter().chain(&self.tried).flat_map(|trial| trial.filter.rules_of_name(port, name)).collect()
+    }
+
     /// Whether frames are to be compared with rules in moment `now`.
     #[inline]
     pub(crate) fn is_on(&self, now: Cycles) -> bool {
@@ -189,10 +194,10 @@ impl Trials {
             let cause = || {
                 let (index, _) = flood.denying(first)?;
                 let with_destination = trial.filter.limits_destinations();
-                Some(Cause { to: name(first)?, rule: trial.filter.text(index)?, with_destination })
+                Some(Cause { to: name(first)?, rule: trial.filter.text(index)?, with_destination, name: None })
             };
             let frames = 1 + refused.count() as u64;
-            record.denials.note(Key { to, target: flood.target() }, frames, (trial.filter.generation(), now), cause);
+            record.denials.note(Key::new(to, flood.target()), frames, (trial.filter.generation(), now), cause);
         }
     }
 

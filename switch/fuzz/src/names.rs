@@ -49,6 +49,8 @@ fn responder() -> Responder {
         domain: "lan".into(),
         router: None,
         dns: vec!["192.0.2.53".parse().unwrap()],
+        forwards: true,
+        tells_refusal: false,
     });
     for port in PORTS {
         let fixed = if port == "cache" { FIXED.map(|text| text.parse().unwrap()).to_vec() } else { Vec::new() };

@@ -41,6 +41,7 @@ pub fn seeds() -> Vec<Seed> {
     add("pcap", named(captures()));
     add("multicast", named(super::multicast::seeds()));
     add("names", named(super::names::seeds()));
+    add("resolver", named(super::resolver::seeds()));
     add("offload", offloads());
     add("messages", conversations());
     add("device", scenes());

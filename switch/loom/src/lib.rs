@@ -21,6 +21,17 @@ pub mod table;
 #[path = "../../virtq/src/watchdog/stopwatch.rs"]
 pub mod stopwatch;
 
+#[path = "../../dataplane/src/acknowledged.rs"]
+pub mod acknowledged;
+
+#[path = "../../dataplane/src/policy/grants.rs"]
+pub mod grants;
+
+/// As the switch has it.
+pub mod policy {
+    pub use crate::grants;
+}
+
 // The table names the switch's crate of reports.
 extern crate self as memlane_model;
 

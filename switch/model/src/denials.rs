@@ -12,8 +12,12 @@ use crate::policy::Protocol;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct Denial {
-    /// The receiver; of flooded frames the first that was refused.
+    /// The receiver; of flooded frames the first that was refused. Empty for a DNS name.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub to: String,
+    /// The DNS name that the guest asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// The frames were to be flooded: to a group, or to an unknown address.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub flooded: bool,
@@ -33,13 +37,16 @@ pub struct Denial {
     pub audited: bool,
     /// A rule that would allow them, if it stood before.
     pub allowed_by: String,
-    /// Refused frames; of flooded frames the refused copies.
+    /// Refused frames or questions; of flooded frames the refused copies.
     pub frames: u64,
 }
 
 impl Denial {
     /// The destination in words.
     pub fn destination_in_words(&self) -> String {
+        if let Some(name) = &self.name {
+            return format!("name {name}");
+        }
         let address = self.destination.clone();
         let protocol = self.protocol.map(|protocol| match self.destination_port {
             Some(port) => format!("{protocol} port {port}"),
@@ -91,5 +98,7 @@ mod tests {
         assert_eq!(words(Some("fd00::5"), Some(58), None), "fd00::5 icmpv6");
         assert_eq!(words(None, Some(47), None), "protocol 47");
         assert_eq!(words(None, None, None), "not shown");
+        let asked = Denial { name: Some("api.example.org".into()), ..Denial::default() };
+        assert_eq!(asked.destination_in_words(), "name api.example.org");
     }
 }

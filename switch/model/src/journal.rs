@@ -511,6 +511,12 @@ fn changed_keys(changes: &[KeyChange]) -> String {
 /// Denied frames in words.
 fn denied(denial: &Denial) -> String {
     let Denial { to, flooded, rule, allowed_by, frames, audited, .. } = denial;
+    if let Some(name) = &denial.name {
+        let asked = counted(*frames, "question");
+        return format!(
+            "{asked} for the name {name} refused as policy-denied, by {rule}; rule that would allow it, before that one: {allowed_by}"
+        );
+    }
     let to = if *flooded { format!("the segment, as {to}") } else { to.clone() };
     let outcome = if *audited { "passed, and would be refused" } else { "dropped as policy-denied" };
     format!(

@@ -1,6 +1,6 @@
 //! The values of a memlane network that its file, its control socket and its data path share.
 //!
-//! - **Configured**: [`limits`], [`addresses`] and [`vlans`] of a port, [`policy`] rules, [`impairment`] of an emulated link, [`poll`]; their text with units is a [`quantity`], and that of a time a [`moment`].
+//! - **Configured**: [`limits`], [`addresses`] and [`vlans`] of a port, [`policy`] rules and the DNS names in them ([`name_pattern`]), [`impairment`] of an emulated link, [`poll`]; their text with units is a [`quantity`], and that of a time a [`moment`].
 //! - **Reported**: [`totals`] of a port's counters, [`denials`] by policy rules, [`forecast`]s, [`loop_report`]s, [`known_addresses`], the [`peer`] of a connection, the [`author`] of a change, and the events
 //!   of the [`journal`].
 //! - **The host**: [`descriptors`] and [`host_memory`] that this process may use, and the [`load`] of the CPUs.
@@ -23,6 +23,7 @@ pub mod limits;
 pub mod load;
 pub mod loop_report;
 pub mod moment;
+pub mod name_pattern;
 pub mod peer;
 pub mod policy;
 pub mod poll;

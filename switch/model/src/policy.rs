@@ -10,12 +10,13 @@ use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::addresses::Prefix;
+use crate::name_pattern::NamePattern;
 
 /// Most rules of a network: each frame that no flow cache knows is compared with all of its ports'.
 pub const MOST_RULES: usize = 1024;
 /// Most names in `from` or `to` of a rule, and most elements of `ports`.
 pub const MOST_NAMES: usize = 64;
-/// Most prefixes in the `destinations` of all rules together.
+/// Most elements in the `destinations` of all rules together.
 pub const MOST_DESTINATIONS: usize = 16_384;
 /// Most groups of a port.
 pub const MOST_GROUPS: usize = 16;
@@ -31,8 +32,11 @@ pub struct PolicyRule {
     /// Receivers, in the same form; by default all.
     #[serde(skip_serializing_if = "Names::is_all")]
     pub to: Names,
-    /// Destination addresses of the IPv4 or IPv6 packet: addresses and prefixes, as ["10.0.0.0/8", "fd00::5"]; by default all. A packet
-    /// with a source route (RFC 791, RFC 8200) hides its destination: a rule with destinations never allows it, and denies it.
+    /// Destination addresses of the IPv4 or IPv6 packet: addresses and prefixes, as ["10.0.0.0/8", "fd00::5"], and DNS names, as
+    /// ["api.example.org", "*.example.org"] (all names below); by default all. A name stands for the addresses with which memlane answered this
+    /// port's own question for it (`dns` of the segment): until their TTL ends, of 60 s to a day, and for an hour more while the port sends to
+    /// them; at most 512 of a port. A packet with a source route (RFC 791, RFC 8200) hides its destination: a rule with destinations never
+    /// allows it, and denies it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub destinations: Vec<Destination>,
     /// Protocol of IPv4 and IPv6: "tcp", "udp", "sctp", "icmp", "icmpv6", or its number. Without it the rule matches every frame
@@ -140,6 +144,11 @@ impl PolicyRule {
 }
 
 impl PolicyRule {
+    /// Whether some of its destinations are DNS names.
+    pub fn has_names(&self) -> bool {
+        self.destinations.iter().any(|destination| destination.name().is_some())
+    }
+
     /// The key `destinations`; of a long list the first elements.
     fn stated_destinations(&self) -> String {
         const SHOWN: usize = 8;
@@ -152,23 +161,67 @@ impl PolicyRule {
     }
 }
 
-/// An element of `destinations`: an address, or all addresses with a prefix. DNS names are refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(transparent)]
+/// An element of `destinations`: an address, all addresses with a prefix, or a DNS name or wildcard, which stands for the addresses that a port's
+/// own question for it was answered with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(into = "String", try_from = "String")]
 #[schemars(with = "String", extend("format" = "destination"))]
-pub struct Destination(pub Prefix);
+pub enum Destination {
+    /// Addresses.
+    Prefix(Prefix),
+    /// Names.
+    Name(NamePattern),
+}
+
+impl Destination {
+    /// The addresses, if it is no name.
+    pub fn prefix(&self) -> Option<Prefix> {
+        if let Self::Prefix(prefix) = self { Some(*prefix) } else { None }
+    }
+
+    /// The names, if it is no prefix.
+    pub fn name(&self) -> Option<&NamePattern> {
+        if let Self::Name(name) = self { Some(name) } else { None }
+    }
+
+    /// Whether all of `other` is in it.
+    pub fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Prefix(own), Self::Prefix(other)) => own.covers(*other),
+            (Self::Name(own), Self::Name(other)) => own.covers(other),
+            _ => false,
+        }
+    }
+}
 
 impl FromStr for Destination {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        text.parse().map(Self)
+        text.parse().map(Self::Prefix).or_else(|_| text.parse().map(Self::Name))
+    }
+}
+
+impl TryFrom<String> for Destination {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Destination> for String {
+    fn from(destination: Destination) -> Self {
+        destination.to_string()
     }
 }
 
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        match self {
+            Self::Prefix(prefix) => prefix.fmt(f),
+            Self::Name(name) => name.fmt(f),
+        }
     }
 }
 

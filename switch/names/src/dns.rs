@@ -1,18 +1,23 @@
 //! DNS (RFC 1035): names of ports in the segment's domain, and names of their addresses.
 //!
-//! Queries for other names are refused, not forwarded, so that a resolver asks its next server. Every query gets an answer, also one with a
-//! type, class, opcode, flag, EDNS version or option that is not known here (RFC 8906), and one that is malformed behind its header.
+//! Queries for other names are for a forwarder, if there is one, else refused, so that a resolver asks its next server. Every query gets an
+//! answer, also one with a type, class, opcode, flag, EDNS version or option that is not known here (RFC 8906), and one that is malformed behind
+//! its header.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::exchange::Refused;
+use crate::forward;
 use crate::leases::Leases;
+use crate::outside::{self, Response};
 use crate::settings::Settings;
 
 /// Seconds for which a resolver may keep an answer: leases move seldom.
 const TTL: u32 = 10;
 /// Longest answer by UDP that is offered to a client (RFC 9715, section 3.2).
 const PAYLOAD: u16 = 1232;
+/// Longest answer by UDP without EDNS (RFC 1035, section 2.3.4).
+const LEAST_PAYLOAD: u16 = 512;
 /// Most addresses in an answer: it fits 512 bytes then, the limit without EDNS.
 const MOST: usize = 8;
 /// Most records of a DNS query that are walked.
@@ -27,6 +32,7 @@ const POINTER: u16 = 0xc000;
 /// Types and classes of records.
 mod record {
     pub(super) const A: u16 = 1;
+    pub(super) const CNAME: u16 = 5;
     pub(super) const SOA: u16 = 6;
     pub(super) const PTR: u16 = 12;
     pub(super) const HINFO: u16 = 13;
@@ -42,6 +48,7 @@ mod record {
 mod code {
     pub(super) const NO_ERROR: u16 = 0;
     pub(super) const FORMAT: u16 = 1;
+    pub(super) const SERVER_FAILURE: u16 = 2;
     pub(super) const NO_NAME: u16 = 3;
     pub(super) const NOT_IMPLEMENTED: u16 = 4;
     pub(super) const REFUSED: u16 = 5;
@@ -53,7 +60,9 @@ mod flag {
     pub(super) const RESPONSE: u16 = 0x8000;
     pub(super) const OPCODE: u16 = 0x7800;
     pub(super) const AUTHORITATIVE: u16 = 0x0400;
+    pub(super) const TRUNCATED: u16 = 0x0200;
     pub(super) const RECURSION_DESIRED: u16 = 0x0100;
+    pub(super) const RECURSION_AVAILABLE: u16 = 0x0080;
     pub(super) const CHECKING_DISABLED: u16 = 0x0010;
 }
 
@@ -124,9 +133,11 @@ struct Question<'b> {
 }
 
 /// An OPT record (RFC 6891).
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Edns {
     version: u8,
+    /// Longest answer by UDP that the client takes.
+    payload: u16,
     /// The flag DO, which an answer repeats (RFC 3225, section 3).
     wants_dnssec: u16,
 }
@@ -175,12 +186,13 @@ impl<'b> Query<'b> {
         for _ in 0..count.min(MOST_RECORDS) {
             let is_root = rest.0.first() == Some(&0);
             rest.skip_name()?;
-            let (kind, _class) = (rest.number()?, rest.number()?);
+            // The class of an OPT record is the payload.
+            let (kind, payload) = (rest.number()?, rest.number()?);
             let (ttl, length) = ([rest.number()?, rest.number()?], rest.number()?);
             rest.take(length.into())?;
             if kind == record::OPT {
                 // One at most, of the root (RFC 6891, section 6.1.1).
-                let edns = Edns { version: ttl[0] as u8, wants_dnssec: ttl[1] & 0x8000 };
+                let edns = Edns { version: ttl[0] as u8, payload, wants_dnssec: ttl[1] & 0x8000 };
                 let is_first = self.edns.replace(edns).is_none();
                 (is_root && is_first).then_some(())?;
             }
@@ -189,11 +201,86 @@ impl<'b> Query<'b> {
     }
 }
 
-/// The DNS answer to the query `bytes`.
+/// Outcome of a query.
+#[derive(Debug)]
+pub(crate) enum Reaction {
+    /// It has this answer.
+    Answer(Vec<u8>),
+    /// It is for a forwarder.
+    Outside(Outside),
+}
+
+/// A question for a name outside, and the parts of its query that the answer needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Outside {
+    id: u16,
+    flags: u16,
+    edns: Option<Edns>,
+    /// Name, type and class, as the client sent them.
+    pub question: Vec<u8>,
+    /// The name in lower case, without the root's dot.
+    pub name: String,
+}
+
+/// Why a name outside has no records for a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoRecords {
+    /// The port's rules refuse it, and the client is told that there is no such name.
+    NoName,
+    /// The port's rules refuse it, and the client is told so.
+    Refused,
+    /// No resolver answers.
+    Failure,
+}
+
+impl Outside {
+    /// Whether both are one question of a client.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.id == other.id && self.question == other.question
+    }
+
+    /// The question for a forwarder, with this number.
+    pub(crate) fn question(&self, id: u64) -> forward::Question {
+        let checking_disabled = self.flags & flag::CHECKING_DISABLED != 0;
+        forward::Question { id, bytes: self.question.clone(), checking_disabled }
+    }
+
+    /// Longest answer by UDP (RFC 6891, section 6.2.3).
+    pub(crate) fn longest(&self) -> usize {
+        self.edns.map_or(LEAST_PAYLOAD, |edns| edns.payload.clamp(LEAST_PAYLOAD, PAYLOAD)).into()
+    }
+
+    fn query(&self) -> Query<'_> {
+        let question = Question { bytes: &self.question, labels: Vec::new(), kind: 0, class: record::IN };
+        Query { id: self.id, flags: self.flags, question: Some(question), edns: self.edns, is_malformed: false }
+    }
+
+    /// The answer without records.
+    pub(crate) fn without_records(&self, why: NoRecords) -> Vec<u8> {
+        let code = match why {
+            NoRecords::NoName => code::NO_NAME,
+            NoRecords::Refused => code::REFUSED,
+            NoRecords::Failure => code::SERVER_FAILURE,
+        };
+        Reply::new(&self.query()).outside(&Response { code, ..Response::default() }, 0)
+    }
+
+    /// The answer with the records of `response`, and whether it fits `longest` bytes: else it tells that it does not.
+    pub(crate) fn with(&self, response: &Response, longest: usize) -> (Vec<u8>, bool) {
+        let query = self.query();
+        let whole = Reply::new(&query).outside(response, 0);
+        if whole.len() <= longest {
+            return (whole, true);
+        }
+        (Reply::new(&query).outside(&Response { code: response.code, ..Response::default() }, flag::TRUNCATED), false)
+    }
+}
+
+/// Reacts to the query `bytes`.
 ///
 /// # Errors
 /// They are no query.
-pub(crate) fn answer(settings: &Settings, leases: &Leases, now: u64, bytes: &[u8]) -> Result<Vec<u8>, Refused> {
+pub(crate) fn react(settings: &Settings, leases: &Leases, now: u64, bytes: &[u8]) -> Result<Reaction, Refused> {
     let query = Query::of(bytes)?;
     let found = match &query {
         Query { flags, .. } if flags & flag::OPCODE != 0 => Found::Code(code::NOT_IMPLEMENTED),
@@ -201,7 +288,34 @@ pub(crate) fn answer(settings: &Settings, leases: &Leases, now: u64, bytes: &[u8
         Query { question: Some(question), is_malformed: false, .. } => Zone { settings, leases, now }.look_up(question),
         _ => Found::Code(code::FORMAT),
     };
-    Ok(Reply::new(&query).with(found))
+    let found = match (found, &query.question) {
+        (Found::Code(code::REFUSED), Some(question)) if settings.forwards && query.flags & flag::RECURSION_DESIRED != 0 => {
+            match asked_outside(question) {
+                Some(Ok(name)) => {
+                    let Query { id, flags, edns, .. } = query;
+                    return Ok(Reaction::Outside(Outside { id, flags, edns, question: question.bytes.to_vec(), name }));
+                }
+                Some(Err(code)) => Found::Code(code),
+                None => Found::Code(code::REFUSED),
+            }
+        }
+        (found, _) => found,
+    };
+    Ok(Reaction::Answer(Reply::new(&query).with(found)))
+}
+
+/// The name in a question for a resolver, or the code for one that no resolver is asked; `None` if it is refused.
+fn asked_outside(question: &Question<'_>) -> Option<Result<String, u16>> {
+    // Names of this host and its links (RFC 6761, RFC 6762, RFC 7686), which no resolver knows.
+    const LOCAL: [&str; 4] = ["localhost", "local", "invalid", "onion"];
+    if question.class != record::IN || !outside::is_asked(question.kind) {
+        return None;
+    }
+    let is_local = question.labels.len() < 2 || question.labels.last().is_some_and(|last| LOCAL.contains(&last.as_str()));
+    // A label with a dot would be another name in text.
+    let is_good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '/');
+    let are_good = question.labels.iter().all(|label| label.chars().all(is_good));
+    Some(if is_local || !are_good { Err(code::NO_NAME) } else { Ok(question.labels.join(".")) })
 }
 
 /// Records of a name: their type and contents.
@@ -250,17 +364,50 @@ impl<'q, 'b> Reply<'q, 'b> {
         let is_ours = if zone.is_some() { flag::AUTHORITATIVE } else { 0 };
         let copied = flag::OPCODE | flag::RECURSION_DESIRED | flag::CHECKING_DISABLED;
         let flags = flag::RESPONSE | is_ours | self.query.flags & copied | code & 0xf;
+        self.end(flags, records.len() as u16, negative.is_some())
+    }
+
+    /// The answer to a question for a name outside, with these further `flags`.
+    fn outside(mut self, response: &Response, flags: u16) -> Vec<u8> {
+        let mut owner = POINTER | HEADER as u16;
+        for told in &response.records {
+            self.put_for(owner, told.kind, told.ttl, &told.data);
+            if told.is_alias && told.kind == record::CNAME {
+                // A dozen names at most stand before.
+                owner = POINTER | (self.bytes.len() - told.data.len()) as u16;
+            }
+        }
+        if let Some((name, ttl, data)) = &response.soa {
+            self.bytes.extend(name);
+            self.put_contents(record::SOA, *ttl, data);
+        }
+        self.put_edns(response.code);
+        let copied = self.query.flags & (flag::RECURSION_DESIRED | flag::CHECKING_DISABLED);
+        let flags = flag::RESPONSE | flag::RECURSION_AVAILABLE | flags | copied | response.code & 0xf;
+        self.end(flags, response.records.len() as u16, response.soa.is_some())
+    }
+
+    /// Writes the header.
+    fn end(mut self, flags: u16, records: u16, has_authority: bool) -> Vec<u8> {
         let has = |is: bool| u16::from(is);
-        let counts =
-            [has(self.query.question.is_some()), records.len() as u16, has(negative.is_some()), has(self.query.edns.is_some())];
+        let counts = [has(self.query.question.is_some()), records, has(has_authority), has(self.query.edns.is_some())];
         let head = [self.query.id, flags].into_iter().chain(counts).flat_map(u16::to_be_bytes);
         self.bytes.iter_mut().zip(head).for_each(|(byte, value)| *byte = value);
         self.bytes
     }
 
     fn put(&mut self, name: u16, kind: u16, data: &[u8]) {
-        self.bytes.extend([name, kind, record::IN].into_iter().flat_map(u16::to_be_bytes));
-        self.bytes.extend(TTL.to_be_bytes());
+        self.put_for(name, kind, TTL, data);
+    }
+
+    fn put_for(&mut self, name: u16, kind: u16, ttl: u32, data: &[u8]) {
+        self.bytes.extend(name.to_be_bytes());
+        self.put_contents(kind, ttl, data);
+    }
+
+    fn put_contents(&mut self, kind: u16, ttl: u32, data: &[u8]) {
+        self.bytes.extend([kind, record::IN].into_iter().flat_map(u16::to_be_bytes));
+        self.bytes.extend(ttl.to_be_bytes());
         self.bytes.extend((data.len() as u16).to_be_bytes());
         self.bytes.extend(data);
     }

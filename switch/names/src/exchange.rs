@@ -17,16 +17,19 @@ pub enum Service {
     Router,
     /// DNS.
     Dns,
+    /// DNS of names outside.
+    DnsOutside,
 }
 
 impl Service {
-    pub(crate) const ALL: [(Self, &'static str); 6] = [
+    pub(crate) const ALL: [(Self, &'static str); 7] = [
         (Self::Neighbour, "neighbour"),
         (Self::Echo, "echo"),
         (Self::Dhcp, "dhcp"),
         (Self::Dhcpv6, "dhcpv6"),
         (Self::Router, "router-advertisement"),
         (Self::Dns, "dns"),
+        (Self::DnsOutside, "dns-outside"),
     ];
 }
 
@@ -43,15 +46,18 @@ pub enum Refused {
     NoAddress,
     /// The port sends too many.
     Rate,
+    /// It waits for the answer of a resolver.
+    Forwarded,
 }
 
 impl Refused {
-    pub(crate) const ALL: [(Self, &'static str); 5] = [
+    pub(crate) const ALL: [(Self, &'static str); 6] = [
         (Self::NotAsked, "not-asked"),
         (Self::Malformed, "malformed"),
         (Self::NotOwner, "not-owner"),
         (Self::NoAddress, "no-address"),
         (Self::Rate, "rate"),
+        (Self::Forwarded, "forwarded"),
     ];
 }
 

@@ -6,12 +6,16 @@ use std::sync::Arc;
 use memlane_dataplane::headers::{Arp, ICMPV6, TYPE_ARP, link_local};
 use memlane_virtq::frame::{ETHERNET, MacAddress, TCP, TYPE_IPV4, TYPE_IPV6, UDP};
 
+use crate::dns::{NoRecords, Outside, Reaction};
 use crate::exchange::{Answer, Client, Refused, Service};
+use crate::forward::Question;
 use crate::lease::{Holder, Lease, LeaseKind};
 use crate::leases::{Leases, Sightings};
+use crate::outside::{self, Response};
+use crate::pending::{Full, Pending, Via, Waiting};
 use crate::report::{LeaseReport, NamesReport};
 use crate::settings::{PortAddresses, Settings};
-use crate::tcp::{Peer, Streams};
+use crate::tcp::{self, Asked, Peer, Streams};
 use crate::wire::{self, DNS, Datagram, ICMP, ND_HOPS, Way};
 use crate::{dhcp4, dhcp6, dns, nd};
 
@@ -24,14 +28,51 @@ const DHCPV6: u16 = 547;
 /// All DHCPv6 servers and relay agents of the link (RFC 8415, section 7.1).
 const DHCPV6_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 
+/// Decides which names outside the guest of a port may ask for.
+pub trait NamePolicy: Send {
+    /// Whether `port` may ask for `name`, which is in lower case and without the root's dot; a refusal is told to the operator.
+    fn admit(&self, port: &str, name: &str) -> Admission;
+}
+
+/// A decision about a name outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// A resolver is asked.
+    Ask,
+    /// The rules of the port refuse it.
+    Refuse,
+}
+
+/// An answer to a question for a name outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// The port that asked.
+    pub port: Arc<str>,
+    /// The name, in lower case.
+    pub name: Arc<str>,
+    /// Addresses that the guest is told, and the TTL of each, which may break RFC 2181.
+    pub addresses: Vec<(IpAddr, u32)>,
+    /// The frame with the answer; the port may use the addresses before its guest gets it.
+    pub frame: Vec<u8>,
+}
+
 /// See the module.
-#[derive(Debug)]
 pub struct Responder {
     settings: Settings,
     leases: Leases,
     streams: Streams,
+    pending: Pending,
+    resolver: Option<Box<dyn NamePolicy>>,
+    /// Answers to questions that gave way to others.
+    displaced: Vec<Given>,
     answers: [u64; Service::ALL.len()],
     refused: [u64; Refused::ALL.len()],
+}
+
+impl std::fmt::Debug for Responder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Responder").field("settings", &self.settings).finish_non_exhaustive()
+    }
 }
 
 impl Responder {
@@ -41,6 +82,9 @@ impl Responder {
             settings,
             leases: Leases::default(),
             streams: Streams::default(),
+            pending: Pending::default(),
+            resolver: None,
+            displaced: Vec::new(),
             answers: Default::default(),
             refused: Default::default(),
         }
@@ -50,6 +94,74 @@ impl Responder {
     /// keeps claims that are in use.
     pub fn heed(&mut self, seen: impl Sightings + 'static) {
         self.leases.heed(Box::new(seen));
+    }
+
+    /// Has `resolver` decide which names outside guests may ask for; without one they may ask for all.
+    pub fn resolve_by(&mut self, resolver: impl NamePolicy + 'static) {
+        self.resolver = Some(Box::new(resolver));
+    }
+
+    /// Questions for the forwarder since this was last asked.
+    pub fn take_questions(&mut self) -> Vec<Question> {
+        self.pending.take_queries()
+    }
+
+    /// Answers to questions that no resolver is asked any more.
+    pub fn take_displaced(&mut self) -> Vec<Given> {
+        std::mem::take(&mut self.displaced)
+    }
+
+    /// The answer of the forwarder to the question `id` came in second `now`: a resolver's message, or none. `None` if nothing waits for it, or
+    /// the client asks by TCP and has gone.
+    pub fn hear(&mut self, id: u64, message: Option<&[u8]>, now: u64) -> Option<Given> {
+        let waiting = self.pending.take(id)?;
+        let read = |message| outside::read(&self.settings, &waiting.asked.question, message);
+        match message.and_then(read) {
+            Some(response) => self.give(&waiting, |longest| waiting.asked.with(&response, longest), &response, now),
+            None => self.fail(&waiting, now),
+        }
+    }
+
+    /// The forwarder has ended: questions that wait are for the next one; returns the answers to those that were asked twice.
+    pub fn hear_end(&mut self, now: u64) -> Vec<Given> {
+        let twice = self.pending.repeat();
+        twice.into_iter().filter_map(|id| self.hear(id, None, now)).collect()
+    }
+
+    fn fail(&mut self, waiting: &Waiting, now: u64) -> Option<Given> {
+        let failure = waiting.asked.without_records(NoRecords::Failure);
+        self.give(waiting, |_| (failure.clone(), true), &Response::default(), now)
+    }
+
+    /// The frame with an answer, which `answer` makes for a longest length, and tells if it is whole.
+    fn give(
+        &mut self,
+        waiting: &Waiting,
+        answer: impl Fn(usize) -> (Vec<u8>, bool),
+        response: &Response,
+        now: u64,
+    ) -> Option<Given> {
+        let (frame, is_whole) = match waiting.via {
+            Via::Udp(port) => {
+                let (message, is_whole) = answer(waiting.asked.longest());
+                (wire::udp_frame(waiting.way, (DNS, port), &message), is_whole)
+            }
+            Via::Tcp(peer) => {
+                let (message, is_whole) = answer(tcp::MOST_SENT);
+                let client = (&*waiting.port, waiting.way);
+                let Self { settings, leases, pending, streams, resolver, displaced, .. } = self;
+                let mut questions = Questions { settings, leases, pending, resolver: resolver.as_deref(), displaced, now };
+                let ask = |query: &[u8]| questions.ask(query, client, Via::Tcp(peer));
+                (streams.give(&waiting.port, peer, &message, now, ask)?.frame(waiting.way), is_whole)
+            }
+        };
+        self.answers[Service::DnsOutside as usize] += 1;
+        Some(Given {
+            port: Arc::clone(&waiting.port),
+            name: waiting.asked.name.as_str().into(),
+            addresses: if is_whole { response.addresses.clone() } else { Vec::new() },
+            frame,
+        })
     }
 
     /// Its settings.
@@ -66,6 +178,7 @@ impl Responder {
     pub fn remove_port(&mut self, port: &str, now: u64) {
         self.leases.remove_port(port, now);
         self.streams.remove_port(port);
+        self.pending.remove_port(port);
     }
 
     /// Ports with leases that changed since this was last asked.
@@ -120,6 +233,7 @@ impl Responder {
     /// The answer to `frame`, which the guest of `port` sent in second `now`; none is needed, or possible, for most frames.
     pub fn answer(&mut self, frame: &[u8], port: &str, now: u64) -> Option<Vec<u8>> {
         self.settle(now);
+        self.pending.end_old(now);
         match self.respond(frame, port, now) {
             Ok((service, answer)) => {
                 self.answers[service as usize] += 1;
@@ -234,14 +348,22 @@ impl Responder {
         Ok((Service::Echo, wire::icmp_frame(way, packet.protocol, HOPS, &message)))
     }
 
-    fn dns(&self, client: Client<'_>, packet: &Datagram<'_>, datagram: &wire::UdpDatagram<'_>) -> Answer {
+    fn dns(&mut self, client: Client<'_>, packet: &Datagram<'_>, datagram: &wire::UdpDatagram<'_>) -> Answer {
         // Nothing answers another server, or a source that is none (RFC 5452, section 9.2; reflection).
         if datagram.source == DNS || datagram.source == 0 || packet.source.is_unspecified() || packet.source.is_multicast() {
             return Err(Refused::NotAsked);
         }
-        let reply = dns::answer(&self.settings, &self.leases, client.now, datagram.payload)?;
         let way = self.way(client, packet.destination, packet.source);
-        Ok((Service::Dns, wire::udp_frame(way, (DNS, datagram.source), &reply)))
+        let mut questions = self.questions(client.now);
+        match questions.ask(datagram.payload, (client.port, way), Via::Udp(datagram.source))? {
+            Asked::Now(reply) => Ok((Service::Dns, wire::udp_frame(way, (DNS, datagram.source), &reply))),
+            Asked::Later => Err(Refused::Forwarded),
+        }
+    }
+
+    fn questions(&mut self, now: u64) -> Questions<'_> {
+        let Self { settings, leases, pending, resolver, displaced, .. } = self;
+        Questions { settings, leases, pending, resolver: resolver.as_deref(), displaced, now }
     }
 
     /// DNS over TCP (RFC 7766).
@@ -251,11 +373,12 @@ impl Responder {
         if segment.ports.1 != DNS || segment.ports.0 == 0 || !is_for_one {
             return Err(Refused::NotAsked);
         }
-        let (settings, leases) = (&self.settings, &self.leases);
-        let peer = Peer { mac: client.mac, ip: packet.source, own: packet.destination, port: segment.ports.0 };
-        let ask = |query: &[u8]| dns::answer(settings, leases, client.now, query);
-        let answer = self.streams.answer(client.port, peer, &segment, client.now, ask)?;
         let way = self.way(client, packet.destination, packet.source);
+        let peer = Peer { mac: client.mac, ip: packet.source, own: packet.destination, port: segment.ports.0 };
+        let Self { settings, leases, pending, streams, resolver, displaced, .. } = self;
+        let mut questions = Questions { settings, leases, pending, resolver: resolver.as_deref(), displaced, now: client.now };
+        let ask = |query: &[u8]| questions.ask(query, (client.port, way), Via::Tcp(peer));
+        let answer = streams.answer(client.port, peer, &segment, client.now, ask)?;
         Ok((Service::Dns, answer.frame(way)))
     }
 
@@ -282,6 +405,52 @@ impl Responder {
             refused: Refused::ALL.iter().map(|&(reason, name)| (name.into(), self.refused[reason as usize])).collect(),
         }
     }
+}
+
+/// The parts of a responder that a DNS query needs.
+struct Questions<'r> {
+    settings: &'r Settings,
+    leases: &'r Leases,
+    pending: &'r mut Pending,
+    resolver: Option<&'r dyn NamePolicy>,
+    displaced: &'r mut Vec<Given>,
+    now: u64,
+}
+
+impl Questions<'_> {
+    /// The answer to the query `bytes` of a client behind `port`.
+    fn ask(&mut self, bytes: &[u8], (port, way): (&str, Way), via: Via) -> Result<Asked, Refused> {
+        let asked = match dns::react(self.settings, self.leases, self.now, bytes)? {
+            Reaction::Answer(answer) => return Ok(Asked::Now(answer)),
+            Reaction::Outside(asked) => asked,
+        };
+        if self.resolver.is_some_and(|resolver| resolver.admit(port, &asked.name) == Admission::Refuse) {
+            let why = if self.settings.tells_refusal { NoRecords::Refused } else { NoRecords::NoName };
+            return Ok(Asked::Now(asked.without_records(why)));
+        }
+        let failure = asked.without_records(NoRecords::Failure);
+        match self.pending.enter(port, (way, via), asked, self.now) {
+            Ok(displaced) => {
+                self.displaced.extend(displaced.and_then(given_up));
+                Ok(Asked::Later)
+            }
+            Err(Full::Repeated) => Ok(Asked::Later),
+            Err(Full::TooMany) => Ok(Asked::Now(failure)),
+        }
+    }
+}
+
+/// The answer to a question by UDP that gave way; by TCP the connection ends by itself.
+fn given_up(waiting: Waiting) -> Option<Given> {
+    let Via::Udp(port) = waiting.via else { return None };
+    let Outside { name, .. } = &waiting.asked;
+    let failure = waiting.asked.without_records(NoRecords::Failure);
+    Some(Given {
+        name: name.as_str().into(),
+        addresses: Vec::new(),
+        frame: wire::udp_frame(waiting.way, (DNS, port), &failure),
+        port: waiting.port,
+    })
 }
 
 const _: () = assert!(ND_HOPS == 255);

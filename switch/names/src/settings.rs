@@ -22,6 +22,10 @@ pub struct Settings {
     pub router: Option<Ipv4Addr>,
     /// DNS servers for names outside, of which guests are told behind the responder itself.
     pub dns: Vec<IpAddr>,
+    /// Queries for names outside are for a forwarder.
+    pub forwards: bool,
+    /// Names that a port's rules refuse are told to be refused, not to be missing.
+    pub tells_refusal: bool,
 }
 
 impl Settings {

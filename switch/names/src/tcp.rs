@@ -1,7 +1,8 @@
 //! The server's side of TCP (RFC 9293), as far as DNS needs it (RFC 7766): short queries in, answers of one segment out.
 //!
 //! Each segment of a client causes one of the server at most, and no timer is needed: the bytes that the client has not acknowledged are
-//! kept, and repeated when it repeats its own. A query that is not answered within the segment waits for the next one. A port has at most
+//! kept, and repeated when it repeats its own. A long answer goes in several segments, one for each acknowledgement. A query for a name outside
+//! waits for its answer, and is acknowledged with that: until then the client repeats it. A port has at most
 //! [`MOST_STREAMS`] connections: beyond, its oldest one ends.
 
 use std::collections::HashMap;
@@ -20,6 +21,8 @@ const MOST_STREAMS: usize = 8;
 const IDLE: u64 = 30;
 /// Longest query, with its length.
 const LONGEST: usize = 2 + 1232;
+/// Most bytes of answers that are kept; a query beyond them waits for the next segment of the client.
+pub(crate) const MOST_SENT: usize = 4096;
 /// Most bytes of answers in a segment: a packet of 1280 bytes, which every link of IPv6 carries.
 const SEGMENT: usize = 1220;
 /// Options of a SYN: the maximum segment size (RFC 9293, section 3.7.1).
@@ -75,9 +78,19 @@ struct Stream {
     sent: Vec<u8>,
     /// Queries that are not answered.
     received: Vec<u8>,
+    /// The first of them waits for an answer that comes later.
+    is_waiting: bool,
     is_open: bool,
     /// The client, and so the server, has sent all.
     is_finished: bool,
+}
+
+/// The answer to a query.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    Now(Vec<u8>),
+    /// It comes later, by [`Streams::give`].
+    Later,
 }
 
 /// The connections of all ports.
@@ -106,7 +119,7 @@ impl Streams {
         peer: Peer,
         segment: &TcpSegment<'_>,
         now: u64,
-        ask: impl Fn(&[u8]) -> Result<Vec<u8>, Refused>,
+        ask: impl FnMut(&[u8]) -> Result<Asked, Refused>,
     ) -> Result<Reply, Refused> {
         self.end_idle(now);
         let first = self.secret.hash_one((peer, now)) as u32;
@@ -128,6 +141,29 @@ impl Streams {
             Outcome::Reset => refuse(segment),
             Outcome::End => Err(Refused::NotAsked),
         }
+    }
+
+    /// Answers the query of `peer` at `port` that waits in second `now`, and, by `ask`, those behind it; `None` if there is no such connection any
+    /// more.
+    pub(crate) fn give(
+        &mut self,
+        port: &str,
+        peer: Peer,
+        answer: &[u8],
+        now: u64,
+        ask: impl FnMut(&[u8]) -> Result<Asked, Refused>,
+    ) -> Option<Reply> {
+        let streams = self.ports.get_mut(port)?;
+        let index = streams.iter().position(|stream| stream.peer == peer && stream.is_waiting)?;
+        let stream = &mut streams[index];
+        stream.heard = now;
+        stream.is_waiting = false;
+        stream.send(answer);
+        if stream.answer_queries(ask).is_none() {
+            // The query behind it breaks a rule; its client repeats it, and is told then.
+            stream.received.clear();
+        }
+        Some(stream.reply())
     }
 
     fn streams(&mut self, port: &str) -> &mut Vec<Stream> {
@@ -162,6 +198,7 @@ fn open(streams: &mut Vec<Stream>, peer: Peer, segment: &TcpSegment<'_>, (first,
         wanted: segment.sequence.wrapping_add(1),
         sent: Vec::new(),
         received: Vec::new(),
+        is_waiting: false,
         is_open: false,
         is_finished: false,
     };
@@ -195,7 +232,7 @@ enum Outcome {
 
 impl Stream {
     /// Hears a segment of its client (RFC 9293, section 3.10.7.4).
-    fn hear(&mut self, segment: &TcpSegment<'_>, ask: impl Fn(&[u8]) -> Result<Vec<u8>, Refused>) -> Outcome {
+    fn hear(&mut self, segment: &TcpSegment<'_>, ask: impl FnMut(&[u8]) -> Result<Asked, Refused>) -> Outcome {
         let is_next = segment.sequence == self.wanted;
         if segment.flags & RST != 0 {
             // Only one with the next number ends it (RFC 5961, section 3.2).
@@ -205,17 +242,19 @@ impl Stream {
         if segment.flags & SYN != 0 || segment.flags & ACK == 0 {
             return Outcome::Keep((segment.flags & SYN != 0).then(|| self.reply()));
         }
-        let all = self.next();
+        let (all, is_all, before) = (self.next(), self.sent.len() <= SEGMENT, self.unacknowledged);
         if !self.hear_acknowledgement(segment.acknowledged) {
             return if self.is_open { Outcome::Keep(Some(self.reply())) } else { Outcome::Reset };
         }
-        if self.is_finished && segment.acknowledged == all {
+        if self.is_finished && is_all && segment.acknowledged == all {
             return Outcome::End;
         }
+        let has_next = self.unacknowledged != before && !self.sent.is_empty();
         let has_content = !segment.payload.is_empty() || segment.flags & FIN != 0;
         if !is_next || self.is_finished {
             // The segment is repeated, or one is missing: so are the answers.
-            return Outcome::Keep((has_content || !is_next).then(|| self.reply()));
+            let is_told = has_content || !is_next || has_next;
+            return Outcome::Keep((is_told && !self.is_silent()).then(|| self.reply()));
         }
         let taken = segment.payload.len().min(LONGEST - self.received.len());
         self.received.extend(&segment.payload[..taken]);
@@ -226,15 +265,30 @@ impl Stream {
             self.wanted = self.wanted.wrapping_add(1);
             self.is_finished = true;
         }
-        let is_told = has_content || self.sent.len() > before;
-        Outcome::Keep(is_told.then(|| self.reply()))
+        let is_told = has_content || has_next || self.sent.len() > before;
+        Outcome::Keep((is_told && !self.is_silent()).then(|| self.reply()))
+    }
+
+    /// Whether the client is to repeat its query: the answer comes later.
+    fn is_silent(&self) -> bool {
+        self.is_waiting && self.sent.is_empty()
+    }
+
+    /// Bytes of answers in the next segment.
+    fn in_segment(&self) -> usize {
+        self.sent.len().min(SEGMENT)
+    }
+
+    /// Whether the next segment is the last one.
+    fn is_last(&self) -> bool {
+        self.is_finished && self.sent.len() <= SEGMENT
     }
 
     /// Number behind all that the server has sent.
     fn next(&self) -> u32 {
         // The first number is that of its SYN.
         let syn = u32::from(!self.is_open);
-        self.unacknowledged.wrapping_add(syn + self.sent.len() as u32 + u32::from(self.is_finished))
+        self.unacknowledged.wrapping_add(syn + self.in_segment() as u32 + u32::from(self.is_last()))
     }
 
     /// Notes that the client has all bytes before `number`; false if they were not sent.
@@ -256,34 +310,53 @@ impl Stream {
         count <= most
     }
 
-    /// Answers the complete queries, for as long as the answers fit a segment; tells if they did. `None` if one breaks a rule.
-    fn answer_queries(&mut self, ask: impl Fn(&[u8]) -> Result<Vec<u8>, Refused>) -> Option<bool> {
+    /// Answers the complete queries, for as long as the answers are there and fit; tells if they did. `None` if one breaks a rule.
+    fn answer_queries(&mut self, mut ask: impl FnMut(&[u8]) -> Result<Asked, Refused>) -> Option<bool> {
         while let Some((&length, rest)) = self.received.split_first_chunk::<2>() {
             let length = usize::from(u16::from_be_bytes(length));
             if 2 + length > LONGEST {
                 return None;
             }
             let Some(query) = rest.get(..length) else { return Some(true) };
-            let answer = ask(query).ok()?;
-            if self.sent.len() + 2 + answer.len() > SEGMENT {
+            // Room for any answer, so that no query is asked twice.
+            if self.is_waiting || self.sent.len() > MOST_SENT {
                 return Some(false);
             }
-            self.sent.extend((answer.len() as u16).to_be_bytes());
-            self.sent.extend(answer);
-            self.received.drain(..2 + length);
+            match ask(query).ok()? {
+                Asked::Now(answer) => self.send(&answer),
+                Asked::Later => {
+                    self.is_waiting = true;
+                    return Some(false);
+                }
+            }
         }
         Some(true)
     }
 
-    /// The server's next segment: all that the client has not acknowledged.
+    /// Sends the answer to the first query.
+    fn send(&mut self, answer: &[u8]) {
+        self.sent.extend((answer.len() as u16).to_be_bytes());
+        self.sent.extend(answer);
+        let length = self.received.first_chunk::<2>().map_or(0, |&length| 2 + usize::from(u16::from_be_bytes(length)));
+        self.received.drain(..length.min(self.received.len()));
+    }
+
+    /// The server's next segment: the first bytes that the client has not acknowledged.
     fn reply(&self) -> Reply {
-        let flags = match (self.is_open, self.is_finished) {
+        let flags = match (self.is_open, self.is_last()) {
             (false, _) => SYN | ACK,
             (true, true) => FIN | ACK,
             (true, false) => ACK,
         };
         let window = (LONGEST - self.received.len()) as u16;
         let ports = (wire::DNS, self.peer.port);
-        Reply { ports, sequence: self.unacknowledged, acknowledged: self.wanted, flags, window, payload: self.sent.clone() }
+        Reply {
+            ports,
+            sequence: self.unacknowledged,
+            acknowledged: self.wanted,
+            flags,
+            window,
+            payload: self.sent[..self.in_segment()].to_vec(),
+        }
     }
 }

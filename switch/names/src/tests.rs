@@ -1,6 +1,7 @@
 //! Whole frames in, whole frames out, with values of the standards.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 
 use memlane_dataplane::headers::{ICMPV6, TYPE_ARP, link_local};
 use memlane_virtq::frame::MacAddress;
@@ -8,6 +9,8 @@ use memlane_virtq::offload::checksum::Sum;
 
 use super::*;
 use crate::wire::{self, Way};
+
+mod outside;
 
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 0xff];
 const NOW: u64 = 1000;
@@ -29,6 +32,8 @@ fn settings() -> Settings {
         domain: "lan".into(),
         router: None,
         dns: Vec::new(),
+        forwards: false,
+        tells_refusal: false,
     }
 }
 

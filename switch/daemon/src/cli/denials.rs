@@ -63,13 +63,13 @@ fn of_port(port: &PortDenials) -> String {
 
 fn of_denial(listed: &ListedDenial) -> String {
     let ListedDenial { denial, age } = listed;
+    let (frames, destination) = (denial.frames, denial.destination_in_words());
     let to = if denial.flooded { format!("the segment, as {}", denial.to) } else { denial.to.clone() };
     let passed = if denial.audited { "passed, would be refused, " } else { "" };
-    let head = format!(
-        "  {} to {to}, {passed}destination {}, last {age} s ago",
-        counted(denial.frames, "frame"),
-        denial.destination_in_words()
-    );
+    let head = match &denial.name {
+        Some(_) => format!("  {}, {destination}, last {age} s ago", counted(frames, "question")),
+        None => format!("  {} to {to}, {passed}destination {destination}, last {age} s ago", counted(frames, "frame")),
+    };
     let lines = [head, format!("    by {}", denial.rule), format!("    allowed by {}", denial.allowed_by)];
     lines.iter().map(|line| output::shown(line) + "\n").collect()
 }
@@ -93,13 +93,22 @@ mod tests {
             frames: 7,
             ..Denial::default()
         };
+        let asked = Denial {
+            to: String::new(),
+            name: Some("api.example.org".into()),
+            protocol: None,
+            destination_port: None,
+            ..denial.clone()
+        };
         let port = PortDenials {
             port: "box".into(),
             labels: [("task".to_owned(), "4\u{1b}2".to_owned())].into(),
-            denials: vec![ListedDenial { denial, age: 3 }],
+            denials: vec![ListedDenial { denial, age: 3 }, ListedDenial { denial: asked, age: 4 }],
             unlisted: 1,
         };
         let told = "box task=4?2\n  7 frames to router, destination 192.0.2.7 tcp port 443, last 3 s ago\n    \
+                    by [[policy]] default = \"deny\" (in line 3)\n    allowed by [[policy]] from = \"box\" action = \"allow\"\n  \
+                    7 questions, name api.example.org, last 4 s ago\n    \
                     by [[policy]] default = \"deny\" (in line 3)\n    allowed by [[policy]] from = \"box\" action = \"allow\"\n  \
                     1 frame of further destinations\n";
         assert_eq!(text(&[PortDenials::default(), port.clone()], ""), told);

@@ -16,6 +16,7 @@ mod events;
 mod evpn;
 mod extcap;
 mod fdb;
+mod forwarder;
 pub mod frames;
 mod guest;
 mod helper;
@@ -296,6 +297,9 @@ enum Command {
     /// Print the names of networks and ports that may follow the words of a command line, for completion scripts.
     #[command(hide = true)]
     CompleteNames(complete::CompleteNames),
+    /// Ask resolvers for DNS names outside, for the process of a network, which has no socket of the Internet.
+    #[command(hide = true)]
+    Forwarder(forwarder::ForwarderCommand),
     /// Open NICs and start passt for the process of a network, outside of its sandbox.
     #[command(hide = true)]
     Helper(helper::HelperCommand),
@@ -469,6 +473,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Hook(hook) => hook.run(),
         Command::CompleteNames(names) => names.run(),
         Command::Helper(helper) => helper.run(),
+        Command::Forwarder(forwarder) => forwarder.run(),
         Command::Man { folder } => clap_mangen::generate_to(self::command(), folder).map_err(Failure::running),
     }
 }

@@ -29,7 +29,6 @@ use super::words::{either, printable};
 use crate::cpus::Cpus;
 use crate::frame::MacAddress;
 use crate::policy::AntiSpoof;
-use crate::resolvers;
 use memlane_backends::door::Second;
 use memlane_backends::netns;
 use memlane_backends::stream::checksums::Checksums;
@@ -540,9 +539,12 @@ impl<'t> Checker<'t> {
         if place.has("dns") && !has_subnet {
             self.note(place, "dns", "dns needs a subnet: add one, as subnet = \"10.0.0.0/24\"");
         }
-        for address in entry.dns.iter().flatten().filter(|address| !resolvers::is_usable(address)) {
-            let text = format_args!("dns contains \"{address}\"; it must be the address of a DNS server that guests can reach");
+        for resolver in entry.dns.iter().flatten().filter(|resolver| !resolver.is_possible()) {
+            let text = format_args!("dns contains \"{resolver}\"; it must be the address of a DNS server that this host can reach");
             self.note(place, "dns", text);
+        }
+        if place.has("refused-names") && !has_subnet {
+            self.note(place, "refused-names", "refused-names needs a subnet: add one, as subnet = \"10.0.0.0/24\"");
         }
     }
 

@@ -10,7 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::later::Later;
 use super::lines::FileLines;
-use super::names::{self, NamesConfig};
+use super::names::{self, NamesConfig, RefusedNames};
+use super::resolver::Resolver;
 use super::uplink::UDP_PORT;
 use super::way_out::Forward;
 use crate::link::Impairment;
@@ -177,10 +178,16 @@ pub struct SegmentEntry {
     pub domain: Option<String>,
     /// IPv4 address of a default router, of which guests are told by DHCP; by default none.
     pub router: Option<Ipv4Addr>,
-    /// DNS servers for names outside, of which guests are told behind memlane's own, which answers for its domain alone: at most 3. By default
-    /// those of this host where the segment has a way out (`router`, `nic` or a passt port), without its loopback addresses, else none.
+    /// DNS servers for names outside, at most 3: "host" for those of this host, or addresses, with a port as "192.0.2.53:5353". memlane's own
+    /// server asks them for guests, from a process of its own, and tells guests of itself alone; of servers with an address in the subnets it
+    /// tells guests, and does not ask them. Where policy rules of a port have DNS names, or a default refuses the rest, memlane asks for the names
+    /// that they allow alone. By default guests are told of this host's servers where the segment has a way out (`router`, `nic` or a passt
+    /// port), without its loopback addresses, else of none.
     #[schemars(length(max = 3))]
-    pub dns: Option<Vec<IpAddr>>,
+    pub dns: Option<Vec<Resolver>>,
+    /// How a guest is told that policy rules refuse a DNS name: "missing", as one that does not exist (NXDOMAIN), or "refused", after which clients
+    /// ask their next server.
+    pub refused_names: RefusedNames,
     /// Whether the segment extends to other hosts by VXLAN. Needs CAP_NET_ADMIN.
     pub uplink: bool,
     /// Name of a NIC by which the segment extends to the network there, instead of VXLAN: by AF_XDP, or by AF_PACKET where driver or kernel lack
@@ -228,13 +235,18 @@ impl SegmentEntry {
         let subnet = self.subnet.and_then(|subnet| names::subnet4(subnet).ok());
         let subnet6 = self.subnet6.and_then(|subnet| names::subnet6(subnet).ok());
         let has_subnet = subnet.is_some() || subnet6.is_some();
+        let is_inside =
+            |address: &IpAddr| [self.subnet, self.subnet6].into_iter().flatten().any(|subnet| subnet.contains(*address));
+        let inside = |resolver: Resolver| resolver.usual().filter(is_inside);
         has_subnet.then(|| NamesConfig {
             segment: self.name.clone().unwrap_or_default(),
             subnet,
             subnet6,
             domain: self.domain.clone().unwrap_or_else(|| names::DOMAIN.into()),
             router: self.router,
-            dns: self.dns.clone(),
+            dns: self.dns.as_ref().map(|all| all.iter().filter_map(|one| inside(*one)).collect()),
+            resolvers: self.dns.iter().flatten().filter(|one| inside(**one).is_none()).copied().collect(),
+            refused_names: self.refused_names,
         })
     }
 }
@@ -249,6 +261,7 @@ impl Default for SegmentEntry {
             domain: None,
             router: None,
             dns: None,
+            refused_names: RefusedNames::Missing,
             uplink: false,
             nic: None,
             vni: None,

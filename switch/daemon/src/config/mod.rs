@@ -23,6 +23,7 @@ pub mod notes;
 pub mod origin;
 mod places;
 mod renamed;
+pub mod resolver;
 mod shape;
 mod syntax;
 pub mod unit;

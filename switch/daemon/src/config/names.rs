@@ -3,7 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use memlane_model::addresses::Prefix;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
+use super::resolver::Resolver;
 use crate::policy::{AntiSpoof, PortLimits};
 
 /// Domain of names by default.
@@ -28,6 +31,21 @@ pub struct NamesConfig {
     pub router: Option<Ipv4Addr>,
     /// DNS servers for names outside that guests are told of, if configured.
     pub dns: Option<Vec<IpAddr>>,
+    /// Resolvers to which names outside are forwarded; none if they are not.
+    pub resolvers: Vec<Resolver>,
+    /// How guests are told that a name is refused.
+    pub refused_names: RefusedNames,
+}
+
+/// Value of the key `refused-names`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum RefusedNames {
+    /// As names that do not exist (NXDOMAIN).
+    #[default]
+    Missing,
+    /// As names that the server refuses (REFUSED): clients then ask their next server.
+    Refused,
 }
 
 impl NamesConfig {
@@ -145,6 +163,8 @@ mod tests {
             domain: "lan".into(),
             router: None,
             dns: None,
+            resolvers: Vec::new(),
+            refused_names: RefusedNames::Missing,
         };
         for (address, told) in [
             ("10.0.0.0", Some("subnet itself")),

@@ -19,7 +19,13 @@ impl Config {
     /// The notes, in sentences.
     pub fn notes(&self) -> Vec<String> {
         let shut_out = self.ports.iter().filter_map(|port| Some(format!("port {}: {}", port.name, port.shut_out()?)));
-        shut_out.chain(self.mtus()).chain(self.unserved_vlans()).chain(self.unknown_names()).chain(self.hidden_rules()).collect()
+        shut_out
+            .chain(self.mtus())
+            .chain(self.unserved_vlans())
+            .chain(self.unknown_names())
+            .chain(self.unasked_names())
+            .chain(self.hidden_rules())
+            .collect()
     }
 
     /// Resources that the file names and this host does not have, in sentences: folders of sockets, users and groups.
@@ -47,6 +53,19 @@ impl Config {
             missing.into_iter().chain(unknown)
         };
         sockets.flat_map(lacks).collect()
+    }
+
+    /// DNS names in rules that memlane asks no server for, so that they stand for no address.
+    fn unasked_names(&self) -> Vec<String> {
+        let asks = self.names.iter().any(|names| !names.resolvers.is_empty());
+        let named = self.policy.iter().find(|rule| !asks && rule.has_names());
+        let note = |rule: &PolicyRule| {
+            format!(
+                "{}: destinations has DNS names, and memlane asks no DNS server, so they stand for no address: add dns = [\"host\"] to a [[segment]]",
+                place(rule)
+            )
+        };
+        named.map(note).into_iter().collect()
     }
 
     /// Segments with ports of different MTUs, or with an uplink that is too small for IPv6 or for its ports.
@@ -156,7 +175,7 @@ fn covers(rule: &PolicyRule, other: &PolicyRule, groups: &HashMap<&str, &[String
 fn covers_destinations(rule: &PolicyRule, other: &PolicyRule) -> bool {
     let (ours, theirs) = (&rule.destinations, &other.destinations);
     let is_short = ours.len() * theirs.len() <= MOST_COMPARED;
-    let is_covered = |wanted: &Destination| ours.iter().any(|own| own.0.covers(wanted.0));
+    let is_covered = |wanted: &Destination| ours.iter().any(|own| own.covers(wanted));
     ours.is_empty() || is_short && !theirs.is_empty() && theirs.iter().all(is_covered)
 }
 
@@ -197,6 +216,17 @@ mod tests {
             told,
             ["policy line 10: this rule never matches, because that in policy line 8 decides the opposite for all of it"]
         );
+    }
+
+    #[test]
+    fn dns_names_without_a_server_to_ask_are_noted() {
+        let named = "destinations = [\"10.0.0.0/8\",\"*.example.org\"], action = \"allow\"";
+        let told = notes(&[named]);
+        assert!(told.len() == 1 && told[0].starts_with("policy line 8: destinations has DNS names"), "{told:?}");
+        assert!(notes(&["destinations = [\"10.0.0.0/8\"], action = \"allow\""]).is_empty());
+        let segment = "[[segment]]\nname = \"lan\"\nsubnet = \"10.0.0.0/24\"\ndns = [\"host\"]\n";
+        let rule = format!("[[policy]]\n{}\n", named.replace(", ", "\n"));
+        assert!(Config::parse(&format!("{PORTS}{segment}{rule}"), "net").unwrap().notes().is_empty());
     }
 
     #[test]

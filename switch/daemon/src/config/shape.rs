@@ -17,11 +17,12 @@ use toml::de::DeValue;
 
 use super::check::MOST_MISTAKES;
 use super::renamed;
+use super::resolver::Resolver;
 use super::words::{must_be, nearest, printable, shown, where_else};
 use crate::frame::MacAddress;
 use crate::policy::rules::Prefix;
 use crate::quantity::{Quantity, Read};
-use memlane_model::policy::PortRange;
+use memlane_model::policy::{Destination, PortRange};
 use memlane_model::vlans::VlanRange;
 
 /// A mistake in a key.
@@ -208,7 +209,9 @@ fn fits(schema: &Value, form: &Form, beside: &[&Value]) -> bool {
                 && match format {
                     "ipv4" => text.parse::<Ipv4Addr>().is_ok(),
                     "ip" => text.parse::<IpAddr>().is_ok(),
-                    "prefix" | "destination" => text.parse::<Prefix>().is_ok(),
+                    "prefix" => text.parse::<Prefix>().is_ok(),
+                    "destination" => text.parse::<Destination>().is_ok(),
+                    "resolver" => text.parse::<Resolver>().is_ok(),
                     "mac" => text.parse::<MacAddress>().is_ok_and(MacAddress::is_unicast),
                     "vlans" => text.parse::<VlanRange>().is_ok(),
                     "ports" => text.parse::<PortRange>().is_ok(),

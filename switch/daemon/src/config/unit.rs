@@ -9,6 +9,7 @@ use memlane_backends::vhost_user::access::Access;
 use super::claim::place;
 use super::later::LaterKind;
 use super::metrics::MetricsListener;
+use super::resolver::Resolver;
 use super::{Config, PortKind, UplinkConfig};
 
 const NETWORKS: &str = "/etc/memlane";
@@ -93,19 +94,21 @@ impl Unit {
         }
     }
 
-    /// TCP addresses need the host's network namespace.
+    /// TCP addresses, and resolvers that are asked, need the host's network namespace.
     fn add_addresses(&mut self, config: &Config) {
         let metrics = match &config.metrics {
             Some(MetricsListener::Tcp(address)) => Some(("metrics", *address)),
             Some(MetricsListener::Unix(..)) | None => None,
         };
         let all: Vec<(&str, SocketAddr)> = metrics.into_iter().chain(config.web.as_ref().map(|web| ("web", web.address))).collect();
-        if all.is_empty() || !self.is_confined() {
+        let resolvers: Vec<Resolver> = config.names.iter().flat_map(|names| names.resolvers.iter().copied()).collect();
+        if all.is_empty() && resolvers.is_empty() || !self.is_confined() {
             return;
         }
-        self.keys.extend(all.iter().map(|(key, _)| *key));
+        self.keys.extend(all.iter().map(|(key, _)| *key).chain(resolvers.first().map(|_| "dns")));
         // The unit's own network namespace has neither the addresses nor a route.
-        let is_local = all.iter().all(|(_, address)| address.ip().is_loopback());
+        let is_asked_here = |one: &Resolver| matches!(one, Resolver::At(address) if address.ip().is_loopback());
+        let is_local = all.iter().all(|(_, address)| address.ip().is_loopback()) && resolvers.iter().all(is_asked_here);
         let addresses = if is_local { "IPAddressAllow=localhost" } else { "IPAddressDeny=" };
         self.add_lines(&["PrivateNetwork=no", "RestrictAddressFamilies=AF_INET AF_INET6", addresses]);
     }
@@ -255,6 +258,10 @@ mod tests {
         }
         let open = lines(&format!("metrics = \"0.0.0.0:9891\"\n{PORT}"));
         assert_eq!(open, ["IPAddressDeny=", wanted[1], wanted[2]]);
+        let dns = |server: &str| format!("[[segment]]\nname = \"lan\"\nsubnet = \"10.0.0.0/24\"\ndns = [\"{server}\"]\n{PORT}");
+        assert_eq!(lines(&dns("127.0.0.53")), wanted);
+        assert_eq!((lines(&dns("host")), unit(&dns("host")).keys()), (open, "dns".to_owned()));
+        assert!(lines(&dns("10.0.0.53")).is_empty(), "guests are told of a server among them");
     }
 
     #[test]

@@ -32,8 +32,9 @@ fn kind(root: &Value, schema: &Value, key: &str) -> String {
         (Some("ip"), _) => "an IP address in quotes, as \"10.0.0.5\" or \"fd00::5\"".into(),
         (Some("prefix"), _) => "an IP address or a prefix in quotes, as \"10.0.0.100\" or \"10.1.0.0/16\"".into(),
         (Some("destination"), _) => {
-            "an IP address or a prefix in quotes, as \"192.0.2.7\" or \"10.0.0.0/8\" (DNS names are not supported)".into()
+            "an IP address, a prefix or a DNS name in quotes, as \"192.0.2.7\", \"10.0.0.0/8\" or \"*.example.org\"".into()
         }
+        (Some("resolver"), _) => "\"host\", or the IP address of a DNS server in quotes, as \"192.0.2.53\"".into(),
         (Some("vlans"), _) => "a range of VLANs in quotes, as \"100-199\"".into(),
         (Some("ports"), _) => "a range of ports in quotes, as \"8000-8099\"".into(),
         (Some("mac"), _) => "a unicast MAC address in quotes, as \"00:00:5e:00:01:07\"".into(),

@@ -19,11 +19,12 @@ use memlane_backends::vhost_user::{self, Endpoint};
 
 use super::{Attached, Daemon, Meeting, Server, StartError, device_settings, members, own_descriptors, random};
 use crate::config::{Config, PortConfig, PortKind};
-use crate::description::{PortRecord, SavedAddress, SavedListener, SavedPort, SavedStreamPort, SavedUplink};
+use crate::description::{GrantRecord, PortRecord, SavedAddress, SavedListener, SavedPort, SavedStreamPort, SavedUplink};
 use crate::frame::MacAddress;
 use crate::id::PortId;
 use crate::names::SavedLease;
 use crate::network::{AttachSettings, Network, Standstill};
+use crate::policy::grants::SavedGrant;
 use crate::port::{Port, PortState};
 use crate::shared::Shared;
 use crate::table::{Kind, LearnedAddress, Record};
@@ -150,7 +151,10 @@ impl Daemon {
                 _ => None,
             };
             let leases = leases.remove(&port.name).unwrap_or_default();
-            PortRecord { totals: port.totals(), quarantines: port.quarantines(), quarantined, leases }
+            let grants = port.policy.grants.saved().into_iter();
+            let grants =
+                grants.map(|grant| GrantRecord { address: grant.address, name: grant.name.to_string(), seconds: grant.seconds });
+            PortRecord { totals: port.totals(), quarantines: port.quarantines(), quarantined, leases, grants: grants.collect() }
         };
         self.ports_in_order().into_iter().map(record).collect()
     }
@@ -238,6 +242,12 @@ impl Daemon {
         for (port, record) in self.ports_in_order().iter().zip(records) {
             port.inherit(&record.totals, record.quarantines, record.quarantined.clone());
             self.restore_leases(&record.leases);
+            let saved = |grant: &GrantRecord| SavedGrant {
+                address: grant.address,
+                name: grant.name.as_str().into(),
+                seconds: grant.seconds,
+            };
+            self.network().restore_grants(port, &record.grants.iter().map(saved).collect::<Vec<_>>());
         }
     }
 

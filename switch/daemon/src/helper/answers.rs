@@ -19,6 +19,7 @@ use super::state as state_file;
 use super::{Conversation, GRANTED, Helper, LINE, PasstPort, READY, Request, Served, StateStep, Subject, answer_of, read_line};
 use crate::config::{Config, NicConfig, PortKind, UplinkConfig, own_folder, runtime_folder, way_out};
 use crate::folder;
+use crate::forwarder;
 
 /// The network of a helper.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub struct Desk {
     state: Option<PathBuf>,
     border: Border,
     record: Option<Record>,
-    /// Processes of passt, by the names of their ports: one for each.
+    /// Processes of passt, by the names of their ports, and forwarders: one for each.
     started: HashMap<String, Child>,
     /// Whether this is the service that opens NICs and does nothing else.
     is_service: bool,
@@ -68,6 +69,7 @@ impl Desk {
             Request::Probe | Request::Passt if self.is_service => Err("the service starts no passt".into()),
             Request::Probe => self.passt(subject).and_then(|_| Passt::probe().map_err(|cause| cause.to_string())).map(|()| vec![]),
             Request::Passt => self.start_passt(subject),
+            Request::Forwarder if !self.is_service => self.forwarder(subject),
             _ if self.is_service => Err("the service opens NICs alone".into()),
             request => self.files(request, subject).map_err(|error| answer_of(&error)),
         }
@@ -125,6 +127,24 @@ impl Desk {
         let (stream, log, child) = passt.spawn().map_err(|cause| cause.to_string())?;
         self.started.insert(port, child);
         Ok(vec![stream.into(), log.into()])
+    }
+
+    /// The forwarder of a segment, in place of the last one.
+    fn forwarder(&mut self, segment: &str) -> Result<Vec<OwnedFd>, String> {
+        let names = self.config.names.iter().find(|names| names.segment == segment);
+        let resolvers = names.map(|names| names.resolvers.clone()).filter(|resolvers| !resolvers.is_empty());
+        let resolvers = resolvers.ok_or_else(|| {
+            let file = self.told_file();
+            format!("{file} had no dns to forward to for segment {segment:?} when the helper read it: restart the network, or take it over (`memlane up --takeover`)")
+        })?;
+        // No port has such a name.
+        let key = format!("dns:{segment}");
+        if let Some(mut last) = self.started.remove(&key) {
+            last.kill().and_then(|()| last.wait()).map_err(|cause| cause.to_string())?;
+        }
+        let (socket, child) = forwarder::spawn(&resolvers).map_err(|cause| cause.to_string())?;
+        self.started.insert(key, child);
+        Ok(vec![socket])
     }
 
     /// Sockets, and the state file.

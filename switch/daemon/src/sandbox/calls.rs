@@ -182,6 +182,63 @@ pub(super) fn seal(kinds: Kinds) -> io::Result<()> {
     system::filter_calls(&allowed(kinds).map_err(io::Error::other)?)
 }
 
+/// Request of ioctl(2) that makes a socket non-blocking.
+const FIONBIO: u64 = 0x5421;
+
+/// Calls of a forwarder, with any arguments.
+const OF_FORWARDER: &[libc::c_long] = &[
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_close,
+    libc::SYS_fcntl,
+    libc::SYS_statx,
+    libc::SYS_newfstatat,
+    libc::SYS_ppoll,
+    libc::SYS_bind,
+    libc::SYS_connect,
+    libc::SYS_sendto,
+    libc::SYS_recvfrom,
+    libc::SYS_getsockopt,
+    libc::SYS_brk,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_sigaltstack,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_restart_syscall,
+    libc::SYS_futex,
+    libc::SYS_clock_gettime,
+    libc::SYS_getrandom,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+/// Older calls of this architecture for the same.
+#[cfg(target_arch = "x86_64")]
+const OLDER_OF_FORWARDER: &[libc::c_long] = &[libc::SYS_poll, libc::SYS_stat];
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER_OF_FORWARDER: &[libc::c_long] = &[];
+
+/// Refuses all calls but those by which a forwarder asks resolvers.
+pub(super) fn seal_forwarder() -> io::Result<()> {
+    let filter = || {
+        let plain = OF_FORWARDER.iter().chain(OLDER_OF_FORWARDER);
+        let mut rules: BTreeMap<i64, Vec<SeccompRule>> = plain.map(|call| (*call, Vec::new())).collect();
+        let is_family = |family: libc::c_int| rule([(0, Length::Dword, Is::Eq, family as u64)]);
+        let lacks_exec = || rule([(2, Length::Dword, Is::MaskedEq(libc::PROT_EXEC as u64), 0)]);
+        rules.extend([
+            (libc::SYS_socket, vec![is_family(libc::AF_INET)?, is_family(libc::AF_INET6)?]),
+            (libc::SYS_ioctl, vec![rule([(1, Length::Dword, Is::Eq, FIONBIO)])?]),
+            (libc::SYS_mmap, vec![lacks_exec()?]),
+            (libc::SYS_mprotect, vec![lacks_exec()?]),
+        ]);
+        program(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)
+    };
+    system::filter_calls(&filter().map_err(io::Error::other)?)
+}
+
 /// Answers these calls as a kernel that does not have them.
 fn hide(calls: &[libc::c_long]) -> io::Result<()> {
     let rules = calls.iter().map(|call| (*call, Vec::new())).collect();

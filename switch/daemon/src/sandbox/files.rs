@@ -10,7 +10,7 @@ use landlock::{
 use super::Needs;
 
 /// The newest version of Landlock with rights that are used; of an older kernel's, as many as it has.
-const NEWEST: ABI = ABI::V6;
+pub(super) const NEWEST: ABI = ABI::V6;
 
 /// Files that the C library and memlane read: users and groups, libraries, the counters of kernel and cgroup.
 const READ: [&str; 12] = [

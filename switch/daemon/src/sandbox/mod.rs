@@ -6,6 +6,7 @@
 //!    ([`files`]). Threads inherit these.
 //! 3. [`Sandbox::seal`], when all sockets listen: system calls by seccomp ([`calls`]).
 //! 4. [`refusal`]: why a port cannot be attached later; told before the kernel refuses something.
+//! 5. [`forwarder`]: the sandbox of another process, which asks resolvers.
 //!
 //! The [`Helper`], a process outside, makes and removes sockets and the next version of the state file: the confined process changes no file
 //! of the host. passt makes its own namespaces and mounts, which Landlock forbids to child processes: the helper starts that of the file's
@@ -14,6 +15,7 @@
 
 mod calls;
 mod files;
+pub(crate) mod forwarder;
 mod rights;
 
 use std::io;

@@ -30,6 +30,11 @@ pub(super) fn keep_for_nics() -> Result<(), CapsError> {
     keep(kept.into_iter().chain([Capability::CAP_IPC_LOCK, Capability::CAP_DAC_READ_SEARCH]).collect())
 }
 
+/// Drops all capabilities.
+pub(super) fn drop_all() -> Result<(), CapsError> {
+    keep(CapsHashSet::new())
+}
+
 fn keep(kept: CapsHashSet) -> Result<(), CapsError> {
     let permitted = caps::read(None, CapSet::Permitted)?;
     if permitted.is_empty() {

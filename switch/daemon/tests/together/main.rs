@@ -55,6 +55,7 @@ mod messages;
 mod metrics;
 mod multicast;
 mod names;
+mod names_outside;
 mod nic;
 mod offloads;
 mod openmetrics;

@@ -40,6 +40,8 @@ pub(crate) struct Source {
     pub flow_cache: FlowCache,
     /// Rules about its frames.
     pub rules: KnownRules<PortRules>,
+    /// Version of its port's grants.
+    pub grants_seen: u32,
     pub state: PollState,
     /// Rings that are started but disabled consume and discard (vhost-user, "Ring states").
     pub enabled: bool,
@@ -125,6 +127,7 @@ impl Source {
             offloads,
             flow_cache: FlowCache::default(),
             rules: KnownRules::new(&port.policy.rules),
+            grants_seen: 0,
             state: PollState::Unstarted,
             enabled: false,
             in_flight_for: Vec::new(),

@@ -1,5 +1,7 @@
 //! Policy rules of the network: they are replaced as a whole, and each port is entered with its name and its groups.
 
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use memlane_model::denials::PortDenials;
@@ -8,6 +10,8 @@ use thiserror::Error;
 use super::Network;
 use crate::id::PortId;
 use crate::policy::filter::{Filter, Filtered, Member, PolicyRule};
+use crate::policy::flows;
+use crate::policy::grants::{SavedGrant, seconds_of};
 use crate::port::Port;
 use crate::segment::Responds;
 use crate::time::{cycles, in_cycles};
@@ -22,6 +26,9 @@ const MOST_DENIALS: usize = 4096;
 #[derive(Clone, Copy, Debug, Error)]
 #[error("a policy is on trial already: wait for the end of that `memlane policy try`")]
 pub struct TrialRuns;
+
+/// The reason for refusing a name without a rule or default about it.
+const NAMES_ONLY: &str = "the port's rules name the DNS names that it may ask for";
 
 /// A rule that denies a frame, for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,6 +141,37 @@ impl Network {
         self.shared.trials.replace(self.shared.trials.get().without_tried());
     }
 
+    /// Whether the guest of `port` may ask for the DNS name `name`, which is in lower case. A refusal is noted as a denial.
+    pub fn admits_name(&self, port: &Port, name: &str) -> bool {
+        let filter = self.shared.filter.get();
+        let Err(refusing) = filter.may_ask(port.id, name) else { return true };
+        let rule = refusing.and_then(|index| filter.text(index)).unwrap_or_else(|| NAMES_ONLY.into());
+        port.denials.note_name(name, rule, (filter.generation(), cycles()));
+        false
+    }
+
+    /// The question of `port` for `name` was answered with these addresses, each with this TTL: rules with the name allow them. Tells whether any
+    /// rule does, which is in force at all workers once [`Network::when_all_have_looked`] says so.
+    pub fn grant(&self, port: &Port, name: &Arc<str>, addresses: &[(IpAddr, u32)]) -> bool {
+        let filter = self.shared.filter.get();
+        let (rules, tried) = (filter.rules_of_name(port.id, name), self.shared.trials.get().rules_of_name(port.id, name));
+        if addresses.is_empty() || !filter.has_any_names() && tried.is_empty() {
+            return false;
+        }
+        let addresses: Vec<(IpAddr, u32)> = addresses.iter().map(|&(address, ttl)| (address, seconds_of(ttl))).collect();
+        port.policy.grants.grant(name, &addresses, &[&rules[..], &tried].concat(), flows::second());
+        !rules.is_empty()
+    }
+
+    /// Restores grants of `port` that another process handed over.
+    pub fn restore_grants(&self, port: &Port, grants: &[SavedGrant]) {
+        let filter = self.shared.filter.get();
+        for grant in grants {
+            let rules = filter.rules_of_name(port.id, &grant.name);
+            port.policy.grants.restore(grant, &rules, flows::second());
+        }
+    }
+
     /// The rule that denies the frame which begins with `start`, from `port` to `to`.
     pub(super) fn denial_for(&self, port: &Port, to: &Port, start: Start<'_>) -> Option<Denial> {
         let filter = self.shared.filter.get();
@@ -187,8 +225,9 @@ fn enter(filter: &mut Filter, trials: &mut Trials, port: &Port) {
             trials.enter_responder(port.id);
         }
         false => {
-            let (rules, flows) = (port.policy.rules.get(), Some(&port.policy.flows));
-            let member = Member { name: &port.name, segment: &port.segment.name, groups: &rules.groups, flows };
+            let (rules, policy) = (port.policy.rules.get(), &port.policy);
+            let (flows, grants) = (Some(&policy.flows), Some(&policy.grants));
+            let member = Member { name: &port.name, segment: &port.segment.name, groups: &rules.groups, flows, grants };
             filter.enter(port.id, member);
             trials.enter(port.id, member);
         }

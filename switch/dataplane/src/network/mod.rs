@@ -47,6 +47,7 @@ pub use snooping::SegmentGroups;
 use snooping::SnoopedSegments;
 pub use standstill::Standstill;
 
+use crate::acknowledged;
 use crate::descriptors;
 use crate::frame::MacAddress;
 use crate::host_memory::HostMemory;
@@ -331,6 +332,11 @@ impl Network {
     /// Has every worker run the command that `order` makes for it.
     fn tell_all<C: FnOnce(&mut Worker) + Send + 'static>(&self, order: impl Fn() -> C) -> Told {
         Told(self.workers.iter().map(|worker| worker.order(order())).collect())
+    }
+
+    /// Runs `action` once every worker has run a command: none still takes a frame by what was published before this call.
+    pub fn when_all_have_looked(&self, action: impl FnOnce() + Send + 'static) {
+        acknowledged::when_all(self.workers.iter(), |worker, command| worker.tell(move |_| command()), action);
     }
 
     /// Stops all ports, then the workers.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use memlane_model::addresses::Prefix;
-use memlane_model::policy::PolicyRule;
+use memlane_model::policy::{Destination, PolicyRule};
 
 /// A set of rules: a bit for each, by its index.
 pub(crate) type RuleSet = Box<[u64]>;
@@ -92,7 +92,7 @@ impl Destinations {
     fn intervals(&mut self, rules: &[PolicyRule], is_v4: bool, known: &mut HashMap<RuleSet, u32>) -> Intervals {
         let mut bounds_of_all = Vec::new();
         for (index, rule) in rules.iter().enumerate() {
-            let prefixes = rule.destinations.iter().map(|destination| destination.0);
+            let prefixes = rule.destinations.iter().filter_map(Destination::prefix);
             for (first, last) in prefixes.filter(|prefix| prefix.address().is_ipv4() == is_v4).map(bounds) {
                 bounds_of_all.push((first, true, index));
                 last.checked_add(1).into_iter().for_each(|after| bounds_of_all.push((after, false, index)));
@@ -160,12 +160,10 @@ impl Intervals {
 
 #[cfg(test)]
 mod tests {
-    use memlane_model::policy::Destination;
-
     use super::*;
 
     fn rule(destinations: &[Prefix]) -> PolicyRule {
-        PolicyRule { destinations: destinations.iter().copied().map(Destination).collect(), ..PolicyRule::default() }
+        PolicyRule { destinations: destinations.iter().copied().map(Destination::Prefix).collect(), ..PolicyRule::default() }
     }
 
     fn prefixes(texts: &[&str]) -> Vec<Prefix> {
@@ -214,7 +212,7 @@ mod tests {
             let prefix = |address: u32, length: u8| format!("{}/{length}", std::net::Ipv4Addr::from(address)).parse().unwrap();
             let mut rules = vec![rule(&[]); 70];
             for &(index, address, length) in parts.iter().take(64) {
-                rules[usize::from(index % 70)].destinations.push(Destination(prefix(address, length % 33)));
+                rules[usize::from(index % 70)].destinations.push(Destination::Prefix(prefix(address, length % 33)));
             }
             let compiled = Destinations::of(&rules);
             let near = parts.iter().flat_map(|&(_, address, length)| {
@@ -225,7 +223,8 @@ mod tests {
                 let address = IpAddr::V4(address.into());
                 let Interval { rules: found, before, after } = compiled.interval(address);
                 for (index, rule) in rules.iter().enumerate() {
-                    let wanted = rule.destinations.is_empty() || rule.destinations.iter().any(|one| one.0.contains(address));
+                    let wanted = rule.destinations.is_empty()
+                        || rule.destinations.iter().filter_map(Destination::prefix).any(|one| one.contains(address));
                     assert_eq!(found[index / 64] >> (index % 64) & 1 != 0, wanted, "{address} {rule:?}");
                 }
                 assert!(before.is_none_or(|before| before < number_of(address)));

@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub use memlane_model::policy::{Action, Destination, MOST_RULES, Names, PolicyRule, PortRange, Protocol};
 
 use super::destinations::{Destinations, Interval};
-use super::flows::Flows;
+use super::flows::{self, Flows};
+use super::grants::Grants;
+use super::rule_names::RuleNames;
 use crate::id::PortId;
 
 /// Rules of a set in one word.
@@ -30,8 +32,10 @@ pub struct Filter {
     texts: Arc<[Arc<str>]>,
     /// See [`Self::generation`].
     generation: u64,
-    /// The destinations of the rules.
+    /// The addresses among the destinations of the rules.
     destinations: Arc<Destinations>,
+    /// The DNS names among them.
+    names: Arc<RuleNames>,
     /// Some ports have a default.
     has_defaults: bool,
     /// Some rule has senders told.
@@ -64,6 +68,8 @@ struct Sets {
     default: Option<usize>,
     /// Flows that it opened, where some port has a default.
     flows: Option<Arc<Flows>>,
+    /// Addresses that its own questions for names were answered with, where some rule has names.
+    grants: Option<Arc<Grants>>,
     /// The port is a segment's responder.
     is_exempt: bool,
 }
@@ -86,7 +92,7 @@ impl Target {
     pub(crate) fn allowing(&self, from: &str, to: Option<&str>, with_destination: bool) -> PolicyRule {
         let destination = self.destination.filter(|_| with_destination);
         PolicyRule {
-            destinations: destination.into_iter().map(|address| Destination(address.into())).collect(),
+            destinations: destination.into_iter().map(|address| Destination::Prefix(address.into())).collect(),
             from: Names(vec![from.into()]),
             to: Names(to.into_iter().map(Into::into).collect()),
             ports: self.port.into_iter().map(|port| PortRange { first: port, last: port }).collect(),
@@ -109,6 +115,8 @@ pub struct Member<'m> {
     pub groups: &'m [String],
     /// Flows that it opened.
     pub flows: Option<&'m Arc<Flows>>,
+    /// Its grants.
+    pub grants: Option<&'m Arc<Grants>>,
 }
 
 impl Sets {
@@ -142,6 +150,7 @@ impl Filter {
         Self {
             unnamed,
             destinations: Arc::new(Destinations::of(&rules)),
+            names: Arc::new(RuleNames::of(&rules)),
             has_defaults: rules.iter().any(|rule| rule.default.is_some() && decides(rule)),
             rejects: rules.iter().any(PolicyRule::rejects),
             with_audits,
@@ -159,7 +168,7 @@ impl Filter {
 
     /// Adds a port of this name in these groups, or changes it.
     pub fn enter(&mut self, port: PortId, member: Member<'_>) {
-        let Member { name, segment, groups, flows } = member;
+        let Member { name, segment, groups, flows, grants } = member;
         self.generation = next_generation();
         if self.ports.len() <= port.index() {
             self.ports.resize(port.index() + 1, None);
@@ -170,13 +179,19 @@ impl Filter {
             sets.default = first.filter(|&index| !self.rules[index].allows());
             sets.flows = flows.map(Arc::clone);
         }
-        let is_named = self.has_defaults || (&sets.from, &sets.to) != (&self.unnamed.from, &self.unnamed.to);
+        if let Some(grants) = grants.filter(|_| !self.names.is_empty()) {
+            let in_second = flows::second();
+            grants.apply(|name| self.identities(&sets, name), in_second);
+            sets.grants = Some(Arc::clone(grants));
+        }
+        let differs = (&sets.from, &sets.to) != (&self.unnamed.from, &self.unnamed.to);
+        let is_named = self.has_defaults || sets.grants.is_some() || differs;
         self.ports[port.index()] = is_named.then(|| Arc::new(sets));
     }
 
     /// Adds the port of a segment's responder: no rule judges its frames, nor those to it.
     pub fn enter_responder(&mut self, port: PortId) {
-        self.enter(port, Member { name: "", segment: "", groups: &[], flows: None });
+        self.enter(port, Member { name: "", segment: "", groups: &[], flows: None, grants: None });
         if let Some(sets) = self.ports.get_mut(port.index()) {
             *sets = Some(Arc::new(Sets { is_exempt: true, ..Sets::default() }));
         }
@@ -244,6 +259,62 @@ impl Filter {
         self.sets(port).flows.as_deref()
     }
 
+    /// Whether any rule has DNS names.
+    pub(crate) fn has_any_names(&self) -> bool {
+        !self.names.is_empty()
+    }
+
+    /// Whether a rule about frames from one port to another has DNS names.
+    pub(crate) fn has_names(&self, from: PortId, to: PortId) -> bool {
+        !self.names.is_empty() && self.words(from, to).zip(self.names.named()).any(|(rules, named)| rules & named != 0)
+    }
+
+    /// Whether `address` is one that `port` was given for a name of the rule with this index.
+    pub(crate) fn is_granted(&self, port: PortId, index: usize, address: IpAddr) -> bool {
+        let grants = self.sets(port).grants.as_deref().zip(self.identity_of_named(index));
+        grants.is_some_and(|(grants, rule)| grants.allows(address, rule, flows::second()))
+    }
+
+    /// Notes that `port` sends a frame to `address` by the rule with this index.
+    pub(crate) fn extend_grant(&self, port: PortId, index: usize, address: IpAddr) {
+        if let Some((grants, rule)) = self.sets(port).grants.as_deref().zip(self.identity_of_named(index)) {
+            grants.extend(address, rule, flows::second());
+        }
+    }
+
+    /// Identity of the destinations of the rule with this index, if some are names.
+    fn identity_of_named(&self, index: usize) -> Option<u64> {
+        self.names.identity(index).filter(|_| has(self.names.named(), index))
+    }
+
+    /// Identities of the rules with `name` of the port with these sets.
+    fn identities(&self, sets: &Sets, name: &str) -> Vec<u64> {
+        let own = self.names.matching(name).into_iter().filter(|&index| has(&sets.from, index));
+        own.filter_map(|index| self.names.identity(index)).collect()
+    }
+
+    /// Identities of the rules about frames of `port` that have `name`, which is in lower case, among their destinations.
+    pub(crate) fn rules_of_name(&self, port: PortId, name: &str) -> Vec<u64> {
+        self.identities(self.sets(port), name)
+    }
+
+    /// Whether the guest of `port` may ask for `name`, which is in lower case: the first rule that has it decides, else a rule for all
+    /// destinations of all ports; without rules about names and a default that refuses, it may ask for all.
+    ///
+    /// # Errors
+    /// It may not: the index of the rule or default that refuses, if there is one.
+    pub(crate) fn may_ask(&self, port: PortId, name: &str) -> Result<(), Option<usize>> {
+        let sets = self.sets(port);
+        let own = || bits_of_set(&sets.from).filter_map(|index| Some((index, self.rules.get(index)?)));
+        let decides = |(index, _): &(usize, &PolicyRule)| has(&sets.from, *index);
+        let first = self.names.matching(name).into_iter().filter_map(|index| Some((index, self.rules.get(index)?))).find(decides);
+        if let Some((index, rule)) = first {
+            return if rule.allows() { Ok(()) } else { Err(Some(index)) };
+        }
+        let is_limited = sets.default.is_some() || own().any(|(_, rule)| rule.has_names());
+        if !is_limited || own().any(|(_, rule)| allows_everywhere(rule)) { Ok(()) } else { Err(sets.default) }
+    }
+
     /// Whether a rule about frames from one port to another has destinations.
     pub(crate) fn has_destinations(&self, from: PortId, to: PortId) -> bool {
         self.words(from, to).zip(self.destinations.limited()).any(|(rules, limited)| rules & limited != 0)
@@ -274,6 +345,22 @@ impl Filter {
         // Each set has a bit for every rule and no others.
         indices.filter_map(|index| Some((index, self.rules.get(index)?)))
     }
+}
+
+/// Whether a set of rules has the one with this index.
+pub(crate) fn has(set: &[u64], index: usize) -> bool {
+    set.get(index / WORD).is_some_and(|word| word >> (index % WORD) & 1 != 0)
+}
+
+/// Whether `rule` allows frames to all addresses of an IP version.
+fn allows_everywhere(rule: &PolicyRule) -> bool {
+    let is_for_all = rule.destinations.is_empty() && rule.to.is_all();
+    rule.allows() && (is_for_all || rule.destinations.iter().filter_map(Destination::prefix).any(|prefix| prefix.length() == 0))
+}
+
+/// Indices of the rules of a set, in their order.
+fn bits_of_set(set: &[u64]) -> impl Iterator<Item = usize> {
+    set.iter().enumerate().flat_map(|(at, &word)| bits(word).map(move |bit| at * WORD + bit))
 }
 
 fn next_generation() -> u64 {
@@ -308,7 +395,7 @@ mod tests {
     }
 
     fn member<'m>(name: &'m str, groups: &'m [String]) -> Member<'m> {
-        Member { name, segment: "lan", groups, flows: None }
+        Member { name, segment: "lan", groups, flows: None, grants: None }
     }
 
     #[test]

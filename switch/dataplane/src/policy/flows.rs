@@ -75,8 +75,8 @@ pub struct Flows {
     levels: [OnceLock<Box<[Bucket]>>; BUCKETS.len()],
 }
 
-/// The present second of the clock of flows.
-fn second() -> u32 {
+/// The present second of the clock of flows and grants.
+pub(crate) fn second() -> u32 {
     (cycles() / frequency().max(1)) as u32
 }
 

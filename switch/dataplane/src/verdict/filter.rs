@@ -22,7 +22,7 @@ use crate::headers::{
 };
 use crate::id::PortId;
 use crate::policy::destinations::{Interval, bits_of, number_of};
-use crate::policy::filter::{Filter, Filtered, PolicyRule, PortRange, Protocol, Target};
+use crate::policy::filter::{Filter, Filtered, PolicyRule, PortRange, Protocol, Target, has};
 use crate::policy::flows::Flow;
 use crate::stats::DropReason;
 
@@ -40,6 +40,12 @@ impl<'f> Filtered<'f> {
     fn deciding(self, to: PortId, traffic: &Traffic, frame: &mut Reading<'_>) -> Option<(usize, &'f PolicyRule)> {
         let Self { filter, from, is_forecast } = self;
         let first = filter.deciding((from, to), traffic, frame);
+        if let (Some((index, rule)), Field::Is(address)) = (first, traffic.destination)
+            && rule.allows()
+            && !is_forecast
+        {
+            filter.extend_grant(from, index, address);
+        }
         let Some(default) = filter.default_between(from, to).filter(|_| !traffic.is_exempt) else { return first };
         let Some((_, rule)) = first else {
             return self.replied(to, traffic, frame).or_else(|| {
@@ -314,6 +320,12 @@ impl Filter {
             Field::Is(address) => {
                 let interval = self.interval(address);
                 read_within(&interval, address, traffic.address, frame);
+                if self.has_names(from, to) {
+                    // Each address has grants of its own.
+                    frame.mark(traffic.address..traffic.address + bits_of(address) as usize / 8);
+                    let is_for = |index| has(interval.rules, index) || self.is_granted(from, index, address);
+                    return self.between(from, to).find(|&(index, rule)| is_for(index) && decides(rule, frame));
+                }
                 Some(interval.rules)
             }
             Field::None => None,

@@ -83,7 +83,7 @@ impl Outcomes<'_> {
         let cause = || {
             let (index, _) = denied.denying(to)?;
             let to = self.port_table.port(to)?.name.clone();
-            Some(Cause { to, rule: filter.text(index)?, with_destination: filter.limits_destinations() })
+            Some(Cause { to, rule: filter.text(index)?, with_destination: filter.limits_destinations(), name: None })
         };
         sender.denials.note(key, frames, (filter.generation(), now), cause);
     }
@@ -121,7 +121,7 @@ impl Outcomes<'_> {
             }
         });
         if let (Some((first, copies)), Some(filtered), Some(port)) = (denied, &filtered, port_table.port(sender)) {
-            let key = Key { to: None, target: filtered.target() };
+            let key = Key::new(None, filtered.target());
             self.note_denied(filtered, (port, key), first, copies, now);
         }
         held

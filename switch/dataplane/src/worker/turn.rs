@@ -99,7 +99,7 @@ impl Turn<'_> {
         if !self.source.enabled {
             return self.discard(waiting);
         }
-        if self.source.rules.refresh(&self.port.policy.rules) {
+        if self.source.rules.refresh(&self.port.policy.rules) | self.port.policy.grants.have_changed(&mut self.source.grants_seen) {
             self.source.flow_cache = FlowCache::default();
         }
         let batch = self.take(waiting, limiter, packet)?;
@@ -395,7 +395,7 @@ impl Turn<'_> {
         // The address may have moved since the verdict.
         let (Some(filtered), Some(to)) = (filtered, to) else { return self.port.denials.count(1) };
         let denied = FilteredFlood::new(filtered, start);
-        let key = Key { to: Some(to), target: denied.target() };
+        let key = Key::new(Some(to), denied.target());
         self.outcomes.note_denied(&denied, (self.port, key), to, 1, self.now);
         // Frames that have no answer are not compared with the rules again: a guest may send nothing else.
         if !filtered.filter.rejects() || !self.port.policy.may_answer(self.now) {

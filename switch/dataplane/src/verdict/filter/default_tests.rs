@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::*;
 use crate::frame::{MacAddress, START};
 use crate::policy::filter::{Action, Member, Names};
-use crate::policy::flows::Flows;
+use crate::policy::flows::{self, Flows};
 use crate::policy::gate::Gate;
+use crate::policy::grants::Grants;
 use crate::policy::rules::PortRules;
 use crate::table::Table;
 use crate::verdict::{Epoch, FlowCache, Sender, Verdict, decide};
@@ -24,6 +25,7 @@ struct World {
     table: Table,
     filter: Filter,
     flows: [Arc<Flows>; 2],
+    grants: [Arc<Grants>; 2],
 }
 
 fn allow(protocol: u8, port: u16) -> PolicyRule {
@@ -51,7 +53,7 @@ impl World {
         let table = Table::new(2, 64, 1);
         table.pin(mac(BOXED), BOXED);
         table.pin(mac(GATE), GATE);
-        let mut world = Self { table, filter: Filter::default(), flows: [Arc::default(), Arc::default()] };
+        let mut world = Self { table, filter: Filter::default(), flows: Default::default(), grants: Default::default() };
         world.set(rules);
         world
     }
@@ -59,8 +61,8 @@ impl World {
     fn set(&mut self, rules: &[PolicyRule]) {
         self.filter = Filter::new(rules);
         for (port, name) in [(BOXED, "box"), (GATE, "gate")] {
-            let flows = Some(&self.flows[port.index()]);
-            self.filter.enter(port, Member { name, segment: "lan", groups: &[], flows });
+            let (flows, grants) = (Some(&self.flows[port.index()]), Some(&self.grants[port.index()]));
+            self.filter.enter(port, Member { name, segment: "lan", groups: &[], flows, grants });
         }
     }
 
@@ -252,4 +254,81 @@ fn no_other_port_fills_the_flows_of_a_port() {
         assert!(!world.receives(&packet(SERVER, GUEST, 6, 0, &ports(n, 41_000))));
     }
     assert!(world.receives(&packet(SERVER, GUEST, 6, 0, &ports(443, 40_000))));
+}
+
+fn named(names: &[&str], action: Action) -> PolicyRule {
+    PolicyRule {
+        from: Names(vec!["box".into()]),
+        destinations: names.iter().map(|name| name.parse().unwrap()).collect(),
+        protocol: Some(Protocol(6)),
+        action: Some(action),
+        ..PolicyRule::default()
+    }
+}
+
+impl World {
+    /// The question of `port` for `name` was answered with `address`.
+    fn grant(&self, port: PortId, name: &str, address: &str) {
+        let rules = self.filter.rules_of_name(port, name);
+        self.grants[port.index()].grant(&name.into(), &[(address.parse().unwrap(), 60)], &rules, flows::second());
+    }
+}
+
+#[test]
+fn an_address_is_allowed_for_the_port_that_asked_for_a_name_of_the_rule() {
+    for (guest, server, other) in [(GUEST, SERVER, "192.0.2.8"), (GUEST6, SERVER6, "2001:db8::8")] {
+        let rules = [default_of("box"), named(&["api.example.org", "*.example.net"], Action::Allow)];
+        let mut world = World::new(&rules);
+        let to = |server: &str| packet(guest, server, 6, 0, &ports(40000, 443));
+        let reply = packet(server, guest, 6, 0, &ports(443, 40000));
+        assert!(!world.sends(&to(server)));
+        world.grant(GATE, "api.example.org", server);
+        assert!(!world.sends(&to(server)), "another port's question allows nothing");
+        world.grant(BOXED, "other.example.org", server);
+        assert!(!world.sends(&to(server)), "a name that no rule has");
+        world.grant(BOXED, "api.example.org", server);
+        assert!(!world.receives(&reply) && world.sends(&to(server)) && world.receives(&reply));
+        assert!(!world.sends(&to(other)), "an address beside it");
+        assert!(!world.sends(&packet(guest, server, 17, 0, &ports(40000, 443))), "another protocol");
+        // Another rule is without the grant, and one with the name has it.
+        world.set(&[default_of("box"), named(&["api.example.com"], Action::Allow)]);
+        assert!(!world.sends(&to(server)) && !world.receives(&reply));
+        world.set(&[default_of("box"), named(&["10.0.0.0/8", "*.example.org"], Action::Allow)]);
+        assert!(world.sends(&to(server)) && world.receives(&reply));
+    }
+}
+
+/// Each address is looked at, and a verdict that is kept holds for it alone.
+#[test]
+fn a_kept_verdict_about_a_granted_address_holds_for_it_alone() {
+    let deny = PolicyRule { action: Some(Action::Deny), ..PolicyRule::default() };
+    let world = World::new(&[named(&["api.example.org"], Action::Allow), deny]);
+    world.grant(BOXED, "api.example.org", SERVER);
+    let mut cache = FlowCache::default();
+    let epoch = Epoch { generation: world.table.generation(), second: 0 };
+    for last in [7, 8, 6, 7, 39, 71, 135, 7] {
+        let (start, length) = start_of(BOXED, &packet(GUEST, &format!("192.0.2.{last}"), 6, 0, &ports(40000, 443)));
+        let sender = world.sender(BOXED, false);
+        let verdict = cache.decide(Start::new(&start, length), sender, |_| Some(Gate::OPEN), &world.table, epoch);
+        assert_eq!(verdict == Verdict::To(GATE), last == 7, "{last}");
+    }
+}
+
+#[test]
+fn a_port_may_ask_for_the_names_of_its_rules() {
+    let may = |rules: &[PolicyRule], name: &str| World::new(rules).filter.may_ask(BOXED, name);
+    let allow = named(&["api.example.org", "*.example.net"], Action::Allow);
+    let rules = [default_of("box"), named(&["bad.example.net"], Action::Deny), allow.clone()];
+    assert_eq!(may(&rules, "api.example.org"), Ok(()));
+    assert_eq!(may(&rules, "a.b.example.net"), Ok(()));
+    assert_eq!(may(&rules, "bad.example.net"), Err(Some(1)), "the first rule decides");
+    assert_eq!(may(&rules, "example.net"), Err(Some(0)), "the default");
+    assert_eq!(may(&[allow.clone()], "example.com"), Err(None), "its rules have names");
+    assert_eq!(may(&[], "example.com"), Ok(()));
+    assert_eq!(may(&[PolicyRule { from: Names(vec!["gate".into()]), ..allow.clone() }], "example.com"), Ok(()));
+    let all = PolicyRule { destinations: vec!["0.0.0.0/0".parse().unwrap()], ..allow };
+    assert_eq!(may(&[default_of("box"), all.clone()], "example.com"), Ok(()), "all addresses are allowed");
+    assert_eq!(may(&[default_of("box"), PolicyRule { destinations: vec![], ..all.clone() }], "example.com"), Ok(()));
+    let to_one = PolicyRule { destinations: vec![], to: Names(vec!["gate".into()]), ..all };
+    assert_eq!(may(&[default_of("box"), to_one], "example.com"), Err(Some(0)));
 }

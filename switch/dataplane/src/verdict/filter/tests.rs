@@ -378,7 +378,8 @@ impl Parts {
         let protocols: &[u8] = if is_later && self.is_v6 { &PROTOCOLS } else { std::slice::from_ref(&protocol) };
         let single = |protocol: u8, port: u16, flags: u8| {
             let first = rules.iter().find(|rule| {
-                let has = |destination: &Destination| destination.0.contains(self.destination());
+                let has =
+                    |destination: &Destination| destination.prefix().is_some_and(|prefix| prefix.contains(self.destination()));
                 rule.protocol.is_none_or(|wanted| wanted.0 == protocol)
                     && (rule.destinations.is_empty() || rule.destinations.iter().any(has))
                     && (rule.ports.is_empty() || rule.ports.iter().any(|range| (range.first..=range.last).contains(&port)))

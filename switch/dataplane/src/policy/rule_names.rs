@@ -1,0 +1,104 @@
+//! DNS names in the destinations of policy rules, compiled: the rules that a name is a destination of, by one look-up for each of its labels.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use memlane_model::policy::PolicyRule;
+
+use super::destinations::RuleSet;
+
+/// Rules of a set in one word.
+const WORD: usize = u64::BITS as usize;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct RuleNames {
+    /// Rules with this name, by their indices.
+    exact: HashMap<Box<str>, Vec<usize>>,
+    /// Rules with all names below this one.
+    below: HashMap<Box<str>, Vec<usize>>,
+    /// Rules with names.
+    named: RuleSet,
+    /// Identity of each rule's list of destinations, which outlasts changes of other rules.
+    identities: Vec<u64>,
+}
+
+impl RuleNames {
+    /// The names in `rules`.
+    pub(crate) fn of(rules: &[PolicyRule]) -> Self {
+        let mut compiled = Self { named: vec![0; rules.len().div_ceil(WORD)].into(), ..Self::default() };
+        for (index, rule) in rules.iter().enumerate() {
+            let mut hasher = DefaultHasher::new();
+            rule.destinations.iter().for_each(|destination| destination.to_string().hash(&mut hasher));
+            compiled.identities.push(hasher.finish());
+            for name in rule.destinations.iter().filter_map(|destination| destination.name()) {
+                if let Some(word) = compiled.named.get_mut(index / WORD) {
+                    *word |= 1 << (index % WORD);
+                }
+                let table = if name.is_below() { &mut compiled.below } else { &mut compiled.exact };
+                table.entry(name.name().into()).or_default().push(index);
+            }
+        }
+        compiled
+    }
+
+    /// Whether no rule has names.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.below.is_empty()
+    }
+
+    /// Rules with names.
+    pub(crate) fn named(&self) -> &[u64] {
+        &self.named
+    }
+
+    /// Identity of the destinations of the rule with this index; of rules with the same list it is the same.
+    pub(crate) fn identity(&self, index: usize) -> Option<u64> {
+        self.identities.get(index).copied()
+    }
+
+    /// Indices of the rules that have `name`, which is in lower case, among their destinations, in their order.
+    pub(crate) fn matching(&self, name: &str) -> Vec<usize> {
+        let above = name.match_indices('.').filter_map(|(at, _)| self.below.get(name.get(at + 1..)?));
+        let mut indices: Vec<usize> = self.exact.get(name).into_iter().chain(above).flatten().copied().collect();
+        indices.sort_unstable();
+        indices.dedup();
+        indices
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_the_rules_with_it_and_with_those_above() {
+        let rule = |names: &[&str]| PolicyRule {
+            destinations: names.iter().map(|name| name.parse().unwrap()).collect(),
+            ..PolicyRule::default()
+        };
+        let rules = [
+            rule(&["api.example.org", "*.example.org", "10.0.0.0/8"]),
+            rule(&["10.0.0.0/8"]),
+            rule(&["*.org"]),
+            rule(&["example.org"]),
+            rule(&["*.a.example.org", "fd00::/8"]),
+        ];
+        let names = RuleNames::of(&rules);
+        assert_eq!(names.named(), [0b11101]);
+        for (name, wanted) in [
+            ("api.example.org", &[0, 2][..]),
+            ("example.org", &[2, 3]),
+            ("b.a.example.org", &[0, 2, 4]),
+            ("org", &[]),
+            ("badexample.org", &[2]),
+            ("example.com", &[]),
+            ("", &[]),
+        ] {
+            assert_eq!(names.matching(name), wanted, "{name}");
+        }
+        assert_eq!(names.identity(1), RuleNames::of(&rules[1..]).identity(0));
+        assert_ne!(names.identity(0), names.identity(1));
+        assert!(names.identity(5).is_none() && RuleNames::of(&rules[1..2]).is_empty());
+    }
+}
