@@ -266,7 +266,7 @@ impl CaptureTrial {
         }
         let port = PortId(u16::try_from(self.names.len()).ok()?);
         let (segment, groups) = self.members.get(name).cloned().unwrap_or_default();
-        self.trials.enter(port, Member { name, segment: &segment, groups: &groups, flows: None });
+        self.trials.enter(port, Member { name, segment: &segment, groups: &groups, flows: None, grants: None });
         self.names.push(name.into());
         self.numbers.insert(name.into(), port);
         Some(port)

@@ -196,10 +196,13 @@ fn names_in_data_are_written_without_pointers_and_negative_answers_have_their_zo
     }
 }
 
+/// A change of a message.
+type Change = Box<dyn Fn(&mut Vec<u8>)>;
+
 #[test]
 fn messages_that_are_malformed_or_of_another_question_are_failures() {
     let good = |question: &Question| message(question, 0, &[record(&ASKED, A, 60, &[192, 0, 2, 7])], &[]);
-    let mut cases: Vec<Box<dyn Fn(&mut Vec<u8>)>> = vec![
+    let mut cases: Vec<Change> = vec![
         Box::new(|message| message[14] ^= 0x20),
         Box::new(|message| message[2] &= 0x7f),
         Box::new(|message| message[2] |= 2),

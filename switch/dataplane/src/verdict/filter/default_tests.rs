@@ -323,7 +323,7 @@ fn a_port_may_ask_for_the_names_of_its_rules() {
     assert_eq!(may(&rules, "a.b.example.net"), Ok(()));
     assert_eq!(may(&rules, "bad.example.net"), Err(Some(1)), "the first rule decides");
     assert_eq!(may(&rules, "example.net"), Err(Some(0)), "the default");
-    assert_eq!(may(&[allow.clone()], "example.com"), Err(None), "its rules have names");
+    assert_eq!(may(std::slice::from_ref(&allow), "example.com"), Err(None), "its rules have names");
     assert_eq!(may(&[], "example.com"), Ok(()));
     assert_eq!(may(&[PolicyRule { from: Names(vec!["gate".into()]), ..allow.clone() }], "example.com"), Ok(()));
     let all = PolicyRule { destinations: vec!["0.0.0.0/0".parse().unwrap()], ..allow };
