@@ -27,6 +27,7 @@ use crate::port::settings::PortSettings;
 use crate::port::{Offer, Port, default_address};
 use crate::resolvers;
 use crate::segment::{Responds, Segment};
+use crate::twin::Twin;
 
 /// A lease, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -178,7 +179,9 @@ impl Names {
         let is_guarded = limits.anti_spoof == AntiSpoof::All;
         let changed = {
             let mut responder = self.responder();
-            let addresses = PortAddresses { fixed: limits.addresses.clone(), mtu: offer.mtu, leases: limits.leases, is_guarded };
+            let twin = Twin::of(limits, offer.mac);
+            let addresses =
+                PortAddresses { fixed: limits.addresses.clone(), mtu: offer.mtu, leases: limits.leases, is_guarded, twin };
             responder.set_port(&port.name, addresses, self.clock.now());
             responder.take_changed()
         };

@@ -58,5 +58,6 @@ fn every_seed_keeps_every_promise() {
     replay("resolver", fuzz::resolver::run);
     replay("stream", fuzz::stream::run);
     replay("takeover", fuzz::takeover::run);
+    replay("twin", fuzz::twin::run);
     replay("xen", fuzz::xen::run);
 }

@@ -264,7 +264,7 @@ impl NdKind {
     }
 
     /// Offset of its options.
-    fn options(self) -> usize {
+    pub fn options(self) -> usize {
         match self {
             Self::RouterSolicitation => 8,
             Self::RouterAdvertisement => 16,
@@ -272,12 +272,21 @@ impl NdKind {
             Self::Redirect => 40,
         }
     }
+
+    /// Whether it has a target address.
+    pub fn has_target(self) -> bool {
+        self.options() >= 24
+    }
 }
 
 /// Option of neighbour discovery: source link-layer address.
 pub const SOURCE_LINK: u8 = 1;
 /// Option of neighbour discovery: target link-layer address.
 pub const TARGET_LINK: u8 = 2;
+/// Options of neighbour discovery that hold a link-layer address.
+pub const LINK_OPTIONS: [u8; 2] = [SOURCE_LINK, TARGET_LINK];
+/// Option of neighbour discovery: the packet that caused a redirect.
+pub const REDIRECTED: u8 = 4;
 
 /// A neighbour discovery message.
 #[derive(Clone, Copy, Debug)]
@@ -293,8 +302,7 @@ impl<'b> Nd<'b> {
     /// The message of this kind that begins with `bytes`, its ICMPv6 header; `None` if its fixed part is cut off.
     pub fn parse(kind: NdKind, bytes: &'b [u8]) -> Option<Self> {
         let options = bytes.get(kind.options()..)?;
-        let has_target = kind.options() >= 24;
-        let target = if has_target { Ipv6Addr::from(array::<16>(bytes, 8)?) } else { Ipv6Addr::UNSPECIFIED };
+        let target = if kind.has_target() { Ipv6Addr::from(array::<16>(bytes, 8)?) } else { Ipv6Addr::UNSPECIFIED };
         Some(Self { kind, target, options })
     }
 

@@ -59,6 +59,7 @@ mod timers;
 pub mod too_long;
 pub mod trial;
 mod tuning;
+pub mod twin;
 pub mod verdict;
 pub mod weight;
 pub mod worker;

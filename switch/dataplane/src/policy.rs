@@ -23,6 +23,7 @@ pub use memlane_model::limits::{AntiSpoof, DEFAULT_STORM, Limit, PortLimits, Res
 
 use crate::stats::DropReason;
 use crate::time::{Cycles, frequency};
+use crate::twin::Twin;
 use flows::Flows;
 use gate::{Gate, Vlans};
 use grants::Grants;
@@ -188,6 +189,8 @@ pub struct Policy {
     answers: Limiter,
     /// Rules about its frames.
     pub rules: Published<PortRules>,
+    /// Whether addresses are exchanged in its frames.
+    is_twin: AtomicBool,
     /// The services of [`PortLimits::may_serve`], a bit each.
     services: AtomicU8,
     /// It exchanges frames only with ports that are not isolated.
@@ -220,6 +223,7 @@ impl Policy {
             suspect: Limiter::default(),
             answers: Limiter::default(),
             rules: Published::default(),
+            is_twin: AtomicBool::new(false),
             services: AtomicU8::new(0),
             isolated: AtomicBool::new(false),
             drops_reserved: AtomicBool::new(false),
@@ -284,6 +288,19 @@ impl Policy {
     /// Whether `service` is one of its `may-serve`.
     pub fn may_serve(&self, service: Service) -> bool {
         self.services.load(Ordering::Relaxed) & bit(service) != 0
+    }
+
+    /// Exchanges these addresses in its frames from now on, or none.
+    pub fn set_twin(&self, twin: Option<Twin>) {
+        let is_twin = twin.is_some();
+        self.rules.set_twin(twin);
+        self.is_twin.store(is_twin, Ordering::Relaxed);
+    }
+
+    /// Whether addresses are exchanged in its frames.
+    #[inline]
+    pub fn is_twin(&self) -> bool {
+        self.is_twin.load(Ordering::Relaxed)
     }
 
     /// Its gate.

@@ -1,7 +1,7 @@
 //! Hostile input, thrown at memlane by chance: the bodies of the fuzz targets.
 //!
 //! - [`script`]: the fuzzer's bytes, read as numbers.
-//! - [`addresses`], [`churn`], [`config`], [`control`], [`filter`], [`frame`], [`names`], [`offload`], [`messages`], [`multicast`], [`pcap`], [`device`], [`resolver`], [`stream`], [`takeover`], [`xen`]: a target each. `run` takes bytes and panics if a promise is broken.
+//! - [`addresses`], [`churn`], [`config`], [`control`], [`filter`], [`frame`], [`names`], [`offload`], [`messages`], [`multicast`], [`pcap`], [`device`], [`resolver`], [`stream`], [`takeover`], [`twin`], [`xen`]: a target each. `run` takes bytes and panics if a promise is broken.
 //! - [`parser`], [`judge`]: the parts of a frame and its right result, computed again, simply, and with nothing from the switch.
 //! - [`seeds`]: the inputs that fuzzing begins with; the folder `seeds/` holds them under speaking names.
 //!
@@ -26,4 +26,5 @@ pub mod script;
 pub mod seeds;
 pub mod stream;
 pub mod takeover;
+pub mod twin;
 pub mod xen;

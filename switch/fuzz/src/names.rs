@@ -55,7 +55,7 @@ fn responder() -> Responder {
     for port in PORTS {
         let fixed = if port == "cache" { FIXED.map(|text| text.parse().unwrap()).to_vec() } else { Vec::new() };
         let leases = (port == "db").then_some(LEASES);
-        responder.set_port(port, PortAddresses { fixed, mtu: None, leases, is_guarded: port == "db" }, 0);
+        responder.set_port(port, PortAddresses { fixed, mtu: None, leases, is_guarded: port == "db", twin: None }, 0);
     }
     responder
 }

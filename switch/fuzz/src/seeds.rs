@@ -47,6 +47,7 @@ pub fn seeds() -> Vec<Seed> {
     add("device", scenes());
     add("stream", streams());
     add("takeover", named(TAKEOVER.map(|(name, text)| (name, text.as_bytes().to_vec()))));
+    add("twin", named(super::twin::seeds()));
     add("xen", rings());
     seeds
 }

@@ -113,6 +113,20 @@ pub struct AllowedPair {
     pub ip: Option<Prefix>,
 }
 
+/// The addresses of a guest that has others inside than its port has outside: a twin.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[schemars(extend("examples" = [{ "mac": "02:00:00:00:00:01", "addresses": ["10.0.0.5"] }]))]
+pub struct Inside {
+    /// MAC address of the guest; by default the port's.
+    #[serde(skip_serializing_if = "Option::is_none", default, with = "mac_text")]
+    #[schemars(with = "Option<String>", extend("format" = "mac"))]
+    pub mac: Option<MacAddress>,
+    /// IP addresses of the guest: of each IP version as many as `addresses` of the port has, and each stands for the one in the same place.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub addresses: Vec<IpAddr>,
+}
+
 mod mac_text {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 

@@ -10,7 +10,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::addresses::{AllowedPair, Service};
+use crate::addresses::{AllowedPair, Inside, Service};
 use crate::quantity::{self, Quantity, parse_rate};
 use crate::vlans::VlanRange;
 
@@ -121,6 +121,9 @@ pub struct PortLimits {
     pub anti_spoof: AntiSpoof,
     /// The guest's IP addresses.
     pub addresses: Vec<IpAddr>,
+    /// Addresses that its guest has inside, if it is a twin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inside: Option<Inside>,
     /// Further pairs of addresses that it may use.
     pub allowed: Vec<AllowedPair>,
     /// Services that it may offer.
@@ -162,6 +165,7 @@ impl Default for PortLimits {
             storm: DEFAULT_STORM,
             anti_spoof: AntiSpoof::Off,
             addresses: Vec::new(),
+            inside: None,
             allowed: Vec::new(),
             may_serve: Vec::new(),
             isolated: false,

@@ -156,7 +156,9 @@ impl<'b> Request<'b> {
 
 /// The answer to the message `bytes`.
 pub(crate) fn answer(settings: &Settings, leases: &mut Leases, client: Client<'_>, bytes: &[u8]) -> Result<Reply, Refused> {
-    let request = Request::of(bytes)?;
+    let mut request = Request::of(bytes)?;
+    // The switch exchanges the addresses of a twin in the fixed part of the message, and not those in options.
+    request.requested = request.requested.map(|address| leases.exchanged4(client.port, address));
     if request.chaddr() != client.mac.bytes() || !request.giaddr().is_unspecified() {
         return Err(Refused::NotOwner);
     }

@@ -140,7 +140,10 @@ fn own_id(settings: &Settings) -> Vec<u8> {
 
 /// The answer to the message `bytes`.
 pub(crate) fn answer(settings: &Settings, leases: &mut Leases, client: Client<'_>, bytes: &[u8]) -> Result<Vec<u8>, Refused> {
-    let request = Request::of(bytes)?;
+    let mut request = Request::of(bytes)?;
+    for address in request.associations.iter_mut().flat_map(|one| &mut one.addresses) {
+        *address = leases.exchanged6(client.port, *address);
+    }
     let own = own_id(settings);
     // RFC 8415, section 16.
     let (needs_client, server) = match request.kind {
@@ -209,12 +212,13 @@ impl Exchange<'_> {
     /// are not valid any more (RFC 8415, section 18.3.4).
     fn associate(&mut self, is_first: bool, wanted: &Association) -> Vec<u8> {
         let address = if is_first { self.address(wanted.addresses.first().copied()) } else { None };
+        let inside = |address: &Ipv6Addr| self.leases.exchanged6(self.client.port, *address);
         let mut association = wanted.id.to_be_bytes().to_vec();
         association.extend(((LEASE / 2) as u32).to_be_bytes());
         association.extend(((LEASE * 4 / 5) as u32).to_be_bytes());
         // Address, preferred and valid lifetime (section 21.6).
         let mut put_address = |address: &Ipv6Addr, life: u32| {
-            put(&mut association, IA_ADDRESS, &[&address.octets()[..], &life.to_be_bytes(), &life.to_be_bytes()].concat());
+            put(&mut association, IA_ADDRESS, &[&inside(address).octets()[..], &life.to_be_bytes(), &life.to_be_bytes()].concat());
         };
         address.iter().for_each(|address| put_address(address, LEASE as u32));
         wanted.addresses.iter().filter(|named| Some(**named) != address).for_each(|named| put_address(named, 0));

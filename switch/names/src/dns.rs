@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::exchange::Refused;
+use crate::exchange::{Client, Refused};
 use crate::forward;
 use crate::leases::Leases;
 use crate::outside::{self, Response};
@@ -276,16 +276,16 @@ impl Outside {
     }
 }
 
-/// Reacts to the query `bytes`.
+/// Reacts to the query `bytes` of `client`.
 ///
 /// # Errors
 /// They are no query.
-pub(crate) fn react(settings: &Settings, leases: &Leases, now: u64, bytes: &[u8]) -> Result<Reaction, Refused> {
+pub(crate) fn react(settings: &Settings, leases: &Leases, client: Client<'_>, bytes: &[u8]) -> Result<Reaction, Refused> {
     let query = Query::of(bytes)?;
     let found = match &query {
         Query { flags, .. } if flags & flag::OPCODE != 0 => Found::Code(code::NOT_IMPLEMENTED),
         Query { edns: Some(Edns { version: 1.., .. }), .. } => Found::Code(code::BAD_VERSION),
-        Query { question: Some(question), is_malformed: false, .. } => Zone { settings, leases, now }.look_up(question),
+        Query { question: Some(question), is_malformed: false, .. } => Zone { settings, leases, client }.look_up(question),
         _ => Found::Code(code::FORMAT),
     };
     let found = match (found, &query.question) {
@@ -443,7 +443,7 @@ fn soa(apex: u16) -> Vec<u8> {
 struct Zone<'z> {
     settings: &'z Settings,
     leases: &'z Leases,
-    now: u64,
+    client: Client<'z>,
 }
 
 impl Zone<'_> {
@@ -474,14 +474,17 @@ impl Zone<'_> {
             IpAddr::V4(address) => (record::A, address.octets().to_vec()),
             IpAddr::V6(address) => (record::AAAA, address.octets().to_vec()),
         };
-        found(self.leases.addresses(port, self.now).into_iter().map(record).collect(), question, zone)
+        // A twin is told its own address as it has it inside.
+        let told = |address| record(self.leases.exchanged(self.client.port, address));
+        found(self.leases.addresses(port, self.client.now).into_iter().map(told).collect(), question, zone)
     }
 
     /// Names of an address.
     fn reverse(&self, address: IpAddr, question: &Question<'_>) -> Found {
         // The zone of the subnet: of /24, or /64.
         let zone = if address.is_ipv4() { 1 } else { 16 };
-        let owner = self.leases.owner(address).filter(|port| self.leases.addresses(port, self.now).contains(&address));
+        let address = self.leases.exchanged(self.client.port, address);
+        let owner = self.leases.owner(address).filter(|port| self.leases.addresses(port, self.client.now).contains(&address));
         // A port's name may be longer than a label.
         let name = owner.and_then(|port| encoded(&format!("{port}.{}", self.settings.domain)));
         name.map_or(Found::NoName(zone), |name| found(vec![(record::PTR, name)], question, zone))

@@ -115,6 +115,22 @@ impl Leases {
         self.ports.contains_key(port)
     }
 
+    /// The address outside that stands for `address`, which a message of a twin names, and the other way round.
+    pub(crate) fn exchanged(&self, port: &str, address: IpAddr) -> IpAddr {
+        let twin = self.ports.get(port).and_then(|entry| entry.own.twin.as_ref());
+        twin.map_or(address, |twin| twin.ip(address))
+    }
+
+    /// As [`Self::exchanged`].
+    pub(crate) fn exchanged4(&self, port: &str, address: Ipv4Addr) -> Ipv4Addr {
+        if let IpAddr::V4(exchanged) = self.exchanged(port, address.into()) { exchanged } else { address }
+    }
+
+    /// As [`Self::exchanged`].
+    pub(crate) fn exchanged6(&self, port: &str, address: Ipv6Addr) -> Ipv6Addr {
+        if let IpAddr::V6(exchanged) = self.exchanged(port, address.into()) { exchanged } else { address }
+    }
+
     pub(crate) fn mtu(&self, port: &str) -> Option<u16> {
         self.ports.get(port)?.own.mtu
     }

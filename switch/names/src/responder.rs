@@ -420,7 +420,8 @@ struct Questions<'r> {
 impl Questions<'_> {
     /// The answer to the query `bytes` of a client behind `port`.
     fn ask(&mut self, bytes: &[u8], (port, way): (&str, Way), via: Via) -> Result<Asked, Refused> {
-        let asked = match dns::react(self.settings, self.leases, self.now, bytes)? {
+        let client = Client { port, mac: way.link.1, now: self.now };
+        let asked = match dns::react(self.settings, self.leases, client, bytes)? {
             Reaction::Answer(answer) => return Ok(Asked::Now(answer)),
             Reaction::Outside(asked) => asked,
         };

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use memlane_dataplane::headers::link_local;
+use memlane_dataplane::twin::Twin;
 use memlane_virtq::frame::MacAddress;
 
 /// Settings of a segment's responder.
@@ -125,4 +126,6 @@ pub struct PortAddresses {
     pub leases: Option<u32>,
     /// Only the responder receives its probes: other ports are asked by the responder (`anti-spoof = "all"`).
     pub is_guarded: bool,
+    /// The addresses that its guest has inside, if it is a twin: messages name these.
+    pub twin: Option<Twin>,
 }

@@ -4,6 +4,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use memlane_dataplane::headers::{ICMPV6, TYPE_ARP, link_local};
+use memlane_dataplane::policy::PortLimits;
+use memlane_dataplane::policy::rules::Inside;
+use memlane_dataplane::twin::Twin;
 use memlane_virtq::frame::MacAddress;
 use memlane_virtq::offload::checksum::Sum;
 
@@ -1014,4 +1017,39 @@ fn any_bytes_are_answered_or_dropped() {
             }
         }
     });
+}
+
+/// A twin names its address inside: the switch exchanges those of the fixed part of a DHCP message, and no others.
+#[test]
+fn a_twin_is_leased_its_address_under_the_one_that_it_has_inside() {
+    let mut responder = responder();
+    let outside = mac(7);
+    let inside = Inside { mac: Some(mac(1)), addresses: vec![ip("10.0.0.5"), ip("fd00::5")] };
+    let fixed = vec![ip("10.0.0.77"), ip("fd00::77")];
+    let limits = PortLimits { inside: Some(inside), addresses: fixed.clone(), ..PortLimits::default() };
+    responder.set_port("cache", PortAddresses { fixed, twin: Twin::of(&limits, outside), ..PortAddresses::default() }, NOW);
+    // REQUEST of a client that starts again (RFC 2131, section 4.3.2), for the address that it had.
+    let (message, options) =
+        dhcp_reply(&responder.answer(&dhcp(7, [0; 4], &[53, 1, 3, 50, 4, 10, 0, 0, 5]), "cache", NOW).unwrap());
+    assert_eq!((&message[16..20], &options[&53][..]), (&[10, 0, 0, 77][..], &[5][..]), "an acknowledgment");
+    let (_, options) = dhcp_reply(&responder.answer(&dhcp(7, [0; 4], &[53, 1, 3, 50, 4, 10, 0, 0, 6]), "cache", NOW).unwrap());
+    assert_eq!(options[&53], [6], "another address is refused");
+    // REQUEST of DHCPv6 (RFC 8415, section 18.2.2).
+    let client = [&[0, 1, 0, 10, 0, 3, 0, 1][..], &mac(1).bytes()].concat();
+    let server = [&[0, 2, 0, 10, 0, 3, 0, 1][..], &OWN].concat();
+    let five = "fd00::5".parse::<Ipv6Addr>().unwrap().octets();
+    let association = [&[0, 3, 0, 40, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 24][..], &five, &[0; 8]].concat();
+    let message = [&[3, 9, 9, 9][..], &client, &server, &association].concat();
+    let to = (MacAddress::new([0x33, 0x33, 0, 1, 0, 2]), ip("ff02::1:2"), 547);
+    let reply = responder.answer(&udp((outside, link_local(outside).into(), 546), to, &message), "cache", NOW).unwrap();
+    let found: Vec<_> = reply.windows(16).filter(|bytes| bytes.starts_with(&five[..8]) && bytes[8..15] == [0; 7]).collect();
+    assert!(found.contains(&&five[..]) && !found.iter().any(|bytes| bytes[15] == 0x77), "{found:02x?}");
+    // DNS: its own name has the address inside; others are told the one outside.
+    let mut own_name = |port: &str| {
+        let message = query("cache.lan", 1);
+        let from = (outside, ip("10.0.0.77"), 4000);
+        let answer = responder.answer(&udp(from, (MacAddress::new(OWN), ip("10.0.0.1"), 53), &message), port, NOW).unwrap();
+        answer[answer.len() - 4..].to_vec()
+    };
+    assert_eq!((own_name("cache"), own_name("web")), (vec![10, 0, 0, 5], vec![10, 0, 0, 77]));
 }

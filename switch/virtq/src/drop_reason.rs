@@ -121,4 +121,6 @@ drop_reasons! {
     TapRefused = "tap-refused",
     /// A granted page of a Xen guest, the sender or the receiver, could not be accessed.
     GrantRefused = "grant-refused",
+    /// The headers of a frame to a twin (`inside`) reach behind the bytes that the switch copies, so its addresses cannot be exchanged.
+    TwinHeaders = "twin-headers",
 }

@@ -173,6 +173,19 @@ impl Packet {
         &self.start[..(self.start_length as usize).min(START)]
     }
 
+    /// The copied bytes, to be changed. A copy by the grant of the whole frame would not have the changes: there is none from here on.
+    pub fn start_mut(&mut self) -> &mut [u8] {
+        self.forget_grant();
+        &mut self.start[..(self.start_length as usize).min(START)]
+    }
+
+    /// The frame in its grant is not as the copied bytes are.
+    fn forget_grant(&mut self) {
+        if self.loan == Loan::GRANTED {
+            self.loan = Loan::NONE;
+        }
+    }
+
     /// Bytes of the frame that were not copied.
     #[inline]
     pub fn rest_length(&self) -> u32 {
@@ -242,10 +255,7 @@ impl Packet {
                 self.header = self.header.moved(-(TAG as i16));
             }
         }
-        if self.loan == Loan::GRANTED {
-            // The frame in the grant has not changed.
-            self.loan = Loan::NONE;
-        }
+        self.forget_grant();
         true
     }
 

@@ -114,7 +114,7 @@ impl Device {
     pub(super) fn new(network: Arc<Network>, settings: DeviceSettings) -> Self {
         Self {
             network,
-            offer: settings.port.offer(),
+            offer: settings.port.offer_inside(),
             quarantines: settings.port.quarantines(),
             settings,
             protocol: 0,

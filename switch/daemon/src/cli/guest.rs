@@ -177,7 +177,8 @@ impl Meeting {
             let text = format!("port '{}' is of the kind {}; guests need a vhost-user port", port.name, port.kind.name());
             return Err(Failure::Configuration(text));
         };
-        let mac = port.settings.mac.unwrap_or_else(|| default_address(network, &port.name)).to_string();
+        // A guest has the address that it has inside.
+        let mac = port.addresses_inside(network).mac.unwrap_or_else(|| default_address(network, &port.name)).to_string();
         Ok(Self { port: port.clone(), path: absolute(path), connect: *connect, mac })
     }
 

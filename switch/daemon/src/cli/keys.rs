@@ -56,6 +56,13 @@ pub(super) struct Changeable {
     /// IP addresses of the guest, as in the file: '["10.0.0.5"]'.
     #[arg(long, value_name = "LIST")]
     addresses: Option<String>,
+    /// Addresses that the guest has inside, as in the file: '{ mac = "02:00:00:00:00:01", addresses = ["10.0.0.5"] }'; "none" where it has
+    /// the port's.
+    #[arg(long, value_name = "TABLE")]
+    inside: Option<String>,
+    /// Port of the guest of which a snapshot was taken that this guest was restored from: it has the addresses of that one inside.
+    #[arg(long, value_name = "PORT")]
+    twin_of: Option<String>,
     /// Further addresses that the guest may use, as in the file: '[{ mac = "00:00:5e:00:01:07", ip = "10.0.0.100" }]'.
     #[arg(long, value_name = "LIST")]
     allowed: Option<String>,
@@ -104,6 +111,8 @@ impl Changeable {
             &self.storm,
             &self.anti_spoof,
             &self.addresses,
+            &self.inside,
+            &self.twin_of,
             &self.allowed,
             &self.may_serve,
             &self.isolated,
@@ -143,6 +152,8 @@ mod tests {
             ("storm", "0", json!(0)),
             ("anti-spoof", "mac", json!("mac")),
             ("addresses", "[\"10.0.0.5\"]", json!(["10.0.0.5"])),
+            ("inside", "{ addresses = [\"10.0.0.7\"] }", json!({ "addresses": ["10.0.0.7"] })),
+            ("twin-of", "base", json!("base")),
             ("allowed", "[{ ip = \"10.1.0.0/16\" }]", json!([{ "ip": "10.1.0.0/16" }])),
             ("may-serve", "[\"ra\"]", json!(["ra"])),
             ("isolated", "true", json!(true)),

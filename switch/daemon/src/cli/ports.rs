@@ -15,6 +15,7 @@ use crate::config::PortEntry;
 use crate::control::report::SegmentReport;
 use crate::control::routes::{DrainOrder, Drained};
 use crate::control::{Client, ControlError, PortReport, PortView};
+use memlane_model::addresses::Inside;
 
 /// Timeout of the reply beyond the time for draining.
 const MARGIN: Duration = Duration::from_secs(10);
@@ -106,18 +107,30 @@ fn labels(port: &PortReport) -> String {
     port.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
 }
 
+/// The addresses of a guest that has others inside, in words.
+fn inside(inside: &Inside) -> String {
+    let ips = inside.addresses.iter().map(ToString::to_string);
+    inside.mac.iter().map(ToString::to_string).chain(ips).collect::<Vec<_>>().join(" ")
+}
+
+/// The MAC address of a port, and that which its guest has inside.
+fn address(port: &PortReport) -> String {
+    let inner = port.limits.inside.as_ref().and_then(|inside| inside.mac).map(|mac| format!("(inside {mac})"));
+    port.address.clone().into_iter().chain(inner).collect::<Vec<_>>().join(" ")
+}
+
 fn port_table(ports: &[PortReport]) -> String {
     if ports.iter().any(|port| !port.labels.is_empty()) {
         let rows = ports.iter().map(|port| {
             let words = [&port.name, &port.segment, &status::marked_state(port), &port.kind, &port.place].map(String::clone);
-            words.into_iter().chain([port.address.clone().unwrap_or_default(), origin(port), labels(port)]).collect()
+            words.into_iter().chain([address(port), origin(port), labels(port)]).collect()
         });
         return Table::new(8, ["port", "segment", "state", "kind", "place", "address", "origin", "labels"], rows).text();
     }
     let rows = ports.iter().map(|port| {
         let state = status::marked_state(port);
         let words = [&port.name, &port.segment, &state, &port.kind, &port.place].map(String::clone);
-        words.into_iter().chain([port.address.clone().unwrap_or_default(), origin(port)]).collect()
+        words.into_iter().chain([address(port), origin(port)]).collect()
     });
     Table::new(7, ["port", "segment", "state", "kind", "place", "address", "origin"], rows).text()
 }
@@ -184,6 +197,7 @@ fn page(PortView { report, entry }: &PortView) -> String {
     let more = [
         ("VLAN", vlans.join(", ")),
         ("addresses", listed(entry.addresses.iter().map(ToString::to_string).collect())),
+        ("inside", entry.inside.as_ref().map_or_else(String::new, inside)),
         ("groups", listed(entry.groups.clone())),
         ("labels", labels(report)),
     ];

@@ -22,13 +22,15 @@ use super::metrics::{self, label_of_metrics};
 use super::names::{self, NamesConfig};
 use super::shape::{self, Written};
 use super::syntax;
+use super::twin;
 use super::uplink::{NicConfig, UplinkConfig, VxlanConfig};
 use super::way_out;
 use super::web::WebListener;
 use super::words::{either, printable};
+use super::{PortConfig, no_base};
 use crate::cpus::Cpus;
 use crate::frame::MacAddress;
-use crate::policy::AntiSpoof;
+use crate::policy::{AntiSpoof, PortLimits};
 use memlane_backends::door::Second;
 use memlane_backends::netns;
 use memlane_backends::stream::checksums::Checksums;
@@ -363,6 +365,7 @@ impl<'t> Checker<'t> {
         }
         self.check_uplinks(&segments, &ports);
         self.check_addresses_on_segments(&segments, &ports);
+        self.check_twins(document, &ports);
         self.check_policy(document, &top);
     }
 
@@ -588,6 +591,50 @@ impl<'t> Checker<'t> {
                      = [\"10.0.0.254\"]"
                 );
                 self.note(place, "passt", text);
+            }
+        }
+    }
+
+    /// Checks the ports of which others are twins, and the addresses of these.
+    fn check_twins(&mut self, document: &Document, ports: &[(&PortEntry, &Place)]) {
+        let is_printed = |place: &Place| place.has("vhost-user") || place.has("stream");
+        let names: HashMap<&str, &PortEntry> =
+            ports.iter().filter_map(|(entry, _)| Some((entry.name.as_deref()?, *entry))).collect();
+        for (entry, place) in ports {
+            if (place.has("inside") || place.has("twin-of")) && !place.has("mac") && !is_printed(place) {
+                let key = if place.has("inside") { "inside" } else { "twin-of" };
+                let text = format_args!(
+                    "{key} needs the MAC address by which others know the guest: add one, as mac = \"02:00:00:00:00:02\""
+                );
+                self.note(place, key, text);
+            }
+            let Some(base) = &entry.twin_of else { continue };
+            match names.get(base.as_str()) {
+                _ if place.has("inside") => {
+                    self.note(place, "twin-of", "inside and twin-of both say which addresses the guest has inside: remove one");
+                }
+                _ if entry.name.as_ref() == Some(base) => {
+                    self.note(
+                        place,
+                        "twin-of",
+                        "the port is a twin of itself: name the port of the guest that the snapshot was taken of",
+                    );
+                }
+                Some(other) if other.twin_of.is_some() => {
+                    let text = format_args!("twin-of is \"{base}\", which is a twin itself: name the port of which it is one");
+                    self.note(place, "twin-of", text);
+                }
+                Some(other) => {
+                    let base = PortConfig::from_entry(other, self.folder, &document.access);
+                    let inside = Some(base.addresses_inside(document.name.as_deref().unwrap_or_default()));
+                    let limits = PortLimits { inside, ..entry.settings().limits };
+                    for (_, text) in twin::mistakes(&limits) {
+                        self.note(place, "twin-of", text);
+                    }
+                }
+                // A running network looks it up.
+                None if self.is_whole => self.note(place, "twin-of", no_base(base)),
+                None => {}
             }
         }
     }

@@ -6,13 +6,15 @@ use crate::settings::Settings;
 use memlane_model::policy::PolicyRule;
 
 /// Keys of a port that can change while it runs.
-pub const CHANGEABLE: [&str; 17] = [
+pub const CHANGEABLE: [&str; 19] = [
     "weight",
     "transmit",
     "receive",
     "storm",
     "anti-spoof",
     "addresses",
+    "inside",
+    "twin-of",
     "allowed",
     "may-serve",
     "isolated",

@@ -15,7 +15,7 @@ use super::resolver::Resolver;
 use super::uplink::UDP_PORT;
 use super::way_out::Forward;
 use crate::link::Impairment;
-use crate::policy::rules::{AllowedPair, Prefix, Service};
+use crate::policy::rules::{AllowedPair, Inside, Prefix, Service};
 use crate::policy::{AntiSpoof, DEFAULT_STORM, Limit, PortLimits, Reserved};
 use crate::port::settings::PortSettings;
 use crate::quantity;
@@ -359,6 +359,12 @@ pub struct PortEntry {
     pub anti_spoof: AntiSpoof,
     /// IP addresses of the guest, as ["10.0.0.5", "fd00::5"]; no other port of the segment may have them. They lie in the segment's `subnet`.
     pub addresses: Vec<IpAddr>,
+    /// Addresses that the guest has inside, as { mac = "02:00:00:00:00:01", addresses = ["10.0.0.5"] }: for a guest that was restored from a
+    /// snapshot, as others were. memlane exchanges them for `mac` and `addresses` in each frame, so that others know the guest by these alone; all
+    /// other keys and rules are about these, too. A machine that really has the addresses inside appears to the guest under its own outside.
+    pub inside: Option<Inside>,
+    /// The same, with the addresses of this port's guest inside. They are looked up once: the port may go.
+    pub twin_of: Option<String>,
     /// Further addresses that the guest may use, also beside others: of a VRRP router, as { mac = "00:00:5e:00:01:07", ip =
     /// "10.0.0.100" }, or of machines behind a router, as { ip = "10.1.0.0/16" }.
     pub allowed: Vec<AllowedPair>,
@@ -434,6 +440,7 @@ impl PortEntry {
                 storm: self.storm,
                 anti_spoof: self.anti_spoof,
                 addresses: self.addresses.clone(),
+                inside: self.inside.clone(),
                 allowed: self.allowed.clone(),
                 may_serve: self.may_serve.clone(),
                 isolated: self.isolated,
@@ -458,6 +465,7 @@ impl PortEntry {
             storm,
             anti_spoof,
             addresses,
+            inside,
             allowed,
             may_serve,
             isolated,
@@ -471,7 +479,7 @@ impl PortEntry {
         (self.enabled, self.mac, self.mtu, self.link) = (enabled, mac.map(|mac| mac.to_string()), mtu, link);
         (self.weight, self.transmit, self.receive) = (weight, transmit, receive);
         (self.storm, self.anti_spoof) = (storm, anti_spoof);
-        (self.addresses, self.allowed, self.may_serve) = (addresses, allowed, may_serve);
+        (self.addresses, self.inside, self.allowed, self.may_serve) = (addresses, inside, allowed, may_serve);
         (self.isolated, self.reserved, self.vlan, self.trunk) = (isolated, reserved, vlan, trunk);
         (self.groups, self.leases, self.labels) = (groups, leases, labels);
     }
@@ -508,6 +516,8 @@ impl Default for PortEntry {
             storm: DEFAULT_STORM,
             anti_spoof: AntiSpoof::default(),
             addresses: Vec::new(),
+            inside: None,
+            twin_of: None,
             allowed: Vec::new(),
             may_serve: Vec::new(),
             isolated: false,

@@ -32,7 +32,7 @@ impl Config {
         for (index, rule) in read.policy.iter_mut().enumerate() {
             rule.line = document["policy"][index]["line"].as_u64().and_then(|line| line.try_into().ok()).unwrap_or(0);
         }
-        Ok(Self::from_document(&read, default_name, folder))
+        Ok(Self::from_document(&read, default_name, folder).with_twins())
     }
 
     /// Reads ports, as [`Self::from_json`] does, without the segments that they are on.
@@ -88,6 +88,9 @@ impl PortConfig {
     pub fn patched(&self, patch: &Map<String, Value>) -> Result<Self, Mistakes> {
         let (free, fixed): (Vec<_>, Vec<_>) = patch.iter().partition(|(key, _)| can_change(&self.kind, key));
         let mut keys = self.stated();
+        if patch.get("twin-of").is_some_and(|base| !base.is_null()) {
+            keys.remove("inside");
+        }
         keys.extend(free.into_iter().map(|(key, value)| (key.clone(), value.clone())));
         // The port's own paths are absolute already.
         let read = Self::from_json(&Value::Object(keys), Path::new(""));

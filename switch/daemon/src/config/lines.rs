@@ -9,7 +9,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// The keys of a port for which frames are refused.
-const KEYS: [&str; 9] = ["mac", "anti-spoof", "addresses", "allowed", "may-serve", "isolated", "vlan", "trunk", "reserved"];
+const KEYS: [&str; 11] =
+    ["mac", "anti-spoof", "addresses", "inside", "twin-of", "allowed", "may-serve", "isolated", "vlan", "trunk", "reserved"];
 
 /// See the module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]

@@ -6,7 +6,7 @@
 //! 3. [`Config`]: the checked configuration for the rest of the program.
 //! 4. [`mod@file`]: the file as text, not while it is being written. [`uplink`]: uplinks of segments to other hosts. [`names`]: their
 //!    addresses and names. [`way_out`]: their router.
-//! 5. [`origin`]: where a port comes from. [`unit`]: the packaged unit of a network. [`notes`]: valid keys that are hardly meant so. [`claim`]: resources that only one port can have. [`mod@renamed`]: old keys and their new names. [`json`]: the same keys as
+//! 5. [`twin`]: addresses inside guests. [`origin`]: where a port comes from. [`unit`]: the packaged unit of a network. [`notes`]: valid keys that are hardly meant so. [`claim`]: resources that only one port can have. [`mod@renamed`]: old keys and their new names. [`json`]: the same keys as
 //!    JSON, for running networks. [`difference`]: the changes from one configuration to another. [`lines`], `places`: the lines of keys.
 
 pub mod check;
@@ -26,6 +26,7 @@ mod renamed;
 pub mod resolver;
 mod shape;
 mod syntax;
+pub mod twin;
 pub mod unit;
 pub mod uplink;
 pub mod way_out;
@@ -61,6 +62,7 @@ use memlane_backends::door::Second;
 use memlane_backends::stream::checksums::Checksums;
 use memlane_backends::stream::nat::NatSettings;
 use memlane_backends::vhost_user::access::Access;
+use memlane_model::addresses::Inside;
 use memlane_model::policy::PolicyRule;
 
 /// A checked configuration.
@@ -127,6 +129,8 @@ pub struct PortConfig {
     pub kind: PortKind,
     /// Ports of the host that its passt forwards.
     pub forward: Vec<Forward>,
+    /// Name of the port whose guest has the addresses that its own has inside, as long as they were not looked up.
+    pub twin_of: Option<String>,
     /// Origin of the port.
     pub origin: PortOrigin,
 }
@@ -293,7 +297,7 @@ impl Config {
 
     /// As [`Self::parse`], but relative paths lie in `folder`.
     fn parse_in(text: &str, default_name: &str, folder: &Path) -> Result<Self, Mistakes> {
-        Ok(Self::from_document(&check::check_in(text, folder)?, default_name, folder))
+        Ok(Self::from_document(&check::check_in(text, folder)?, default_name, folder).with_twins())
     }
 
     /// Cannot fail, because `document` was checked.
@@ -360,6 +364,17 @@ impl Config {
         })
     }
 
+    /// The same, with the addresses that twins have inside: their bases are among the ports.
+    fn with_twins(mut self) -> Self {
+        let found: Vec<_> = (self.ports.iter().enumerate())
+            .filter_map(|(index, port)| Some((index, self.port(port.twin_of.as_deref()?)?.addresses_inside(&self.name))))
+            .collect();
+        for (index, inside) in found {
+            self.ports[index].set_inside(inside);
+        }
+        self
+    }
+
     /// Path of the control socket of this network, which was read from `file`, if from any.
     pub fn control_socket(&self, file: Option<&Path>) -> PathBuf {
         self.control.clone().unwrap_or_else(|| default_control(&self.name, file))
@@ -395,7 +410,7 @@ impl Document {
 
     /// The network that a document with a name and whole paths describes.
     pub fn config(&self) -> Config {
-        Config::from_document(self, "net", Path::new(""))
+        Config::from_document(self, "net", Path::new("")).with_twins()
     }
 
     /// As [`Self::load`], from the text of the file.
@@ -456,13 +471,30 @@ impl Reread {
 }
 
 impl PortConfig {
-    /// Settings of the port in the network called `net`: an `anti-spoof` without `mac` allows the address that memlane prints for the guest.
+    /// Settings of the port in the network called `net`: an `anti-spoof` without `mac` allows the address that memlane prints for the guest, and a
+    /// twin without `mac` has it outside.
     pub fn settings_in(&self, net: &str) -> PortSettings {
         let mut settings = self.settings.clone();
-        if settings.limits.anti_spoof != AntiSpoof::Off && self.kind.has_printed_address() {
+        let needs_address = settings.limits.anti_spoof != AntiSpoof::Off || settings.limits.inside.is_some();
+        if needs_address && self.kind.has_printed_address() {
             settings.mac.get_or_insert_with(|| default_address(net, &self.name));
         }
         settings
+    }
+
+    /// Has its guest have these addresses inside, which were looked up.
+    pub fn set_inside(&mut self, inside: Inside) {
+        self.settings.limits.inside = Some(inside);
+        self.twin_of = None;
+    }
+
+    /// The addresses of its guest, in the network called `net`: those of its twins inside.
+    pub fn addresses_inside(&self, net: &str) -> Inside {
+        let own = self.settings.mac.unwrap_or_else(|| default_address(net, &self.name));
+        match &self.settings.limits.inside {
+            Some(inside) => Inside { mac: inside.mac.or(Some(own)), ..inside.clone() },
+            None => Inside { mac: Some(own), addresses: self.settings.limits.addresses.clone() },
+        }
     }
 
     /// Users that may connect to its socket but cannot enter one of its folders, with the remedy.
@@ -491,6 +523,7 @@ impl PortConfig {
             access: if kind.listens() { entry.access.or(general) } else { Access::default() },
             kind,
             forward: entry.forward.clone(),
+            twin_of: entry.twin_of.clone(),
             origin: PortOrigin::default(),
         }
     }
@@ -508,6 +541,15 @@ fn settle_ways_out(name: &str, names: &mut [NamesConfig], ports: &mut [PortConfi
         settings.mac.get_or_insert_with(|| default_address(name, &port.name));
         names.router.get_or_insert(router);
     }
+}
+
+/// The sentence for a port of this name that is not there.
+pub fn no_base(base: &str) -> String {
+    format!(
+        "twin-of is \"{}\", and there is no port of this name: name the port of the guest that the snapshot was taken of, or state its addresses, as \
+         inside = {{ mac = \"02:00:00:00:00:01\", addresses = [\"10.0.0.5\"] }}",
+        printable(base)
+    )
 }
 
 /// The default path of the control socket of the network `name`: in the user's run-time folder. The name contains a hash of the

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::resolver::Resolver;
+use super::twin;
 use crate::policy::{AntiSpoof, PortLimits};
 
 /// Domain of names by default.
@@ -83,6 +84,7 @@ pub fn mistakes(limits: &PortLimits, names: Option<&NamesConfig>) -> Vec<(&'stat
                     or have memlane lease them, by subnet of the segment";
         mistakes.push(("anti-spoof", text.into()));
     }
+    mistakes.extend(twin::mistakes(limits));
     mistakes
 }
 

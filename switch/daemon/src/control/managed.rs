@@ -625,7 +625,7 @@ impl Managed {
     pub fn change(&self, name: &str, patch: &Map<String, Value>) -> Result<PortEntry, Refusal> {
         let base = self.changing();
         let before = self.port(name)?;
-        let after = before.patched(patch)?;
+        let after = self.with_inside(before.patched(patch)?, &[])?;
         self.refuse_addresses(&after)?;
         self.refuse_clashes(&after, name)?;
         let port = self.ask(|daemon| daemon.change(name, |settings| *settings = after.settings))??;

@@ -11,12 +11,14 @@ use memlane::frame::MacAddress;
 use memlane::id::{Direction, PortId, RingKey};
 use memlane::link::Impairment;
 use memlane::offload::Offloads;
+use memlane::policy::rules::Inside;
 use memlane::policy::{AntiSpoof, PortLimits};
 use memlane::ring::TransmitQueue;
 use memlane::settings::Settings;
 use memlane::stats::DropReason;
 use memlane::tap::{CaptureOrder, MOST_SNAPLEN, Sight, TapReader, capture};
 use memlane::time::Cycles;
+use memlane::twin::Twin;
 use memlane::worker::Start;
 use memlane_rig::frames::{Host, Packet};
 use memlane_rig::memory::GuestMemory;
@@ -364,6 +366,15 @@ fn provoked(reason: DropReason) -> Scene {
             let mut scene = Scene::behind(Impairment { rate: Some("10Mbit".into()), queue: Some(1), ..Impairment::default() });
             scene.send(1, 1500, 9);
             scene
+        }
+        R::TwinHeaders => {
+            let [from, to] = [Host { mac: OWN, ..Host::v6(7) }, Host::v6(1)];
+            let inside = Inside { mac: None, addresses: vec![Host::v6(9).ip] };
+            let limits = PortLimits { inside: Some(inside), addresses: vec![to.ip], ..PortLimits::default() };
+            let scene = Scene::new();
+            scene.bed.ports[1].policy.set_twin(Twin::of(&limits, MacAddress::new(to.mac)));
+            let frame = Packet::tcp(from, to, 1, [7; 100]).with_destination_options(256).frame();
+            scene.bytes(Offloads::ALL, PLAIN, &frame)
         }
         other => panic!("{} is not provoked here: provoke it, or list it in ELSEWHERE", other.name()),
     }

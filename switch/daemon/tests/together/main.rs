@@ -83,6 +83,7 @@ mod takeover;
 mod tap;
 mod top;
 mod turns_are_bounded;
+mod twins;
 mod uplink;
 mod verdicts_hold;
 mod way_out;

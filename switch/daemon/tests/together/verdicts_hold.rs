@@ -2,6 +2,8 @@
 //! of port. Each frame or segment that arrives is brought back to the form in which its sender would transmit it (its tag), with its
 //! checksum completed, and then the first verdict must hold for it: it may go from that port to that port.
 //!
+//! Some guests are twins: their frames are sent with the addresses inside, and those that arrive there are brought back to the ones outside.
+//!
 //! Between verdict and receiver, these write into a frame: see `docs/explanation/how-a-frame-travels.md`.
 
 use std::collections::BTreeMap;
@@ -15,10 +17,12 @@ use crate::common::*;
 use crate::dice::Dice;
 use crate::tap::{ip, silence};
 use crate::xen::netfront::{Front, Kind, Marks};
+use memlane::frame::COPIED;
 use memlane::network::AttachSettings;
 use memlane::port::settings::PortSettings;
 use memlane::port::{Offer, Port, PortState};
 use memlane::stats::DropReason;
+use memlane::twin::Twin;
 use memlane_backends::xen::in_memory::Hypervisor;
 use memlane_backends::xen::{Wanted, XenstoreWatcher};
 use memlane_rig::frames::{GsoKind, Host, NetHeader, Packet, complete_checksum};
@@ -69,6 +73,10 @@ const RECEIVES: Features = features::GUEST_CSUM
     | features::GUEST_USO4
     | features::GUEST_USO6;
 
+/// Ports of twins: one sends, the receivers take no offloads or a few; and the addresses that all have inside.
+const TWINS: [usize; 3] = [1, 2, 3];
+const INSIDE: &str = "inside = { mac = \"02:00:00:00:0f:01\", addresses = [\"10.0.0.200\", \"fd00::c8\"] }\n";
+
 /// The machine behind a port.
 enum Machine {
     Guest(Box<ToyGuest>),
@@ -87,6 +95,18 @@ struct Attached {
     /// Frames have no tag, on either way.
     is_access: bool,
     sends: bool,
+    /// The exchange of addresses, at twins.
+    twin: Option<Twin>,
+}
+
+impl Attached {
+    /// The frame with the addresses inside in place of those outside, or the other way round; as it is where it is too long for that.
+    fn exchanged(&self, header: &NetHeader, frame: &[u8]) -> Vec<u8> {
+        let Some(twin) = &self.twin else { return frame.to_vec() };
+        let (mut changed, copied) = (frame.to_vec(), frame.len().min(COPIED));
+        let header = memlane::frame::NetHeader::from_bytes(header.bytes());
+        twin.exchange_in(&mut changed[..copied], header, frame.len()).map_or_else(|_| frame.to_vec(), |()| changed)
+    }
 }
 
 impl Machine {
@@ -187,7 +207,9 @@ impl World {
         let guests = [trunk, access, access, access, access, trunk];
         let mut text = PORTS.to_owned();
         for (index, vlans) in guests.iter().enumerate() {
-            text += &format!("[[port]]\nname = \"p{index}\"\nvhost-user = \"FOLDER/p{index}.sock\"\n{}", guarded(index, vlans));
+            let inside = if TWINS.contains(&index) { INSIDE } else { "" };
+            text +=
+                &format!("[[port]]\nname = \"p{index}\"\nvhost-user = \"FOLDER/p{index}.sock\"\n{inside}{}", guarded(index, vlans));
         }
         for (index, kind) in [(6, "stream = \"FOLDER/s\""), (7, "tap = \"tap0\""), (8, "af-packet = \"veth0\"")] {
             text += &format!("[[port]]\nname = \"p{index}\"\n{kind}\n{}", guarded(index, access));
@@ -216,6 +238,7 @@ impl World {
                 mac: mac(index),
                 is_access: ![0, 5].contains(&index),
                 sends: [0, 1, 6, 7, 8].contains(&index),
+                twin: network.find(&format!("p{index}")).unwrap().policy.rules.get().twin.clone(),
             })
             .collect();
         attached.push(Attached {
@@ -224,10 +247,11 @@ impl World {
             mac: mac(9),
             is_access: false,
             sends: false,
+            twin: None,
         });
         let uplink = network.find("uplink:lan").unwrap();
         // The kernel at the other end takes the tag out of a frame.
-        attached.push(Attached { port: uplink, machine: kernel(c"wire"), mac: mac(10), is_access: true, sends: false });
+        attached.push(Attached { port: uplink, machine: kernel(c"wire"), mac: mac(10), is_access: true, sends: false, twin: None });
         for attached in &attached {
             wait_until(|| attached.port.state() == PortState::Running, &format!("{} runs", attached.port.name));
         }
@@ -262,6 +286,7 @@ impl World {
         let to = if dice.once_in(8) { BROADCAST } else { self.attached[dice.pick(&others)].mac };
         let attached = &mut self.attached[from];
         let (header, frame) = random(dice, from, to, attached.is_access);
+        let frame = attached.exchanged(&header, &frame);
         attached.machine.send(&header, &frame);
     }
 
@@ -271,6 +296,7 @@ impl World {
         self.attached.iter_mut().for_each(|attached| attached.machine.settle());
         for to in 0..self.attached.len() {
             for frame in self.attached[to].machine.arrived() {
+                let frame = self.attached[to].exchanged(&NetHeader::default(), &frame);
                 let is_sender = |attached: &&Attached| attached.sends && frame[6..12] == attached.mac;
                 let Some(from) = self.attached.iter().find(is_sender) else { continue };
                 let (name, sent) = (&self.attached[to].port.name, transmit_form(&frame, from, &self.attached[to]));

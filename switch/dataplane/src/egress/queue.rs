@@ -20,6 +20,7 @@ use crate::id::{Direction, PortId, RingKey, Slot};
 use crate::notification::Missed;
 use crate::outcome::Outcome;
 use crate::packet::Packet;
+use crate::policy::rules::{KnownRules, PortRules};
 use crate::port::Port;
 use crate::port::queue_view::QueueView;
 use crate::probes;
@@ -64,6 +65,8 @@ pub(crate) struct EgressQueue {
     pub(super) slot: Slot,
     /// Frames that were fetched, and may be referred to until they are published.
     fetched: Vec<Vec<u8>>,
+    /// Rules of its port, for the addresses of a twin.
+    rules: KnownRules<PortRules>,
 }
 
 /// Work done at egress queues.
@@ -139,6 +142,7 @@ impl EgressQueue {
             bytes: 0,
             slot: Slot::default(),
             fetched: Vec::new(),
+            rules: KnownRules::new(&port.policy.rules),
         };
         queue.settle();
         queue
@@ -169,10 +173,12 @@ impl EgressQueue {
         self.accounts.may_send(sender)
     }
 
-    /// Whether the fast path may carry frames past it: it is open, no frame is ahead, and there is neither a limit nor a link.
+    /// Whether the fast path may carry frames past it: it is open, no frame is ahead, there is neither a limit nor a link, and no address is
+    /// exchanged.
     #[inline]
     pub(super) fn is_free(&self) -> bool {
-        self.open && self.accounts.waiting() == 0 && !self.port.policy.receive.is_set() && self.line.is_none()
+        let is_plain = !self.port.policy.receive.is_set() && !self.port.policy.is_twin();
+        self.open && self.accounts.waiting() == 0 && is_plain && self.line.is_none()
     }
 
     /// Whether the switch holds back frames of `sender`, by the rate limit or by fair queueing: the receiver is not the cause.
@@ -199,8 +205,7 @@ impl EgressQueue {
             return SendOutcome::MustWait;
         }
         let before = packet.segments_done;
-        let placed =
-            if packet.is_foreign() && !self.sink.takes_foreign() { self.place_fetched(packet) } else { self.sink.place(packet) };
+        let placed = if self.port.policy.is_twin() { self.place_inside(packet) } else { self.place_in_sink(packet) };
         let segments = u64::from(packet.segments_done.saturating_sub(before)).max(1);
         work.work_units += segments * work_units::FRAME;
         let walked = self.sink.take_walked();
@@ -218,6 +223,25 @@ impl EgressQueue {
                 SendOutcome::Dropped(DropReason::ReceiverAbsent)
             }
         }
+    }
+
+    #[inline]
+    fn place_in_sink(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
+        if packet.is_foreign() && !self.sink.takes_foreign() { self.place_fetched(packet) } else { self.sink.place(packet) }
+    }
+
+    /// Places a copy of the headers of `packet` with the addresses that the guest of a twin has inside, and the payload from where it lies.
+    #[inline(never)]
+    fn place_inside(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
+        self.rules.refresh(&self.port.policy.rules);
+        let Some(twin) = &self.rules.get().twin else { return self.place_in_sink(packet) };
+        let mut inside = packet.clone();
+        if twin.exchange(&mut inside).is_err() {
+            return Ok(PlaceOutcome::Refused(DropReason::TwinHeaders));
+        }
+        let placed = self.place_in_sink(&mut inside);
+        packet.segments_done = inside.segments_done;
+        placed
     }
 
     /// `packet` was placed, as so many `frames`.

@@ -316,7 +316,7 @@ impl Network {
     /// Announces in the broadcast domain of `port` that `address` is behind it, if it may be, and returns when all workers have
     /// done so: so there is never more than one announcement of a port in flight. Its flood limits apply.
     pub fn announce(&self, port: &Arc<Port>, address: MacAddress) {
-        let announced = Arc::clone(port);
+        let (announced, address) = (Arc::clone(port), port.outside(address));
         let may = self.worker(self.worker_of(port.id, 0)).ask(move |worker| worker.learn_announced(&announced, address));
         if may != Some(true) {
             return;

@@ -17,6 +17,7 @@ use crate::policy::rules::Service;
 use crate::port::settings::PortSettings;
 use crate::port::{Offer, Port, PortState};
 use crate::segment::Segment;
+use crate::twin::Twin;
 use crate::worker::Worker;
 
 /// Settings of a new port.
@@ -126,9 +127,11 @@ impl PortRegistry {
     }
 }
 
-/// Enters the IP addresses that are configured for `port` in the map of its segment: they are in the VLAN of its frames without a tag.
+/// Enters the IP addresses that are configured for `port` in the map of its segment: they are in the VLAN of its frames without a tag. Those
+/// inside are exchanged for them.
 pub(super) fn configure_addresses(port: &Port, settings: &PortSettings) {
     let PortSettings { mac, limits, .. } = settings;
+    port.policy.set_twin(mac.and_then(|mac| Twin::of(limits, mac)));
     let vlan = port.policy.gate().vlans.of_sent(0);
     port.segment.addresses().configure(port.id, *mac, vlan, &limits.addresses, limits.may_serve.contains(&Service::Ra));
 }

@@ -8,7 +8,7 @@ use super::Network;
 use crate::address_map::resolution::{self, Resolution};
 use crate::audience::Audience;
 use crate::egress::Passage;
-use crate::frame::{ETHERNET, Head, NetHeader, START};
+use crate::frame::{ETHERNET, Head, MacAddress, NetHeader, START};
 use crate::id::PortId;
 use crate::packet::TagChange;
 use crate::policy::Flood;
@@ -20,6 +20,7 @@ use crate::stats::DropReason;
 use crate::table::{Kind, Learned, LearnedAddress, Table};
 use crate::time::cycles;
 use crate::too_long;
+use crate::twin::Hidden;
 use crate::verdict::filter::FilteredFlood;
 use crate::verdict::reading::Start;
 use crate::verdict::{Foreseen, Sender, Verdict, foresee};
@@ -111,6 +112,10 @@ impl Network {
         let mut start = [0; START];
         let length = frame.len().min(START);
         start[..length].copy_from_slice(&frame[..length]);
+        if self.exchange(&mut forecast, port, &mut start[..length], frame.len()).is_err() {
+            forecast.drop_at(&port.name, DropReason::SpoofedIp);
+            return forecast;
+        }
         let start = Start::new(&start, length);
         let table = port.segment.table();
         let foreseen = self.foresee(&mut forecast, port, &table, start, now);
@@ -132,6 +137,20 @@ impl Network {
             }
         }
         forecast
+    }
+
+    /// Exchanges the addresses of a frame that the guest of a twin would send, with those inside; one with those outside stays as it is.
+    fn exchange(&self, forecast: &mut Forecast, port: &Port, start: &mut [u8], length: usize) -> Result<(), Hidden> {
+        let (rules, name) = (port.policy.rules.get(), &port.name);
+        let Some(twin) = &rules.twin else { return Ok(()) };
+        forecast.step(format!("{name} is a twin, whose guest has {}", twin.told()));
+        let source = start.get(6..).and_then(<[u8]>::first_chunk).copied().map(MacAddress::new);
+        if source.is_none_or(|source| !twin.is_inside(source)) {
+            return Ok(());
+        }
+        twin.exchange_in(start, NetHeader::default(), length).inspect_err(|Hidden| {
+            forecast.step("its headers are too long: its addresses cannot be exchanged");
+        })
     }
 
     /// The verdict on a frame from `port`; its grounds are steps.
@@ -349,6 +368,9 @@ impl Network {
                 forecast.drop_at(&port.name, DropReason::ReceiverAbsent);
             }
             return;
+        }
+        if let Some(twin) = &port.policy.rules.get().twin {
+            forecast.step(format!("{name} is a twin: its guest receives the frame with {}", twin.told()));
         }
         self.tell_way(forecast, &port, length);
         forecast.receivers.push(name);

@@ -7,12 +7,13 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub use memlane_model::addresses::{AllowedPair, Prefix, Service};
+pub use memlane_model::addresses::{AllowedPair, Inside, Prefix, Service};
 
 use super::{AntiSpoof, PortLimits};
 use crate::frame::MacAddress;
 use crate::headers::link_local;
 use crate::id::PortId;
+use crate::twin::Twin;
 
 /// Addresses that guests make of an IPv6 prefix (RFC 4862): a probe for one that the port does not have goes to the responder alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,11 +74,14 @@ pub struct PortRules {
     pub tells_leases: bool,
     /// Groups by which policy rules name it.
     pub groups: Vec<String>,
+    /// Addresses that are exchanged in its frames, if its guest is a twin.
+    pub twin: Option<Twin>,
 }
 
 impl PortRules {
     /// No rules.
-    pub const NONE: Self = Self { is_guarded: false, macs: Vec::new(), identity: None, tells_leases: false, groups: Vec::new() };
+    pub const NONE: Self =
+        Self { is_guarded: false, macs: Vec::new(), identity: None, tells_leases: false, groups: Vec::new(), twin: None };
 
     /// The rules by these settings.
     pub fn of(limits: &PortLimits) -> Self {
@@ -93,7 +97,7 @@ impl PortRules {
         };
         let tells_leases = limits.may_serve.contains(&Service::Dhcp);
         let identity = (limits.anti_spoof == AntiSpoof::All).then(identity);
-        Self { is_guarded, macs, identity, tells_leases, groups: limits.groups.clone() }
+        Self { is_guarded, macs, identity, tells_leases, groups: limits.groups.clone(), twin: None }
     }
 }
 
@@ -112,7 +116,9 @@ struct Present<R> {
     leased: Vec<Prefix>,
     /// Addresses that its guests may make.
     autoconf: Option<Autoconf>,
-    /// Both together.
+    /// Addresses that are exchanged.
+    twin: Option<Twin>,
+    /// All together.
     rules: Arc<R>,
 }
 
@@ -125,6 +131,11 @@ impl Published<PortRules> {
     /// Allows these addresses beside the configured ones from now on: they were leased to the port.
     pub fn set_leased(&self, addresses: &[IpAddr]) {
         self.change(|present| present.leased = addresses.iter().copied().map(Prefix::from).collect());
+    }
+
+    /// Exchanges these addresses from now on, or none.
+    pub(crate) fn set_twin(&self, twin: Option<Twin>) {
+        self.change(|present| present.twin = twin);
     }
 
     /// Guests of the port may make these addresses from now on.
@@ -140,6 +151,7 @@ impl Published<PortRules> {
             identity.addresses.extend(&present.leased);
             identity.autoconf = present.autoconf;
         }
+        rules.twin.clone_from(&present.twin);
         if *present.rules != rules {
             present.rules = Arc::new(rules);
             self.version.fetch_add(1, Ordering::Release);

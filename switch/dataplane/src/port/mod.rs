@@ -463,6 +463,17 @@ impl Port {
         self.inner().offer
     }
 
+    /// The same, as its guest sees them: a twin's MAC address is the one inside.
+    pub fn offer_inside(&self) -> Offer {
+        let offer = self.offer();
+        Offer { mac: self.outside(offer.mac), ..offer }
+    }
+
+    /// The MAC address for which `address`, of its guest, is exchanged.
+    pub fn outside(&self, address: MacAddress) -> MacAddress {
+        self.policy.rules.get().twin.as_ref().map_or(address, |twin| twin.mac(address))
+    }
+
     /// Sets the properties that are offered from now on.
     pub fn set_offer(&self, offer: Offer) {
         self.inner().offer = offer;

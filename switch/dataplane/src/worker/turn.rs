@@ -160,8 +160,9 @@ impl Turn<'_> {
         self.egress.work.work_units += walked;
         match opened {
             OpenOutcome::Packet => {
+                let outside = self.outside(packet);
                 self.begin(packet);
-                if self.forward(packet, table) == TurnOutcome::Backpressured {
+                if self.forward(packet, table, outside) == TurnOutcome::Backpressured {
                     return Ok(false);
                 }
                 batch.frames += 1;
@@ -180,6 +181,12 @@ impl Turn<'_> {
             }
         }
         Ok(true)
+    }
+
+    /// Exchanges the addresses of a twin: the switch knows its frames with those outside.
+    #[inline]
+    fn outside(&self, packet: &mut Packet) -> Result<(), DropReason> {
+        self.source.rules.get().twin.as_ref().map_or(Ok(()), |twin| twin.exchange(packet).map_err(|_| DropReason::SpoofedIp))
     }
 
     /// A frame was opened, for the first time or again after backpressure.
@@ -225,6 +232,9 @@ impl Turn<'_> {
             return (0, 0);
         }
         let epoch = self.epoch(table);
+        if self.source.rules.get().twin.is_some() {
+            return (0, 0);
+        }
         match (&mut self.source.feed, self.source.flow_cache.destination(self.source.key.port, table, epoch)) {
             (Feed::Ring(transmit), Some((masks, port))) => {
                 let sender = self.source.key.port;
@@ -256,8 +266,9 @@ impl Turn<'_> {
         self.outcomes.port_table.counters(port)
     }
 
-    fn forward(&mut self, packet: &mut Packet, table: &Table) -> TurnOutcome {
-        if let Err(reason) = check(packet, &self.source.offloads) {
+    /// Forwards a packet with the addresses `outside`, if they could be exchanged.
+    fn forward(&mut self, packet: &mut Packet, table: &Table, outside: Result<(), DropReason>) -> TurnOutcome {
+        if let Err(reason) = outside.and_then(|()| check(packet, &self.source.offloads)) {
             return self.drop_at(packet.source, packet, reason);
         }
         self.port.fragmenting.settle(packet, self.second);

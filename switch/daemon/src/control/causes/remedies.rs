@@ -80,6 +80,7 @@ pub fn remedy(reason: DropReason) -> &'static str {
         R::NotTranslated => {
             "Have the guest send TCP, UDP or echo requests, without fragments, to addresses outside its segment: the router translates no others"
         }
+        R::TwinHeaders => "Have the sender use shorter extension headers or options: to a twin, 140 bytes of a frame are read",
         R::GrantRefused => "See that both domains of Xen run: a page of one could not be reached",
     }
 }

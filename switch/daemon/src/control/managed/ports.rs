@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{FileConfig, Managed};
 use crate::config::difference::Changed;
-use crate::config::{Config, Mistakes, PortConfig, PortEntry, PortKind, PortOrigin};
+use crate::config::{Config, Mistakes, PortConfig, PortEntry, PortKind, PortOrigin, no_base};
 use crate::control::problem::Refusal;
 use crate::control::report::PortView;
 use crate::daemon::NoSuchPort;
@@ -62,7 +62,7 @@ impl Managed {
     /// As there; the port is attached with other keys.
     pub fn attach_one(&self, wanted: &WantedPort) -> Result<PortView, Refusal> {
         let config = PortConfig::from_json(&wanted.entry, &self.origin.folder)?;
-        let port = self.checked((0, config), wanted)?;
+        let port = self.checked((0, self.with_inside(config, &[])?), wanted)?;
         self.attach_missing(std::slice::from_ref(&port)).map_err(|refused| refused.refusal)?;
         self.view(&port.config.name)
     }
@@ -73,8 +73,11 @@ impl Managed {
     /// As there, with the places of the ports in the keys of the mistakes.
     pub fn attach_all(&self, wanted: &[WantedPort]) -> Result<Vec<PortView>, Refusal> {
         let configs = read_all(wanted, &self.origin.folder)?;
-        let check = |(index, (config, wanted))| self.checked((index, config), wanted).map_err(|refusal| refusal.of_port(index));
-        let ports = configs.into_iter().zip(wanted).enumerate().map(check).collect::<Result<Vec<_>, _>>()?;
+        let check = |(index, (config, wanted)): (usize, (&PortConfig, &WantedPort))| {
+            let config = self.with_inside(config.clone(), &configs);
+            config.and_then(|config| self.checked((index, config), wanted)).map_err(|refusal| refusal.of_port(index))
+        };
+        let ports = configs.iter().zip(wanted).enumerate().map(check).collect::<Result<Vec<_>, _>>()?;
         self.attach_missing(&ports).map_err(|refused| refused.refusal.of_port(refused.index))?;
         ports.iter().map(|port| self.view(&port.config.name)).collect()
     }
@@ -170,6 +173,19 @@ impl Managed {
             of_port(*index, if is_there { Ok(()) } else { Err(NoSuchPort(config.name.clone()).into()) })?;
         }
         Ok(())
+    }
+
+    /// The same port, with the addresses that the guest of a twin has inside: those of the guest of one of the `others`, or of a port that is
+    /// attached.
+    pub(super) fn with_inside(&self, mut port: PortConfig, others: &[PortConfig]) -> Result<PortConfig, Refusal> {
+        let Some(base) = &port.twin_of else { return Ok(port) };
+        let other = others.iter().find(|other| other.name == *base && other.twin_of.is_none()).cloned();
+        let found = self.ask(|daemon| Some(other.or_else(|| daemon.port(base))?.addresses_inside(daemon.name())))?;
+        match found {
+            Some(inside) => port.set_inside(inside),
+            None => refuse(StatusCode::UNPROCESSABLE_ENTITY, vec![("twin-of", no_base(base))])?,
+        }
+        Ok(port)
     }
 
     /// Refuses addresses that no guest of the port's segment can have.
