@@ -3,7 +3,6 @@
 import itertools
 import re
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from memlane_lab import guests
 from memlane_lab.bed import bed
 from memlane_lab.common.wait import until
 from memlane_lab.guests import Guest
-from memlane_lab.guests.qemu import PROGRAM, TcgGuest, version
+from memlane_lab.guests.qemu import version
 from memlane_lab.host import ports
 from memlane_lab.host.ports import Endpoint, GuestKind, Nic, Port, VhostUser
 from memlane_lab.host.process import HostProcess
@@ -30,6 +29,7 @@ from tests.end_to_end.conftest import Builder
 from tests.end_to_end.lan import HOST, TCG, UML, Lan
 from tests.end_to_end.libvirtd import Domain
 from tests.end_to_end.monitor import Ask, monitor, wait
+from tests.end_to_end.movable import Movable, has_ended, restore_guest, save_guest
 from tests.end_to_end.transfer import Library, slow_down
 
 pytestmark = pytest.mark.real
@@ -40,33 +40,7 @@ _DOWNTIME = 300
 """Milliseconds for which a guest may stand still, as by QEMU's default."""
 
 
-class _Movable(TcgGuest):
-    """A guest in a QEMU with a monitor; one that is incoming begins as another's copy."""
-
-    program: ClassVar[str] = PROGRAM
-    incoming = False
-
-    @property
-    def qmp(self) -> Path:
-        return self.session.folder / f"{self.name}.qmp"
-
-    def _command(self, channel: str) -> list[str]:
-        arguments = ["-qmp", f"unix:{self.qmp},server=on,wait=off"]
-        if self.incoming:
-            arguments += ["-incoming", "defer"]
-        return [*super()._command(channel), *arguments]
-
-    def await_copy(self) -> None:
-        """Starts QEMU, which waits for a guest. Nothing is asked there: the guest's agent does not begin anew."""
-        self.incoming = True
-        ours, theirs = socket.socketpair()
-        self.session.enter_context(ours)
-        with theirs:
-            self._process = self._start(theirs)
-        wait(self.qmp.exists, "the other QEMU's monitor")
-
-
-class _Aged(_Movable):
+class _Aged(Movable):
     """A machine that the installed QEMU and the newest one know alike."""
 
     def _command(self, channel: str) -> list[str]:
@@ -111,9 +85,9 @@ class _Places:
         self._copies = itertools.count(1)
         self.guest = self._new(0)
 
-    def _new(self, place: int) -> _Movable:
+    def _new(self, place: int) -> Movable:
         nic = Nic(Port("moving", TCG, ports.mac(2)), self._endpoints[place])
-        return _Movable(self._session, f"{self.peer.name}-moves{next(self._copies)}", [nic])
+        return Movable(self._session, f"{self.peer.name}-moves{next(self._copies)}", [nic])
 
     def boot(self) -> None:
         """Boots the guest at the first place."""
@@ -126,7 +100,7 @@ class _Places:
         command = ["ping", "-c", "1", "-W", "0.5", bed.ipv4(1)]
         until(lambda: self.peer.run(command).status == 0, timeout=30, what="an answer of the guest")
 
-    def await_refusal(self) -> _Movable:
+    def await_refusal(self) -> Movable:
         """Has the guest begin to move to the second place, which refuses it; returns its copy there, which ended."""
         copy = self._new(1)
         copy.await_copy()
@@ -151,14 +125,14 @@ class _Places:
                 with monitor(copy.qmp) as new:
                     migrate(old, new, state)
             else:
-                _save(old, state)
+                save_guest(old, state)
             told = old("query-migrate")
         ended = time.time()
         self.guest.kill()
         if migrate is not _live:
             copy.await_copy()
             with monitor(copy.qmp) as new:
-                _restore(new, state)
+                restore_guest(new, state)
         self.guest = copy
         self.wait_answer()
         return _Move(begun, told["total-time"] / 1000, told["downtime"] / 1000, time.time() - ended)
@@ -205,7 +179,7 @@ class _Versions(_Hosts):
         self._beside = guests.make(session, HOST, "beside", [beside])
         self._endpoints = [*self._endpoints, tapped.endpoint]
 
-    def _new(self, place: int) -> _Movable:
+    def _new(self, place: int) -> Movable:
         kind = _Aged if place else _AgedInNewest
         nic = Nic(Port("moving", TCG, ports.mac(2)), self._endpoints[place])
         return kind(self._session, f"old-moves{next(self._copies)}", [nic])
@@ -234,25 +208,8 @@ class _Taps(_Places):
 def _live(old: Ask, new: Ask, path: Path) -> None:
     new("migrate-incoming", uri=f"unix:{path}")
     old("migrate", uri=f"unix:{path}")
-    wait(lambda: _has_ended(old), "the migration")
+    wait(lambda: has_ended(old), "the migration")
     wait(lambda: new("query-status")["status"] == "running", "the guest to run at its new place")
-
-
-def _save(old: Ask, path: Path) -> None:
-    old("migrate", uri=f"exec:cat >{path}")
-    wait(lambda: _has_ended(old), "the guest to be saved")
-
-
-def _restore(new: Ask, path: Path) -> None:
-    new("migrate-incoming", uri=f"exec:cat {path}")
-    wait(lambda: new("query-status")["status"] in {"running", "paused"}, "the guest to be restored")
-    new("cont")
-
-
-def _has_ended(old: Ask) -> bool:
-    said = old("query-migrate")
-    assert said.get("status") not in {"failed", "cancelled"}, said
-    return bool(said.get("status") == "completed")
 
 
 class _Checked:
@@ -360,7 +317,7 @@ class _Streams:
     [
         pytest.param(_live, False, id="live"),
         pytest.param(_live, True, id="newest", marks=pytest.mark.prove),
-        pytest.param(_save, False, id="saved", marks=pytest.mark.prove),
+        pytest.param(save_guest, False, id="saved", marks=pytest.mark.prove),
     ],
 )
 def test_a_guest_goes_on_at_another_memlane(
@@ -371,7 +328,7 @@ def test_a_guest_goes_on_at_another_memlane(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if newest:
-        monkeypatch.setattr(_Movable, "program", str(foreign.newest_qemu()))
+        monkeypatch.setattr(Movable, "program", str(foreign.newest_qemu()))
     hosts = _Hosts(build)
     hosts.boot()
     slow_down(hosts.guest)
@@ -470,7 +427,7 @@ def test_a_guest_goes_on_after_a_snapshot_and_back_to_it(
 ) -> None:
     """By QMP's forms of `savevm` and `loadvm`."""
     if newest:
-        monkeypatch.setattr(_Movable, "program", str(foreign.newest_qemu()))
+        monkeypatch.setattr(Movable, "program", str(foreign.newest_qemu()))
     lan: Lan = build(UML, others={"near": {}})
     places = _Places(lan.switch.session, lan.guests[0], [lan.switch.socket("near")])
     places.boot()
