@@ -185,9 +185,9 @@ pub struct SegmentEntry {
     /// port), without its loopback addresses, else of none.
     #[schemars(length(max = 3))]
     pub dns: Option<Vec<Resolver>>,
-    /// How a guest is told that policy rules refuse a DNS name: "missing", as one that does not exist (NXDOMAIN), or "refused", after which clients
-    /// ask their next server.
-    pub refused_names: RefusedNames,
+    /// How a guest is told that policy rules refuse a DNS name: "missing", as one that does not exist (NXDOMAIN), which is the default, or "refused",
+    /// after which clients ask their next server.
+    pub refused_names: Option<RefusedNames>,
     /// Whether the segment extends to other hosts by VXLAN. Needs CAP_NET_ADMIN.
     pub uplink: bool,
     /// Name of a NIC by which the segment extends to the network there, instead of VXLAN: by AF_XDP, or by AF_PACKET where driver or kernel lack
@@ -246,7 +246,7 @@ impl SegmentEntry {
             router: self.router,
             dns: self.dns.as_ref().map(|all| all.iter().filter_map(|one| inside(*one)).collect()),
             resolvers: self.dns.iter().flatten().filter(|one| inside(**one).is_none()).copied().collect(),
-            refused_names: self.refused_names,
+            refused_names: self.refused_names.unwrap_or_default(),
         })
     }
 }
@@ -261,7 +261,7 @@ impl Default for SegmentEntry {
             domain: None,
             router: None,
             dns: None,
-            refused_names: RefusedNames::Missing,
+            refused_names: None,
             uplink: false,
             nic: None,
             vni: None,

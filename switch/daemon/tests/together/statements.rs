@@ -131,6 +131,7 @@ fn is_a_key(key: &str) -> bool {
         format!("{port}vhost-user = \"web.sock\"\n{key}\n"),
         format!("{port}vhost-user = \"web.sock\"\nanti-spoof = \"all\"\n{key}\n"),
         format!("{port}null = true\n[[policy]]\n{key}\n"),
+        format!("{port}null = true\n[[policy]]\naction = \"deny\"\n{key}\n"),
     ];
     places.iter().any(|text| memlane::config::Config::parse(text, "net").is_ok())
 }
