@@ -1,5 +1,5 @@
 #!/bin/sh
-# $GUESTS sandboxes (50) and an Internet of their own: two web servers in a namespace. `run.sh root` leads out by the kernel's NAT.
+# $GUESTS sandboxes (50) and an Internet of their own: two web servers and a name server in a namespace. `run.sh root` leads out by the kernel's NAT.
 # All of it runs in namespaces of its own, which end with the script: of the host nothing changes.
 if [ -z "${APART:-}" ]; then
     user=$([ "$(id -u)" = 0 ] || echo "--user --map-root-user")
@@ -31,6 +31,9 @@ internet() {
     mkdir "$folder/www"
     echo "a page of the Internet" >"$folder/www/index.html"
     ip netns exec example-internet busybox httpd -f -p 80 -h "$folder/www" &
+    started="$started $!"
+    ip netns exec example-internet dnsmasq --keep-in-foreground --user=root --pid-file= --no-resolv --no-hosts --bind-interfaces \
+        --listen-address=198.51.100.10 --address=/www.example.org/198.51.100.10 --address=/other.example.org/198.51.100.20 &
     started="$started $!"
 }
 
@@ -67,10 +70,12 @@ for n in $(seq "$count"); do sandbox "task$n" || fail "no port"; done
 for n in $(seq "$count"); do guest "task$n" "task$n=dhcp" "$here/inside.sh task$n $folder"; done
 for n in $(seq "$count"); do await "^lease:" "task$n.log"; done
 each allowed
+each unnamed
 each refused
 cat task*.log | grep "^allowed: a page of the Internet" | wc -l | sed 's/^/guests that fetched the allowed page: /'
+cat task*.log | grep "^unnamed: Could not resolve host" | wc -l | sed 's/^/guests that were refused another name: /'
 cat task*.log | grep "^refused: Connection refused" | wc -l | sed 's/^/guests that were refused another address: /'
-cat task*.log | sed -n 's/^refused: .* after \([0-9.]*\) s.*/\1/p' | sort -n | tail -n 1 | sed 's/^/slowest refusal, in seconds: /'
+cat task*.log | sed -n 's/^[ru][a-z]*: .* after \([0-9.]*\) s.*/\1/p' | sort -n | tail -n 1 | sed 's/^/slowest refusal, in seconds: /'
 echo "== denials of task$count"
 "$memlane" denials net.toml "task$count"
 # passt is started by a helper of the network, outside of its sandbox.

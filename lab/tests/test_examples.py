@@ -97,12 +97,15 @@ def test_sandboxes_reach_what_the_rules_name_and_nothing_else(kernel: str, by: s
     count = _SANDBOXES if by == "passt" else 3
     said = _run("sandboxes", kernel, by, GUESTS=str(count))
     assert f"guests that fetched the allowed page: {count}\n" in said, said
+    assert f"guests that were refused another name: {count}\n" in said, said
     assert f"guests that were refused another address: {count}\n" in said, said
     slowest = re.search(r"slowest refusal, in seconds: ([\d.]+)\n", said)
     assert slowest, said
     assert float(slowest[1]) < 0.1, said
     denials = said.partition(f"== denials of task{count}\n")[2].partition("\n== ")[0]
-    assert denials.startswith(f"task{count}\n  1 frame to out, destination 198.51.100.20 tcp port 80"), said
+    assert denials.startswith(f"task{count}\n"), said
+    assert "  1 frame to out, destination 198.51.100.20 tcp port 80" in denials, said
+    assert "other.example.org" in denials, "the name that it asked for"
     assert 'by [[policy]] default = "reject" members = "sandbox" (in line ' in denials, said
     assert 'destinations = ["198.51.100.20"]' in denials, "the line that would allow it"
     if by == "passt":
