@@ -1,7 +1,8 @@
-//! Trials: rules that decide on no frame. Frames that pass by the network's rules are compared with them, too, and those that they would
-//! refuse are noted: for rules with the action "audit", which stand among the others, and for `memlane policy try`, for a time.
+//! Trials: policy rules that decide on no frame. A frame that the policy rules let pass is compared with these, too, and a frame that they would
+//! drop is noted: for rules with the action "audit", which stand among the others, and for `memlane policy try`, for a time.
 //!
-//! A trial has flows and records of its own, and costs workers nothing until there is one. While there is one, no frame takes the fast path.
+//! A trial has flows and records of its own for each port, and costs workers nothing until there is one. While there is one, no frame takes the
+//! fast path.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,8 +20,8 @@ use crate::time::{Cycles, cycles, in_cycles};
 use crate::verdict::filter::FilteredFlood;
 use crate::verdict::reading::Start;
 
-/// A trial ends before its time if nobody looks at it for so long: the program that began it is gone.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of a trial that no client of the control socket reads: the program that began it is gone.
+pub const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Groups of ports, by the ports' names.
 pub type Groups = HashMap<String, Vec<String>>;
@@ -30,7 +31,7 @@ pub type Groups = HashMap<String, Vec<String>>;
 pub struct Trials {
     /// Rules with the action "audit".
     audit: Option<Trial>,
-    /// Rules that `memlane policy try` compares.
+    /// Rules that `memlane policy try` compares, as rules of a capture (pcapng) are.
     tried: Option<Trial>,
 }
 
@@ -47,7 +48,7 @@ struct Trial {
     until: Arc<AtomicU64>,
 }
 
-/// Frames of a port that a trial would refuse, and flows that it opened by the tried rules.
+/// Frames that a port transmitted and a trial would drop, and flows that the port opened by the tried policy rules.
 #[derive(Debug, Default)]
 struct Record {
     denials: Denials,
@@ -59,9 +60,9 @@ impl Trial {
         Self { filter, groups: Arc::new(groups), records: Vec::new(), end, until: Arc::new(AtomicU64::new(end)) }
     }
 
-    /// Goes on until its end, or for [`PATIENCE`].
+    /// Continues until its end, or for [`LOOK_TIMEOUT`].
     fn look(&self, now: Cycles) {
-        self.until.store(self.end.min(now.saturating_add(in_cycles(PATIENCE))), Ordering::Relaxed);
+        self.until.store(self.end.min(now.saturating_add(in_cycles(LOOK_TIMEOUT))), Ordering::Relaxed);
     }
 
     fn is_on(&self, now: Cycles) -> bool {
@@ -107,7 +108,7 @@ impl Trials {
         Self { audit, ..self.clone() }
     }
 
-    /// As these, with a trial of `rules` from `now` on until `end`, or until nobody has looked for [`PATIENCE`]; no port has entered it yet. Ports in
+    /// As these, with a trial of `rules` from `now` on until `end`, or until nobody has looked for [`LOOK_TIMEOUT`]; no port has entered it yet. Ports in
     /// `groups` are in those groups for it.
     pub(crate) fn with_tried(&self, rules: &[PolicyRule], groups: Groups, (now, end): (Cycles, Cycles)) -> Self {
         let tried = Trial::new(Filter::of_audits(rules), groups, end);
@@ -151,7 +152,7 @@ impl Trials {
         self.all_mut().for_each(|trial| trial.enter(port, member));
     }
 
-    /// Adds the port of a segment's responder.
+    /// Adds the port of a segment's responder (DHCP, DNS, router advertisements).
     pub(crate) fn enter_responder(&mut self, port: PortId) {
         self.all_mut().for_each(|trial| trial.filter.enter_responder(port));
     }
@@ -166,7 +167,7 @@ impl Trials {
         self.audit.iter().chain(&self.tried).flat_map(|trial| trial.filter.rules_of_name(port, name)).collect()
     }
 
-    /// Whether frames are to be compared with rules in moment `now`.
+    /// Whether workers compare frames with rules in moment `now`, so that the fast path is off.
     #[inline]
     pub(crate) fn is_on(&self, now: Cycles) -> bool {
         !self.is_empty() && self.running(now).next().is_some()
@@ -219,7 +220,7 @@ impl Trials {
     }
 }
 
-/// Rules on trial for the frames of a capture.
+/// Rules on trial for the frames of a capture (pcapng).
 #[derive(Debug)]
 pub struct CaptureTrial {
     trials: Trials,
@@ -286,16 +287,16 @@ mod tests {
 
     #[test]
     fn a_trial_ends_at_its_end_or_when_nobody_looks() {
-        let (second, patience) = (in_cycles(Duration::from_secs(1)), in_cycles(PATIENCE));
+        let (second, timeout) = (in_cycles(Duration::from_secs(1)), in_cycles(LOOK_TIMEOUT));
         let start = 1 << 40;
-        let trials = Trials::default().with_tried(&[], Groups::new(), (start, start + 2 * patience));
-        assert!(trials.is_trying(start) && trials.is_trying(start + patience - 1) && !trials.is_trying(start + patience));
+        let trials = Trials::default().with_tried(&[], Groups::new(), (start, start + 2 * timeout));
+        assert!(trials.is_trying(start) && trials.is_trying(start + timeout - 1) && !trials.is_trying(start + timeout));
         trials.look(start + 5 * second);
-        assert!(trials.is_trying(start + patience + 4 * second));
-        trials.look(start + patience + 4 * second);
-        assert!(trials.is_trying(start + 2 * patience - 1) && !trials.is_trying(start + 2 * patience));
-        trials.look(start + 2 * patience);
-        assert!(!trials.is_trying(start + 2 * patience), "one that has ended does not begin again");
+        assert!(trials.is_trying(start + timeout + 4 * second));
+        trials.look(start + timeout + 4 * second);
+        assert!(trials.is_trying(start + 2 * timeout - 1) && !trials.is_trying(start + 2 * timeout));
+        trials.look(start + 2 * timeout);
+        assert!(!trials.is_trying(start + 2 * timeout), "one that has ended does not begin again");
         assert!(trials.has_tried() && !trials.without_tried().has_tried());
     }
 }

@@ -158,7 +158,7 @@ struct Change {
 impl Change {
     const NONE: Self = Self { sum: 0, is_one: false };
 
-    /// From `old` to `new`, of even length. Headers begin at even offsets, so both are whole words of the sum.
+    /// From `old` to `new`, of even length. Headers begin at even offsets, so both are made of 16-bit words of the checksum.
     fn between(old: &[u8], new: &[u8]) -> Self {
         if old == new {
             return Self::NONE;

@@ -68,7 +68,7 @@ fn next(guest: &mut ToyGuest) -> Frame {
 }
 
 /// All twins send the same, with their number in the payload, at once; the server sees each under its own addresses, and answers in one GSO frame,
-/// which stays whole.
+/// which no one segments.
 #[test]
 fn a_hundred_twins_of_one_guest_talk_to_one_server_at_once() {
     let lines: Vec<String> = (0..=TWINS).map(|index| if index == 0 { own(0) } else { twin(index) }).collect();

@@ -104,7 +104,7 @@ impl Network {
     }
 
     /// Compares the frames that pass with these policy rules, too, for so long: they decide on none. Ports named in `groups` are in those groups
-    /// for them. [`Self::tried`] has the frames that they would refuse, and is to be called within each [`trial::PATIENCE`].
+    /// for them. [`Self::tried`] has the frames that they would refuse, and is to be called within each [`trial::LOOK_TIMEOUT`].
     ///
     /// # Errors
     /// Other rules are on trial, see [`Self::end_trial`].
