@@ -126,7 +126,7 @@ enum Transport {
 
 /// The outcome of looking at a try.
 enum Outcome {
-    /// It goes on.
+    /// The forwarder goes on.
     Wait,
     Answer(Vec<u8>),
     /// The answer is to be fetched by TCP.

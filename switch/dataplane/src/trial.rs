@@ -212,7 +212,7 @@ impl Trials {
         self.tried.as_ref().map_or_else(PortDenials::default, |tried| tried.denials(port, name, cycles()))
     }
 
-    /// What events are to tell of audits at `now`, see `Denials::news`.
+    /// Audited frames of which events are to tell at `now`, see `Denials::news`.
     pub(crate) fn news(&self, port: PortId, name: &str, now: Instant) -> Vec<Denial> {
         let record = self.audit.as_ref().and_then(|audit| audit.record(port));
         let news = record.map_or_else(Vec::new, |record| record.denials.news(name, now));

@@ -101,7 +101,7 @@ impl Twin {
         address == self.mac.0 && self.mac.0 != self.mac.1
     }
 
-    /// Its addresses inside and outside, for the operator; without those that are made of the MAC addresses.
+    /// Addresses inside and outside, for the operator; without those that are made of the MAC addresses.
     pub fn told(&self) -> String {
         let is_made = |&&(inside, _): &&(Ipv6Addr, Ipv6Addr)| inside == link_local(self.mac.0);
         let pair = |inside: IpAddr, outside: IpAddr| format!("{inside} inside for {outside}");
@@ -189,14 +189,14 @@ fn fold(sum: u32) -> u16 {
 /// A checksum field.
 #[derive(Clone, Copy, Debug)]
 struct Checksum {
-    /// Its place in the frame.
+    /// Place of the checksum in the frame.
     at: usize,
     /// Zero means that there is none (RFC 768).
     is_optional: bool,
 }
 
 impl Checksum {
-    /// That of the transport header of `protocol` at byte `at`, if it covers a pseudo-header.
+    /// The checksum of the transport header of `protocol` at byte `at`, if it covers a pseudo-header.
     fn of(protocol: u8, at: usize) -> Option<Self> {
         let field = match protocol {
             TCP => 16,
@@ -211,7 +211,7 @@ impl Checksum {
 /// A frame of which the addresses are exchanged.
 struct Frame<'t, 'f> {
     twin: &'t Twin,
-    /// Its copied bytes.
+    /// Copied bytes of the frame.
     start: &'f mut [u8],
     /// Bytes of the whole frame.
     length: usize,
@@ -235,7 +235,7 @@ impl Frame<'_, '_> {
     /// Whether the frame has `end` bytes.
     ///
     /// # Errors
-    /// They are not all copied.
+    /// The headers are not all copied.
     fn reaches(&self, end: usize) -> Result<bool, Hidden> {
         match (end <= self.start.len(), end <= self.length) {
             (true, _) => Ok(true),

@@ -43,7 +43,7 @@ macro_rules! network_events {
             /// The name of each event, and its MESSAGE_ID (systemd.journal-fields(7)).
             pub const MESSAGE_IDS: &[(&'static str, &'static str)] = &[$(($name, $id),)*];
 
-            /// Its name.
+            /// Name of the event.
             pub fn name(&self) -> &'static str {
                 match self {
                     $(Self::$event { .. } => $name,)*

@@ -204,9 +204,9 @@ impl<'b> Query<'b> {
 /// Outcome of a query.
 #[derive(Debug)]
 pub(crate) enum Reaction {
-    /// It has this answer.
+    /// The question has this answer.
     Answer(Vec<u8>),
-    /// It is for a forwarder.
+    /// The question is for a forwarder.
     Outside(Outside),
 }
 

@@ -46,7 +46,7 @@ pub enum Refused {
     NoAddress,
     /// The port sends too many.
     Rate,
-    /// It waits for the answer of a resolver.
+    /// The request waits for the answer of a resolver.
     Forwarded,
 }
 

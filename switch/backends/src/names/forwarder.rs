@@ -20,7 +20,7 @@ pub(super) struct Forwarder {
     socket: Option<OwnedFd>,
     /// When it was last started.
     started: Option<Instant>,
-    /// It was started since this was last asked.
+    /// The forwarder was started since this was last asked.
     is_new: bool,
     datagram: Vec<u8>,
 }
@@ -29,7 +29,7 @@ pub(super) struct Forwarder {
 pub(super) enum Heard<'f> {
     /// None is there.
     Nothing,
-    /// That to the question of this number.
+    /// The answer to the question of this number.
     Answer(u64, Option<&'f [u8]>),
     /// The forwarder has ended.
     End,
@@ -40,7 +40,7 @@ impl Forwarder {
         Self { open, socket: None, started: None, is_new: false, datagram: vec![0; LONGEST + 16] }
     }
 
-    /// Its socket.
+    /// Socket of the forwarder.
     pub(super) fn file(&self) -> Option<RawFd> {
         self.socket.as_ref().map(AsRawFd::as_raw_fd)
     }

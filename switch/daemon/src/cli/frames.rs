@@ -28,7 +28,7 @@ pub struct CapturedFrame<'a> {
     pub bytes: &'a [u8],
     /// Its original length.
     pub length: u32,
-    /// Its port, if `memlane capture` wrote the file.
+    /// Port of the frame, if `memlane capture` wrote the file.
     pub seen: Option<Seen<'a>>,
 }
 
@@ -37,7 +37,7 @@ pub struct CapturedFrame<'a> {
 pub struct Seen<'a> {
     /// Name of the port.
     pub port: &'a str,
-    /// Its guest transmitted the frame; else it received it, or was to receive it.
+    /// The port's guest transmitted the frame; else it received the frame, or was to receive it.
     pub transmitted: bool,
     /// Number of the frame, the same at each port.
     pub id: u64,

@@ -79,7 +79,7 @@ impl Try {
         if self.json { output::print_json(&ports) } else { output::print(&denials::text(&ports, "no frame would be refused\n")) }
     }
 
-    /// What the rules would refuse of the frames in `capture`.
+    /// Frames of `capture` that the rules would refuse.
     fn of_capture(&self, capture: &Path) -> Result<Vec<PortDenials>, Failure> {
         let config = Config::load(&self.file)?;
         let member = |port: &PortConfig| (port.name.clone(), (port.segment.clone(), port.settings.limits.groups.clone()));
@@ -108,7 +108,7 @@ impl Try {
         Ok(trial.denials())
     }
 
-    /// What the rules would refuse of the frames of the network until the end of the trial.
+    /// Frames of the network that the rules would refuse, until the end of the trial.
     fn of_network(&self) -> Result<Vec<PortDenials>, Failure> {
         let document = serde_json::to_value(Reread::load(&self.file, true)?.document).map_err(Failure::running)?;
         let client = Net { net: self.net.clone(), socket: self.socket.clone() }.client()?;

@@ -15,9 +15,9 @@ const DNS: u16 = 53;
 #[serde(into = "String", try_from = "String")]
 #[schemars(with = "String", extend("format" = "resolver"))]
 pub enum Resolver {
-    /// Those of this host.
+    /// The servers of this host.
     Host,
-    /// This one.
+    /// The server at this address.
     At(SocketAddr),
 }
 
@@ -31,7 +31,7 @@ impl Resolver {
         address.port() > 0 && !ip.is_unspecified() && !ip.is_multicast() && !is_of_link && !is_broadcast
     }
 
-    /// Its address, if it is at the usual port.
+    /// Address of the server, if it is at the usual port.
     pub fn usual(self) -> Option<IpAddr> {
         if let Self::At(address) = self { (address.port() == DNS).then_some(address.ip()) } else { None }
     }

@@ -69,7 +69,7 @@ fn check(managed: &Managed, by: &str) {
 
 #[test]
 fn the_table_has_each_key_that_can_change() {
-    // That of a base is looked up, and stated as `inside`: see `twins`.
+    // The key of a base is looked up, and stated as `inside`: see `twins`.
     let keys: BTreeSet<&str> = table().into_iter().map(|(key, ..)| key).chain(["twin-of"]).collect();
     assert_eq!(keys, BTreeSet::from(CHANGEABLE));
 }

@@ -160,7 +160,7 @@ fn twins_reach_each_other_and_a_guest_without_offloads_gets_right_segments() {
     assert_eq!((&heard[6..12], &heard[22..28], &heard[28..32]), (&mac(0)[..], &mac(0)[..], &[10, 0, 0, 0][..]));
 }
 
-/// What a twin forges is judged by its addresses outside: its own ones outside, and those of another twin, are not its own to send.
+/// Forged frames of a twin are judged by its addresses outside: its own ones outside, and those of another twin, are not its own to send.
 #[test]
 fn a_twin_that_forges_addresses_is_dropped_as_others_are() {
     let bed = Bed::with("", &[&twin(0), &twin(1), &own(2)]);

@@ -115,7 +115,7 @@ pub struct Member<'m> {
     pub groups: &'m [String],
     /// Flows that it opened.
     pub flows: Option<&'m Arc<Flows>>,
-    /// Its grants.
+    /// Grants of the port.
     pub grants: Option<&'m Arc<Grants>>,
 }
 
@@ -302,7 +302,7 @@ impl Filter {
     /// destinations of all ports; without rules about names and a default that refuses, it may ask for all.
     ///
     /// # Errors
-    /// It may not: the index of the rule or default that refuses, if there is one.
+    /// The port may not: the index of the rule or default that refuses, if there is one.
     pub(crate) fn may_ask(&self, port: PortId, name: &str) -> Result<(), Option<usize>> {
         let sets = self.sets(port);
         let own = || bits_of_set(&sets.from).filter_map(|index| Some((index, self.rules.get(index)?)));

@@ -88,7 +88,7 @@ impl Flow {
         Self { kind, guest, remote, mac, owner, used: 0, next: 0, stage: 0, older: NONE, newer: NONE }
     }
 
-    /// Its protocol.
+    /// Protocol of the flow.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -147,9 +147,9 @@ impl Flow {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SavedFlow {
-    /// Its protocol.
+    /// Protocol of the flow.
     pub kind: Kind,
-    /// Its port towards passt.
+    /// Port of the flow towards passt.
     pub port: u16,
     /// Address and port of the guest.
     pub guest: (Ipv4Addr, u16),
@@ -354,7 +354,7 @@ impl FlowTable {
         }
     }
 
-    /// Its flows, for another process.
+    /// The flows, for another process.
     pub(super) fn save(&self) -> Vec<SavedFlow> {
         let saved = |(place, flow): (usize, &Flow)| SavedFlow {
             kind: flow.kind,
