@@ -12,6 +12,7 @@ pub mod flows;
 pub mod gate;
 pub mod grants;
 mod rule_names;
+pub(crate) mod rule_set;
 pub mod rules;
 
 use std::collections::BTreeMap;

@@ -10,11 +10,7 @@ use std::net::IpAddr;
 use memlane_model::addresses::Prefix;
 use memlane_model::policy::{Destination, PolicyRule};
 
-/// A set of rules: a bit for each, by its index.
-pub(crate) type RuleSet = Box<[u64]>;
-
-/// Rules of a set in one word.
-const WORD: usize = u64::BITS as usize;
+use super::rule_set::{RuleSet, WORD, set_of};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -73,12 +69,7 @@ fn bounds(prefix: Prefix) -> (u128, u128) {
 impl Destinations {
     /// The destinations of `rules`.
     pub(crate) fn of(rules: &[PolicyRule]) -> Self {
-        let set = |is_limited: bool| {
-            let mut words = vec![0; rules.len().div_ceil(WORD)].into_boxed_slice();
-            let chosen = rules.iter().enumerate().filter(|(_, rule)| rule.destinations.is_empty() != is_limited);
-            chosen.for_each(|(index, _)| words[index / WORD] |= 1 << (index % WORD));
-            words
-        };
+        let set = |is_limited: bool| set_of(rules, |rule| rule.destinations.is_empty() != is_limited);
         let mut compiled = Self { any: set(false), limited: set(true), ..Self::default() };
         let mut known = HashMap::new();
         for is_v4 in [true, false] {

@@ -15,10 +15,9 @@ use super::destinations::{Destinations, Interval};
 use super::flows::{self, Flows};
 use super::grants::Grants;
 use super::rule_names::RuleNames;
+use super::rule_set::{RuleSet, has, indices, set_of};
 use crate::id::PortId;
 
-/// Rules of a set in one word.
-const WORD: usize = u64::BITS as usize;
 /// Most bytes of a rule in words.
 const LONGEST_TEXT: usize = 512;
 /// Filters and changes of them, of the whole process.
@@ -62,8 +61,8 @@ pub struct Filtered<'f> {
 /// The rules that name a port, a bit each.
 #[derive(Debug, Default)]
 struct Sets {
-    from: Box<[u64]>,
-    to: Box<[u64]>,
+    from: RuleSet,
+    to: RuleSet,
     /// The default that refuses its frames, by its index.
     default: Option<usize>,
     /// Flows that it opened, where some port has a default.
@@ -121,12 +120,7 @@ pub struct Member<'m> {
 
 impl Sets {
     fn of(rules: &[PolicyRule], has: impl Fn(&PolicyRule, &Names) -> bool) -> Self {
-        let set = |names: fn(&PolicyRule) -> &Names| {
-            let mut words = vec![0; rules.len().div_ceil(WORD)];
-            let named = rules.iter().enumerate().filter(|(_, rule)| rule.default.is_none() && has(rule, names(rule)));
-            named.for_each(|(index, _)| words[index / WORD] |= 1 << (index % WORD));
-            words.into_boxed_slice()
-        };
+        let set = |names: fn(&PolicyRule) -> &Names| set_of(rules, |rule| rule.default.is_none() && has(rule, names(rule)));
         Self { from: set(|rule| &rule.from), to: set(|rule| &rule.to), ..Self::default() }
     }
 }
@@ -305,7 +299,7 @@ impl Filter {
     /// The port may not: the index of the rule or default that refuses, if there is one.
     pub(crate) fn may_ask(&self, port: PortId, name: &str) -> Result<(), Option<usize>> {
         let sets = self.sets(port);
-        let own = || bits_of_set(&sets.from).filter_map(|index| Some((index, self.rules.get(index)?)));
+        let own = || indices(sets.from.iter().copied()).filter_map(|index| Some((index, self.rules.get(index)?)));
         let decides = |(index, _): &(usize, &PolicyRule)| has(&sets.from, *index);
         let first = self.names.matching(name).into_iter().filter_map(|index| Some((index, self.rules.get(index)?))).find(decides);
         if let Some((index, rule)) = first {
@@ -341,26 +335,15 @@ impl Filter {
     }
 
     fn numbered(&self, words: impl Iterator<Item = u64>) -> impl Iterator<Item = (usize, &PolicyRule)> {
-        let indices = words.enumerate().flat_map(|(at, word)| bits(word).map(move |bit| at * WORD + bit));
         // Each set has a bit for every rule and no others.
-        indices.filter_map(|index| Some((index, self.rules.get(index)?)))
+        indices(words).filter_map(|index| Some((index, self.rules.get(index)?)))
     }
-}
-
-/// Whether a set of rules has the one with this index.
-pub(crate) fn has(set: &[u64], index: usize) -> bool {
-    set.get(index / WORD).is_some_and(|word| word >> (index % WORD) & 1 != 0)
 }
 
 /// Whether `rule` allows frames to all addresses of an IP version.
 fn allows_everywhere(rule: &PolicyRule) -> bool {
     let is_for_all = rule.destinations.is_empty() && rule.to.is_all();
     rule.allows() && (is_for_all || rule.destinations.iter().filter_map(Destination::prefix).any(|prefix| prefix.length() == 0))
-}
-
-/// Indices of the rules of a set, in their order.
-fn bits_of_set(set: &[u64]) -> impl Iterator<Item = usize> {
-    set.iter().enumerate().flat_map(|(at, &word)| bits(word).map(move |bit| at * WORD + bit))
 }
 
 fn next_generation() -> u64 {
@@ -374,15 +357,6 @@ fn cut(mut text: String) -> String {
         text.push_str(" ...");
     }
     text
-}
-
-/// The numbers of the bits that are set, from the lowest on.
-fn bits(mut word: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let bit = word.trailing_zeros() as usize;
-        word &= word.wrapping_sub(1);
-        (bit < WORD).then_some(bit)
-    })
 }
 
 #[cfg(test)]

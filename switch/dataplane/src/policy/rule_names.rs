@@ -5,10 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use memlane_model::policy::PolicyRule;
 
-use super::destinations::RuleSet;
-
-/// Rules of a set in one word.
-const WORD: usize = u64::BITS as usize;
+use super::rule_set::{RuleSet, set_of};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -26,15 +23,12 @@ pub(crate) struct RuleNames {
 impl RuleNames {
     /// The names in `rules`.
     pub(crate) fn of(rules: &[PolicyRule]) -> Self {
-        let mut compiled = Self { named: vec![0; rules.len().div_ceil(WORD)].into(), ..Self::default() };
+        let mut compiled = Self { named: set_of(rules, PolicyRule::has_names), ..Self::default() };
         for (index, rule) in rules.iter().enumerate() {
             let mut hasher = DefaultHasher::new();
             rule.destinations.iter().for_each(|destination| destination.to_string().hash(&mut hasher));
             compiled.identities.push(hasher.finish());
             for name in rule.destinations.iter().filter_map(|destination| destination.name()) {
-                if let Some(word) = compiled.named.get_mut(index / WORD) {
-                    *word |= 1 << (index % WORD);
-                }
                 let table = if name.is_below() { &mut compiled.below } else { &mut compiled.exact };
                 table.entry(name.name().into()).or_default().push(index);
             }

@@ -22,8 +22,9 @@ use crate::headers::{
 };
 use crate::id::PortId;
 use crate::policy::destinations::{Interval, bits_of, number_of};
-use crate::policy::filter::{Filter, Filtered, PolicyRule, PortRange, Protocol, Target, has};
+use crate::policy::filter::{Filter, Filtered, PolicyRule, PortRange, Protocol, Target};
 use crate::policy::flows::Flow;
+use crate::policy::rule_set::has;
 use crate::stats::DropReason;
 
 /// Flags of TCP of which segments of an established connection have one (RFC 9293, section 3.1): RST, ACK.
