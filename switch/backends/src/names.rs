@@ -249,7 +249,7 @@ struct Desk {
     forwarder: Option<Forwarder>,
     incoming: Consumer<Question>,
     outgoing: Producer<Vec<u8>>,
-    /// In the order in which they are to be enqueued.
+    /// In the order in which they are to be enqueued, at most [`QUEUE`].
     held: VecDeque<Held>,
     /// Signalled for questions, and when workers know grants.
     asked: Arc<EventFd>,
@@ -301,18 +301,16 @@ impl Desk {
 
     /// Sends the questions for names outside, and hears the answers.
     fn forward(&mut self) -> Vec<Given> {
-        let mut responder = self.responder.lock().unwrap_or_else(PoisonError::into_inner);
-        let (questions, now) = (responder.take_questions(), self.clock.now());
-        let mut given = responder.take_displaced();
-        let Some(forwarder) = &mut self.forwarder else {
-            given.extend(questions.iter().filter_map(|question| responder.hear(question.id, None, now)));
-            return given;
+        let now = self.clock.now();
+        let (mut questions, mut given) = {
+            let mut responder = self.responder.lock().unwrap_or_else(PoisonError::into_inner);
+            (responder.take_questions(), responder.take_displaced())
         };
-        for question in questions {
-            if !forwarder.ask(&question) {
-                given.extend(responder.hear(question.id, None, now));
-            }
-        }
+        // The control side must not wait for a forwarder that is started.
+        questions.retain(|question| !self.forwarder.as_mut().is_some_and(|forwarder| forwarder.ask(question)));
+        let mut responder = self.responder.lock().unwrap_or_else(PoisonError::into_inner);
+        given.extend(questions.iter().filter_map(|unasked| responder.hear(unasked.id, None, now)));
+        let Some(forwarder) = &mut self.forwarder else { return given };
         for _ in 0..BATCH {
             match forwarder.hear() {
                 forwarder::Heard::Nothing => return given,
@@ -336,7 +334,8 @@ impl Desk {
             let is_granted = port.is_some_and(|port| self.network.grant(&port, &name, &addresses));
             if is_granted { held.push(frame) } else { frames.push(frame) }
         }
-        if !held.is_empty() {
+        // Beyond, some worker stands still, and guests ask again.
+        if !held.is_empty() && self.held.len() < QUEUE {
             let (is_known, bell) = (Arc::new(AtomicBool::new(false)), Arc::clone(&self.asked));
             self.held.push_back((Arc::clone(&is_known), held));
             self.network.when_all_have_looked(move || {
