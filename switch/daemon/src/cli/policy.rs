@@ -110,7 +110,14 @@ impl Try {
 
     /// Frames of the network that the rules would refuse, until the end of the trial.
     fn of_network(&self) -> Result<Vec<PortDenials>, Failure> {
-        let document = serde_json::to_value(Reread::load(&self.file, true)?.document).map_err(Failure::running)?;
+        let Reread { document, cut_off } = Reread::load(&self.file, false)?;
+        if cut_off {
+            output::note(&format!(
+                "{} may be incomplete: its last line has no newline, or a program writes it",
+                self.file.display()
+            ));
+        }
+        let document = serde_json::to_value(document).map_err(Failure::running)?;
         let client = Net { net: self.net.clone(), socket: self.socket.clone() }.client()?;
         let order = TrialOrder { document, milliseconds: u64::try_from(self.length.as_millis()).unwrap_or(u64::MAX) };
         let TrialBegun { milliseconds } = client.ask(Method::POST, TRIAL, Some(&order))?;
