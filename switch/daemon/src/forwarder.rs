@@ -36,7 +36,7 @@ const TRY: Duration = Duration::from_millis(1000);
 const TRY_TCP: Duration = Duration::from_millis(2000);
 /// Time for a question: less than a client's own (resolv.conf(5), 5 s).
 const TIMEOUT: Duration = Duration::from_millis(4500);
-/// Most datagrams that are no answer to a try's question: somebody guesses.
+/// Most datagrams that are no answer to a try's question: a sender that guesses.
 const MOST_STRANGE: u32 = 32;
 /// Interval at which the host's resolvers are compared with those of before.
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -43,7 +43,7 @@ struct Trial {
     groups: Arc<Groups>,
     /// Records by the numbers of ports.
     records: Vec<Option<Arc<Record>>>,
-    /// The end of the trial, and an earlier end unless somebody looks.
+    /// The end of the trial, and an earlier end unless a client looks.
     end: Cycles,
     until: Arc<AtomicU64>,
 }
@@ -108,7 +108,7 @@ impl Trials {
         Self { audit, ..self.clone() }
     }
 
-    /// As these, with a trial of `rules` from `now` on until `end`, or until nobody has looked for [`LOOK_TIMEOUT`]; no port has entered it yet. Ports in
+    /// As these, with a trial of `rules` from `now` on until `end`, or until no client has looked for [`LOOK_TIMEOUT`]; no port has entered it yet. Ports in
     /// `groups` are in those groups for it.
     pub(crate) fn with_tried(&self, rules: &[PolicyRule], groups: Groups, (now, end): (Cycles, Cycles)) -> Self {
         let tried = Trial::new(Filter::of_audits(rules), groups, end);
@@ -131,7 +131,7 @@ impl Trials {
         self.tried.as_ref().is_some_and(|tried| tried.is_on(now))
     }
 
-    /// Somebody looks at what they would refuse.
+    /// A client looks at the frames that they would refuse.
     pub(crate) fn look(&self, now: Cycles) {
         if let Some(tried) = self.tried.as_ref().filter(|tried| tried.is_on(now)) {
             tried.look(now);

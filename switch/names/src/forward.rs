@@ -64,7 +64,7 @@ impl Question {
         message
     }
 
-    /// What `message` is to the query with this `id`; `None` if it is no answer to it.
+    /// The kind of answer that `message` is to the query with this `id`; `None` if it is none.
     pub fn heard(&self, id: u16, message: &[u8]) -> Option<Heard> {
         let (head, rest) = message.split_first_chunk::<HEADER>()?;
         let number = |at: usize| Some(u16::from_be_bytes([*head.get(at)?, *head.get(at + 1)?]));
@@ -88,9 +88,9 @@ impl Question {
 /// An answer of a resolver, by its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// It has records, or says that there are none.
+    /// An answer with records, or one that says that there are none.
     Answer,
-    /// It does not fit UDP.
+    /// An answer that does not fit UDP.
     Truncated,
     /// The resolver does not know EDNS.
     FormatError,

@@ -50,11 +50,11 @@ pub(crate) fn is_asked(kind: u16) -> bool {
 /// A record that a guest is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
-    /// Its name is the one to which the last alias led; else it is an alias of that one.
+    /// The name of the record is the one to which the last alias led; else it is an alias of that one.
     pub is_alias: bool,
     pub kind: u16,
     pub ttl: u32,
-    /// Its data, with names without pointers.
+    /// Data of the record, with names without pointers.
     pub data: Vec<u8>,
 }
 

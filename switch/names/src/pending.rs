@@ -37,7 +37,7 @@ pub(crate) struct Waiting {
     pub via: Via,
     pub asked: Outside,
     since: u64,
-    /// It was asked of a forwarder that ended.
+    /// The question was asked of a forwarder that ended.
     is_repeated: bool,
 }
 
@@ -67,7 +67,7 @@ impl Pending {
     /// Has a question of `port` wait in second `now`; returns one that gives way.
     ///
     /// # Errors
-    /// It does not wait.
+    /// The question does not wait.
     pub(crate) fn enter(&mut self, port: &str, (way, via): (Way, Via), asked: Outside, now: u64) -> Result<Option<Waiting>, Full> {
         let is_same = |one: &Waiting| {
             let (is_client, is_question) = (one.via == via && one.way.ip == way.ip, one.asked.is_same(&asked));

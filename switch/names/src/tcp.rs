@@ -89,7 +89,7 @@ struct Stream {
 #[derive(Debug)]
 pub(crate) enum Asked {
     Now(Vec<u8>),
-    /// It comes later, by [`Streams::give`].
+    /// The answer comes later, by [`Streams::give`].
     Later,
 }
 

@@ -407,7 +407,7 @@ fn with_denials(api: Api) -> Api {
 }
 
 fn created_trial() -> About {
-    let summary = "Compares the frames that pass with the policy rules of a document, too, which decide on none; ends early if nobody reads the result for 10 s.";
+    let summary = "Compares the frames that pass with the policy rules of a document, too, which decide on none; ends early if no client reads the result for 10 s.";
     About { status: StatusCode::CREATED, ..about("try_policy", summary, &[400, 409, 413, 422, 500, 503]) }
 }
 

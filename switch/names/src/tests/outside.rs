@@ -77,7 +77,7 @@ fn heard(responder: &mut Responder, question: &Question, message: &[u8]) -> (Vec
     (given.frame[42..].to_vec(), given.addresses)
 }
 
-/// What a guest is told about `asked` by a resolver with these records: code, count of records, addresses of its port.
+/// The answer that a guest gets about `asked` by a resolver with these records: code, count of records, addresses of its port.
 fn told(asked: (&str, u16), code: u16, answers: &[Vec<u8>]) -> (u8, u16, Vec<String>) {
     let mut responder = forwarding();
     let question = forwarded(&mut responder, asked.0, asked.1);
