@@ -87,7 +87,8 @@ def test_idle_guests_tie_up_no_bytes_of_frames(tmp_path: Path, own_runs: Path) -
     assert sample.error is None, sample.error
     assert sample.values["frames_held"] == 0
     assert 1 << 20 < sample.values["network_memory"] < 64 << 20
-    assert sample.values["guests_memory"] > sample.values["network_memory"]
+    # Not beside the network's: how much of a program without optimisation is in memory differs with each commit.
+    assert sample.values["guests_memory"] > 16 << 20
 
 
 def test_the_experiment_asks_who_holds_memory() -> None:
