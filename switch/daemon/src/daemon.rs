@@ -1,13 +1,13 @@
 //! The daemon: a network made from a configuration, from start to stop, and the ports that are attached and detached in between.
 
 mod attached;
+mod start_error;
 pub mod takeover;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -15,11 +15,12 @@ use std::time::Instant;
 use thiserror::Error;
 
 use attached::AttachedPorts;
+pub use start_error::StartError;
 
 use crate::budget::{Account, Permit};
-use crate::config::{self, Config, NamesConfig, PortConfig, PortKind, PortOrigin, UplinkConfig, way_out};
-use crate::descriptors::{self, USUAL};
-use crate::folder;
+use crate::config::kinds::{Meeting, OpenError};
+use crate::config::{self, Config, NamesConfig, PortConfig, PortOrigin, UplinkConfig};
+use crate::descriptors::USUAL;
 use crate::helper::Helper;
 use crate::names::{LeaseNews, Names, SavedLease};
 use crate::network::{AddError, AttachSettings, Network};
@@ -27,98 +28,15 @@ use crate::port::settings::PortSettings;
 use crate::port::{Offer, Port, default_address};
 use crate::sandbox;
 use crate::shared::Shared;
-use crate::uplink::{Uplink, UplinkError, UplinkReport};
-use memlane_backends::interface::af_packet::{PacketSettings, PacketSocket};
-use memlane_backends::interface::tap::{self, TapSettings};
-use memlane_backends::interface::{self, Interface, InterfaceError, Origin, PresentInterface};
-use memlane_backends::loopback::Loopback;
-use memlane_backends::null::Null;
+use crate::uplink::{Uplink, UplinkReport};
+use memlane_backends::interface::{self, PresentInterface};
 use memlane_backends::session;
-use memlane_backends::stream::nat::NatSettings;
-use memlane_backends::stream::saved::{PresentStream, RestoredStream};
+use memlane_backends::stream::saved::PresentStream;
 use memlane_backends::stream::{self, Passt, StreamSettings};
-use memlane_backends::vhost_user::access::Access;
 use memlane_backends::vhost_user::socket::Listener;
-use memlane_backends::vhost_user::{self, DeviceSettings, Endpoint, Session};
-use memlane_backends::xen::{News, Wanted, XenError, XenstoreWatcher};
+use memlane_backends::vhost_user::{self, DeviceSettings, Session};
+use memlane_backends::xen::{News, XenError, XenstoreWatcher};
 use memlane_names::NamesReport;
-
-/// Why a network cannot be started, or a port attached.
-#[derive(Debug, Error)]
-pub enum StartError {
-    /// A listening socket cannot be bound.
-    #[error("port {port}: cannot listen at {path}: {cause}. {remedy}")]
-    Listen {
-        /// The port.
-        port: String,
-        /// The socket.
-        path: String,
-        /// The error of the kernel.
-        cause: io::Error,
-        /// The remedy.
-        remedy: &'static str,
-    },
-    /// A TAP device or a packet socket cannot be opened.
-    #[error("port {port}: {cause}")]
-    Interface {
-        /// The port.
-        port: String,
-        /// The cause and its remedy.
-        cause: InterfaceError,
-    },
-    /// Xen is not available, and the configuration key `xen-vifs` needs it.
-    #[error("xen-vifs: {0}")]
-    XenVifs(XenError),
-    /// Xen is not available, and a port needs it.
-    #[error("port {port}: {cause}")]
-    Xen {
-        /// The port.
-        port: String,
-        /// The cause and its remedy.
-        cause: XenError,
-    },
-    /// passt cannot be started.
-    #[error("port {port}: cannot start passt: {cause}. Install it: apt install passt")]
-    Passt {
-        /// The port.
-        port: String,
-        /// The error of the kernel.
-        cause: io::Error,
-    },
-    /// An uplink of a segment to other hosts cannot be set up.
-    #[error(transparent)]
-    Uplink(#[from] UplinkError),
-    /// The descriptor limit leaves none for another port: the rest is for the existing ports.
-    #[error("port {0}: no file descriptors are left for another port. {remedy}", remedy = descriptors::REMEDY)]
-    Descriptors(String),
-    /// The description of a port by the process that served it does not fit the port.
-    #[error(
-        "port {0}: its description by the running process lacks a part. Restart the network: `memlane down`, then `memlane up`"
-    )]
-    Description(String),
-    /// The sandbox of the process refuses the port.
-    #[error("port {port}: {cause}")]
-    Sandbox {
-        /// The port.
-        port: String,
-        /// The reason and its remedy.
-        cause: String,
-    },
-    /// The sandbox of the process refuses an uplink.
-    #[error("segment {segment}: {cause}")]
-    UplinkSandbox {
-        /// The segment.
-        segment: String,
-        /// The reason and its remedy.
-        cause: String,
-    },
-    /// The network refuses the port.
-    #[error(transparent)]
-    Add(#[from] AddError),
-    /// The kernel refuses something else.
-    #[error("cannot start the network: {0}{remedy}", remedy = descriptors::remedy(.0))]
-    System(#[from] io::Error),
-}
 
 /// There is no port of this name.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -210,16 +128,6 @@ impl Server {
 /// Ports for which a new segment has room while the network runs.
 const USUAL_MEMBERS: usize = 8;
 
-/// The endpoint at which a port's other side connects, if there is one.
-#[derive(Debug)]
-enum Meeting {
-    FrontEnd(Endpoint),
-    Stream(stream::Other, Option<RestoredStream>),
-    Xen(Wanted),
-    Interface(Origin, Option<Interface>),
-    Nowhere,
-}
-
 /// Resources of a port that are opened before it is attached, because opening them may take long.
 #[derive(Debug)]
 pub struct Prepared {
@@ -238,7 +146,8 @@ impl Daemon {
         let shared = Shared::new(config.workers, random()?, config.settings.clone());
         let prepare = |port| {
             refuse_outside(port)?;
-            Ok(Prepared { own: own_descriptors(&shared, port)?, meeting: meeting(port, config.nat_of(port))? })
+            let own = own_descriptors(&shared, port)?;
+            Ok(Prepared { own, meeting: port.kind.open(&port.opening(None, &|| config.nat_of(port), &starting(port)))? })
         };
         let prepared = config.ports.iter().map(prepare).collect::<Result<Vec<_>, StartError>>()?;
         let network = Network::start(shared, &config.cpus)?;
@@ -437,15 +346,10 @@ impl Daemon {
         }
         refuse_outside(port)?;
         let own = own_descriptors(self.network.shared(), port)?;
-        let meeting = match &port.kind {
-            PortKind::Tap { .. } => self.tap(port)?,
-            PortKind::Xen { .. } => {
-                self.watcher().map_err(|cause| StartError::Xen { port: port.name.clone(), cause })?;
-                meeting(port, None)?
-            }
-            PortKind::Passt(_) => meeting(port, self.config().nat_of(port))?,
-            _ => meeting(port, None)?,
-        };
+        let meeting = self.meeting(port)?;
+        if let Meeting::Xen(_) = meeting {
+            self.watcher().map_err(|cause| OpenError::Xen { port: port.name.clone(), cause })?;
+        }
         Ok(Prepared { meeting, own })
     }
 
@@ -470,7 +374,7 @@ impl Daemon {
         let port = self.network.add_port(&attach_settings, members)?;
         self.set_suppression(&port);
         self.begin_stay(config, &port, false);
-        if matches!(config.kind, PortKind::Tap { .. }) {
+        if config.kind.about().drops_reserved {
             port.policy.usually_drop_reserved();
         }
         Ok(port)
@@ -526,10 +430,7 @@ impl Daemon {
     }
 
     fn serve(&self, config: &PortConfig, port: &Arc<Port>, meeting: Meeting) -> Result<Server, StartError> {
-        let meeting = match (meeting, &config.kind) {
-            (Meeting::Nowhere, PortKind::Tap { .. }) => self.tap(config)?,
-            (meeting, _) => meeting,
-        };
+        let meeting = if let Meeting::Later = meeting { self.meeting(config)? } else { meeting };
         let network = Arc::clone(&self.network);
         Ok(match meeting {
             Meeting::FrontEnd(endpoint) => {
@@ -543,7 +444,7 @@ impl Daemon {
                 Server::Stream(session, present, listener)
             }
             Meeting::Xen(wanted) => {
-                let watcher = self.watcher().map_err(|cause| StartError::Xen { port: config.name.clone(), cause })?;
+                let watcher = self.watcher().map_err(|cause| OpenError::Xen { port: config.name.clone(), cause })?;
                 watcher.serve(wanted, port);
                 Server::Xen(watcher)
             }
@@ -551,19 +452,11 @@ impl Daemon {
                 let (session, present) = interface::run(network, Arc::clone(port), origin, opened)?;
                 Server::Interface(session, present)
             }
-            Meeting::Nowhere => {
-                match &config.kind {
-                    PortKind::Null => network.serve(port, Null)?,
-                    PortKind::Loopback => network.serve(port, Loopback(self.offer(config).mac))?,
-                    PortKind::VhostUser { .. }
-                    | PortKind::Tap { .. }
-                    | PortKind::AfPacket { .. }
-                    | PortKind::Stream { .. }
-                    | PortKind::Passt(_)
-                    | PortKind::Xen { .. } => {}
-                }
+            Meeting::Worker(backend) => {
+                backend.serve(&network, port)?;
                 Server::Worker
             }
+            Meeting::Later => Server::Worker,
         })
     }
 
@@ -582,12 +475,10 @@ impl Daemon {
         Ok(Arc::clone(watcher().insert(started)))
     }
 
-    /// Opens the interface of a TAP port.
-    fn tap(&self, port: &PortConfig) -> Result<Meeting, StartError> {
-        let PortKind::Tap { name, netns } = &port.kind else { return Err(io::Error::from(io::ErrorKind::InvalidInput).into()) };
-        let settings = TapSettings { name: name.clone(), netns: netns.clone(), mac: port.settings.mac, mtu: self.offer(port).mtu };
-        let tap = tap::open(&settings).map_err(|cause| StartError::Interface { port: port.name.clone(), cause })?;
-        Ok(Meeting::Interface(Origin::Tap(settings), Some(tap)))
+    /// Opens the resources of `port`, now that uplinks are known.
+    fn meeting(&self, port: &PortConfig) -> Result<Meeting, StartError> {
+        let offer = Some(self.offer(port));
+        Ok(port.kind.open(&port.opening(offer, &|| self.config().nat_of(port), &starting(port)))?)
     }
 
     fn offer(&self, port: &PortConfig) -> Offer {
@@ -656,7 +547,7 @@ impl Daemon {
     /// Names of the ports with a guest: a front end that is connected, or an interface.
     pub fn connected(&self) -> HashSet<String> {
         let all = self.attached();
-        let connected = all.iter().filter(|attached| attached.config.kind.has_guest() && attached.port.is_connected());
+        let connected = all.iter().filter(|attached| attached.config.kind.about().has_guest && attached.port.is_connected());
         connected.map(|attached| attached.config.name.clone()).collect()
     }
 
@@ -719,7 +610,7 @@ impl Daemon {
 
 /// Whether the segment of `names` has a way out of the network: a router, a NIC, or passt.
 fn leads_out(config: &Config, names: &NamesConfig) -> bool {
-    let is_passt = |port: &PortConfig| port.segment == names.segment && matches!(port.kind, PortKind::Passt(_));
+    let is_passt = |port: &PortConfig| port.segment == names.segment && port.kind.passt().is_some();
     let is_uplink = |uplink: &UplinkConfig| uplink.segment() == names.segment;
     names.router.is_some() || config.ports.iter().any(is_passt) || config.uplinks.iter().any(is_uplink)
 }
@@ -746,6 +637,21 @@ fn stop_sessions(servers: impl IntoIterator<Item = Server>) {
     session::Session::stop(own);
 }
 
+/// Has the helper start passt for `port`, if it does that, else this process.
+fn starting(port: &PortConfig) -> impl Fn(Passt) -> io::Result<Passt> {
+    |mut passt| {
+        match Helper::starting_passt(&port.name) {
+            Some(helper) => {
+                helper.probe_passt(&port.name)?;
+                let mtu = port.settings.mtu;
+                passt.start_by(Box::new(move |name| helper.start_passt(name, mtu)));
+            }
+            None => Passt::probe()?,
+        }
+        Ok(passt)
+    }
+}
+
 /// Refuses a port for which the sandbox has no rights: one that is attached later, or that only the state has.
 fn refuse_outside(port: &PortConfig) -> Result<(), StartError> {
     let refused = |cause| Err(StartError::Sandbox { port: port.name.clone(), cause });
@@ -754,7 +660,7 @@ fn refuse_outside(port: &PortConfig) -> Result<(), StartError> {
 
 /// Takes the descriptor permit that `port` holds while it is attached.
 fn own_descriptors(shared: &Shared, port: &PortConfig) -> Result<Permit, StartError> {
-    let own = Account::with_floor(&shared.descriptors.budget, USUAL).take(port.kind.descriptors());
+    let own = Account::with_floor(&shared.descriptors.budget, USUAL).take(port.kind.about().descriptors);
     own.ok_or_else(|| StartError::Descriptors(port.name.clone()))
 }
 
@@ -773,74 +679,4 @@ fn device_settings(config: &PortConfig, port: &Arc<Port>) -> DeviceSettings {
         pairs: config.queues,
         second: config.second,
     }
-}
-
-fn meeting(port: &PortConfig, nat: Option<NatSettings>) -> Result<Meeting, StartError> {
-    Ok(match &port.kind {
-        PortKind::VhostUser { path, connect: true } => Meeting::FrontEnd(Endpoint::Connect(path.clone())),
-        PortKind::VhostUser { path, connect: false } => Meeting::FrontEnd(listen(port, path, Endpoint::listen)?),
-        PortKind::Stream { path, connect: true, .. } => Meeting::Stream(stream::Other::Connect(path.clone()), None),
-        PortKind::Stream { path, connect: false, .. } => Meeting::Stream(listen(port, path, stream::Other::listen)?, None),
-        PortKind::Passt(arguments) => {
-            let failed = |cause| StartError::Passt { port: port.name.clone(), cause };
-            let mut passt = way_out::passt(arguments, port.settings.mtu, nat);
-            match Helper::starting_passt(&port.name) {
-                Some(helper) => {
-                    helper.probe_passt(&port.name).map_err(failed)?;
-                    let mtu = port.settings.mtu;
-                    passt.start_by(Box::new(move |name| helper.start_passt(name, mtu)));
-                }
-                None => Passt::probe().map_err(failed)?,
-            }
-            Meeting::Stream(stream::Other::Passt(passt), None)
-        }
-        PortKind::Xen { domain, vif } => Meeting::Xen(Wanted {
-            domain: domain.clone(),
-            vif: *vif,
-            queues: port.queues,
-            receive_offloads: port.receive_offloads,
-            has_address: port.settings.mac.is_some(),
-        }),
-        PortKind::AfPacket { .. } => packet_socket(port)?,
-        PortKind::Tap { .. } | PortKind::Null | PortKind::Loopback => Meeting::Nowhere,
-    })
-}
-
-/// Opens the packet socket of an AF_PACKET port; its interface may come later.
-fn packet_socket(port: &PortConfig) -> Result<Meeting, StartError> {
-    let PortKind::AfPacket { name, netns } = &port.kind else { return Err(io::Error::from(io::ErrorKind::InvalidInput).into()) };
-    let settings = PacketSettings { name: name.clone(), netns: netns.clone() };
-    let socket = PacketSocket::open(&settings).map_err(|cause| StartError::Interface { port: port.name.clone(), cause })?;
-    Ok(Meeting::Interface(Origin::Packet(socket), None))
-}
-
-fn listen<T>(port: &PortConfig, path: &Path, listen: impl FnOnce(&Path, &Access) -> io::Result<T>) -> Result<T, StartError> {
-    let failed = |cause, remedy| StartError::Listen { port: port.name.clone(), path: path.display().to_string(), cause, remedy };
-    folder::provide(path, !port.access.is_private()).map_err(|cause| {
-        let remedy = match cause.kind() {
-            io::ErrorKind::PermissionDenied => "Choose another folder, or set XDG_RUNTIME_DIR to one of your own.",
-            _ => "Make the folder, or correct the path: memlane makes only its run-time folder.",
-        };
-        failed(cause, remedy)
-    })?;
-    if let Some(note) = port.shut_out() {
-        tracing::warn!(port = %port.name, "{note}");
-    }
-    listen(path, &port.access).map_err(|cause| {
-        let remedy = match cause.kind() {
-            _ if descriptors::is_shortage(&cause) => descriptors::REMEDY,
-            io::ErrorKind::AddrInUse => "Stop the process that listens there, or choose another path.",
-            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput
-                if port.access != Access::default() =>
-            {
-                "Set access to an existing user or group, and run memlane as root or as a member of that group (`memlane check --unit`)."
-            }
-            io::ErrorKind::ReadOnlyFilesystem => {
-                "A packaged unit makes sockets in /run/memlane; `memlane check --unit` prints the drop-in for another folder."
-            }
-            io::ErrorKind::PermissionDenied => "Choose a folder that you may write to, such as $XDG_RUNTIME_DIR.",
-            _ => "Check that the folder exists and is on a local filesystem.",
-        };
-        failed(cause, remedy)
-    })
 }

@@ -193,7 +193,7 @@ impl Helper {
 
     /// Whether a network without a sandbox needs a helper outside: for the capabilities of NICs, and for the descriptors of passt.
     pub fn is_needed(config: &Config) -> bool {
-        Self::is_needed_for_nics(config) || config.ports.iter().any(|port| matches!(port.kind, PortKind::Passt(_)))
+        Self::is_needed_for_nics(config) || config.ports.iter().any(|port| port.kind.passt().is_some())
     }
 
     /// Starts the helper of `config`, with the rights of this process.
@@ -201,8 +201,7 @@ impl Helper {
     /// # Errors
     /// The kernel refuses a process, or the helper cannot read the network's file.
     pub fn provide(config: &Config, served: Served<'_>) -> io::Result<()> {
-        let is_passt = |kind: &PortKind| matches!(kind, PortKind::Passt(_));
-        let passt = config.ports.iter().filter(|port| is_passt(&port.kind));
+        let passt = config.ports.iter().filter(|port| port.kind.passt().is_some());
         let passt = passt.map(|port| (port.name.clone(), port.kind.clone())).collect();
         let _ = HELPER.set(Self { conversation: Mutex::new(start(served)?), passt });
         Ok(())

@@ -35,8 +35,7 @@
 //! Places for additions:
 //!
 //! - *A kind of port*: a file or folder in `memlane-backends` that makes the two ends of [`port::end`], as
-//!   [`null`](memlane_backends::null) and [`loopback`](memlane_backends::loopback) do; its key in [`config::document`] and
-//!   [`config::PortKind`]; how it is opened in [`daemon`].
+//!   [`null`](memlane_backends::null) and [`loopback`](memlane_backends::loopback) do; its key in [`config::document`]; the rest in a file of [`config::kinds`].
 //! - *A rule by which frames are dropped or redirected*: [`verdict::decide`], with its [`stats::DropReason`].
 //! - *A control command*: its route in [`control`], its effect in the [`daemon`], its arguments in [`cli`].
 //!

@@ -10,7 +10,7 @@ use super::guest::{Meeting, QemuOptions};
 use super::keys::{Changeable, Keys};
 use super::net::PortOfNet;
 use super::{Failure, output};
-use crate::config::{PortConfig, PortKind, PortOrigin};
+use crate::config::{PortConfig, PortOrigin};
 use crate::control::PortView;
 use crate::control::routes::{MAY_EXIST, ORIGIN};
 use memlane_backends::stream::checksums::Checksums;
@@ -145,11 +145,11 @@ impl Attach {
         }
         let stated = serde_json::to_value(&view.entry).map_err(Failure::running)?;
         let port = PortConfig::from_json(&stated, Path::new(""))?;
-        let print = match (self.print, &port.kind) {
+        let print = match (self.print, port.kind.front_ends()) {
             (Some(Print::Nothing), _) => return Ok(()),
             (Some(print), _) => print,
-            (None, PortKind::VhostUser { .. }) => Print::Qemu,
-            (None, _) => return output::print(&format!("{}: attached\n", port.name)),
+            (None, Some(_)) => Print::Qemu,
+            (None, None) => return output::print(&format!("{}: attached\n", port.name)),
         };
         let report = self.port.net()?.report()?;
         let meeting = Meeting::of(&port, &report.name)?;
@@ -227,6 +227,7 @@ fn yes(flag: bool) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::kinds::{AfPacket, Loopback, Null, Passt, PortKind, Stream, Tap, VhostUser, Xen};
     use clap::Parser;
 
     #[derive(Debug, Parser)]
@@ -271,17 +272,17 @@ mod tests {
 
     #[test]
     fn every_kind_can_be_asked_for() {
-        let stream = |checksums| PortKind::Stream { path: "/run/a.sock".into(), connect: false, checksums };
+        let stream = |checksums| -> PortKind { Stream { path: "/run/a.sock".into(), connect: false, checksums }.into() };
         for (words, kind) in [
-            ("--tap tap0 --netns inner", PortKind::Tap { name: "tap0".into(), netns: Some("inner".into()) }),
-            ("--af-packet veth-web", PortKind::AfPacket { name: "veth-web".into(), netns: None }),
-            ("--xen web --vif 1", PortKind::Xen { domain: "web".into(), vif: 1 }),
+            ("--tap tap0 --netns inner", Tap { name: "tap0".into(), netns: Some("inner".into()) }.into()),
+            ("--af-packet veth-web", AfPacket { name: "veth-web".into(), netns: None }.into()),
+            ("--xen web --vif 1", Xen { domain: "web".into(), vif: 1 }.into()),
             ("--stream /run/a.sock", stream(Checksums::default())),
             ("--stream /run/a.sock --complete-checksums", stream(Checksums::Complete)),
-            ("--passt", PortKind::Passt(Vec::new())),
-            ("--null", PortKind::Null),
-            ("--loopback", PortKind::Loopback),
-            ("", PortKind::VhostUser { path: "/run/memlane/net.web.sock".into(), connect: false }),
+            ("--passt", Passt { arguments: Vec::new() }.into()),
+            ("--null", Null.into()),
+            ("--loopback", Loopback.into()),
+            ("", VhostUser { path: "/run/memlane/net.web.sock".into(), connect: false }.into()),
         ] {
             assert_eq!(port(&format!("web {words}")).kind, kind, "{words}");
         }

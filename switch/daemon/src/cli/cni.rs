@@ -19,8 +19,8 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::net::{Net, Socket};
-use crate::config::document::PortEntry;
-use crate::config::{Attacher, PortKind, PortOrigin};
+use crate::config::PortEntry;
+use crate::config::{Attacher, PortOrigin};
 use crate::control::{Client, ControlError, PortView, Report, detach_notes};
 use crate::frame::MacAddress;
 use error::{CniError, Code};
@@ -237,7 +237,7 @@ impl Plugin<'_> {
     /// Detaches the ports of this CNI network that have no interface among `found` any more, except for `valid` ones; the first error.
     fn detach_gone(&self, client: &Client, found: &[veth::Found], valid: &[String]) -> Result<(), CniError> {
         let report = client.get::<Report>("/v1/network")?;
-        let (prefix, kind) = (self.configuration.prefix(), PortKind::AfPacket { name: String::new(), netns: None }.name());
+        let (prefix, kind) = (self.configuration.prefix(), "af-packet");
         let is_gone = |name: &str| !found.iter().any(|found| found.name == name) && !valid.iter().any(|valid| valid == name);
         let gone = report.ports.iter().filter(|port| port.kind == kind && port.name.starts_with(&prefix) && is_gone(&port.name));
         let mut outcome = Ok(());

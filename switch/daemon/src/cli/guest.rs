@@ -7,7 +7,8 @@ use clap::Args;
 use super::net::PortOfNet;
 use super::qemu::{self, Version};
 use super::{Failure, libvirt, output, words};
-use crate::config::{PortConfig, PortKind};
+use crate::config::PortConfig;
+use crate::config::kinds::Socket;
 use crate::port::default_address;
 use crate::quantity::{Quantity, Read};
 
@@ -173,13 +174,13 @@ impl Meeting {
 
     /// The socket of `port` of the network called `network`.
     pub(super) fn of(port: &PortConfig, network: &str) -> Result<Self, Failure> {
-        let PortKind::VhostUser { path, connect } = &port.kind else {
+        let Some(Socket { path, connect }) = port.kind.front_ends() else {
             let text = format!("port '{}' is of the kind {}; guests need a vhost-user port", port.name, port.kind.name());
             return Err(Failure::Configuration(text));
         };
         // A guest has the address that it has inside.
         let mac = port.addresses_inside(network).mac.unwrap_or_else(|| default_address(network, &port.name)).to_string();
-        Ok(Self { port: port.clone(), path: absolute(path), connect: *connect, mac })
+        Ok(Self { port: port.clone(), path: absolute(path), connect, mac })
     }
 
     /// The argument for User Mode Linux.

@@ -16,7 +16,9 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::claim::{Claim, Places};
-use super::document::{Document, PortEntry, SegmentEntry, schema_value};
+use super::document::{Document, SegmentEntry, schema_value};
+use super::entry::PortEntry;
+use super::kinds::{self, PortKind};
 use super::lines::FileLines;
 use super::metrics::{self, label_of_metrics};
 use super::names::{self, NamesConfig};
@@ -223,6 +225,11 @@ struct Checker<'t> {
     /// Whether the text has the segments of its ports.
     is_whole: bool,
     list: Vec<Mistake>,
+}
+
+/// Whether memlane prints a MAC address for the guest of the port at `place`.
+fn prints_address(place: &Place) -> bool {
+    kinds::named(|kind| kind.prints_address).iter().any(|kind| place.has(kind))
 }
 
 /// Whether a label of a port may have this key.
@@ -569,7 +576,7 @@ impl<'t> Checker<'t> {
 
     /// Checks the addresses of routers, which are no other port's, and the guests of port forwardings.
     fn check_ways_out(&mut self, by_segment: &HashMap<&str, &NamesConfig>, ports: &[(&PortEntry, &Place)]) {
-        let is_passt = |entry: &PortEntry| entry.kinds() == ["passt"];
+        let is_passt = |entry: &PortEntry| PortKind::of(entry, self.folder).passt().is_some();
         for (entry, place) in ports.iter().filter(|(entry, _)| is_passt(entry)) {
             let names = by_segment.get(entry.segment.as_str()).copied();
             let others =
@@ -597,11 +604,10 @@ impl<'t> Checker<'t> {
 
     /// Checks the ports of which others are twins, and the addresses of these.
     fn check_twins(&mut self, document: &Document, ports: &[(&PortEntry, &Place)]) {
-        let is_printed = |place: &Place| place.has("vhost-user") || place.has("stream");
         let names: HashMap<&str, &PortEntry> =
             ports.iter().filter_map(|(entry, _)| Some((entry.name.as_deref()?, *entry))).collect();
         for (entry, place) in ports {
-            if (place.has("inside") || place.has("twin-of")) && !place.has("mac") && !is_printed(place) {
+            if (place.has("inside") || place.has("twin-of")) && !place.has("mac") && !prints_address(place) {
                 let key = if place.has("inside") { "inside" } else { "twin-of" };
                 let text = format_args!(
                     "{key} needs the MAC address by which others know the guest: add one, as mac = \"02:00:00:00:00:02\""
@@ -693,16 +699,41 @@ impl<'t> Checker<'t> {
         }
     }
 
+    /// Checks that keys of few kinds are stated for these alone.
+    fn check_keys_of_kinds(&mut self, entry: &PortEntry, place: &Place) {
+        let stated = [
+            ("vif", entry.vif != 0),
+            ("connect", entry.connect),
+            ("checksums", entry.checksums != Checksums::default()),
+            ("forward", !entry.forward.is_empty()),
+            ("netns", entry.netns.is_some()),
+        ];
+        for (key, _) in stated.into_iter().filter(|(_, is_stated)| *is_stated) {
+            let of = kinds::with_key(key);
+            if !of.iter().any(|kind| place.has(kind)) {
+                self.note(place, key, format_args!("{key} applies to {} ports only: remove it", of.join(" and ")));
+            }
+        }
+        let of_listening = [("access", entry.access != Access::default()), ("second", entry.second != Second::Refuse)];
+        for (key, _) in of_listening.into_iter().filter(|(_, is_stated)| *is_stated) {
+            let of = kinds::with_key(key);
+            if entry.connect || !of.iter().any(|kind| place.has(kind)) {
+                let of = of.join(" and ");
+                self.note(place, key, format_args!("{key} applies only to {of} ports where memlane listens: remove it"));
+            }
+        }
+    }
+
     fn check_port(&mut self, entry: &PortEntry, place: &Place) {
         match &entry.name {
             Some(name) => self.check_name(place, "name", name),
             None if place.has("name") => {}
             None => self.note(place, "", "this [[port]] has no name: add one, as name = \"web\""),
         }
-        match entry.kinds()[..] {
-            [] if PortEntry::KINDS.iter().any(|key| place.has(key)) => {}
+        match PortKind::stated(entry)[..] {
+            [] if kinds::names().any(|key| place.has(key)) => {}
             [] => {
-                let kinds = either(&PortEntry::KINDS.map(str::to_owned));
+                let kinds = either(&kinds::names().map(str::to_owned).collect::<Vec<_>>());
                 self.note(place, "", format_args!("this [[port]] has no kind: add {kinds}, as vhost-user = \"web.sock\""));
             }
             [_] => {}
@@ -723,35 +754,14 @@ impl<'t> Checker<'t> {
         if let Some(domain) = &entry.xen {
             self.check_domain(place, domain);
         }
-        if entry.vif != 0 && !place.has("xen") {
-            self.note(place, "vif", "vif applies to xen ports only: remove it");
-        }
-        if entry.connect && !place.has("vhost-user") && !place.has("stream") {
-            self.note(place, "connect", "connect applies to vhost-user and stream ports only: remove it");
-        }
-        if entry.checksums != Checksums::default() && !place.has("stream") {
-            self.note(place, "checksums", "checksums applies to stream ports only: remove it");
-        }
-        if !entry.forward.is_empty() && !place.has("passt") {
-            self.note(place, "forward", "forward applies to passt ports only: remove it");
-        }
-        if entry.netns.is_some() && !place.has("tap") && !place.has("af-packet") {
-            self.note(place, "netns", "netns applies to tap and af-packet ports only: remove it");
-        }
+        self.check_keys_of_kinds(entry, place);
         self.check_namespace(place, entry.netns.as_deref());
         self.check_access(place, "access", &entry.access);
-        if entry.access != Access::default() && (entry.connect || !place.has("vhost-user") && !place.has("stream")) {
-            self.note(place, "access", "access applies only to vhost-user and stream ports where memlane listens: remove it");
-        }
-        if entry.second != Second::Refuse && (entry.connect || !place.has("vhost-user") && !place.has("stream")) {
-            self.note(place, "second", "second applies only to vhost-user and stream ports where memlane listens: remove it");
-        }
         self.check_name(place, "segment", &entry.segment);
         if let Some(mac) = &entry.mac {
             self.check_mac(place, mac);
         }
-        let is_offered_one = place.has("vhost-user") || place.has("stream");
-        if entry.anti_spoof != AntiSpoof::Off && !place.has("mac") && !is_offered_one {
+        if entry.anti_spoof != AntiSpoof::Off && !place.has("mac") && !prints_address(place) {
             let text = "anti-spoof needs the guest's MAC address, and the port has none: add one, as mac = \"02:00:00:00:00:01\"";
             self.note(place, "anti-spoof", text);
         }

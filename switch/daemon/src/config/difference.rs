@@ -31,14 +31,7 @@ pub const CHANGEABLE: [&str; 19] = [
 /// Whether `key` of a port of this kind can change while it runs: an interface, passt and a loopback get their MAC address and
 /// MTU at their start.
 pub fn can_change(kind: &PortKind, key: &str) -> bool {
-    let fixed: &[&str] = match kind {
-        PortKind::Tap { .. } => &["mac", "mtu"],
-        PortKind::Passt(_) => &["mtu", "mac", "addresses"],
-        PortKind::Loopback => &["mac"],
-        PortKind::Xen { .. } => &["mac", "mtu"],
-        PortKind::VhostUser { .. } | PortKind::AfPacket { .. } | PortKind::Stream { .. } | PortKind::Null => &[],
-    };
-    CHANGEABLE.contains(&key) && !fixed.contains(&key)
+    CHANGEABLE.contains(&key) && !kind.about().fixed.contains(&key)
 }
 
 /// A port in both configurations, with a difference.

@@ -11,7 +11,7 @@ use super::lines::FileLines;
 use super::renamed;
 use super::shape::{self, Written};
 use super::words::{either, nearest, printable};
-use super::{Config, Mistake, Mistakes, PasstEntry, PortConfig, PortEntry, PortKind, check};
+use super::{Config, Mistake, Mistakes, PortConfig, PortEntry, check};
 use memlane_backends::vhost_user::access::Access;
 
 const NO_PORT: &str = "a port must be a JSON object, as { \"name\": \"web\", \"vhost-user\": \"web.sock\" }";
@@ -187,13 +187,9 @@ fn to_map(entry: &PortEntry) -> Map<String, Value> {
 impl From<&PortConfig> for PortEntry {
     fn from(port: &PortConfig) -> Self {
         let kind = &port.kind;
-        let connects = matches!(kind, PortKind::VhostUser { connect: true, .. } | PortKind::Stream { connect: true, .. });
         let mut entry = Self {
             name: Some(port.name.clone()),
-            access: if kind.listens() { port.access.clone() } else { Access::default() },
-            connect: connects,
-            null: *kind == PortKind::Null,
-            loopback: *kind == PortKind::Loopback,
+            access: if kind.listens_at().is_some() { port.access.clone() } else { Access::default() },
             segment: port.segment.clone(),
             receive_offloads: port.receive_offloads,
             queues: port.queues,
@@ -202,16 +198,7 @@ impl From<&PortConfig> for PortEntry {
             ..Self::default()
         };
         entry.state(&port.settings);
-        match kind {
-            PortKind::VhostUser { path, .. } => entry.vhost_user = Some(path.clone()),
-            PortKind::Stream { path, checksums, .. } => (entry.stream, entry.checksums) = (Some(path.clone()), *checksums),
-            PortKind::Tap { name, netns } => (entry.tap, entry.netns) = (Some(name.clone()), netns.clone()),
-            PortKind::AfPacket { name, netns } => (entry.af_packet, entry.netns) = (Some(name.clone()), netns.clone()),
-            PortKind::Xen { domain, vif } => (entry.xen, entry.vif) = (Some(domain.clone()), *vif),
-            PortKind::Passt(arguments) if arguments.is_empty() => entry.passt = Some(PasstEntry::Plain(true)),
-            PortKind::Passt(arguments) => entry.passt = Some(PasstEntry::With(arguments.clone())),
-            PortKind::Null | PortKind::Loopback => {}
-        }
+        kind.state(&mut entry);
         entry
     }
 }

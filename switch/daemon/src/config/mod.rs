@@ -13,8 +13,10 @@ pub mod check;
 pub mod claim;
 pub mod difference;
 pub mod document;
+pub mod entry;
 pub mod file;
 pub mod json;
+pub mod kinds;
 pub mod later;
 pub mod lines;
 pub mod metrics;
@@ -24,6 +26,7 @@ pub mod origin;
 mod places;
 mod renamed;
 pub mod resolver;
+mod resource;
 mod shape;
 mod syntax;
 pub mod twin;
@@ -34,13 +37,17 @@ pub mod web;
 mod words;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use check::{Mistake, Mistakes};
-pub use document::{Document, PasstEntry, PortEntry, SegmentEntry};
+pub use document::{Document, SegmentEntry};
+pub use entry::{PasstEntry, PortEntry};
+use kinds::Opening;
+pub use kinds::PortKind;
 use later::Later;
 use lines::FileLines;
 use metrics::MetricsListener;
@@ -56,10 +63,10 @@ pub(crate) use words::{either, inline_table, nearest, printable};
 pub use crate::folder::runtime as runtime_folder;
 use crate::policy::AntiSpoof;
 use crate::port::settings::PortSettings;
-use crate::port::{default_address, short_hash};
+use crate::port::{Offer, default_address, short_hash};
 use crate::settings::{Poll, Settings};
 use memlane_backends::door::Second;
-use memlane_backends::stream::checksums::Checksums;
+use memlane_backends::stream::Passt;
 use memlane_backends::stream::nat::NatSettings;
 use memlane_backends::vhost_user::access::Access;
 use memlane_model::addresses::Inside;
@@ -133,140 +140,6 @@ pub struct PortConfig {
     pub twin_of: Option<String>,
     /// Origin of the port.
     pub origin: PortOrigin,
-}
-
-/// Kind of a port.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PortKind {
-    /// A guest behind a vhost-user socket.
-    VhostUser {
-        /// The socket.
-        path: PathBuf,
-        /// Whether memlane connects to it instead of listening.
-        connect: bool,
-    },
-    /// A TAP device of the kernel.
-    Tap {
-        /// Interface name.
-        name: String,
-        /// Network namespace, by its name under `/run/netns`.
-        netns: Option<String>,
-    },
-    /// An interface of the kernel, by a packet socket.
-    AfPacket {
-        /// Interface name.
-        name: String,
-        /// Network namespace, by its name under `/run/netns`.
-        netns: Option<String>,
-    },
-    /// A network interface of a guest under Xen.
-    Xen {
-        /// Name or number of the domain.
-        domain: String,
-        /// Number of its interface.
-        vif: u16,
-    },
-    /// Frames over a Unix stream socket.
-    Stream {
-        /// The socket.
-        path: PathBuf,
-        /// Whether memlane connects to it instead of listening.
-        connect: bool,
-        /// Treatment of the checksums of arriving frames.
-        checksums: Checksums,
-    },
-    /// passt(1), started with these arguments beside memlane's own.
-    Passt(Vec<String>),
-    /// Accepts every frame and sends none.
-    Null,
-    /// Sends frames for its MAC address back to their source.
-    Loopback,
-}
-
-impl PortKind {
-    /// The kind of a checked `entry`, which has one; relative paths lie in `folder`.
-    fn of(entry: &PortEntry, folder: &Path) -> Self {
-        if let Some(path) = &entry.vhost_user {
-            return Self::VhostUser { path: folder.join(path), connect: entry.connect };
-        }
-        if let Some(path) = &entry.stream {
-            return Self::Stream { path: folder.join(path), connect: entry.connect, checksums: entry.checksums };
-        }
-        if let Some(name) = &entry.tap {
-            return Self::Tap { name: name.clone(), netns: entry.netns.clone() };
-        }
-        if let Some(name) = &entry.af_packet {
-            return Self::AfPacket { name: name.clone(), netns: entry.netns.clone() };
-        }
-        if let Some(domain) = &entry.xen {
-            return Self::Xen { domain: domain.clone(), vif: entry.vif };
-        }
-        match &entry.passt {
-            Some(PasstEntry::With(arguments)) => Self::Passt(arguments.clone()),
-            Some(PasstEntry::Plain(true)) => Self::Passt(Vec::new()),
-            _ if entry.loopback => Self::Loopback,
-            _ => Self::Null,
-        }
-    }
-
-    /// The name that operators see.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::VhostUser { .. } => "vhost-user",
-            Self::Tap { .. } => "tap",
-            Self::AfPacket { .. } => "af-packet",
-            Self::Xen { .. } => "xen",
-            Self::Stream { .. } => "stream",
-            Self::Passt(_) => "passt",
-            Self::Null => "null",
-            Self::Loopback => "loopback",
-        }
-    }
-
-    /// Treatment of the checksums of frames that arrive without a virtio-net header.
-    pub fn checksums(&self) -> Checksums {
-        if let Self::Stream { checksums, .. } = self { *checksums } else { Checksums::Keep }
-    }
-
-    /// Whether the port leads to a guest.
-    pub fn has_guest(&self) -> bool {
-        !matches!(self, Self::Null | Self::Loopback)
-    }
-
-    /// Whether memlane prints a MAC address for its guest, which the guest is to have.
-    pub fn has_printed_address(&self) -> bool {
-        matches!(self, Self::VhostUser { .. } | Self::Stream { .. })
-    }
-
-    /// Whether memlane listens at its socket.
-    pub fn listens(&self) -> bool {
-        matches!(self, Self::VhostUser { connect: false, .. } | Self::Stream { connect: false, .. })
-    }
-
-    /// File descriptors of a port of this kind from its start to its end; connections of its front ends take others.
-    pub fn descriptors(&self) -> u64 {
-        match self {
-            // Its socket, and the bells of its thread: to end, and to stand still for a takeover.
-            Self::VhostUser { .. } => 3,
-            Self::Tap { .. } | Self::AfPacket { .. } => 9,
-            Self::Stream { .. } | Self::Passt(_) => 4,
-            // Event channels of a few queues.
-            Self::Xen { .. } => 8,
-            Self::Loopback => 2,
-            Self::Null => 0,
-        }
-    }
-
-    /// Its socket or interface, if it has one.
-    pub fn place(&self) -> String {
-        match self {
-            Self::VhostUser { path, .. } | Self::Stream { path, .. } => path.display().to_string(),
-            Self::Tap { name, .. } | Self::AfPacket { name, .. } => name.clone(),
-            Self::Xen { domain, vif } => format!("{domain}/{vif}"),
-            Self::Passt(arguments) => arguments.join(" "),
-            Self::Null | Self::Loopback => String::new(),
-        }
-    }
 }
 
 impl Config {
@@ -350,7 +223,7 @@ impl Config {
 
     /// Settings of the translation for `port`, if it is a passt port on a segment with a subnet.
     pub fn nat_of(&self, port: &PortConfig) -> Option<NatSettings> {
-        let PortKind::Passt(_) = port.kind else { return None };
+        port.kind.passt()?;
         let names = self.names.iter().find(|names| names.segment == port.segment)?;
         let addresses_of = |name: &str| {
             let to = self.ports.iter().find(|other| other.name == name && other.segment == port.segment)?;
@@ -476,7 +349,7 @@ impl PortConfig {
     pub fn settings_in(&self, net: &str) -> PortSettings {
         let mut settings = self.settings.clone();
         let needs_address = settings.limits.anti_spoof != AntiSpoof::Off || settings.limits.inside.is_some();
-        if needs_address && self.kind.has_printed_address() {
+        if needs_address && self.kind.about().prints_address {
             settings.mac.get_or_insert_with(|| default_address(net, &self.name));
         }
         settings
@@ -499,9 +372,7 @@ impl PortConfig {
 
     /// Users that may connect to its socket but cannot enter one of its folders, with the remedy.
     pub fn shut_out(&self) -> Option<String> {
-        let (PortKind::VhostUser { path, connect: false } | PortKind::Stream { path, connect: false, .. }) = &self.kind else {
-            return None;
-        };
+        let path = self.kind.listens_at()?;
         let (folder, users) = self.access.shut_folder(path)?;
         let folder = folder.display();
         Some(format!(
@@ -509,6 +380,27 @@ impl PortConfig {
              socket in another, such as /run/memlane",
             path.display()
         ))
+    }
+
+    /// What the port is opened with; `offer` once uplinks are known.
+    pub fn opening<'o>(
+        &'o self,
+        offer: Option<Offer>,
+        nat: &'o dyn Fn() -> Option<NatSettings>,
+        passt: &'o dyn Fn(Passt) -> io::Result<Passt>,
+    ) -> Opening<'o> {
+        Opening {
+            name: &self.name,
+            mac: self.settings.mac,
+            mtu: self.settings.mtu,
+            queues: self.queues,
+            receive_offloads: self.receive_offloads,
+            access: &self.access,
+            shut_out: self.shut_out(),
+            offer,
+            nat,
+            passt,
+        }
     }
 
     fn from_entry(entry: &PortEntry, folder: &Path, general: &Access) -> Self {
@@ -520,7 +412,7 @@ impl PortConfig {
             receive_offloads: entry.receive_offloads,
             queues: entry.queues,
             second: entry.second,
-            access: if kind.listens() { entry.access.or(general) } else { Access::default() },
+            access: if kind.listens_at().is_some() { entry.access.or(general) } else { Access::default() },
             kind,
             forward: entry.forward.clone(),
             twin_of: entry.twin_of.clone(),
@@ -531,7 +423,7 @@ impl PortConfig {
 
 /// Gives the passt ports of segments with a subnet the router's address, and a MAC address; guests are told of the router.
 fn settle_ways_out(name: &str, names: &mut [NamesConfig], ports: &mut [PortConfig]) {
-    for port in ports.iter_mut().filter(|port| matches!(port.kind, PortKind::Passt(_))) {
+    for port in ports.iter_mut().filter(|port| port.kind.passt().is_some()) {
         let Some(names) = names.iter_mut().find(|names| names.segment == port.segment) else { continue };
         let settings = &mut port.settings;
         let Some(router) = way_out::router(names, &settings.limits.addresses) else { continue };
@@ -579,6 +471,7 @@ pub fn file_mark(file: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::kinds::Tap;
     use super::*;
 
     #[test]
@@ -588,7 +481,7 @@ mod tests {
         let config = Config::parse(text, "net").unwrap();
         assert_eq!((config.workers, config.cpus.len(), config.name.as_str()), (1, 0, "net"));
         assert_eq!(config.segments(), ["lan", "other"]);
-        assert_eq!(config.port("b").unwrap().kind, PortKind::Tap { name: "tap0".into(), netns: None });
+        assert_eq!(config.port("b").unwrap().kind, Tap { name: "tap0".into(), netns: None }.into());
     }
 
     #[test]

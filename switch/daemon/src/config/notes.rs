@@ -7,7 +7,7 @@ use memlane_backends::vhost_user::access::Access;
 use memlane_model::policy::{Destination, Names, PolicyRule};
 
 use super::metrics::MetricsListener;
-use super::{Config, PortConfig, PortKind, UplinkConfig};
+use super::{Config, PortConfig, UplinkConfig};
 use crate::folder;
 
 /// MTU of Ethernet.
@@ -30,12 +30,7 @@ impl Config {
 
     /// Resources that the file names and this host does not have, in sentences: folders of sockets, users and groups.
     pub fn lacks(&self) -> Vec<String> {
-        let socket = |port: &PortConfig| match &port.kind {
-            PortKind::VhostUser { path, connect: false } | PortKind::Stream { path, connect: false, .. } => {
-                Some((format!("port {}", port.name), path.clone(), port.access.clone()))
-            }
-            _ => None,
-        };
+        let socket = |port: &PortConfig| Some((format!("port {}", port.name), port.kind.listens_at()?.into(), port.access.clone()));
         let of_metrics = match &self.metrics {
             Some(MetricsListener::Unix(path, access)) => Some(("metrics".to_owned(), path.clone(), access.clone())),
             Some(MetricsListener::Tcp(_)) | None => None,
@@ -73,8 +68,7 @@ impl Config {
         let mut notes = Vec::new();
         for segment in self.segments() {
             let uplink = self.uplinks.iter().find(|uplink| uplink.segment() == segment).map(UplinkConfig::mtu);
-            let has_guest =
-                |port: &&PortConfig| port.segment == segment && !matches!(port.kind, PortKind::Null | PortKind::Loopback);
+            let has_guest = |port: &&PortConfig| port.segment == segment && port.kind.about().has_guest;
             // A guest that is offered no MTU uses Ethernet's.
             let mtu = |port: &PortConfig| port.settings.mtu.or(uplink.flatten()).unwrap_or(ETHERNET_MTU);
             let mut known: Vec<(u16, &str)> = Vec::new();

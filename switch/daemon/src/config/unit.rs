@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use memlane_backends::vhost_user::access::Access;
 
 use super::claim::place;
+use super::kinds::UnitLack;
 use super::later::LaterKind;
 use super::metrics::MetricsListener;
 use super::resolver::Resolver;
-use super::{Config, PortKind, UplinkConfig};
+use super::{Config, UplinkConfig};
 
 const NETWORKS: &str = "/etc/memlane";
 const SOCKETS: &str = "/run/memlane";
@@ -75,15 +76,10 @@ impl Unit {
 
     fn add_devices(&mut self, config: &Config) {
         for port in &config.ports {
-            match &port.kind {
-                PortKind::Tap { .. } => drop(self.devices.insert("tap")),
-                PortKind::AfPacket { .. } => drop(self.devices.insert("af-packet")),
-                PortKind::Passt(_) => {
-                    let text = "passt needs the unit of a user: systemctl --user enable --now memlane@NETWORK";
-                    self.notes.push(format!("port {}: {text}", port.name));
-                }
-                PortKind::Xen { .. } => self.notes.push(format!("port {}: xen needs a unit of its own, as root", port.name)),
-                PortKind::VhostUser { .. } | PortKind::Stream { .. } | PortKind::Null | PortKind::Loopback => {}
+            match port.kind.about().unit {
+                UnitLack::Devices => drop(self.devices.insert(port.kind.name())),
+                UnitLack::Other(text) => self.notes.push(format!("port {}: {text}", port.name)),
+                UnitLack::Nothing => {}
             }
         }
         if config.uplinks.iter().any(|uplink| !matches!(uplink, UplinkConfig::Nic(_))) {
@@ -116,13 +112,7 @@ impl Unit {
     /// Sockets outside of the run-time folder need a mount namespace in which they can be made.
     fn add_sockets(&mut self, config: &Config) {
         let mut all: Vec<(&'static str, PathBuf)> = Vec::new();
-        for port in &config.ports {
-            match &port.kind {
-                PortKind::VhostUser { path, connect: false } => all.push(("vhost-user", path.clone())),
-                PortKind::Stream { path, connect: false, .. } => all.push(("stream", path.clone())),
-                _ => {}
-            }
-        }
+        all.extend(config.ports.iter().filter_map(|port| Some((port.kind.name(), port.kind.listens_at()?.into()))));
         all.extend(config.control.iter().map(|path| ("control", path.clone())));
         if let Some(MetricsListener::Unix(path, _)) = &config.metrics {
             all.push(("metrics", path.clone()));

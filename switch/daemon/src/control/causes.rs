@@ -21,7 +21,8 @@ pub use cause::{Cause, CauseKind};
 use process::ProcessView;
 
 use super::report::PortReport;
-use crate::config::{Config, PortConfig, PortKind, UplinkConfig};
+use crate::config::kinds::HostInterface;
+use crate::config::{Config, PortConfig, UplinkConfig};
 use crate::id::PortId;
 use crate::network::Network;
 use crate::port::queue_view::QueueView;
@@ -78,7 +79,7 @@ struct WaysOut<'a>(HashMap<&'a str, Vec<&'a PortConfig>>);
 impl<'a> WaysOut<'a> {
     fn of(config: &'a Config) -> Self {
         let mut ways: HashMap<&str, Vec<&PortConfig>> = HashMap::new();
-        for port in config.ports.iter().filter(|port| interface(&port.kind).is_some()) {
+        for port in config.ports.iter().filter(|port| port.kind.interface().is_some()) {
             ways.entry(&port.segment).or_default().push(port);
         }
         Self(ways)
@@ -160,7 +161,7 @@ impl<'a> Subject<'a> {
 
     /// Looks at its queues and at the process of its front end, if it runs.
     fn look(&mut self, look: usize) {
-        if self.report.state == "running" && matches!(self.entry.kind, PortKind::VhostUser { .. }) {
+        if self.report.state == "running" && self.entry.kind.front_ends().is_some() {
             let process = self.report.front_end.as_ref().and_then(|peer| ProcessView::of(peer.pid));
             self.looks[look] = (self.network.queue_views(&self.port), process);
         }
@@ -231,7 +232,7 @@ impl<'a> Subject<'a> {
         let front_end = report.front_end.as_ref().map_or_else(|| "a front end".to_owned(), ToString::to_string);
         match self.port.state() {
             // The advice of its back end tells about an interface that is missing.
-            PortState::Waiting if matches!(self.entry.kind, PortKind::Tap { .. } | PortKind::AfPacket { .. }) => {}
+            PortState::Waiting if self.entry.kind.interface().is_some() => {}
             PortState::Waiting => causes.push(self.waiting()),
             PortState::Speaking => causes.push(self.not_started(&front_end)),
             PortState::Quarantined(cause) => causes.push(Cause::new(
@@ -263,13 +264,13 @@ impl<'a> Subject<'a> {
 
     fn waiting(&self) -> Cause {
         let place = &self.report.place;
-        let shut_out = if self.entry.kind.listens() { shut_out::told(std::path::Path::new(place)) } else { None };
+        let shut_out = if self.entry.kind.listens_at().is_some() { shut_out::told(std::path::Path::new(place)) } else { None };
         if let Some(shut_out) = shut_out {
             return Cause::new(CauseKind::NoFrontEnd, format!("no front end is connected; {shut_out}"), "");
         }
         let remedy = if place.is_empty() {
             "Start the guest".into()
-        } else if self.entry.kind.listens() {
+        } else if self.entry.kind.listens_at().is_some() {
             format!(
                 "Start the guest, which must connect to {place}; if it reports permission denied, set the key access, or open the folders that \
                  memlane check names"
@@ -291,7 +292,7 @@ impl<'a> Subject<'a> {
 
     /// The kernel takes no frames for an interface that is down.
     fn interface_down(&self) -> Option<Cause> {
-        let (kind, name) = interface(&self.entry.kind)?;
+        let HostInterface { what: kind, name, .. } = self.entry.kind.interface()?;
         let text = format!("its {kind} {name} is down or has no carrier");
         let remedy = format!("Set it up: ip link set {name} up; if it is up, see its cable or its other end");
         (self.port.carrier() == Some(false)).then(|| Cause::new(CauseKind::InterfaceDown, text, remedy))
@@ -305,8 +306,8 @@ impl<'a> Subject<'a> {
             let nic = nics.filter_map(|uplink| if let UplinkConfig::Nic(nic) = uplink { Some(&nic.nic) } else { None }).next()?;
             return (uplink.carrier() == Some(false)).then(|| Cause::new(CauseKind::NoCarrier, no_carrier(nic), ""));
         }
-        let other = self.ways.only(&segment.name).filter(|_| interface(&self.entry.kind).is_none())?;
-        let (kind, name) = interface(&other.kind)?;
+        let other = self.ways.only(&segment.name).filter(|_| self.entry.kind.interface().is_none())?;
+        let HostInterface { what: kind, name, .. } = other.kind.interface()?;
         let is_cut = self.network.find(&other.name)?.carrier() == Some(false);
         is_cut.then(|| {
             let text =
@@ -382,15 +383,6 @@ impl<'a> Subject<'a> {
 
     fn has_drops_of_its_guest(&self) -> bool {
         drops(&self.report).any(|(reason, _)| reason.is_of_sender())
-    }
-}
-
-/// The interface of a port of this `kind`, with its kind in words.
-fn interface(kind: &PortKind) -> Option<(&'static str, &str)> {
-    match kind {
-        PortKind::Tap { name, .. } => Some(("TAP device", name)),
-        PortKind::AfPacket { name, .. } => Some(("interface", name)),
-        _ => None,
     }
 }
 

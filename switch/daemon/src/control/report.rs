@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::blocked::BlockedQueue;
 use super::causes::CauseKind;
 use crate::address_map::{Entry, Key, Source};
-use crate::config::{Config, PortConfig, PortEntry, PortKind, PortOrigin};
+use crate::config::{Config, PortConfig, PortEntry, PortOrigin};
 use crate::descriptors::DescriptorReport;
 use crate::host_memory::HostMemory;
 use crate::known_addresses::{AddressTotals, KnownAddress, SegmentAddresses};
@@ -110,9 +110,9 @@ pub struct PortReport {
     pub number: u16,
     /// Its segment.
     pub segment: String,
-    /// See [`PortKind::name`].
+    /// Kind of the port: its key in the file.
     pub kind: String,
-    /// See [`PortKind::place`].
+    /// Socket or interface of the port; empty if it has none.
     pub place: String,
     /// Origin of the port; none from a network of an earlier version.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -355,10 +355,7 @@ impl PortReport {
         let state = status.state();
         let (front_end, turned_away) = status.front_end();
         let own = |offered: bool| offered.then(|| default_address(net, &port.name));
-        let address = port
-            .settings
-            .mac
-            .or_else(|| own(!matches!(port.kind, PortKind::Tap { .. } | PortKind::AfPacket { .. } | PortKind::Null)));
+        let address = port.settings.mac.or_else(|| own(port.kind.about().has_usual_address));
         Some(Self {
             name: port.name.clone(),
             number: status.id.0,

@@ -65,7 +65,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::{PortConfig, PortKind};
+    use crate::config::PortConfig;
+    use crate::config::kinds::Xen;
 
     #[test]
     fn the_toolstacks_words_make_a_port() {
@@ -73,7 +74,7 @@ mod tests {
         let newcomer = Newcomer { domain: 3, vif: 1, segment: Some("lan".into()), mac };
         let port = PortConfig::from_json(&entry(&newcomer), Path::new("")).unwrap();
         assert_eq!((port.name.as_str(), port.segment.as_str(), port.settings.mac), ("vif3.1", "lan", mac));
-        assert_eq!(port.kind, PortKind::Xen { domain: "3".into(), vif: 1 });
+        assert_eq!(port.kind, Xen { domain: "3".into(), vif: 1 }.into());
         let bare = Newcomer { segment: None, mac: None, ..newcomer };
         assert_eq!(PortConfig::from_json(&entry(&bare), Path::new("")).unwrap().segment, "lan");
     }

@@ -7,18 +7,16 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use memlane_backends::interface::Origin;
-use memlane_backends::interface::af_packet::{PacketSettings, PacketSocket};
-use memlane_backends::interface::tap::{self, TapSettings};
 use memlane_backends::stream;
 use memlane_backends::stream::saved::{MOST_LEFT, PresentStream};
 use memlane_backends::takeover::{FilesToSend, ReceivedFiles};
+use memlane_backends::vhost_user;
 use memlane_backends::vhost_user::saved::{Gate, Progress, Report, RestoredDevice, RestoredSession};
 use memlane_backends::vhost_user::socket::Listener;
-use memlane_backends::vhost_user::{self, Endpoint};
 
-use super::{Attached, Daemon, Meeting, Server, StartError, device_settings, members, own_descriptors, random};
-use crate::config::{Config, PortConfig, PortKind};
+use super::{Attached, Daemon, Server, StartError, device_settings, members, own_descriptors, random, starting};
+use crate::config::kinds::{Meeting, SavedResources};
+use crate::config::{Config, PortConfig};
 use crate::description::{GrantRecord, PortRecord, SavedAddress, SavedListener, SavedPort, SavedStreamPort, SavedUplink};
 use crate::frame::MacAddress;
 use crate::id::PortId;
@@ -225,7 +223,7 @@ impl Daemon {
                     let session = vhost_user::run_restored(Arc::clone(&daemon.network), device, endpoint, Some(session))?;
                     Server::FrontEnd(session, listener)
                 }
-                Meeting::Nowhere => daemon.serve(config, &port, Meeting::Nowhere)?,
+                meeting @ Meeting::Worker(_) => daemon.serve(config, &port, meeting)?,
                 later => {
                     restoring.later.push((config.clone(), Arc::clone(&port), later));
                     Server::Worker
@@ -284,6 +282,7 @@ pub fn restored_listener(path: &Path, saved: &SavedListener, files: &mut Receive
     Some(Listener::taken_over(socket.into(), path, saved.file))
 }
 
+/// Opens the port of `config` with the resources that another process described.
 fn restored_meeting(
     daemon: &Daemon,
     all: &Config,
@@ -291,41 +290,14 @@ fn restored_meeting(
     files: &mut ReceivedFiles,
 ) -> Result<Meeting, StartError> {
     let missing = || StartError::Description(config.name.clone());
-    Ok(match &config.kind {
-        PortKind::VhostUser { path, connect: false } => {
-            let listener = saved.listener.as_ref().ok_or_else(missing)?;
-            let listener = restored_listener(path, listener, files).ok_or_else(missing)?;
-            Meeting::FrontEnd(Endpoint::Listen(Arc::new(listener.kept_before())))
-        }
-        PortKind::Stream { path, connect: false, .. } => {
-            let listener = saved.listener.as_ref().ok_or_else(missing)?;
-            let listener = restored_listener(path, listener, files).ok_or_else(missing)?;
-            Meeting::Stream(stream::Other::Listen(Arc::new(listener.kept_before())), None)
-        }
-        PortKind::Tap { name, netns } => match saved.tap {
-            Some(tap) => {
-                let tap = files.take(tap).ok_or_else(missing)?;
-                let mtu = daemon.offer(config).mtu;
-                let settings = TapSettings { name: name.clone(), netns: netns.clone(), mac: config.settings.mac, mtu };
-                let tap = tap::taken_over(name, tap).map_err(|cause| StartError::Interface { port: config.name.clone(), cause })?;
-                Meeting::Interface(Origin::Tap(settings), Some(tap))
-            }
-            None => daemon.tap(config)?,
-        },
-        PortKind::AfPacket { name, netns } => {
-            let socket = saved.tap.and_then(|number| files.take(number)).ok_or_else(missing)?;
-            let settings = PacketSettings { name: name.clone(), netns: netns.clone() };
-            let socket = PacketSocket::taken_over(&settings, socket);
-            let socket = socket.map_err(|cause| StartError::Interface { port: config.name.clone(), cause })?;
-            Meeting::Interface(Origin::Packet(socket), None)
-        }
-        PortKind::VhostUser { connect: true, .. }
-        | PortKind::Xen { .. }
-        | PortKind::Passt(_)
-        | PortKind::Stream { connect: true, .. }
-        | PortKind::Null
-        | PortKind::Loopback => super::meeting(config, all.nat_of(config))?,
-    })
+    let listener = match (config.kind.listens_at(), &saved.listener) {
+        (Some(path), Some(listener)) => Some(restored_listener(path, listener, files).ok_or_else(missing)?),
+        _ => None,
+    };
+    let file = saved.tap.map(|number| files.take(number).ok_or_else(missing)).transpose()?;
+    let (nat, passt) = (|| all.nat_of(config), starting(config));
+    let opening = config.opening(Some(daemon.offer(config)), &nat, &passt);
+    Ok(config.kind.restore(&opening, SavedResources { listener, file })?)
 }
 
 /// Ports of another process that are being restored.

@@ -17,7 +17,7 @@ use super::border::Border;
 use super::record::Record;
 use super::state as state_file;
 use super::{Conversation, GRANTED, Helper, LINE, PasstPort, READY, Request, Served, StateStep, Subject, answer_of, read_line};
-use crate::config::{Config, NicConfig, PortKind, UplinkConfig, own_folder, runtime_folder, way_out};
+use crate::config::{Config, NicConfig, UplinkConfig, own_folder, runtime_folder, way_out};
 use crate::folder;
 use crate::forwarder;
 
@@ -112,9 +112,9 @@ impl Desk {
     fn passt(&self, subject: &str) -> Result<(String, Passt), String> {
         let PasstPort { port, mtu } = serde_json::from_str(subject).map_err(|error| error.to_string())?;
         let own = self.config.port(&port);
-        match own.map(|own| (own, &own.kind)) {
-            Some((own, PortKind::Passt(arguments))) => Ok((port, way_out::passt(arguments, mtu, self.config.nat_of(own)))),
-            _ => Err(format!("{} has no passt port {port:?}", self.told_file())),
+        match own.and_then(|own| Some((own, own.kind.passt()?))) {
+            Some((own, arguments)) => Ok((port, way_out::passt(arguments, mtu, self.config.nat_of(own)))),
+            None => Err(format!("{} has no passt port {port:?}", self.told_file())),
         }
     }
 

@@ -14,7 +14,7 @@ use memlane_backends::vhost_user::socket;
 
 use crate::config::claim::place;
 use crate::config::metrics::MetricsListener;
-use crate::config::{Config, PortKind, own_folder, runtime_folder};
+use crate::config::{Config, own_folder, runtime_folder};
 use crate::folder;
 
 /// Endings of sockets that are no ports': of control, and of the service that opens NICs.
@@ -58,10 +58,7 @@ fn folders(config: &Config, file: Option<&Path>) -> Vec<PathBuf> {
 
 /// Listening sockets that the file names.
 fn named(config: &Config, file: Option<&Path>) -> HashSet<PathBuf> {
-    let ports = config.ports.iter().filter_map(|port| match &port.kind {
-        PortKind::VhostUser { path, connect: false } | PortKind::Stream { path, connect: false, .. } => Some(place(path)),
-        _ => None,
-    });
+    let ports = config.ports.iter().filter_map(|port| port.kind.listens_at().map(place));
     let metrics = config.metrics.iter().filter_map(|metrics| match metrics {
         MetricsListener::Unix(path, _) => Some(place(path)),
         MetricsListener::Tcp(_) => None,
@@ -72,10 +69,7 @@ fn named(config: &Config, file: Option<&Path>) -> HashSet<PathBuf> {
 impl Border {
     /// The border of the network of `config` and `file`.
     pub(crate) fn of(config: &Config, file: Option<&Path>) -> Self {
-        let connected = config.ports.iter().filter_map(|port| match &port.kind {
-            PortKind::VhostUser { path, connect: true } | PortKind::Stream { path, connect: true, .. } => Some(place(path)),
-            _ => None,
-        });
+        let connected = config.ports.iter().filter_map(|port| port.kind.connects_to().map(place));
         let notes = own_folder(&config.name, file).join(folder::NOTES);
         let mut connects = config.later.folders.clone();
         connects.extend(std::env::current_dir().ok().filter(|folder| file.is_none() && folder.parent().is_some()));

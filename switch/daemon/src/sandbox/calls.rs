@@ -8,7 +8,7 @@ use seccompiler::{
     SeccompRule,
 };
 
-use super::Kinds;
+use crate::config::kinds::Rights;
 use crate::system;
 
 /// Calls with any arguments.
@@ -176,10 +176,10 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
 const TYPES: [u64; 2] = [0x5412, 0x541C];
 
 /// Refuses all calls but these, with EPERM, in every thread of the process.
-pub(super) fn seal(kinds: Kinds) -> io::Result<()> {
+pub(super) fn seal(rights: Rights) -> io::Result<()> {
     // The second filter refuses seccomp(2). Of both answers, the error counts.
     hide(MISSING)?;
-    system::filter_calls(&allowed(kinds).map_err(io::Error::other)?)
+    system::filter_calls(&allowed(rights).map_err(io::Error::other)?)
 }
 
 /// Request of ioctl(2) that makes a socket non-blocking.
@@ -246,16 +246,16 @@ fn hide(calls: &[libc::c_long]) -> io::Result<()> {
     system::filter_calls(&program.map_err(io::Error::other)?)
 }
 
-fn allowed(kinds: Kinds) -> Result<BpfProgram, seccompiler::BackendError> {
-    let of_kinds = [(kinds.tap || kinds.packet || kinds.nic, DEVICES), (kinds.tap, TAP), (kinds.xen, XEN)];
+fn allowed(rights: Rights) -> Result<BpfProgram, seccompiler::BackendError> {
+    let of_kinds = [(rights.tap || rights.packet || rights.nic, DEVICES), (rights.tap, TAP), (rights.xen, XEN)];
     let of_kinds = of_kinds.into_iter().filter(|(has, _)| *has).flat_map(|(_, calls)| calls);
     let plain = [PLAIN, OLDER, MISSING].concat();
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = plain.iter().chain(of_kinds).map(|call| (*call, Vec::new())).collect();
     let mut families = vec![libc::AF_UNIX];
-    if kinds.tap {
+    if rights.tap {
         families.extend([libc::AF_NETLINK, libc::AF_INET, libc::AF_INET6]);
     }
-    if kinds.packet {
+    if rights.packet {
         families.extend([libc::AF_NETLINK, libc::AF_PACKET]);
     }
     let is_family = |family: &libc::c_int| rule([(0, Length::Dword, Is::Eq, *family as u64)]);
@@ -276,7 +276,7 @@ fn allowed(kinds: Kinds) -> Result<BpfProgram, seccompiler::BackendError> {
         (libc::SYS_mmap, vec![lacks(libc::PROT_EXEC)?]),
         (libc::SYS_mprotect, vec![lacks(libc::PROT_EXEC)?]),
     ]);
-    if kinds.netns {
+    if rights.netns {
         let network = libc::CLONE_NEWNET as u64;
         rules.insert(libc::SYS_setns, vec![rule([(1, Length::Dword, Is::Eq, network)])?]);
     }

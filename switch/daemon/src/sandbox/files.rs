@@ -44,13 +44,13 @@ pub(super) fn confine(needs: &Needs, listed: &[PathBuf]) -> Result<RulesetStatus
         rules = beneath(rules, path, AccessFs::ReadDir.into())?;
     }
     let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
-    if needs.kinds.tap {
+    if needs.rights.tap {
         rules = beneath(rules, Path::new("/dev/net/tun"), device)?;
     }
-    if needs.kinds.tap || needs.kinds.packet {
+    if needs.rights.tap || needs.rights.packet {
         rules = beneath(rules, Path::new("/run/netns"), read)?;
     }
-    if needs.kinds.xen {
+    if needs.rights.xen {
         rules = beneath(rules, Path::new("/dev/xen"), device | AccessFs::ReadDir)?;
         rules = beneath(rules, Path::new("/sys/module/xen_gntalloc/parameters"), read | AccessFs::WriteFile)?;
     }

@@ -25,45 +25,19 @@ use std::sync::OnceLock;
 
 use memlane_backends::vhost_user::socket;
 
+use crate::config::kinds::{PortKind, Rights, Socket};
 use crate::config::later::LaterKind;
 use crate::config::metrics::MetricsListener;
 use crate::config::web::WebListener;
-use crate::config::{Config, PortKind, UplinkConfig, VxlanConfig};
+use crate::config::{Config, UplinkConfig, VxlanConfig};
 use crate::folder;
 use crate::helper::Helper;
 use crate::helper::border::Border;
 
-/// Kinds of ports that need more than sockets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Kinds {
-    /// TAP ports and uplinks.
-    tap: bool,
-    /// `af-packet` ports.
-    packet: bool,
-    /// NICs as uplinks, which another process opens.
-    nic: bool,
-    /// Those of a named network namespace.
-    netns: bool,
-    passt: bool,
-    xen: bool,
-}
-
-impl Kinds {
-    fn add(&mut self, kind: &PortKind) {
-        match kind {
-            PortKind::Tap { netns, .. } => (self.tap, self.netns) = (true, self.netns || netns.is_some()),
-            PortKind::AfPacket { netns, .. } => (self.packet, self.netns) = (true, self.netns || netns.is_some()),
-            PortKind::Passt(_) => self.passt = true,
-            PortKind::Xen { .. } => self.xen = true,
-            PortKind::VhostUser { .. } | PortKind::Stream { .. } | PortKind::Null | PortKind::Loopback => {}
-        }
-    }
-}
-
 /// Files and kinds of ports of a network.
 #[derive(Debug, Default)]
 struct Needs {
-    kinds: Kinds,
+    rights: Rights,
     /// Files and folders to read.
     read: Vec<PathBuf>,
     /// TCP ports of metrics and web page.
@@ -77,18 +51,18 @@ impl Needs {
         let mut needs = Self::default();
         for port in &config.ports {
             if Helper::starting_passt(&port.name).is_none() {
-                needs.kinds.add(&port.kind);
+                needs.rights = needs.rights.with(port.kind.rights());
             }
         }
         // Without a file, the ports of a network come later.
         let later = file.is_none() || config.later.kinds.contains(&LaterKind::Tap);
         let vxlan = || config.uplinks.iter().filter(|uplink| matches!(uplink, UplinkConfig::Vxlan(_)));
-        needs.kinds.tap |= later || vxlan().next().is_some();
-        needs.kinds.nic |= Helper::is_needed_for_nics(config);
+        needs.rights.tap |= later || vxlan().next().is_some();
+        needs.rights.nic |= Helper::is_needed_for_nics(config);
         let packet = file.is_none() || config.later.kinds.contains(&LaterKind::AfPacket);
-        needs.kinds.packet |= packet;
-        needs.kinds.netns |= later || packet || vxlan().any(|uplink| uplink.netns().is_some());
-        needs.kinds.xen |= config.xen_vifs || config.later.kinds.contains(&LaterKind::Xen);
+        needs.rights.packet |= packet;
+        needs.rights.netns |= later || packet || vxlan().any(|uplink| uplink.netns().is_some());
+        needs.rights.xen |= config.xen_vifs || config.later.kinds.contains(&LaterKind::Xen);
         if let Some(MetricsListener::Tcp(address)) = &config.metrics {
             needs.listens.push(address.port());
         }
@@ -117,7 +91,7 @@ static ALLOWED: OnceLock<Allowed> = OnceLock::new();
 
 #[derive(Debug)]
 struct Allowed {
-    kinds: Kinds,
+    rights: Rights,
     /// Sockets that the helper outside of the sandbox makes, and to which it connects.
     border: Border,
     /// The process with the rights that this one lacks.
@@ -131,7 +105,7 @@ pub(crate) fn helper() -> Option<&'static Helper> {
 
 /// The sandbox of this process, entered; system calls are not filtered yet.
 #[derive(Debug)]
-pub struct Sandbox(Kinds);
+pub struct Sandbox(Rights);
 
 impl Sandbox {
     /// Whether the network of `config` has one: not if its file announces passt ports that it does not have.
@@ -149,16 +123,16 @@ impl Sandbox {
     /// Confines the process of the network of `config`, and each thread that it starts. `helper` does the rest.
     pub fn enter(config: &Config, file: Option<&Path>, web: Option<&WebListener>, helper: &'static Helper) -> Self {
         let (needs, border) = (Needs::of(config, file, web), Border::of(config, file));
-        if let Err(cause) = rights::drop_others(needs.kinds) {
+        if let Err(cause) = rights::drop_others(needs.rights) {
             tracing::warn!(%cause, "cannot drop capabilities");
         }
         if let Err(cause) = files::confine(&needs, border.folders()) {
             tracing::warn!(%cause, "cannot confine file access by Landlock");
         }
-        let _ = ALLOWED.set(Allowed { kinds: needs.kinds, border, helper });
+        let _ = ALLOWED.set(Allowed { rights: needs.rights, border, helper });
         socket::broker_by(Box::new(helper));
         folder::provide_by(Box::new(|path, shared| helper.provide_folder(path, shared)));
-        Self(needs.kinds)
+        Self(needs.rights)
     }
 
     /// Filters the system calls of all threads, from now on.
@@ -182,11 +156,11 @@ pub fn hidden(file: &Path) -> Option<String> {
 
 /// Why the sandbox refuses `uplink`, if it does, with the remedy.
 pub fn uplink_refusal(uplink: &UplinkConfig) -> Option<String> {
-    let Allowed { kinds, .. } = ALLOWED.get()?;
+    let Allowed { rights, .. } = ALLOWED.get()?;
     match uplink {
-        UplinkConfig::Nic(_) => (!kinds.nic).then(|| no_rights("NICs as uplinks", "nic")),
+        UplinkConfig::Nic(_) => (!rights.nic).then(|| no_rights("NICs as uplinks", "nic")),
         UplinkConfig::Vxlan(VxlanConfig { netns, .. }) => {
-            (!kinds.tap || netns.is_some() && !kinds.netns).then(|| no_rights("uplinks", "tap"))
+            (!rights.tap || netns.is_some() && !rights.netns).then(|| no_rights("uplinks", "tap"))
         }
     }
 }
@@ -201,21 +175,17 @@ fn no_rights(what: &str, kind: &str) -> String {
 /// Why the sandbox refuses a port of this kind, if it does, with the remedy.
 pub fn refusal(name: &str, kind: &PortKind) -> Option<String> {
     let allowed = ALLOWED.get()?;
-    if let (PortKind::Passt(_), Some(known)) = (kind, Helper::passt_port(name)) {
+    if let (Some(_), Some(known)) = (kind.passt(), Helper::passt_port(name)) {
         let text = "the helper outside of the sandbox read the arguments of passt at the start: restart the network, or take it over \
                     (`memlane up --takeover`)";
         return (kind != known).then(|| text.into());
     }
-    let mut kinds = allowed.kinds;
-    kinds.add(kind);
-    if kinds != allowed.kinds {
-        let place = if kinds.netns == allowed.kinds.netns { "" } else { " in network namespaces" };
+    let rights = allowed.rights.with(kind.rights());
+    if rights != allowed.rights {
+        let place = if rights.netns == allowed.rights.netns { "" } else { " in network namespaces" };
         return Some(no_rights(&format!("{} ports{place}", kind.name()), kind.name()));
     }
-    let (path, connect) = match kind {
-        PortKind::VhostUser { path, connect } | PortKind::Stream { path, connect, .. } => (path, *connect),
-        _ => return None,
-    };
+    let Socket { path, connect } = kind.socket()?;
     let border = &allowed.border;
     let is_within = if connect { border.may_connect(path) } else { border.may_make(path) };
     let folder = path.parent().filter(|_| !is_within)?.display();

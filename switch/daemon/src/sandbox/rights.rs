@@ -3,12 +3,12 @@
 use caps::errors::CapsError;
 use caps::{CapSet, Capability, CapsHashSet};
 
-use super::Kinds;
+use crate::config::kinds::Rights;
 
-/// Drops all capabilities but those for `kinds`, and that for reading the network's file, which may lie in a folder of another user.
-pub(super) fn drop_others(kinds: Kinds) -> Result<(), CapsError> {
+/// Drops all capabilities but those for `rights`, and that for reading the network's file, which may lie in a folder of another user.
+pub(super) fn drop_others(rights: Rights) -> Result<(), CapsError> {
     // Drivers of Xen ask for others, depending on the kernel.
-    if kinds.xen {
+    if rights.xen {
         return Ok(());
     }
     // Without CAP_SYS_RESOURCE, descriptors that other processes of the user have in flight would count against this one's limit.
@@ -16,10 +16,10 @@ pub(super) fn drop_others(kinds: Kinds) -> Result<(), CapsError> {
     // For the lease that tells whether a program is writing the network's file.
     kept.push(Capability::CAP_LEASE);
     // For a packet socket, its receive buffer needs the right that devices do.
-    kept.extend((kinds.tap || kinds.packet).then_some(Capability::CAP_NET_ADMIN));
-    kept.extend(kinds.packet.then_some(Capability::CAP_NET_RAW));
+    kept.extend((rights.tap || rights.packet).then_some(Capability::CAP_NET_ADMIN));
+    kept.extend(rights.packet.then_some(Capability::CAP_NET_RAW));
     // For setns(2) into a network namespace.
-    kept.extend(kinds.netns.then_some(Capability::CAP_SYS_ADMIN));
+    kept.extend(rights.netns.then_some(Capability::CAP_SYS_ADMIN));
     keep(kept.into_iter().collect())
 }
 

@@ -83,6 +83,14 @@ fn the_first_page_leads_to_every_how_to() {
     assert_none(&lost.map(|path| format!("docs/index.md does not lead to {}", path.display())).collect::<Vec<_>>());
 }
 
+/// The example of the how-to is a kind that is built.
+#[test]
+fn the_page_on_port_kinds_shows_one() {
+    let page = std::fs::read_to_string(top().join("docs/how-to/add-a-port-kind.md")).unwrap();
+    let kind = std::fs::read_to_string(top().join("switch/daemon/src/config/kinds/null.rs")).unwrap();
+    assert!(page.contains(&format!("```rust\n{kind}```\n")), "copy null.rs into the page");
+}
+
 #[test]
 fn the_states_of_a_port_are_explained_once() {
     const STATES: [&str; 5] = ["waiting", "speaking", "running", "quarantined", "disabled"];

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{FileConfig, Managed};
 use crate::config::difference::Changed;
-use crate::config::{Config, Mistakes, PortConfig, PortEntry, PortKind, PortOrigin, no_base};
+use crate::config::{Config, Mistakes, PortConfig, PortEntry, PortOrigin, no_base};
 use crate::control::problem::Refusal;
 use crate::control::report::PortView;
 use crate::daemon::NoSuchPort;
@@ -84,12 +84,12 @@ impl Managed {
 
     /// The port at `index` of a request, with its origin and the file's access rights.
     fn checked(&self, (index, read): (usize, PortConfig), wanted: &WantedPort) -> Result<CheckedPort, Refusal> {
-        if wanted.origin.ephemeral && !matches!(read.kind, PortKind::VhostUser { connect: false, .. }) {
+        if wanted.origin.ephemeral && read.kind.front_ends().is_none_or(|socket| socket.connect) {
             let text = "only a vhost-user port at which memlane listens can be ephemeral: it goes with its front end";
             refuse(StatusCode::UNPROCESSABLE_ENTITY, vec![(EPHEMERAL, text.into())])?;
         }
         self.refuse_addresses(&read)?;
-        let access = if read.kind.listens() { read.access.or(&self.changing().access) } else { read.access };
+        let access = if read.kind.listens_at().is_some() { read.access.or(&self.changing().access) } else { read.access };
         let config = PortConfig { access, origin: wanted.origin.clone(), ..read };
         Ok(CheckedPort { index, config, may_exist: wanted.may_exist })
     }
