@@ -54,18 +54,21 @@ impl ServiceManager {
         self.tell(&format!("MAINPID={pid}"));
     }
 
-    /// The network is up, or a reload of its file has ended.
-    pub(super) fn ready(&self, managed: &Managed) {
-        if self.address.is_some() {
-            self.tell(&format!("READY=1\nSTATUS={}", status(managed)));
-        }
+    /// The network is up, or a reload of its file has ended. Returns the status line that was told.
+    pub(super) fn ready(&self, managed: &Managed) -> Option<String> {
+        self.address.as_ref()?;
+        let line = status(managed);
+        self.tell(&format!("READY=1\nSTATUS={line}"));
+        Some(line)
     }
 
-    /// Keeps the status line (`STATUS`) current: by a notification after events, and one notification in [`STATUS_INTERVAL`] at most. A network
-    /// without events sends no notification, and wakes nothing. Ends with `managed`.
-    pub(super) fn follow(&self, managed: &Arc<Managed>) {
-        let Some(mut reader) = self.address.as_ref().and_then(|_| managed.events(events::From::Now).ok()) else { return };
-        let (manager, mut told, managed) = (self.clone(), status(managed), Arc::downgrade(managed));
+    /// The network is up. Keeps the status line (`STATUS`) current from now on: by a notification after events, and one notification in
+    /// [`STATUS_INTERVAL`] at most. A network without events sends no notification, and wakes nothing. Ends with `managed`.
+    pub(super) fn begin(&self, managed: &Arc<Managed>) {
+        // Before the first line is told: no event falls between both.
+        let reader = managed.events(events::From::Now).ok();
+        let (Some(mut told), Some(mut reader)) = (self.ready(managed), reader) else { return };
+        let (manager, managed) = (self.clone(), Arc::downgrade(managed));
         tokio::spawn(async move {
             loop {
                 reader.added().await;

@@ -438,8 +438,7 @@ async fn serve(
         tracing::warn!(%cause, "the network is up");
     }
     let mut serving = std::pin::pin!(answer((listener, &socket_file), scrapes.as_ref(), web.as_ref(), &managed));
-    manager.ready(&managed);
-    manager.follow(&managed);
+    manager.begin(&managed);
     manager.keep_alive(Arc::downgrade(&managed), Handle::current()).map_err(Failure::running)?;
     let over = fatal_bell(&managed);
     started(&managed);
