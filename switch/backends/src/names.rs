@@ -467,6 +467,7 @@ mod tests {
             domain: "lan".into(),
             router: None,
             dns: Vec::new(),
+            asked: Vec::new(),
             forwards: true,
             tells_refusal: false,
         });

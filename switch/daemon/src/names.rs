@@ -114,6 +114,7 @@ impl Names {
             domain: config.domain.clone(),
             router: config.router,
             dns: config.dns.clone().unwrap_or_else(|| if leads_out { resolvers::of_host() } else { Vec::new() }),
+            asked: asked_by_guests(config),
             forwards: !config.resolvers.is_empty(),
             tells_refusal: config.refused_names == RefusedNames::Refused,
         };
@@ -269,6 +270,15 @@ impl NamePolicy for PolicyOfNames {
         let is_admitted = self.0.find(port).is_some_and(|port| self.0.admits_name(&port, name));
         if is_admitted { Admission::Ask } else { Admission::Refuse }
     }
+
+    fn limits(&self) -> bool {
+        self.0.limits_names()
+    }
+}
+
+/// Resolvers of `config` that guests can ask, too: clients know port 53 only, and have another loopback address.
+fn asked_by_guests(config: &NamesConfig) -> Vec<IpAddr> {
+    config.resolvers.iter().filter_map(|resolver| resolver.usual()).filter(|address| !address.is_loopback()).collect()
 }
 
 /// Starts forwarders for `config`: by the helper, or as a child of this process. One ends when the next is started, and with its socket.

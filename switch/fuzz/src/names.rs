@@ -49,6 +49,7 @@ fn responder() -> Responder {
         domain: "lan".into(),
         router: None,
         dns: vec!["192.0.2.53".parse().unwrap()],
+        asked: vec!["192.0.2.54".parse().unwrap()],
         forwards: true,
         tells_refusal: false,
     });

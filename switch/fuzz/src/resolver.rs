@@ -37,6 +37,7 @@ pub fn run(data: &[u8]) {
         domain: "lan".into(),
         router: None,
         dns: Vec::new(),
+        asked: Vec::new(),
         forwards: true,
         tells_refusal: false,
     });

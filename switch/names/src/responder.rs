@@ -32,6 +32,9 @@ const DHCPV6_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 pub trait NamePolicy: Send {
     /// Whether `port` may ask for `name`, which is in lower case and without the root's dot; a refusal is told to the operator.
     fn admit(&self, port: &str, name: &str) -> Admission;
+
+    /// Whether some rule limits the names or destinations of a port, so that no guest is to ask another server.
+    fn limits(&self) -> bool;
 }
 
 /// A decision about a name outside.
@@ -63,6 +66,8 @@ pub struct Responder {
     streams: Streams,
     pending: Pending,
     resolver: Option<Box<dyn NamePolicy>>,
+    /// [`Settings::asked`], which is empty while rules limit names.
+    asked: Vec<IpAddr>,
     /// Answers to questions that gave way to others.
     displaced: Vec<Given>,
     answers: [u64; Service::ALL.len()],
@@ -79,6 +84,7 @@ impl Responder {
     /// A responder without ports.
     pub fn new(settings: Settings) -> Self {
         Self {
+            asked: settings.asked.clone(),
             settings,
             leases: Leases::default(),
             streams: Streams::default(),
@@ -234,6 +240,7 @@ impl Responder {
     pub fn answer(&mut self, frame: &[u8], port: &str, now: u64) -> Option<Vec<u8>> {
         self.settle(now);
         self.pending.end_old(now);
+        self.follow_rules();
         match self.respond(frame, port, now) {
             Ok((service, answer)) => {
                 self.answers[service as usize] += 1;
@@ -243,6 +250,14 @@ impl Responder {
                 self.refuse(reason);
                 None
             }
+        }
+    }
+
+    /// Tells guests of the forwarder's servers, or no more, as rules limit names.
+    fn follow_rules(&mut self) {
+        let limits = || self.resolver.as_ref().is_some_and(|resolver| resolver.limits());
+        if !self.asked.is_empty() && limits() != self.settings.asked.is_empty() {
+            self.settings.asked = if self.settings.asked.is_empty() { self.asked.clone() } else { Vec::new() };
         }
     }
 

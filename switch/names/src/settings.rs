@@ -23,6 +23,9 @@ pub struct Settings {
     pub router: Option<Ipv4Addr>,
     /// DNS servers for names outside, of which guests are told behind the responder itself.
     pub dns: Vec<IpAddr>,
+    /// DNS servers that the forwarder asks and guests may ask, too: they are told of these last, while no rule limits names. Where this host cannot
+    /// reach one, guests perhaps can.
+    pub asked: Vec<IpAddr>,
     /// Queries for names outside are for a forwarder.
     pub forwards: bool,
     /// Names that a port's rules refuse are told to be refused, not to be missing.
@@ -61,15 +64,19 @@ impl Settings {
         }
     }
 
+    fn outside(&self) -> impl Iterator<Item = &IpAddr> {
+        self.dns.iter().chain(&self.asked)
+    }
+
     /// IPv4 addresses of the DNS servers that guests are told of, the responder first.
     pub(crate) fn dns4(&self) -> Vec<Ipv4Addr> {
-        let outside = self.dns.iter().filter_map(|address| if let IpAddr::V4(address) = address { Some(*address) } else { None });
+        let outside = self.outside().filter_map(|address| if let IpAddr::V4(address) = address { Some(*address) } else { None });
         self.own4().into_iter().chain(outside).collect()
     }
 
     /// The same of IPv6.
     pub(crate) fn dns6(&self) -> Vec<Ipv6Addr> {
-        let outside = self.dns.iter().filter_map(|address| if let IpAddr::V6(address) = address { Some(*address) } else { None });
+        let outside = self.outside().filter_map(|address| if let IpAddr::V6(address) = address { Some(*address) } else { None });
         self.own6().into_iter().chain(outside).collect()
     }
 

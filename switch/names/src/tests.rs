@@ -35,6 +35,7 @@ fn settings() -> Settings {
         domain: "lan".into(),
         router: None,
         dns: Vec::new(),
+        asked: Vec::new(),
         forwards: false,
         tells_refusal: false,
     }

@@ -172,9 +172,9 @@ pub struct SegmentEntry {
     /// IPv4 address of a default router, of which guests are told by DHCP; by default none.
     pub router: Option<Ipv4Addr>,
     /// DNS servers for names outside, at most 3: "host" for those of this host, or addresses, with a port as "192.0.2.53:5353". memlane's own
-    /// server asks them for guests, from a process of its own, and tells guests of itself alone; of servers with an address in the subnets it
-    /// tells guests, and does not ask them. Where policy rules of a port have DNS names, or a default refuses the rest, memlane asks for the names
-    /// that they allow alone. By default guests are told of this host's servers where the segment has a way out (`router`, `nic` or a passt
+    /// server asks them for guests, from a process of its own; guests are told of it first, and of servers at port 53 behind it, which a guest asks
+    /// if this host reaches none. Servers with an address in the subnets it does not ask. Where policy rules of a port have DNS names, or a default
+    /// refuses the rest, memlane asks for the names that they allow alone, and guests are told of no other server. By default guests are told of this host's servers where the segment has a way out (`router`, `nic` or a passt
     /// port), without its loopback addresses, else of none.
     #[schemars(length(max = 3))]
     pub dns: Option<Vec<Resolver>>,

@@ -150,6 +150,11 @@ impl Network {
         false
     }
 
+    /// Whether a rule limits the DNS names of some port.
+    pub fn limits_names(&self) -> bool {
+        self.shared.filter.get().limits_names()
+    }
+
     /// The question of `port` for `name` was answered with these addresses, each with this TTL: rules with the name allow them. Tells whether any
     /// rule does, which is in force at all workers once [`Network::when_all_have_looked`] says so.
     pub fn grant(&self, port: &Port, name: &Arc<str>, addresses: &[(IpAddr, u32)]) -> bool {

@@ -258,6 +258,11 @@ impl Filter {
         !self.names.is_empty()
     }
 
+    /// Whether a rule has DNS names, or a default refuses what no rule allows.
+    pub(crate) fn limits_names(&self) -> bool {
+        self.has_any_names() || self.has_defaults
+    }
+
     /// Whether a rule about frames from one port to another has DNS names.
     pub(crate) fn has_names(&self, from: PortId, to: PortId) -> bool {
         !self.names.is_empty() && self.words(from, to).zip(self.names.named()).any(|(rules, named)| rules & named != 0)

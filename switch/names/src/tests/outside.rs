@@ -1,6 +1,7 @@
 //! Names outside: questions of guests, and what resolvers answer, also those that lie.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 use crate::forward::Question;
@@ -23,6 +24,10 @@ impl NamePolicy for Rules {
         }
         self.0.lock().unwrap().push((port.into(), name.into()));
         Admission::Refuse
+    }
+
+    fn limits(&self) -> bool {
+        true
     }
 }
 
@@ -337,4 +342,31 @@ fn a_question_by_tcp_has_an_answer_of_many_segments() {
     assert_eq!(responder.take_questions().len(), 1);
     responder.remove_port("db", NOW);
     assert!(responder.hear_end(NOW).is_empty() && responder.take_questions().is_empty());
+}
+
+/// RFC 2132, section 3.8: servers in the order of preference. Where rules limit names, no guest is to ask another server.
+#[test]
+fn guests_are_told_of_the_resolvers_last_unless_rules_limit_names() {
+    struct Rules(Arc<AtomicBool>);
+    impl NamePolicy for Rules {
+        fn admit(&self, _port: &str, _name: &str) -> Admission {
+            Admission::Ask
+        }
+
+        fn limits(&self) -> bool {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+    let limits = Arc::new(AtomicBool::new(false));
+    let asked = vec![ip("192.0.2.53"), ip("2001:db8::53")];
+    let mut responder = Responder::new(Settings { asked, forwards: true, ..settings() });
+    responder.set_port("web", PortAddresses::default(), NOW);
+    responder.resolve_by(Rules(Arc::clone(&limits)));
+    for (limited, servers) in
+        [(false, &[10, 0, 0, 1, 192, 0, 2, 53][..]), (true, &[10, 0, 0, 1]), (false, &[10, 0, 0, 1, 192, 0, 2, 53])]
+    {
+        limits.store(limited, Ordering::Relaxed);
+        let (_, options) = dhcp_reply(&responder.answer(&dhcp(1, [0; 4], &[53, 1, 1]), "web", NOW).unwrap());
+        assert_eq!(options[&6], servers, "limited: {limited}");
+    }
 }
