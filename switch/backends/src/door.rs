@@ -6,12 +6,10 @@
 //! the second one is served. A vhost-user front end replaces the first only when it sets up its device.
 
 use std::cell::Cell;
-use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 use schemars::JsonSchema;
@@ -20,12 +18,10 @@ use serde::{Deserialize, Serialize};
 use crate::peer::Peer;
 use crate::port::Port;
 
-/// Milliseconds that the old connection has to end before a further one is refused: a front end that reconnects closes the old
+/// Time that the old connection has to end before a further one is refused: a front end that reconnects closes the old
 /// connection first, but a child process that it has just forked holds the descriptor until execve(2). The pause also limits the CPU
 /// time of a program that connects in a loop.
-const GRACE: u8 = 50;
-/// End of a session in the log.
-const REPLACED: &str = "another front end replaces it";
+pub(crate) const GRACE: Duration = Duration::from_millis(50);
 
 /// Treatment of a second front end that connects while the port has one (configuration key `second`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -48,6 +44,11 @@ pub fn peer(stream: &UnixStream) -> Option<Peer> {
     Some(Peer { pid, uid, program: if program.is_empty() { "a program".into() } else { program } })
 }
 
+/// The reason why a session ended, if nothing else is wrong with it; `is_replaced` if another front end is to have the port.
+pub(crate) fn end(is_replaced: bool) -> &'static str {
+    if is_replaced { "another front end replaces it" } else { "the connection ended" }
+}
+
 /// The listening socket of a port that has a front end. Without a listener (memlane is the connecting side) there are no further
 /// connections to refuse.
 #[derive(Debug)]
@@ -56,86 +57,19 @@ pub struct Door<'p> {
     pub port: &'p Port,
     /// Where others may connect.
     pub listener: Option<&'p UnixListener>,
-    /// Readable if the thread is to stop waiting.
-    pub bell: Option<BorrowedFd<'p>>,
     second: Second,
     replaced: Cell<bool>,
-}
-
-/// The end of a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
-    /// The stream is readable or closed.
-    Message,
-    /// A further front end has connected, and may replace the present one.
-    Visitor,
-    /// The descriptor beside the stream is readable.
-    Beside,
-    /// The bell rings.
-    Bell,
-    /// The moment to wait for has come.
-    Nothing,
 }
 
 impl<'p> Door<'p> {
     /// The listening socket `listener` of `port`; `second` decides between its front end and a second one.
     pub fn new(port: &'p Port, listener: Option<&'p UnixListener>, second: Second) -> Self {
-        Self { port, listener, bell: None, second, replaced: Cell::new(false) }
+        Self { port, listener, second, replaced: Cell::new(false) }
     }
 
     /// The reason why the session ended, if nothing else is wrong with it.
     pub fn end(&self) -> &'static str {
-        if self.is_replaced() { REPLACED } else { "the connection ended" }
-    }
-
-    /// Whether another front end is to have the port.
-    pub fn is_replaced(&self) -> bool {
-        self.replaced.get()
-    }
-
-    /// The front end at `stream` loses the port to another one: the stream reads as closed here, and is still open for the front end.
-    pub fn replace(&self, stream: &UnixStream) {
-        self.replaced.set(true);
-        let _ = stream.shutdown(Shutdown::Read);
-    }
-
-    /// Waits until `stream` or the descriptor `beside` it is readable or closed, until the bell rings, or until the moment `end`.
-    /// Connections that arrive meanwhile are refused, unless they may replace this one.
-    pub fn wait(&self, stream: &UnixStream, end: Option<Instant>, beside: Option<BorrowedFd>) -> Arrival {
-        loop {
-            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            match self.ready(stream, left, beside) {
-                Arrival::Nothing if left != Some(Duration::ZERO) => {}
-                Arrival::Visitor if self.second == Second::Refuse => _ = self.visited(stream, PollFlags::POLLIN),
-                arrival => return arrival,
-            }
-        }
-    }
-
-    /// The next event. A message takes precedence over a new connection: it may be the end of the session, and then the new
-    /// connection is not refused. The bell takes precedence over both.
-    fn ready(&self, stream: &UnixStream, most: Option<Duration>, beside: Option<BorrowedFd>) -> Arrival {
-        // Rounded up, so that a timeout means that `most` has elapsed.
-        let timeout = most
-            .map_or(PollTimeout::NONE, |most| PollTimeout::try_from(most + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX));
-        let listener = self.listener.map(AsFd::as_fd);
-        let watched = [
-            (self.bell, Arrival::Bell),
-            (Some(stream.as_fd()), Arrival::Message),
-            (beside, Arrival::Beside),
-            (listener, Arrival::Visitor),
-        ];
-        let (mut files, arrivals): (Vec<_>, Vec<_>) =
-            watched.into_iter().filter_map(|(file, arrival)| Some((PollFd::new(file?, PollFlags::POLLIN), arrival))).unzip();
-        match poll(&mut files, timeout) {
-            Ok(0) | Err(Errno::EINTR) => Arrival::Nothing,
-            // An error of the socket is reported by the read that follows.
-            Err(_) => Arrival::Message,
-            Ok(_) => {
-                let ready = files.iter().zip(arrivals).find(|(file, _)| file.any() == Some(true));
-                ready.map_or(Arrival::Nothing, |(_, arrival)| arrival)
-            }
-        }
+        end(self.replaced.get())
     }
 
     /// A connection is pending. Accepts and closes it, or leaves it there and returns true if the present front end is to make way
@@ -143,7 +77,7 @@ impl<'p> Door<'p> {
     pub fn visited(&self, stream: &UnixStream, events: PollFlags) -> bool {
         // POLLHUP is reported without being asked for.
         let mut files = [PollFd::new(stream.as_fd(), events)];
-        if poll(&mut files, PollTimeout::from(GRACE)).is_ok_and(|count| count > 0) {
+        if poll(&mut files, PollTimeout::try_from(GRACE).unwrap_or(PollTimeout::MAX)).is_ok_and(|count| count > 0) {
             return false;
         }
         match self.second {
@@ -154,7 +88,7 @@ impl<'p> Door<'p> {
                 }
             }
         }
-        self.is_replaced()
+        self.replaced.get()
     }
 }
 

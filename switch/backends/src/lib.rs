@@ -1,4 +1,4 @@
-//! The back ends of ports: the other side of each kind of port, and the session threads that serve it.
+//! The back ends of ports: the other side of each kind of port, and the sessions that serve it.
 //!
 //! - [`vhost_user`]: guests that share their memory; workers access their virtqueues directly, without a copy in between.
 //! - [`interface`], [`stream`], [`xen`]: other sides that share no memory as virtqueues. Frames of the first two are copied to packet
@@ -16,6 +16,7 @@ pub(crate) use memlane_model::{descriptors, peer};
 pub(crate) use memlane_virtq::{budget, frame, memory, offload, packet, ring};
 
 pub mod door;
+pub mod executor;
 pub mod interface;
 pub mod loopback;
 pub mod names;

@@ -29,6 +29,7 @@ use crate::port::{Offer, Port, default_address};
 use crate::sandbox;
 use crate::shared::Shared;
 use crate::uplink::{Uplink, UplinkReport};
+use memlane_backends::executor::Executor;
 use memlane_backends::interface::{self, PresentInterface};
 use memlane_backends::session;
 use memlane_backends::stream::saved::PresentStream;
@@ -63,6 +64,8 @@ pub struct Daemon {
     /// Uplinks of segments to other hosts. Lock order: after `attached`, if both are needed.
     uplinks: Mutex<Vec<Uplink>>,
     attached: Mutex<AttachedPorts>,
+    /// Runs the sessions with front ends, once there is a port for one.
+    executor: Mutex<Option<Arc<Executor>>>,
     /// Responders of segments, for the life of the network. Lock order: after `attached`.
     names: Mutex<Vec<Names>>,
     /// Where they tell of changed leases.
@@ -75,7 +78,7 @@ pub struct Daemon {
     watcher_starts: Mutex<()>,
 }
 
-/// A port, and the thread that serves it.
+/// A port, and the session that serves it.
 #[derive(Debug)]
 struct Attached {
     config: PortConfig,
@@ -90,7 +93,7 @@ enum Server {
     Stream(session::Session, PresentStream, Option<Arc<Listener>>),
     Interface(session::Session, PresentInterface),
     Xen(Arc<XenstoreWatcher>),
-    /// A worker serves the port's ends; there is no session thread.
+    /// A worker serves the port's ends; there is no session.
     Worker,
 }
 
@@ -193,6 +196,7 @@ impl Daemon {
             config: Config { ports: Vec::new(), uplinks: Vec::new(), ..config.clone() },
             uplinks: Mutex::default(),
             attached: Mutex::default(),
+            executor: Mutex::default(),
             names: Mutex::default(),
             lease_news: Arc::default(),
             watcher: Mutex::default(),
@@ -435,7 +439,8 @@ impl Daemon {
         Ok(match meeting {
             Meeting::FrontEnd(endpoint) => {
                 let listener = endpoint.listening();
-                Server::FrontEnd(vhost_user::run(network, device_settings(config, port), endpoint)?, listener)
+                let session = vhost_user::run(&*self.executor()?, network, device_settings(config, port), endpoint)?;
+                Server::FrontEnd(session, listener)
             }
             Meeting::Stream(other, restored) => {
                 let listener = other.listening();
@@ -458,6 +463,15 @@ impl Daemon {
             }
             Meeting::Later => Server::Worker,
         })
+    }
+
+    /// The executor of sessions with front ends, which is started if there is none.
+    fn executor(&self) -> std::io::Result<Arc<Executor>> {
+        let mut executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(executor) = &*executor {
+            return Ok(Arc::clone(executor));
+        }
+        Ok(Arc::clone(executor.insert(Arc::new(Executor::new()?))))
     }
 
     /// The xenstore watcher, which is started if there is none.
@@ -598,6 +612,7 @@ impl Daemon {
             watcher.stop();
         }
         stop_sessions(attached.into_all().map(|attached| attached.server));
+        *self.executor.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let names = std::mem::take(&mut *self.names());
         names.into_iter().for_each(|names| names.stop(&self.network));
         // The listener ends with the sender.

@@ -28,7 +28,7 @@
 //! 3. `memlane-dataplane`: forwarding and scheduling: workers, policy, forwarding table, link emulation, and the network of
 //!    ports.
 //! 4. `memlane-names`: the responder of a segment, for addresses and names: DHCP, router advertisements, DHCPv6, DNS.
-//! 5. `memlane-backends`: the back ends of ports and their session threads.
+//! 5. `memlane-backends`: the back ends of ports and their sessions.
 //! 6. This one, `memlane`: command line, configuration and control socket. Its library re-exports the modules of the others too,
 //!    for tests, benches and fuzzers.
 //!

@@ -90,7 +90,7 @@ impl Bed {
             theirs.shutdown(Shutdown::Write).expect("a socket");
             let settings = settings(&self.port);
             // Whether it was well spoken is the front end's own affair.
-            let _ = converse(&self.network, &settings, ours, None);
+            let _ = converse(&self.network, &settings, ours);
             self.network.stop_port(&self.port);
             self.port.forget_front_end();
         }
@@ -134,7 +134,7 @@ fn settings(port: &Arc<Port>) -> DeviceSettings {
 fn befriend(network: &Arc<Network>, port: &Arc<Port>) -> ToyGuest {
     let (ours, theirs) = UnixStream::pair().expect("a socket pair");
     let (network, settings, mac) = (Arc::clone(network), settings(port), port.offer().mac);
-    std::thread::spawn(move || converse(&network, &settings, ours, None));
+    std::thread::spawn(move || converse(&network, &settings, ours));
     ToyGuest::builder().mac(mac.bytes()).timeout(TIMEOUT).on_stream(theirs).expect("a guest")
 }
 

@@ -264,13 +264,13 @@ impl Device {
     /// migration).
     pub(super) fn send_rarp(&mut self, address: u64) {
         let [a, b, c, d, e, f, _, _] = address.to_le_bytes();
-        self.limit_control_rate();
+        self.count_control_operation();
         self.network.announce(&self.settings.port, MacAddress::new([a, b, c, d, e, f]));
     }
 
-    /// Rate limit of requests to workers; to be called before each.
-    fn limit_control_rate(&self) {
-        self.settings.port.limit_control_rate();
+    /// Counts a request to workers; to be called before each. The session waits before the next message if there were too many.
+    fn count_control_operation(&self) {
+        self.settings.port.count_control_operation();
     }
 
     /// GET_STATUS: a device with virtqueues in quarantine needs a reset (virtio 1.4, section 2.1).
@@ -518,7 +518,7 @@ impl Device {
         parts.start.session = self.settings.port.session();
         ring.running = true;
         self.log_start(index);
-        self.limit_control_rate();
+        self.count_control_operation();
         if self.is_control(index) {
             return self.start_control(parts);
         }
@@ -649,7 +649,7 @@ impl Device {
         if !self.rings[index].running {
             return;
         }
-        self.limit_control_rate();
+        self.count_control_operation();
         match &self.control {
             Some(control) if self.is_control(index as u32) => control.set_log(self.ring_log(index)),
             _ => self.network.set_log(&self.settings.port, self.key(index), self.ring_log(index)),
@@ -685,7 +685,7 @@ impl Device {
     /// Makes `map` the guest memory of this port, for running virtqueues too.
     fn change_memory(&mut self, map: MemoryMap) -> Result<()> {
         let map = Arc::new(map);
-        self.limit_control_rate();
+        self.count_control_operation();
         for index in 0..self.rings.len() {
             if self.rings[index].running {
                 let split = self.rings[index].locate(&map).map_err(refuse)?;
@@ -890,7 +890,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         }
         let key = self.key(index.into());
         if running {
-            self.limit_control_rate();
+            self.count_control_operation();
         }
         let unused = if running { self.network.set_call(&self.settings.port, key, call) } else { Err(call) };
         if let Err(call) = unused {
@@ -919,7 +919,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             _ if self.is_control(index) => Ok(()),
             (true, true) => self.set_aside(index),
             (true, false) => {
-                self.limit_control_rate();
+                self.count_control_operation();
                 self.network.set_enabled(&self.settings.port, self.key(index as usize), enable);
                 Ok(())
             }

@@ -5,13 +5,12 @@
 //! fault, as a broken message of the front end.
 
 use std::io;
-use std::os::unix::net::UnixStream;
 
 use vhost::vhost_user::message::{FrontendReq, VhostUserConfigFlags, VhostUserInflight, VhostUserVringAddrFlags};
 use vhost::vhost_user::{VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures as Protocol};
 
 use super::device::Device;
-use super::wire::{self, Message};
+use super::wire::{self, Message, Reply};
 
 /// The version of the protocol in the flags of a message.
 pub(super) const VERSION: u32 = 1;
@@ -44,11 +43,11 @@ pub(super) fn is_ours(message: &Message) -> Option<FrontendReq> {
     OURS.into_iter().find(|&ours| u32::from(ours) == message.request)
 }
 
-/// Serves `message`, which asks for `request`, and answers on `stream` where an answer is due.
+/// Serves `message`, which asks for `request`; adds the answer to `replies` where one is due.
 ///
 /// # Errors
-/// The message breaks a rule, or the connection ended.
-pub(super) fn serve(request: FrontendReq, message: &Message, device: &mut Device, stream: &UnixStream) -> io::Result<()> {
+/// The message breaks a rule.
+pub(super) fn serve(request: FrontendReq, message: &Message, device: &mut Device, replies: &mut Reply) -> io::Result<()> {
     let length = message.payload.len();
     let wanted = match request {
         FrontendReq::GET_STATUS | FrontendReq::SET_LOG_FD => 0,
@@ -68,10 +67,11 @@ pub(super) fn serve(request: FrontendReq, message: &Message, device: &mut Device
         return Err(io::Error::other("a message whose protocol feature was not agreed"));
     }
     if request == FrontendReq::GET_STATUS {
-        return reply(stream, message.request, device.status().into());
+        reply(replies, message.request, device.status().into());
+        return Ok(());
     }
     let result = match request {
-        FrontendReq::GET_INFLIGHT_FD => return give_inflight(message, device, stream),
+        FrontendReq::GET_INFLIGHT_FD => return give_inflight(message, device, replies),
         FrontendReq::SET_INFLIGHT_FD => {
             let file = message.files.first().ok_or(io::ErrorKind::InvalidData)?.try_clone()?;
             device.set_inflight_fd(&inflight(&message.payload), file).map(Ok).map_err(io::Error::other)?
@@ -79,7 +79,7 @@ pub(super) fn serve(request: FrontendReq, message: &Message, device: &mut Device
         _ => act(request, &message.payload, device)?,
     };
     if message.flags & NEED_REPLY != 0 && device.agreed_protocol().contains(Protocol::REPLY_ACK) {
-        reply(stream, message.request, result.is_err().into())?;
+        reply(replies, message.request, result.is_err().into());
     }
     Ok(())
 }
@@ -134,12 +134,13 @@ fn act(request: FrontendReq, payload: &[u8], device: &mut Device) -> io::Result<
 }
 
 /// Answers GET_INFLIGHT_FD, in a body of the length of the request's.
-fn give_inflight(message: &Message, device: &mut Device, stream: &UnixStream) -> io::Result<()> {
+fn give_inflight(message: &Message, device: &mut Device, replies: &mut Reply) -> io::Result<()> {
     let (given, file) = device.get_inflight_fd(&inflight(&message.payload)).map_err(io::Error::other)?;
     let mut payload = [given.mmap_size.to_ne_bytes(), given.mmap_offset.to_ne_bytes()].concat();
     payload.extend([given.num_queues.to_ne_bytes(), given.queue_size.to_ne_bytes()].concat());
     payload.resize(message.payload.len(), 0);
-    Message { request: message.request, flags: VERSION | REPLY, payload, files: vec![file] }.send(stream)
+    replies.add(Message { request: message.request, flags: VERSION | REPLY, payload, files: vec![file] });
+    Ok(())
 }
 
 /// The body of GET_INFLIGHT_FD and SET_INFLIGHT_FD.
@@ -167,6 +168,6 @@ fn words(number: u64) -> [u32; 2] {
     [[a, b, c, d], [e, f, g, h]].map(u32::from_ne_bytes)
 }
 
-fn reply(stream: &UnixStream, request: u32, value: u64) -> io::Result<()> {
-    Message { request, flags: VERSION | REPLY, payload: value.to_ne_bytes().to_vec(), files: Vec::new() }.send(stream)
+fn reply(replies: &mut Reply, request: u32, value: u64) {
+    replies.add(Message { request, flags: VERSION | REPLY, payload: value.to_ne_bytes().to_vec(), files: Vec::new() });
 }

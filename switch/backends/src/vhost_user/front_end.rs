@@ -5,7 +5,7 @@
 //! port stays with the first, until the second sends the first message that sets up memory or a virtqueue.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
@@ -17,9 +17,10 @@ use super::device::{self, Device};
 use super::extra;
 use super::saved::{SavedConnection, StandingConnection};
 use super::settings::DeviceSettings;
-use super::wire::{self, Message, PartialMessage, WireError};
+use super::wire::{self, Message, PartialMessage, Reply, WireError};
 use crate::budget::Permit;
 use crate::descriptors;
+use crate::executor::{Context, Watched};
 use crate::network::Network;
 use crate::takeover::ReceivedFiles;
 
@@ -46,7 +47,7 @@ const HARMLESS: [FrontendReq; 17] = [
 
 /// See the module.
 pub(super) struct FrontEnd {
-    pub(super) stream: UnixStream,
+    pub(super) stream: Watched<UnixStream>,
     pub(super) device: Arc<Mutex<Device>>,
     /// The part of the next message that has arrived.
     pub(super) part: PartialMessage,
@@ -54,7 +55,7 @@ pub(super) struct FrontEnd {
     pub(super) pending: Option<Message>,
     pub(super) crates: Crates,
     /// Permit for the descriptors of the connection.
-    pub(super) held: Permit,
+    _held: Permit,
 }
 
 /// The state of a second front end beside the one that has the port.
@@ -69,25 +70,25 @@ pub(super) enum SecondState {
 }
 
 impl FrontEnd {
-    /// A front end that has connected by `stream`.
+    /// A front end that has connected by `stream`, which the session of `context` serves.
     ///
     /// # Errors
-    /// Descriptors ran out: the port's quota, or the process's.
-    pub(super) fn new(network: &Arc<Network>, settings: &DeviceSettings, stream: UnixStream) -> io::Result<Self> {
+    /// Descriptors ran out: the port's quota, or the process's; or the kernel's, where it may watch no more of them (epoll(7)).
+    pub(super) fn new(
+        (context, network, settings): (&Context, &Arc<Network>, &DeviceSettings),
+        stream: UnixStream,
+    ) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        let stream = context.watch(stream)?;
         let held = settings.port.descriptors.take(descriptors::OF_CONNECTION).ok_or_else(descriptors::ran_out)?;
         let device = Arc::new(Mutex::new(Device::new(Arc::clone(network), settings.clone())));
         let crates = Crates::new(&device)?;
-        Ok(Self { stream, device, part: PartialMessage::default(), pending: None, crates, held })
+        Ok(Self { stream, device, part: PartialMessage::default(), pending: None, crates, _held: held })
     }
 
-    /// Admits the front end beside the one that has the port: from now on nothing that it does makes the thread wait.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub(super) fn admit(&self) -> io::Result<()> {
-        self.stream.set_nonblocking(true)?;
+    /// Admits the front end beside the one that has the port: from now on nothing that it does makes the session wait.
+    pub(super) fn admit(&self) {
         device::lock(&self.device).wait_for_port();
-        Ok(())
     }
 
     /// The front end of another process's session, which was admitted beside the one that has the port.
@@ -95,14 +96,13 @@ impl FrontEnd {
     /// # Errors
     /// Descriptors ran out, or the description is damaged.
     pub(super) fn restore_beside(
-        network: &Arc<Network>,
-        settings: &DeviceSettings,
+        own: (&Context, &Arc<Network>, &DeviceSettings),
         saved: &SavedConnection,
         files: &mut ReceivedFiles,
     ) -> io::Result<Self> {
         let socket = files.take(saved.socket).ok_or(io::ErrorKind::InvalidData)?;
-        let mut front_end = Self::new(network, settings, OwnedFd::from(socket).into())?;
-        front_end.admit()?;
+        let mut front_end = Self::new(own, OwnedFd::from(socket).into())?;
+        front_end.admit();
         front_end.part = front_end.restore(saved, files)?;
         Ok(front_end)
     }
@@ -135,20 +135,16 @@ impl FrontEnd {
     }
 
     /// The port is this front end's now.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub(super) fn take_port(&self) -> io::Result<()> {
-        self.stream.set_nonblocking(false)?;
+    pub(super) fn take_port(&self) {
         device::lock(&self.device).take_port();
-        Ok(())
     }
 
     /// Serves the next message of a front end beside the one that has the port, if it has arrived.
     pub(super) fn serve_beside(&mut self, settings: &DeviceSettings) -> SecondState {
-        let message = match Message::receive_after(&self.stream, &mut self.part, &|_| {}) {
-            Ok(message) => message,
-            Err(WireError::Socket(error)) if error.kind() == io::ErrorKind::WouldBlock => return SecondState::Waits,
+        self.stream.clear();
+        let message = match Message::receive(&self.stream, &mut self.part) {
+            Ok(Some(message)) => message,
+            Ok(None) => return SecondState::Waits,
             Err(WireError::Descriptors) if descriptors::are_short() => return SecondState::Leaves(descriptors::ran_out()),
             Err(error) => return SecondState::Leaves(io::Error::other(error)),
         };
@@ -157,7 +153,13 @@ impl FrontEnd {
             self.pending = Some(message);
             return SecondState::TakesOver;
         }
-        let served = serve(&message, &mut self.crates, &self.device, &self.stream);
+        // The next message may be there already.
+        self.stream.set_ready();
+        let mut reply = Reply::default();
+        let served = serve(&message, &mut self.crates, &self.device, &mut reply);
+        // A front end that does not read its replies leaves.
+        let is_sent = reply.send(&self.stream).and_then(|all| if all { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) });
+        let served = is_sent.and(served);
         let mut device = device::lock(&self.device);
         match (served, device.take_fault()) {
             _ if device.is_short() => SecondState::Leaves(descriptors::ran_out()),
@@ -169,16 +171,16 @@ impl FrontEnd {
     }
 }
 
-/// Serves `message` from the front end at `stream`, and answers it where an answer is due.
+/// Serves `message`; adds the answer to `replies` where one is due.
 ///
 /// # Errors
-/// The message breaks a rule, or the connection ended.
-pub(super) fn serve(message: &Message, crates: &mut Crates, device: &Mutex<Device>, stream: &UnixStream) -> io::Result<()> {
+/// The message breaks a rule.
+pub(super) fn serve(message: &Message, crates: &mut Crates, device: &Mutex<Device>, replies: &mut Reply) -> io::Result<()> {
     if let Some(request) = extra::is_ours(message) {
-        return extra::serve(request, message, &mut device::lock(device), stream);
+        return extra::serve(request, message, &mut device::lock(device), replies);
     }
     let channel = backend_channel(message)?;
-    crates.serve(message, stream)?;
+    crates.serve(message, replies)?;
     channel.into_iter().for_each(|channel| device::lock(device).keep_backend_channel(channel));
     Ok(())
 }
@@ -222,23 +224,22 @@ impl Crates {
             messages.push(ask(FrontendReq::GET_FEATURES));
             messages.push(number(FrontendReq::SET_FEATURES, saved.features));
         }
-        // The replies are not for the front end, which has had its own.
-        let (nowhere, _replies) = UnixStream::pair()?;
         for (request, payload) in messages {
             let message = Message { request: request.into(), flags: extra::VERSION, payload, files: Vec::new() };
-            self.serve(&message, &nowhere)?;
+            // The reply is not for the front end, which has had its own.
+            self.serve(&message, &mut Reply::default())?;
         }
         Ok(())
     }
 
-    /// Has the handler serve `message`, and forwards its reply to `stream`. No reply carries file descriptors, because no feature
-    /// is offered that would.
-    fn serve(&mut self, message: &Message, stream: &UnixStream) -> io::Result<()> {
+    /// Has the handler serve `message`, and adds its reply to `replies`. No reply carries file descriptors, because no feature is
+    /// offered that would.
+    fn serve(&mut self, message: &Message, replies: &mut Reply) -> io::Result<()> {
         message.send(&self.ours)?;
         let result = self.handler.handle_request();
         let mut answer = [0; wire::HEADER + wire::MAX_PAYLOAD];
         match (&self.ours).read(&mut answer) {
-            Ok(length) => (&mut &*stream).write_all(&answer[..length])?,
+            Ok(length) => replies.add_bytes(&answer[..length]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }

@@ -1,6 +1,7 @@
 //! A vhost-user port (QEMU, "Vhost-user Protocol").
 //!
-//! 1. [`session`]: a thread for each port accepts (or makes) the connection and answers one message after the other.
+//! 1. [`session`]: a task for each port, of which an [`Executor`](crate::executor::Executor) runs many on few threads. [`server`] accepts (or
+//!    makes) one connection after the other, [`conversation`] answers one message after the other.
 //!    [`front_end`]: the connection and its device, and a second one beside the first.
 //! 2. [`wire`]: a complete message, with its file descriptors.
 //! 3. [`features`]: feature negotiation.
@@ -12,10 +13,11 @@
 //! 7. [`saved`], [`pause`]: a session in the next process of the network (takeover). [`kept`]: its socket in that process.
 //!
 //! The front end is trusted as little as its guest: a violation of the protocol ends the connection and quarantines the port, and
-//! no message can block another port, because each has a session thread of its own.
+//! no message can block another port: a session whose thread is blocked has other threads serve the sessions of other ports.
 
 pub mod access;
 mod control;
+mod conversation;
 mod device;
 mod device_state;
 mod extra;
@@ -24,6 +26,7 @@ mod front_end;
 pub mod kept;
 mod pause;
 pub mod saved;
+mod server;
 mod session;
 mod settings;
 mod shared_memory_check;
@@ -31,5 +34,6 @@ pub mod socket;
 mod vring;
 pub mod wire;
 
-pub use session::{Endpoint, Session, converse, run, run_restored};
+pub use conversation::converse;
+pub use session::{Endpoint, Session, run, run_restored};
 pub use settings::DeviceSettings;

@@ -1,20 +1,17 @@
-//! Standstill of a session thread: between two reads of its connection it stops, for a takeover by another process.
+//! Standstill of a session: between two reads of its connection it stops, for a takeover by another process.
 //!
-//! 1. The daemon [asks](Pause::ask) all threads, and [awaits](Pause::await_standstill) each.
-//! 2. A thread that waits for a message or a connection sees the bell, and [stands](Pause::stand_if_asked) with its session ready to be
-//!    described.
-//! 3. The process ends, or the threads [go on](Pause::end).
+//! 1. The daemon [asks](Pause::ask) all sessions, wakes them, and [awaits](Pause::await_standstill) each.
+//! 2. A session that waits for a message or a connection [stands](Pause::stand_if_asked), ready to be described.
+//! 3. The process ends, or the sessions [go on](Pause::end).
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nix::sys::eventfd::{EfdFlags, EventFd};
-
 use super::saved::{Held, StandingSession};
+use crate::executor::Context;
 
-/// Longest wait for a session thread without a check whether the takeover is over.
+/// Longest wait for a session without a check whether the takeover is over.
 const STEP: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]
@@ -26,9 +23,8 @@ enum Stage {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Pause {
-    bell: EventFd,
     inner: Mutex<Inner>,
     changed: Condvar,
 }
@@ -36,37 +32,26 @@ pub(super) struct Pause {
 #[derive(Debug, Default)]
 struct Inner {
     stage: Stage,
-    /// Another process has served the virtqueues before the thread went on.
+    /// Another process has served the virtqueues before the session went on.
     behind: bool,
 }
 
 impl Pause {
-    /// For a thread that runs.
-    ///
-    /// # Errors
-    /// The kernel refuses a descriptor.
-    pub(super) fn new() -> io::Result<Self> {
-        let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
-        Ok(Self { bell, inner: Mutex::default(), changed: Condvar::new() })
-    }
-
-    /// Readable while the thread is to stand.
-    pub(super) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
-    }
-
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the thread to stand.
+    /// Asks the session to stand, which is to be woken then.
     pub(super) fn ask(&self) {
         self.inner().stage = Stage::Asked;
-        // Fails only when the counter is at its maximum, in which case it is readable already.
-        let _ = self.bell.write(1);
     }
 
-    /// The session of the thread once it stands; `None` if it does not until `deadline`, or until the takeover `is_over`.
+    /// Whether the session is to stand.
+    pub(super) fn is_asked(&self) -> bool {
+        matches!(self.inner().stage, Stage::Asked)
+    }
+
+    /// The session once it stands; `None` if it does not until `deadline`, or until the takeover `is_over`.
     pub(super) fn await_standstill(&self, deadline: Instant, is_over: &dyn Fn() -> bool) -> Option<io::Result<StandingSession>> {
         let mut inner = self.inner();
         while matches!(inner.stage, Stage::Asked) && !is_over() {
@@ -82,65 +67,80 @@ impl Pause {
         }
     }
 
-    /// Has the thread go on; `behind` if another process has served the virtqueues meanwhile.
+    /// Has the session go on, which is to be woken then; `behind` if another process has served the virtqueues meanwhile.
     pub(super) fn end(&self, behind: bool) {
         let mut inner = self.inner();
         (inner.stage, inner.behind) = (Stage::Runs, behind);
-        // Fails only if it was not asked.
-        let _ = self.bell.read();
-        self.changed.notify_all();
     }
 
-    /// Stands if that was asked for, until [`Self::end`]; called by the thread of the session `ready`.
-    pub(super) fn stand_if_asked(&self, ready: impl FnOnce() -> io::Result<(StandingSession, Held)>) {
-        if !matches!(self.inner().stage, Stage::Asked) {
+    /// Stands if that was asked for, until [`Self::end`]; called by the session that is `ready`.
+    pub(super) async fn stand_if_asked(&self, context: &Context, ready: impl FnOnce() -> io::Result<(StandingSession, Held)>) {
+        if !self.is_asked() {
             return;
         }
         let (session, held) = ready().map_or_else(|error| (Err(error), Held::default()), |(session, held)| (Ok(session), held));
-        let mut inner = self.inner();
-        if !matches!(inner.stage, Stage::Asked) {
+        if !self.stand(session) {
             return;
         }
-        inner.stage = Stage::Stands(Some(Box::new(session)));
-        self.changed.notify_all();
-        let stands = |inner: &mut Inner| matches!(inner.stage, Stage::Stands(_));
-        let behind = self.changed.wait_while(inner, stands).unwrap_or_else(PoisonError::into_inner).behind;
-        if behind {
+        let goes_on = || {
+            let inner = self.inner();
+            (!matches!(inner.stage, Stage::Stands(_))).then_some(inner.behind)
+        };
+        if context.wait(None, goes_on).await == Some(true) {
             held.go_on_behind();
         }
+    }
+
+    /// Offers `session` to the one that waits for it; returns false if it is to stand no more.
+    fn stand(&self, session: io::Result<StandingSession>) -> bool {
+        let mut inner = self.inner();
+        let is_asked = matches!(inner.stage, Stage::Asked);
+        if is_asked {
+            inner.stage = Stage::Stands(Some(Box::new(session)));
+            self.changed.notify_all();
+        }
+        is_asked
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::executor::Executor;
     use std::sync::Arc;
 
     #[test]
-    fn a_thread_stands_until_it_may_go_on() {
-        let pause = Arc::new(Pause::new().unwrap());
+    fn a_session_stands_until_it_may_go_on() {
+        let (executor, pause) = (Executor::new().unwrap(), Arc::new(Pause::default()));
         let (tell, told) = std::sync::mpsc::channel();
         let deadline = || Instant::now() + Duration::from_secs(30);
-        pause.stand_if_asked(|| panic!("it was not asked"));
-        pause.ask();
-        let thread = std::thread::spawn({
-            let pause = Arc::clone(&pause);
-            move || {
-                pause.stand_if_asked(|| Ok(Default::default()));
+        let session = |pause: Arc<Pause>| {
+            let tell = tell.clone();
+            let session = |context: Context| async move {
+                pause.stand_if_asked(&context, || Ok(Default::default())).await;
                 tell.send(()).unwrap();
-            }
-        });
-        assert!(pause.await_standstill(deadline(), &|| false).unwrap().unwrap().0.is_none());
-        assert!(told.try_recv().is_err());
-        pause.end(false);
+            };
+            let task = executor.task(|context| Ok(session(context))).unwrap();
+            task.notify();
+            task
+        };
+        session(Arc::clone(&pause));
         told.recv().unwrap();
-        thread.join().unwrap();
-        // A thread that never stands is not waited for longer than that.
+        pause.ask();
+        let task = session(Arc::clone(&pause));
+        assert!(pause.await_standstill(deadline(), &|| false).unwrap().unwrap().0.is_none());
+        task.notify();
+        assert!(told.recv_timeout(STEP).is_err());
+        pause.end(false);
+        task.notify();
+        told.recv().unwrap();
+        // A session that never stands is not waited for longer than that.
         pause.ask();
         assert!(pause.await_standstill(Instant::now() + Duration::from_millis(5), &|| false).is_none());
         let begun = Instant::now();
         assert!(pause.await_standstill(deadline(), &|| begun.elapsed() > STEP).is_none());
         pause.end(false);
-        pause.stand_if_asked(|| panic!("it is not asked any more"));
+        session(pause);
+        told.recv().unwrap();
     }
 }

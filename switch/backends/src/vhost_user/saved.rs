@@ -8,22 +8,24 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 
 use serde::{Deserialize, Serialize};
 
 use super::control::HeldControlQueue;
 use super::device::{self, Device};
 use super::wire::PartialMessage;
+use crate::executor::Context;
 use crate::network::StartingRing;
 use crate::takeover::{FilesToSend, ReceivedFiles};
 use crate::worker::QueueFiles;
 
-/// A session with a thread that stands still.
+/// A session that stands still.
 #[derive(Default)]
 pub struct StandingSession(pub(super) Option<StandingConnection>);
 
-/// A connection with a thread that stands still.
+/// A connection of a session that stands still.
 pub(super) struct StandingConnection {
     pub device: Arc<Mutex<Device>>,
     pub stream: UnixStream,
@@ -198,7 +200,7 @@ pub enum SavedKick {
     Poll,
 }
 
-/// Threads of a session that stand still with it.
+/// The thread of a control queue that stands still with its session.
 #[derive(Debug, Default)]
 pub(super) struct Held(pub Option<HeldControlQueue>);
 
@@ -209,14 +211,14 @@ impl Held {
     }
 }
 
-/// A session of an earlier process, with which a session thread begins.
+/// A session of an earlier process, with which a port's session begins.
 #[derive(Debug)]
 pub struct RestoredSession {
     /// The connection, if there was one.
     pub connection: Option<SavedConnection>,
     /// The descriptors to which it refers.
     pub files: ReceivedFiles,
-    /// Where the thread reports.
+    /// Where the session reports.
     pub progress: Progress,
 }
 
@@ -231,18 +233,17 @@ impl fmt::Debug for RestoredDevice {
 }
 
 impl RestoredDevice {
-    /// Starts its virtqueues, which [`Network::finish_starts`](crate::network::Network::finish_starts) waits for. The session thread
+    /// Starts its virtqueues, which [`Network::finish_starts`](crate::network::Network::finish_starts) waits for. The session
     /// acts on errors when it goes on.
     pub fn start(&self) -> Vec<StartingRing> {
         device::lock(&self.0).start_restored()
     }
 }
 
-/// Report of a session thread: its session is restored, with this device if it has a front end; or it cannot be.
+/// Report of a session: it is restored, with this device if it has a front end; or it cannot be.
 pub type Report = Result<Option<RestoredDevice>, String>;
 
-/// The step of the session threads in a process that takes over. Each thread reports when its session is restored; it goes on once the
-/// virtqueues run again.
+/// The step of the sessions in a process that takes over. Each reports when it is restored, and goes on once the virtqueues run again.
 #[derive(Clone, Debug)]
 pub struct Progress {
     /// Receives the reports.
@@ -260,21 +261,33 @@ impl Progress {
 
 /// A gate that is opened once.
 #[derive(Debug, Default)]
-pub struct Gate {
-    open: Mutex<bool>,
-    changed: Condvar,
+pub struct Gate(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    is_open: bool,
+    /// Sessions that wait for it.
+    sessions: Vec<Waker>,
 }
 
 impl Gate {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Lets all pass from now on.
     pub fn open(&self) {
-        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.changed.notify_all();
+        let sessions = {
+            let mut waiting = self.waiting();
+            waiting.is_open = true;
+            std::mem::take(&mut waiting.sessions)
+        };
+        sessions.into_iter().for_each(Waker::wake);
     }
 
     /// Waits until it is open.
-    pub(super) fn pass(&self) {
-        let shut = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.changed.wait_while(shut, |open| !*open).unwrap_or_else(PoisonError::into_inner));
+    pub(super) async fn pass(&self, context: &Context) {
+        self.waiting().sessions.push(context.waker().clone());
+        context.wait(None, || self.waiting().is_open.then_some(())).await;
     }
 }

@@ -5,7 +5,7 @@
 //! guest then has no network, and the operator needs the cause. So a session with unused queues checks from time to
 //! time, until they are.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use super::device::{self, Device};
@@ -44,25 +44,43 @@ impl SharedMemoryProblem {
     }
 }
 
-/// Returns when no further check is needed, or the next message is readable, for which `wait` waits until a timeout: it returns true
-/// unless it timed out. `kicks` were counted before this session.
-pub(super) fn look_until_message(port: &Port, device: &Arc<Mutex<Device>>, kicks: u64, wait: &dyn Fn(Duration) -> bool) {
-    let shared_memory_problem = || {
-        let kicked = port.totals().kicks > kicks;
-        device::lock(device).shared_memory_problem(kicked)
-    };
-    let mut pause = PAUSE.0;
-    while shared_memory_problem().is_some() {
-        if wait(pause) {
-            return;
-        }
-        let Some(shared_memory_problem) = shared_memory_problem() else { break };
-        port.set_advice(shared_memory_problem.advice());
-        if shared_memory_problem == SharedMemoryProblem::Missing {
-            // Memory can come only by a message.
-            return;
-        }
-        pause = (pause * 2).min(PAUSE.1);
+/// The checks of a session until its next message.
+pub(super) struct SharedMemoryCheck<'s> {
+    port: &'s Port,
+    device: &'s Mutex<Device>,
+    /// Kicks that were counted before this session.
+    kicks: u64,
+    pause: Duration,
+}
+
+impl<'s> SharedMemoryCheck<'s> {
+    /// The checks of the session with `device`; `kicks` were counted before it.
+    pub(super) fn new(port: &'s Port, device: &'s Mutex<Device>, kicks: u64) -> Self {
+        Self { port, device, kicks, pause: PAUSE.0 }
     }
-    port.set_advice(None);
+
+    fn problem(&self) -> Option<SharedMemoryProblem> {
+        let kicked = self.port.totals().kicks > self.kicks;
+        device::lock(self.device).shared_memory_problem(kicked)
+    }
+
+    /// The pause before the next check; `None` if none is needed.
+    pub(super) fn pause(&self) -> Option<Duration> {
+        let is_needed = self.problem().is_some();
+        if !is_needed {
+            self.port.set_advice(None);
+        }
+        is_needed.then_some(self.pause)
+    }
+
+    /// Checks after a pause; returns false if only a message can change what it finds.
+    pub(super) fn check(&mut self) -> bool {
+        let problem = self.problem();
+        if let Some(problem) = problem {
+            self.port.set_advice(problem.advice());
+        }
+        self.pause = (self.pause * 2).min(PAUSE.1);
+        // Memory can come only by a message.
+        problem != Some(SharedMemoryProblem::Missing)
+    }
 }

@@ -8,10 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use super::access::Access;
@@ -133,6 +130,12 @@ impl Listener {
     pub fn into_socket(mut self) -> io::Result<UnixListener> {
         self.file = None;
         self.socket.try_clone()
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
@@ -340,37 +343,6 @@ pub(super) fn remove(path: &Path, file: (u64, u64)) -> io::Result<()> {
 pub fn remove_here(path: &Path, file: (u64, u64)) -> io::Result<()> {
     let present = std::fs::symlink_metadata(path)?;
     if present.file_type().is_socket() && identity(&present) == file { std::fs::remove_file(path) } else { Err(in_use()) }
-}
-
-/// Waits that can be interrupted by a signal to quit (an eventfd).
-#[derive(Debug)]
-pub(super) struct Waiter {
-    bell: EventFd,
-}
-
-impl Waiter {
-    /// A waiter that has not been told to quit.
-    ///
-    /// # Errors
-    /// The kernel refuses a descriptor.
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { bell: EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)? })
-    }
-
-    /// Ends all waits, present and future.
-    pub(super) fn ring(&self) {
-        // Fails only when the counter is at its maximum, in which case it was rung already.
-        let _ = self.bell.write(1);
-    }
-
-    /// Waits until a connection arrives at `listener`, until [`Self::ring`], until `other` is readable, or until the timeout `most`.
-    pub(super) fn wait(&self, listener: Option<&UnixListener>, other: BorrowedFd, most: Option<Duration>) {
-        let timeout = most.map_or(PollTimeout::NONE, |most| PollTimeout::try_from(most).unwrap_or(PollTimeout::MAX));
-        let mut files = vec![PollFd::new(self.bell.as_fd(), PollFlags::POLLIN), PollFd::new(other, PollFlags::POLLIN)];
-        files.extend(listener.map(|listener| PollFd::new(listener.as_fd(), PollFlags::POLLIN)));
-        // EINTR counts as a wake-up: callers check their state again.
-        let _ = poll(&mut files, timeout);
-    }
 }
 
 #[cfg(test)]

@@ -70,24 +70,14 @@ pub enum WireError {
 }
 
 impl Message {
-    /// Waits for a message and reads all of it.
+    /// Takes the next message from a non-blocking `stream`, of which `part` has arrived before; `None` if more of it is to come.
     ///
     /// # Errors
     /// A [`WireError`]; the connection cannot be used any more then.
-    pub fn receive(stream: &UnixStream) -> Result<Self, WireError> {
-        Self::receive_after(stream, &mut PartialMessage::default(), &|_| {})
-    }
-
-    /// As [`Self::receive`], of which `part` has arrived; calls `wait` before each read, which returns when the stream is readable.
-    ///
-    /// # Errors
-    /// As [`Self::receive`].
-    pub fn receive_after(
-        stream: &UnixStream,
-        part: &mut PartialMessage,
-        wait: &dyn Fn(&PartialMessage),
-    ) -> Result<Self, WireError> {
-        part.fill(stream, wait, HEADER)?;
+    pub fn receive(stream: &UnixStream, part: &mut PartialMessage) -> Result<Option<Self>, WireError> {
+        if !part.fill(stream, HEADER)? {
+            return Ok(None);
+        }
         let Some(&header) = part.bytes.first_chunk() else {
             return Err(if part.bytes.is_empty() { WireError::HungUp } else { WireError::Partial });
         };
@@ -96,24 +86,25 @@ impl Message {
         if size > MAX_PAYLOAD || part.bytes.len() > HEADER + size {
             return Err(WireError::Size(size));
         }
-        part.fill(stream, wait, HEADER + size)?;
+        if !part.fill(stream, HEADER + size)? {
+            return Ok(None);
+        }
         if part.bytes.len() < HEADER + size {
             return Err(WireError::Partial);
         }
         let PartialMessage { bytes, files } = std::mem::take(part);
         let mut payload = bytes[HEADER..].to_vec();
         payload.truncate(stated_length(request, &payload));
-        Ok(Self { request, flags, payload, files })
+        Ok(Some(Self { request, flags, payload, files }))
     }
 
     /// Sends the message by one system call.
     ///
     /// # Errors
-    /// The socket failed.
+    /// The socket failed, or does not take all of it.
     pub fn send(&self, stream: &UnixStream) -> io::Result<()> {
         let bytes = self.bytes();
-        let files: Vec<RawFd> = self.files.iter().map(AsRawFd::as_raw_fd).collect();
-        let sent = stream.send_with_fds(&[&bytes[..]], &files).map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
+        let sent = send(stream, &bytes, &self.files)?;
         (&mut &*stream).write_all(&bytes[sent..])
     }
 
@@ -170,20 +161,67 @@ impl PartialMessage {
         Ok(Self { bytes: self.bytes.clone(), files })
     }
 
-    /// Reads until there are `length` bytes, or the stream ends.
-    fn fill(&mut self, stream: &UnixStream, wait: &dyn Fn(&Self), length: usize) -> Result<(), WireError> {
+    /// Reads until there are `length` bytes, or the stream ends; returns false if more bytes are to come.
+    fn fill(&mut self, stream: &UnixStream, length: usize) -> Result<bool, WireError> {
         while self.bytes.len() < length {
-            wait(self);
             let before = self.bytes.len();
             self.bytes.resize(length, 0);
             let count = receive(stream, &mut self.bytes[before..], &mut self.files);
             self.bytes.truncate(before + count.as_ref().copied().unwrap_or(0));
-            if count? == 0 {
-                break;
+            match count {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(WireError::Socket(error)) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(true)
     }
+}
+
+/// Bytes of a reply that the socket has not taken yet, and its file descriptors.
+#[derive(Debug, Default)]
+pub(super) struct Reply {
+    bytes: Vec<u8>,
+    files: Vec<File>,
+}
+
+impl Reply {
+    /// Appends `message`.
+    pub(super) fn add(&mut self, message: Message) {
+        self.bytes.extend(message.bytes());
+        self.files.extend(message.files);
+    }
+
+    /// Appends the bytes of a message without file descriptors.
+    pub(super) fn add_bytes(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Sends as much as a non-blocking `stream` takes; returns true once all is sent.
+    ///
+    /// # Errors
+    /// The socket failed.
+    pub(super) fn send(&mut self, stream: &UnixStream) -> io::Result<bool> {
+        while !self.bytes.is_empty() {
+            match send(stream, &self.bytes, &self.files) {
+                Ok(count) => {
+                    self.bytes.drain(..count);
+                    // With the first byte.
+                    self.files.clear();
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn send(stream: &UnixStream, bytes: &[u8], files: &[File]) -> io::Result<usize> {
+    let files: Vec<RawFd> = files.iter().map(AsRawFd::as_raw_fd).collect();
+    stream.send_with_fds(&[bytes], &files).map_err(|error| io::Error::from_raw_os_error(error.errno()))
 }
 
 fn receive(stream: &UnixStream, bytes: &mut [u8], files: &mut Vec<File>) -> Result<usize, WireError> {
@@ -202,6 +240,12 @@ fn receive(stream: &UnixStream, bytes: &mut [u8], files: &mut Vec<File>) -> Resu
 mod tests {
     use super::*;
 
+    /// The next message, all of which is there.
+    fn next(stream: &UnixStream) -> Result<Message, WireError> {
+        stream.set_nonblocking(true).unwrap();
+        Message::receive(stream, &mut PartialMessage::default()).map(Option::unwrap)
+    }
+
     fn message(request: u32, payload: &[u8], files: usize) -> Message {
         let files = (0..files).map(|_| File::open("/dev/null").unwrap()).collect();
         Message { request, flags: 1, payload: payload.to_vec(), files }
@@ -213,7 +257,7 @@ mod tests {
         for (request, length, files) in [(1, 0, 0), (5, 264, 8), (5, 1032, 32), (24, MAX_PAYLOAD, 0)] {
             let payload: Vec<u8> = (0..length).map(|n| n as u8).collect();
             message(request, &payload, files).send(&theirs).unwrap();
-            let got = Message::receive(&ours).unwrap();
+            let got = next(&ours).unwrap();
             assert_eq!((got.request, got.payload, got.files.len()), (request, payload, files));
         }
     }
@@ -222,20 +266,41 @@ mod tests {
     fn a_message_can_be_read_again() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let before = message(5, &[7; 40], 2);
-        let after = Message::receive_after(&ours, &mut before.to_part().unwrap(), &|_| panic!("all of it is there")).unwrap();
+        let after = Message::receive(&ours, &mut before.to_part().unwrap()).unwrap().unwrap();
         assert_eq!((after.request, after.flags, &after.payload, after.files.len()), (5, 1, &before.payload, 2));
     }
 
     #[test]
     fn fragments_are_put_together() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let sender = std::thread::spawn(move || {
-            let bytes: Vec<u8> = [10_u32, 1, 8].iter().flat_map(|word| word.to_ne_bytes()).chain(7_u64.to_ne_bytes()).collect();
-            bytes.iter().for_each(|byte| (&mut &theirs).write_all(&[*byte]).unwrap());
-        });
-        assert_eq!(Message::receive(&ours).unwrap().payload, 7_u64.to_ne_bytes());
-        assert!(matches!(Message::receive(&ours), Err(WireError::HungUp)));
-        sender.join().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let bytes: Vec<u8> = [10_u32, 1, 8].iter().flat_map(|word| word.to_ne_bytes()).chain(7_u64.to_ne_bytes()).collect();
+        let mut part = PartialMessage::default();
+        for byte in bytes {
+            assert!(Message::receive(&ours, &mut part).unwrap().is_none());
+            (&mut &theirs).write_all(&[byte]).unwrap();
+        }
+        assert_eq!(Message::receive(&ours, &mut part).unwrap().unwrap().payload, 7_u64.to_ne_bytes());
+        drop(theirs);
+        assert!(matches!(Message::receive(&ours, &mut part), Err(WireError::HungUp)));
+    }
+
+    #[test]
+    fn a_reply_goes_out_in_parts() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut reply = Reply::default();
+        let whole = message(31, &[7; 64], 1);
+        ours.set_nonblocking(true).unwrap();
+        let mut added = 0;
+        while reply.send(&ours).unwrap() {
+            reply.add(message(31, &[7; 64], 1));
+            added += 1;
+        }
+        for _ in 0..added {
+            let got = next(&theirs).unwrap();
+            assert_eq!((&got.payload, got.files.len()), (&whole.payload, 1));
+            assert!(reply.send(&ours).unwrap());
+        }
     }
 
     /// As Debian 13's user-mode-linux (6.12) sends it: SET_MEM_TABLE of 72 bytes that says one region, with one descriptor.
@@ -246,12 +311,12 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         for (count, rooms, length) in [(1, 2, 40), (2, 2, 72), (1, 8, 40), (2, 1, 40), (0, 1, 40), (0xffff_ffff, 1, 40)] {
             message(5, &table(count, rooms), 1).send(&theirs).unwrap();
-            let got = Message::receive(&ours).unwrap();
+            let got = next(&ours).unwrap();
             assert_eq!(got.payload, table(count, rooms)[..length], "{count} regions, room for {rooms}");
         }
         // No other message has such a count.
         message(9, &table(1, 2), 0).send(&theirs).unwrap();
-        assert_eq!(Message::receive(&ours).unwrap().payload.len(), 72);
+        assert_eq!(next(&ours).unwrap().payload.len(), 72);
     }
 
     #[test]
@@ -259,9 +324,9 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let header: Vec<u8> = [1_u32, 1, 1 << 30].iter().flat_map(|word| word.to_ne_bytes()).collect();
         (&mut &theirs).write_all(&header).unwrap();
-        assert!(matches!(Message::receive(&ours), Err(WireError::Size(_))));
+        assert!(matches!(next(&ours), Err(WireError::Size(_))));
         (&mut &theirs).write_all(&header[..5]).unwrap();
         drop(theirs);
-        assert!(matches!(Message::receive(&ours), Err(WireError::Partial)));
+        assert!(matches!(next(&ours), Err(WireError::Partial)));
     }
 }

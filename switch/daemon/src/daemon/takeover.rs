@@ -42,7 +42,7 @@ impl Daemon {
         Ok(saved.into_iter().unzip())
     }
 
-    /// Has all session threads stand still, and describes the ports, with their descriptors. If a port's thread still runs at
+    /// Has all sessions stand still, and describes the ports, with their descriptors. If a port's session still runs at
     /// the deadline, or when the takeover `is_over`, the port is handed over without its connection.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl Daemon {
         for Attached { config, server, .. } in attached.iter() {
             let session = server.front_end().and_then(|session| session.await_standstill(deadline, &is_over));
             if session.is_none() && server.front_end().is_some() {
-                tracing::warn!(port = %config.name, "handed over without its front end, which holds its thread up and connects again");
+                tracing::warn!(port = %config.name, "handed over without its front end, which holds its session up and connects again");
             }
             standing.push(session.transpose()?.unwrap_or_default());
         }
@@ -103,7 +103,7 @@ impl Daemon {
         Ok((streams, files.into_files()))
     }
 
-    /// Has all session threads go on; `behind` if another process has served the virtqueues meanwhile, and may have taken a part of a frame
+    /// Has all sessions go on; `behind` if another process has served the virtqueues meanwhile, and may have taken a part of a frame
     /// from a stream, so that those connections end.
     pub fn go_on(&self, behind: bool) {
         if behind {
@@ -220,7 +220,8 @@ impl Daemon {
                     let session = RestoredSession { connection: saved.connection, files, progress: progress.clone() };
                     let listener = endpoint.listening();
                     restoring.sessions += 1;
-                    let session = vhost_user::run_restored(Arc::clone(&daemon.network), device, endpoint, Some(session))?;
+                    let of_port = (Arc::clone(&daemon.network), device);
+                    let session = vhost_user::run_restored(&*daemon.executor()?, of_port, endpoint, Some(session))?;
                     Server::FrontEnd(session, listener)
                 }
                 meeting @ Meeting::Worker(_) => daemon.serve(config, &port, meeting)?,
@@ -304,7 +305,7 @@ fn restored_meeting(
 #[derive(Debug)]
 pub struct Restoring {
     reports: Receiver<Report>,
-    /// Session threads that report.
+    /// Sessions that report.
     sessions: usize,
     /// Devices of the sessions that have reported.
     devices: Vec<RestoredDevice>,
@@ -324,7 +325,7 @@ pub struct Rest {
 }
 
 impl Rest {
-    /// Lets the session threads go on, which serve messages of front ends.
+    /// Lets the sessions go on, which serve messages of front ends.
     pub fn let_sessions_go_on(&self) {
         self.gate.open();
     }

@@ -4,7 +4,7 @@
 //!   the process that serves              the process that takes over
 //!           <---- POST /v1/takeover, then a plain stream ----
 //!           <-------------- Hello ---------------------------
-//!   session threads stand still
+//!   sessions stand still
 //!           --------------- Description, descriptors ------->
 //!                                         makes ports, maps guests' memory
 //!           <-------------- Prepared ------------------------
@@ -39,7 +39,7 @@ pub const PROTOCOL: &str = "memlane-takeover";
 pub const REPLY: Duration = Duration::from_secs(5);
 /// Timeout of the other process to prepare, while guests are served.
 const PREPARE: Duration = Duration::from_secs(10);
-/// Timeout of session threads to finish the message at hand, while guests are served. A port with a front end that holds its thread up
+/// Timeout of sessions to finish the message at hand, while guests are served. A port with a front end that holds its session up
 /// for longer is handed over without its connection. Threads of others are late where the host has no CPU time for them.
 const SESSIONS: Duration = Duration::from_secs(5);
 /// Timeout of frames in flight to be delivered; the rest, which receivers do not take, is dropped.

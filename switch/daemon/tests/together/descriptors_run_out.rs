@@ -148,15 +148,14 @@ fn each_kind_of_port_has_so_many_threads_and_no_more() {
         let none = threads("workers = 1\n");
         // One worker, and five of the process's own.
         assert_eq!(none, 6);
-        let kinds = [
-            ("vhost-user = \"p@.sock\"", 1),
-            ("stream = \"p@.sock\"", 1),
-            ("tap = \"drt@\"", 1),
-            ("loopback = true", 0),
-            ("null = true", 0),
-        ];
+        let kinds = [("stream = \"p@.sock\"", 1), ("tap = \"drt@\"", 1), ("loopback = true", 0), ("null = true", 0)];
         for (kind, each) in kinds {
             assert_eq!(threads(&format!("workers = 1\n{}", config(10, kind))), none + 10 * each, "{kind}");
+        }
+        // One that waits, and one to four that serve, however many ports there are.
+        for ports in [1, 300] {
+            let more = threads(&format!("workers = 1\n{}", config(ports, "vhost-user = \"p@.sock\""))) - none;
+            assert!((2..=5).contains(&more), "{more} threads for {ports} ports");
         }
     });
 }

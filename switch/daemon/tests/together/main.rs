@@ -74,6 +74,7 @@ mod rings_move;
 mod sandbox;
 mod separation;
 mod service;
+mod sessions;
 mod source_rules;
 mod statements;
 mod stream;

@@ -66,7 +66,7 @@ fn every_thread_of_a_network_is_confined() {
     printed(folder, &["attach", "net.toml", "db", "--vhost-user", "db.sock", "--print", "nothing"]);
     let _guests = ["web.sock", "db.sock"].map(|socket| guest(features::LINUX, &folder.join(socket)));
     let names = is_confined(&running, FILES);
-    for name in ["memlane", "worker-0", "port-0", "port-1"] {
+    for name in ["memlane", "worker-0", "sessions", "session-1"] {
         assert!(names.iter().any(|known| known == name), "{name} is not among {names:?}");
     }
 }

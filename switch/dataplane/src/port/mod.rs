@@ -209,8 +209,8 @@ const CONTROL_OPERATIONS: u64 = 1000;
 const EVENTS: u64 = 2;
 /// Log lines of their messages a second, where those are logged at all.
 const MESSAGES: u64 = 100;
-/// Longest delay of one control operation.
-const MOST_PAUSE: Duration = Duration::from_millis(10);
+/// Longest delay of a control operation, or of the message after one that took many.
+const MOST_PAUSE: Duration = Duration::from_millis(50);
 
 /// See [`CONTROL_OPERATIONS`].
 fn control_rate() -> Limiter {
@@ -489,15 +489,21 @@ impl Port {
         self.inner().enabled = enabled;
     }
 
-    /// Rate limit of control operations: delays the calling thread, which is this port's own, if its front ends and guest run more
-    /// than [`CONTROL_OPERATIONS`] operations a second; this is one more.
+    /// Counts a control operation. The caller waits for [`Self::control_pause`] before the next one.
+    pub fn count_control_operation(&self) {
+        self.control_rate.charge(0, 1, cycles());
+    }
+
+    /// Time until the next control operation, if the port's front ends and guest run more than [`CONTROL_OPERATIONS`] a second.
+    pub fn control_pause(&self) -> Option<Duration> {
+        let early = self.control_rate.opens_at().saturating_sub(cycles());
+        (early > 0).then(|| duration(early).min(MOST_PAUSE))
+    }
+
+    /// Counts a control operation, and delays the calling thread, which is this port's own, by [`Self::control_pause`].
     pub fn limit_control_rate(&self) {
-        let now = cycles();
-        self.control_rate.charge(0, 1, now);
-        let early = self.control_rate.opens_at().saturating_sub(now);
-        if early > 0 {
-            std::thread::sleep(duration(early).min(MOST_PAUSE));
-        }
+        self.count_control_operation();
+        self.control_pause().into_iter().for_each(std::thread::sleep);
     }
 
     /// Serializes stops of this port's rings: the second one finds the base that the first has kept.

@@ -13,7 +13,7 @@
 //! after a long one: the port is **suspected** for so long that the unread part of the time is as small as the budget of a port.
 //!
 //! The charge is no entry on the port's account of CPU time, because fairness would give it half of the time beside one other port,
-//! not an eighth, and throttles only a port's transmit queues. Interrupts of a port that only receives, and those that session threads
+//! not an eighth, and throttles only a port's transmit queues. Interrupts of a port that only receives, and those that sessions
 //! send, would be bounded by nothing.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

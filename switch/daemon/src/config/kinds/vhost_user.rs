@@ -23,8 +23,8 @@ impl FromEntry for VhostUser {
     const ABOUT: About = About {
         name: "vhost-user",
         keys: &["connect", "access", "second"],
-        // Its socket, and the bells of its session: to end, and to stand still for a takeover.
-        descriptors: 3,
+        // Its listening socket.
+        descriptors: 1,
         prints_address: true,
         has_front_end: true,
         ..USUAL
