@@ -5,8 +5,8 @@
 //! 2. Each question has a UDP socket of its own, whose port the kernel chooses, and an id that nothing but this process knows; a truncated answer
 //!    is fetched by TCP. Only an answer with the id and the question, from the resolver that was asked, is handed over (RFC 5452). The responder
 //!    reads its records.
-//! 3. A question is asked at most [`TRIES`] times, of one resolver after the other, and has an outcome after [`TIMEOUT`] at most. At most [`MOST`]
-//!    are asked at once.
+//! 3. A question is asked at most [`TRIES`] times, of one resolver after the other, and has an outcome after [`TIMEOUT`] at most; after [`BRIEF`] if no
+//!    resolver is known to answer, and the guest has other servers to ask. At most [`MOST`] are asked at once.
 //! 4. The process ends with the other end of its socket, and when the host's resolvers change: it is started again with the next question.
 
 use std::collections::VecDeque;
@@ -36,6 +36,12 @@ const TRY: Duration = Duration::from_millis(1000);
 const TRY_TCP: Duration = Duration::from_millis(2000);
 /// Time for a question: less than a client's own (resolv.conf(5), 5 s).
 const TIMEOUT: Duration = Duration::from_millis(4500);
+/// Time for a question of a guest with other servers while no resolver has answered for [`KNOWN`], as where this host has no way to any, and time
+/// for one try of it.
+const BRIEF: Duration = Duration::from_millis(600);
+const BRIEF_TRY: Duration = Duration::from_millis(300);
+/// Time after the last answer for which resolvers are known to answer.
+const KNOWN: Duration = Duration::from_secs(60);
 /// Most datagrams that are no answer to a try's question: a sender that guesses.
 const MOST_STRANGE: u32 = 32;
 /// Interval at which the host's resolvers are compared with those of before.
@@ -77,7 +83,8 @@ pub(crate) fn addresses(resolvers: &[Resolver]) -> Vec<SocketAddr> {
 /// The kernel refuses to wait.
 pub(crate) fn serve(control: OwnedFd, resolvers: Vec<SocketAddr>, is_of_host: bool) -> io::Result<()> {
     let watch = is_of_host.then(HostsFile::now);
-    Forwarder { control, resolvers, watch, looked: Instant::now(), key: RandomState::new(), asked: 0, queries: Vec::new() }.run()
+    let (looked, key) = (Instant::now(), RandomState::new());
+    Forwarder { control, resolvers, watch, looked, heard: None, key, asked: 0, queries: Vec::new() }.run()
 }
 
 /// Identity of the file with the host's resolvers.
@@ -97,6 +104,8 @@ struct Forwarder {
     resolvers: Vec<SocketAddr>,
     watch: Option<HostsFile>,
     looked: Instant,
+    /// When a resolver last answered.
+    heard: Option<Instant>,
     /// Key of ids.
     key: RandomState,
     /// Tries so far.
@@ -192,7 +201,8 @@ impl Forwarder {
                 self.answer(question.id, None);
                 continue;
             }
-            self.ask(question, (0, true), now + TIMEOUT, now);
+            let time = if self.is_brief(&question, now) { BRIEF } else { TIMEOUT };
+            self.ask(question, (0, true), now + time, now);
         }
         true
     }
@@ -207,11 +217,17 @@ impl Forwarder {
             if let Ok(socket) = udp(resolver)
                 && socket.send(&question.query(id, has_edns)).is_ok()
             {
-                let (until, socket) = (end.min(now + TRY), Transport::Udp(socket));
+                let time = if self.is_brief(&question, now) { BRIEF_TRY } else { TRY };
+                let (until, socket) = (end.min(now + time), Transport::Udp(socket));
                 return self.queries.push(Query { question, tries, has_edns, id, socket, until, end, strange: 0 });
             }
         }
         self.answer(question.id, None);
+    }
+
+    /// Whether the guest that asks `question` does better to ask its other servers than to wait.
+    fn is_brief(&self, question: &Question, now: Instant) -> bool {
+        question.has_other_servers && self.heard.is_none_or(|heard| now.duration_since(heard) > KNOWN)
     }
 
     fn resolver(&self, tries: usize) -> SocketAddr {
@@ -220,6 +236,9 @@ impl Forwarder {
     }
 
     fn conclude(&mut self, query: Query, outcome: Outcome, now: Instant) {
+        if !matches!(outcome, Outcome::Wait | Outcome::Next) {
+            self.heard = Some(now);
+        }
         let Query { question, tries, has_edns, end, .. } = query;
         match outcome {
             Outcome::Wait => self.queries.push(Query { question, ..query }),
@@ -337,4 +356,75 @@ fn exchange(stream: &mut TcpStream, to_write: &mut VecDeque<u8>, read: &mut Vec<
         return Err(io::ErrorKind::InvalidData.into());
     }
     Ok(message.get(..length).map(<[u8]>::to_vec))
+}
+
+#[cfg(test)]
+mod tests {
+    use memlane_names::forward::decode_answer;
+
+    use super::*;
+
+    /// A forwarder with one resolver, which this test plays.
+    struct Bench {
+        control: OwnedFd,
+        resolver: UdpSocket,
+    }
+
+    impl Bench {
+        fn start() -> Self {
+            let resolver = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            resolver.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+            let (control, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
+            let address = resolver.local_addr().unwrap();
+            std::thread::spawn(move || serve(theirs, vec![address], false).unwrap());
+            Self { control, resolver }
+        }
+
+        fn ask(&self, id: u64, has_other_servers: bool) {
+            let bytes = b"\x03api\x07example\x03org\0\0\x01\0\x01".to_vec();
+            let question = Question { id, bytes, checking_disabled: false, has_other_servers };
+            send(self.control.as_raw_fd(), &question.encode(), MsgFlags::empty()).unwrap();
+        }
+
+        /// The next outcome, and whether it is an answer; `None` if it does not come in this time.
+        fn outcome(&self, time: Duration) -> Option<(u64, bool)> {
+            let mut files = [PollFd::new(self.control.as_fd(), PollFlags::POLLIN)];
+            if poll(&mut files, PollTimeout::try_from(time.as_millis()).unwrap()).unwrap() == 0 {
+                return None;
+            }
+            let mut datagram = [0; 512];
+            let length = recv(self.control.as_raw_fd(), &mut datagram, MsgFlags::empty()).unwrap();
+            decode_answer(&datagram[..length]).map(|(id, message)| (id, message.is_some()))
+        }
+
+        /// The resolver answers queries, and old ones among them, until one has its outcome, which is returned.
+        fn answered(&self) -> Option<(u64, bool)> {
+            let (mut query, end) = ([0; 512], Instant::now() + TIMEOUT);
+            while Instant::now() < end {
+                if let Ok((length, client)) = self.resolver.recv_from(&mut query) {
+                    let message = [&query[..2], &[0x81, 0x80], &query[4..length]].concat();
+                    // The socket of an old query is closed.
+                    let _ = self.resolver.send_to(&message, client);
+                }
+                if let Some(outcome) = self.outcome(Duration::ZERO) {
+                    return Some(outcome);
+                }
+            }
+            None
+        }
+    }
+
+    #[test]
+    fn a_guest_with_other_servers_waits_briefly_until_a_resolver_is_known_to_answer() {
+        let bench = Bench::start();
+        bench.ask(1, true);
+        let start = Instant::now();
+        assert_eq!(bench.outcome(TIMEOUT), Some((1, false)));
+        assert!(start.elapsed() >= BRIEF);
+        bench.ask(2, false);
+        assert_eq!(bench.outcome(2 * BRIEF), None, "it has no other servers");
+        assert_eq!(bench.answered(), Some((2, true)));
+        bench.ask(3, true);
+        assert_eq!(bench.outcome(2 * BRIEF), None, "the resolver is known to answer");
+    }
 }

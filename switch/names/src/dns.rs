@@ -220,6 +220,8 @@ pub(crate) struct Outside {
     pub question: Vec<u8>,
     /// The name in lower case, without the root's dot.
     pub name: String,
+    /// See [`forward::Question::has_other_servers`].
+    has_other_servers: bool,
 }
 
 /// Why a name outside has no records for a client.
@@ -242,7 +244,8 @@ impl Outside {
     /// The question for a forwarder, with this number.
     pub(crate) fn question(&self, id: u64) -> forward::Question {
         let checking_disabled = self.flags & flag::CHECKING_DISABLED != 0;
-        forward::Question { id, bytes: self.question.clone(), checking_disabled }
+        let has_other_servers = self.has_other_servers;
+        forward::Question { id, bytes: self.question.clone(), checking_disabled, has_other_servers }
     }
 
     /// Longest answer by UDP (RFC 6891, section 6.2.3).
@@ -293,7 +296,8 @@ pub(crate) fn react(settings: &Settings, leases: &Leases, client: Client<'_>, by
             match asked_outside(question) {
                 Some(Ok(name)) => {
                     let Query { id, flags, edns, .. } = query;
-                    return Ok(Reaction::Outside(Outside { id, flags, edns, question: question.bytes.to_vec(), name }));
+                    let (question, has_other_servers) = (question.bytes.to_vec(), !settings.asked.is_empty());
+                    return Ok(Reaction::Outside(Outside { id, flags, edns, question, name, has_other_servers }));
                 }
                 Some(Err(code)) => Found::Code(code),
                 None => Found::Code(code::REFUSED),

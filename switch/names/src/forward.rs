@@ -30,12 +30,23 @@ pub struct Question {
     pub bytes: Vec<u8>,
     /// The flag CD (RFC 4035, section 3.2.2).
     pub checking_disabled: bool,
+    /// The guest was told of other servers, which it asks when it hears that no resolver answers.
+    pub has_other_servers: bool,
+}
+
+/// Flags of a question, in its datagram.
+mod question_flag {
+    pub(super) const CHECKING_DISABLED: u8 = 1;
+    pub(super) const HAS_OTHER_SERVERS: u8 = 2;
 }
 
 impl Question {
     /// The datagram to the forwarder.
     pub fn encode(&self) -> Vec<u8> {
-        [&self.id.to_be_bytes()[..], &[u8::from(self.checking_disabled)], &self.bytes].concat()
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        let flags = flag(self.checking_disabled, question_flag::CHECKING_DISABLED)
+            | flag(self.has_other_servers, question_flag::HAS_OTHER_SERVERS);
+        [&self.id.to_be_bytes()[..], &[flags], &self.bytes].concat()
     }
 
     /// The question in a datagram; `None` if it is none.
@@ -43,10 +54,12 @@ impl Question {
         let (id, rest) = datagram.split_first_chunk()?;
         let (flags, bytes) = rest.split_first()?;
         let end = name_end(bytes)?;
-        (bytes.len() == end + 4 && *flags <= 1).then(|| Self {
+        let has = |flag: u8| flags & flag != 0;
+        (bytes.len() == end + 4 && *flags <= 3).then(|| Self {
             id: u64::from_be_bytes(*id),
             bytes: bytes.to_vec(),
-            checking_disabled: *flags == 1,
+            checking_disabled: has(question_flag::CHECKING_DISABLED),
+            has_other_servers: has(question_flag::HAS_OTHER_SERVERS),
         })
     }
 
@@ -134,12 +147,14 @@ mod tests {
     use super::*;
 
     fn question() -> Question {
-        Question { id: 7, bytes: b"\x03aPi\x07example\x03org\0\0\x01\0\x01".to_vec(), checking_disabled: false }
+        let bytes = b"\x03aPi\x07example\x03org\0\0\x01\0\x01".to_vec();
+        Question { id: 7, bytes, checking_disabled: false, has_other_servers: false }
     }
 
     #[test]
     fn questions_and_answers_cross() {
-        for question in [question(), Question { checking_disabled: true, ..question() }] {
+        let other = Question { has_other_servers: true, ..question() };
+        for question in [question(), Question { checking_disabled: true, ..question() }, other] {
             assert_eq!(Question::decode(&question.encode()).as_ref(), Some(&question));
         }
         let long = [&[63; 64][..]; 4].concat();
