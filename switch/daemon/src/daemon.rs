@@ -160,7 +160,7 @@ impl Daemon {
         for uplink in &config.uplinks {
             let members = members.entry(uplink.segment()).or_default();
             *members += 1;
-            if let Err(error) = daemon.lead_on(uplink, *members) {
+            if let Err(error) = daemon.start_uplink(uplink, *members) {
                 daemon.stop();
                 return Err(error);
             }
@@ -208,7 +208,7 @@ impl Daemon {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn led_on(&self) -> MutexGuard<'_, Vec<Uplink>> {
+    fn all_uplinks(&self) -> MutexGuard<'_, Vec<Uplink>> {
         self.uplinks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -220,7 +220,8 @@ impl Daemon {
     fn start_names(&self, config: &Config, members: &HashMap<&str, usize>) -> Result<(), StartError> {
         for names in &config.names {
             let members = members.get(names.segment.as_str()).copied().unwrap_or(1);
-            let started = Names::start(&self.network, &config.name, (names, leads_out(config, names)), members, &self.lease_news)?;
+            let started =
+                Names::start(&self.network, &config.name, (names, has_way_out(config, names)), members, &self.lease_news)?;
             self.names().push(started);
         }
         self.attached().iter().for_each(|attached| self.name_port(&attached.config));
@@ -267,7 +268,7 @@ impl Daemon {
     /// The configuration at the start, with the current ports and uplinks in the order in which they were added.
     pub fn config(&self) -> Config {
         let ports = self.attached().iter().map(|attached| attached.config.clone()).collect();
-        let uplinks = self.led_on().iter().map(|uplink| uplink.config().clone()).collect();
+        let uplinks = self.all_uplinks().iter().map(|uplink| uplink.config().clone()).collect();
         Config { ports, uplinks, policy: self.network.policy(), snooping: self.network.snooping(), ..self.config.clone() }
     }
 
@@ -305,12 +306,12 @@ impl Daemon {
         if let Some(cause) = sandbox::uplink_refusal(uplink) {
             return Err(StartError::UplinkSandbox { segment: uplink.segment().to_owned(), cause });
         }
-        self.lead_on(uplink, USUAL_MEMBERS)
+        self.start_uplink(uplink, USUAL_MEMBERS)
     }
 
-    fn lead_on(&self, config: &UplinkConfig, members: usize) -> Result<(), StartError> {
+    fn start_uplink(&self, config: &UplinkConfig, members: usize) -> Result<(), StartError> {
         let uplink = Uplink::start(&self.network, &self.config.name, config, members)?;
-        self.led_on().push(uplink);
+        self.all_uplinks().push(uplink);
         let attached = self.attached();
         let its_ports = attached.iter().filter(|attached| attached.config.segment == config.segment());
         its_ports.for_each(|attached| attached.port.set_offer(self.offer(&attached.config)));
@@ -320,7 +321,7 @@ impl Daemon {
     /// Removes a segment's uplink; false if it had none.
     pub fn remove_uplink(&self, segment: &str) -> bool {
         let uplink = {
-            let mut all = self.led_on();
+            let mut all = self.all_uplinks();
             let Some(index) = all.iter().position(|uplink| uplink.segment() == segment) else { return false };
             all.remove(index)
         };
@@ -502,7 +503,7 @@ impl Daemon {
 
     /// The MTU of the segment's uplink, if it has one.
     fn uplink_mtu(&self, segment: &str) -> Option<u16> {
-        self.led_on().iter().find(|uplink| uplink.segment() == segment).map(Uplink::mtu)
+        self.all_uplinks().iter().find(|uplink| uplink.segment() == segment).map(Uplink::mtu)
     }
 
     /// Sends news of Xen vifs for which no port is configured through `who`.
@@ -597,7 +598,7 @@ impl Daemon {
 
     /// Reports of all uplinks.
     pub fn uplinks(&self) -> Vec<UplinkReport> {
-        self.led_on().iter().map(Uplink::report).collect()
+        self.all_uplinks().iter().map(Uplink::report).collect()
     }
 
     /// The network, for the control interface.
@@ -617,14 +618,14 @@ impl Daemon {
         names.into_iter().for_each(|names| names.stop(&self.network));
         // The listener ends with the sender.
         *self.lease_news.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let uplinks = std::mem::take(&mut *self.led_on());
+        let uplinks = std::mem::take(&mut *self.all_uplinks());
         uplinks.into_iter().for_each(|uplink| uplink.stop(&self.network));
         self.network.shut_down();
     }
 }
 
 /// Whether the segment of `names` has a way out of the network: a router, a NIC, or passt.
-fn leads_out(config: &Config, names: &NamesConfig) -> bool {
+fn has_way_out(config: &Config, names: &NamesConfig) -> bool {
     let is_passt = |port: &PortConfig| port.segment == names.segment && port.kind.passt().is_some();
     let is_uplink = |uplink: &UplinkConfig| uplink.segment() == names.segment;
     names.router.is_some() || config.ports.iter().any(is_passt) || config.uplinks.iter().any(is_uplink)

@@ -100,7 +100,7 @@ impl Names {
     pub fn start(
         network: &Arc<Network>,
         name: &str,
-        (config, leads_out): (&NamesConfig, bool),
+        (config, has_way_out): (&NamesConfig, bool),
         members: usize,
         news: &LeaseNews,
     ) -> Result<Self, AddError> {
@@ -113,7 +113,7 @@ impl Names {
             subnet6: config.subnet6,
             domain: config.domain.clone(),
             router: config.router,
-            dns: config.dns.clone().unwrap_or_else(|| if leads_out { resolvers::of_host() } else { Vec::new() }),
+            dns: config.dns.clone().unwrap_or_else(|| if has_way_out { resolvers::of_host() } else { Vec::new() }),
             asked: asked_by_guests(config),
             forwards: !config.resolvers.is_empty(),
             tells_refusal: config.refused_names == RefusedNames::Refused,

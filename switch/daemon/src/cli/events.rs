@@ -7,6 +7,7 @@ use super::{Failure, output};
 use crate::control::client::StreamEnd;
 use crate::control::stream::{EventReport, Form, Missed};
 use crate::moment::moment;
+use crate::quantity::{counted, was};
 
 /// Arguments of `memlane events`.
 #[derive(Debug, Args)]
@@ -52,7 +53,10 @@ impl Events {
         }
         match (serde_json::from_str::<EventReport>(json), serde_json::from_str::<Missed>(json)) {
             (Ok(report), _) => format!("{} {}\n", moment(report.time), report.event),
-            (Err(_), Ok(Missed { missed })) => format!("{:23} {missed} events were missed because they came too fast\n", ""),
+            (Err(_), Ok(Missed { missed })) => {
+                let (events, were) = (counted(missed, "event"), was(missed));
+                format!("{:23} {events} {were} missed because they came too fast\n", "")
+            }
             // An event of a later version's network.
             (Err(_), Err(_)) => format!("{:23} {json}\n", ""),
         }

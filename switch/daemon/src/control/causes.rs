@@ -217,8 +217,10 @@ impl<'a> Subject<'a> {
         self.network.port(port).filter(|other| other.id != self.port.id).map(|other| other.name.clone())
     }
 
+    /// Whether a guest is to transmit by itself: not the host, and not passt.
     fn is_guest(&self) -> bool {
-        matches!(self.report.kind.as_str(), "vhost-user" | "xen" | "stream")
+        let kind = &self.entry.kind;
+        kind.about().has_guest && kind.interface().is_none() && kind.passt().is_none()
     }
 
     /// Causes of its state and of its front end.

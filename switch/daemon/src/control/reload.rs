@@ -261,7 +261,7 @@ pub(super) fn carry_out(
     let adopted: Vec<&str> = difference.adopted.iter().map(String::as_str).collect();
     let _ = handle.ask(|daemon| daemon.adopt(&adopted));
     for uplink in &difference.uplinks_added {
-        let _ = handle.ask(|daemon| lead_on(daemon, uplink, difference, &mut done));
+        let _ = handle.ask(|daemon| start_uplink(daemon, uplink, difference, &mut done));
     }
     for changed in anew {
         attach_anew(handle, changed, &mut done);
@@ -316,7 +316,7 @@ fn change_all(daemon: &Daemon, all: &[&Changed], done: &mut Reloaded) {
 }
 
 /// Adds the segment's new uplink, or else its old one again.
-fn lead_on(daemon: &Daemon, uplink: &UplinkConfig, difference: &Difference, done: &mut Reloaded) {
+fn start_uplink(daemon: &Daemon, uplink: &UplinkConfig, difference: &Difference, done: &mut Reloaded) {
     let Err(error) = daemon.add_uplink(uplink) else { return done.uplinks_added.push(uplink.segment().to_owned()) };
     let before = difference.uplinks_removed.iter().find(|before| before.segment() == uplink.segment());
     let now = match before.map(|before| daemon.add_uplink(before)) {

@@ -38,7 +38,7 @@ impl Daemon {
     /// # Errors
     /// The kernel refuses a descriptor.
     pub fn save_uplinks(&self) -> std::io::Result<(Vec<SavedUplink>, Vec<OwnedFd>)> {
-        let saved = self.led_on().iter().map(Uplink::save).collect::<Result<Vec<_>, _>>()?;
+        let saved = self.all_uplinks().iter().map(Uplink::save).collect::<Result<Vec<_>, _>>()?;
         Ok(saved.into_iter().unzip())
     }
 
@@ -135,7 +135,7 @@ impl Daemon {
     /// The ports, then those of the uplinks.
     fn ports_in_order(&self) -> Vec<Arc<Port>> {
         let mut ports: Vec<_> = self.attached().iter().map(|attached| Arc::clone(&attached.port)).collect();
-        ports.extend(self.led_on().iter().map(|uplink| Arc::clone(uplink.port())));
+        ports.extend(self.all_uplinks().iter().map(|uplink| Arc::clone(uplink.port())));
         ports
     }
 
@@ -200,7 +200,7 @@ impl Daemon {
             let members = members.entry(saved.config.segment()).or_default();
             *members += 1;
             let uplink = Uplink::take_over(&daemon.network, &config.name, saved, tap, *members)?;
-            daemon.led_on().push(uplink);
+            daemon.all_uplinks().push(uplink);
         }
         let gate = Arc::clone(&progress.gate);
         let all = config;
@@ -338,7 +338,7 @@ impl Rest {
                 daemon.network.quarantine(&port, &error.to_string());
             }
         }
-        for uplink in daemon.led_on().iter_mut() {
+        for uplink in daemon.all_uplinks().iter_mut() {
             if let Err(cause) = uplink.go_on(&daemon.network) {
                 tracing::error!(segment = %uplink.segment(), %cause, "the uplink does not work since the takeover: restart the network");
             }
@@ -382,7 +382,7 @@ impl Restoring {
         daemon.network.begin_held();
         let starting: Vec<_> = self.devices.iter().flat_map(RestoredDevice::start).collect();
         daemon.network.finish_starts(starting);
-        for uplink in daemon.led_on().iter_mut() {
+        for uplink in daemon.all_uplinks().iter_mut() {
             uplink.serve(&daemon.network).map_err(|error| error.to_string())?;
         }
         let has_one_holder =

@@ -88,12 +88,12 @@ impl Takeover {
         let with = |ports, uplinks| Config { ports, uplinks, ..own.clone() };
         let Description { file_ports, file_uplinks, ports, uplinks, .. } = &self.description;
         let now: Vec<_> = ports.iter().map(|port| port.entry.clone()).collect();
-        let led_on = uplinks.iter().map(|uplink| uplink.config.clone()).collect();
+        let all_uplinks = uplinks.iter().map(|uplink| uplink.config.clone()).collect();
         let of_file = read(file_ports)?;
         // Mostly no port was attached or changed by hand.
         let mut of_network = if now == *file_ports { of_file.clone() } else { read(&now)? };
         of_network.iter_mut().zip(ports).for_each(|(port, saved)| port.origin = saved.origin.clone());
-        Ok((with(of_file, file_uplinks.clone()), with(of_network, led_on)))
+        Ok((with(of_file, file_uplinks.clone()), with(of_network, all_uplinks)))
     }
 
     /// Uplinks and ports of the running network, and the descriptors to which they and [`Self::sockets`] refer.
