@@ -1,8 +1,8 @@
-"""The CPU time of attaching and detaching ports, against bars: `make bench-attach`.
+"""What ports cost that come and go, against bars: `make bench-attach`.
 
 One network with a state file gets thousands of ports, one by one, over one connection to its control socket. Rows are
 the CPU time of its process for each port, among the first ports and among the last, and for each port that is detached
-then.
+then; and the threads and the memory of the process with so many ports.
 """
 
 import argparse
@@ -28,6 +28,10 @@ WINDOW = 125
 ATTACH = 0.5
 DETACH = 0.2
 """Bars in milliseconds."""
+THREADS = 20
+"""Bar for any number of ports."""
+MEMORY = {PORTS // 2: 60, PORTS: 100}
+"""Bars in megabytes, by ports: the proportional set size, in which pages of several processes count in part."""
 
 
 class _Control(http.client.HTTPConnection):
@@ -65,13 +69,29 @@ def _measure(kind: str) -> Measurement:
 def _figures(kind: str, side: Side, work: Path) -> Iterator[Figure]:
     names = [f"guest{number}" for number in range(PORTS)]
     with rows.network(side, work, []) as process, closing(_Control(work / "control.sock")) as control:
-        attached = _windows(process, names, lambda name: control.ask("POST", "/v1/ports", _entry(kind, name, work)))
+        attached: list[float] = []
+        held: list[Figure] = []
+        for ports, bar in MEMORY.items():
+            more = names[len(attached) * WINDOW : ports]
+            attached += _windows(process, more, lambda name: control.ask("POST", "/v1/ports", _entry(kind, name, work)))
+            held += _held(process, f"{kind}, {ports} ports", bar)
         detached = _windows(process, names[::-1], lambda name: control.ask("DELETE", f"/v1/ports/{name}"))
+    yield from held
     part = len(attached) // 4
     yield Figure(f"attach, {kind}, first {part * WINDOW} of {PORTS}", "ms", stats.median(attached[:part]), ATTACH)
     yield Figure(f"attach, {kind}, last {part * WINDOW} of {PORTS}", "ms", stats.median(attached[-part:]), ATTACH)
     yield Figure(f"detach, {kind}, first {part * WINDOW} of {PORTS}", "ms", stats.median(detached[:part]), DETACH)
     yield Figure(f"detach, {kind}, last {part * WINDOW} of {PORTS}", "ms", stats.median(detached[-part:]), DETACH)
+
+
+def _held(process: int, what: str, megabytes: float) -> Iterator[Figure]:
+    """Threads and memory of the network."""
+    threads = len(list(Path(f"/proc/{process}/task").iterdir()))
+    rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+    kilobytes = next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+    yield Figure(f"threads, {what}", "threads", stats.Interval(threads, threads, threads), THREADS)
+    used = kilobytes * 1024 / 1e6
+    yield Figure(f"memory, {what}", "MB", stats.Interval(used, used, used), megabytes)
 
 
 def _entry(kind: str, name: str, work: Path) -> dict[str, object]:
