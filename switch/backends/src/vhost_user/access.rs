@@ -148,10 +148,21 @@ impl Access {
     /// No such user or group exists, the ownership cannot be changed, or another file has taken the socket's place.
     pub fn apply(&self, listener: &Listener) -> io::Result<()> {
         let (path, file, before) = (listener.path(), listener.file(), listener.is_of_before());
+        if !before && self.is_as_made(path, file) {
+            return Ok(());
+        }
         match socket::broker() {
             Some(broker) => broker.apply(path, file, before, self),
             None => self.apply_here(path, file, before),
         }
+    }
+
+    /// Whether the socket's file at `path` has these rights from its first moment, as by default.
+    fn is_as_made(&self, path: &Path, file: Option<(u64, u64)>) -> bool {
+        let has_rights =
+            |meta: &Metadata| file == Some((meta.dev(), meta.ino())) && meta.nlink() == 1 && meta.mode() & 0o7777 == Self::PRIVATE;
+        let is_default = self.owner.is_none() && self.group.is_none() && self.mode() == Ok(Self::PRIVATE);
+        is_default && std::fs::symlink_metadata(path).is_ok_and(|meta| has_rights(&meta))
     }
 
     /// As [`Self::apply`], by this process itself, to the socket's file at `path` with this device and inode; `before` if another process has
