@@ -22,7 +22,7 @@ pub(crate) mod state;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -32,6 +32,8 @@ use std::time::Duration;
 use memlane_backends::takeover;
 use memlane_backends::vhost_user::access::Access;
 use memlane_backends::vhost_user::socket::Broker;
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv};
 use serde::{Deserialize, Serialize};
 
 use crate::config::later::LaterKind;
@@ -400,16 +402,27 @@ impl Conversation {
     }
 }
 
-/// Reads up to the next newline, byte by byte, for descriptors come with the next one.
+/// Reads up to the next newline, and no byte after it: descriptors come with that.
 fn read_line(mut stream: &UnixStream) -> io::Result<String> {
     let mut line = Vec::new();
-    let mut byte = [0];
     loop {
-        stream.read_exact(&mut byte)?;
-        match byte {
-            [b'\n'] => return String::from_utf8(line).map_err(|_| io::ErrorKind::InvalidData.into()),
-            _ if line.len() == LINE => return Err(io::ErrorKind::InvalidData.into()),
-            [other] => line.push(other),
+        let mut bytes = [0; 256];
+        let there = match recv(stream.as_raw_fd(), &mut bytes, MsgFlags::MSG_PEEK) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => count,
+            Err(Errno::EINTR) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let end = bytes[..there].iter().position(|&byte| byte == b'\n');
+        let part = &mut bytes[..end.map_or(there, |end| end + 1)];
+        stream.read_exact(part)?;
+        line.extend_from_slice(part);
+        if line.len() - usize::from(end.is_some()) > LINE {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        if end.is_some() {
+            line.pop();
+            return String::from_utf8(line).map_err(|_| io::ErrorKind::InvalidData.into());
         }
     }
 }
