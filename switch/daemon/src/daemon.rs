@@ -19,7 +19,7 @@ pub use start_error::StartError;
 
 use crate::budget::{Account, Permit};
 use crate::config::kinds::{Meeting, OpenError};
-use crate::config::{self, Config, NamesConfig, PortConfig, PortOrigin, UplinkConfig};
+use crate::config::{self, Config, NamesConfig, PortConfig, PortOrigin, UplinkConfig, too_many_rules};
 use crate::descriptors::USUAL;
 use crate::helper::Helper;
 use crate::names::{LeaseNews, Names, SavedLease};
@@ -37,6 +37,7 @@ use memlane_backends::stream::{self, Passt, StreamSettings};
 use memlane_backends::vhost_user::socket::Listener;
 use memlane_backends::vhost_user::{self, DeviceSettings, Session};
 use memlane_backends::xen::{News, XenError, XenstoreWatcher};
+use memlane_model::policy::MOST_RULES;
 use memlane_names::NamesReport;
 
 /// There is no port of this name.
@@ -293,9 +294,15 @@ impl Daemon {
         self.attached().len()
     }
 
-    /// Claims of `port` to resources that another port has, but for the one called `own`: the key of each, and the sentence for it.
+    /// Claims of `port` to resources that another port has, but for the one called `own`, and groups with too many policy rules: the key of
+    /// each, and the sentence for it.
     pub fn clashes(&self, port: &PortConfig, own: &str) -> Vec<(&'static str, String)> {
-        self.attached().clashes(port, own)
+        let mut clashes = self.attached().clashes(port, own);
+        let rules = self.network.count_rules(&port.name, &port.settings.limits.groups);
+        if rules > MOST_RULES {
+            clashes.push(("groups", too_many_rules(&port.name, rules)));
+        }
+        clashes
     }
 
     /// Adds an uplink: extends a segment to other hosts. Its guests are offered the uplink's MTU when they connect next.

@@ -11,8 +11,12 @@ pub mod filter;
 pub mod flows;
 pub mod gate;
 pub mod grants;
+pub(crate) mod port_map;
+pub mod rule;
+pub(crate) mod rule_list;
 mod rule_names;
 pub(crate) mod rule_set;
+pub mod rulebook;
 pub mod rules;
 
 use std::collections::BTreeMap;

@@ -1,12 +1,13 @@
 //! Trials: policy rules that decide on no frame. A frame that the policy rules let pass is compared with these, too, and a frame that they would
 //! drop is noted: for rules with the action "audit", which stand among the others, and for `memlane policy try`, for a time.
 //!
-//! A trial has flows and records of its own for each port, and costs workers nothing until there is one. While there is one, no frame takes the
+//! A trial has flows, grants and records of its own for each port, and costs workers nothing until there is one. While there is one, no frame takes the
 //! fast path.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use memlane_model::denials::{Denial, PortDenials};
@@ -15,7 +16,10 @@ use crate::denials::{Cause, Denials, Key};
 use crate::id::PortId;
 use crate::packet::Packet;
 use crate::policy::filter::{Filter, Filtered, Member, PolicyRule};
-use crate::policy::flows::Flows;
+use crate::policy::flows::{self, Flows};
+use crate::policy::grants::Grants;
+use crate::policy::port_map::PortMap;
+use crate::policy::rulebook::Rulebook;
 use crate::time::{Cycles, cycles, in_cycles};
 use crate::verdict::filter::FilteredFlood;
 use crate::verdict::reading::Start;
@@ -38,26 +42,59 @@ pub struct Trials {
 /// Rules, and a record of the frames that they would refuse.
 #[derive(Clone, Debug)]
 struct Trial {
+    /// Number of the trial, which no other one of the process has.
+    id: u64,
     filter: Filter,
+    /// The rules of ports; only the control side uses them.
+    book: Arc<Mutex<Rulebook>>,
     /// Groups of ports that are others than the present ones.
     groups: Arc<Groups>,
-    /// Records by the numbers of ports.
-    records: Vec<Option<Arc<Record>>>,
+    records: PortMap<Record>,
     /// The end of the trial, and an earlier end unless a client looks.
     end: Cycles,
     until: Arc<AtomicU64>,
+    /// An event has told its end.
+    has_told_end: Arc<AtomicBool>,
 }
 
-/// Frames that a port transmitted and a trial would drop, and flows that the port opened by the tried policy rules.
+/// Frames that a port transmitted and a trial would drop, flows that the port opened by the tried policy rules, and addresses that it was given
+/// for DNS names in them.
 #[derive(Debug, Default)]
 struct Record {
     denials: Denials,
     flows: Arc<Flows>,
+    grants: Arc<Grants>,
 }
 
 impl Trial {
-    fn new(filter: Filter, groups: Groups, end: Cycles) -> Self {
-        Self { filter, groups: Arc::new(groups), records: Vec::new(), end, until: Arc::new(AtomicU64::new(end)) }
+    fn new(rules: &[PolicyRule], groups: Groups, end: Cycles) -> Self {
+        static TRIALS: AtomicU64 = AtomicU64::new(1);
+        let mut book = Rulebook::of_audits();
+        book.set_rules(rules);
+        Self {
+            id: TRIALS.fetch_add(1, Ordering::Relaxed),
+            filter: book.filter().clone(),
+            book: Arc::new(Mutex::new(book)),
+            groups: Arc::new(groups),
+            records: PortMap::default(),
+            end,
+            until: Arc::new(AtomicU64::new(end)),
+            has_told_end: Arc::default(),
+        }
+    }
+
+    fn book(&self) -> MutexGuard<'_, Rulebook> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the rules, or the ports that they know.
+    fn change<R>(&mut self, change: impl FnOnce(&mut Rulebook) -> R) -> R {
+        let (result, filter) = {
+            let mut book = self.book();
+            (change(&mut book), book.filter().clone())
+        };
+        self.filter = filter;
+        result
     }
 
     /// Continues until its end, or for [`LOOK_TIMEOUT`].
@@ -69,25 +106,33 @@ impl Trial {
         now < self.until.load(Ordering::Relaxed)
     }
 
+    fn take_end(&self) -> bool {
+        !self.has_told_end.swap(true, Ordering::Relaxed)
+    }
+
     fn enter(&mut self, port: PortId, member: Member<'_>) {
-        if self.records.len() <= port.index() {
-            self.records.resize(port.index() + 1, None);
+        let known = self.records.get(port).map(Arc::clone);
+        let record = known.clone().unwrap_or_default();
+        let groups = Arc::clone(&self.groups);
+        let groups = groups.get(member.name).map_or(member.groups, |groups| groups);
+        let own = Member { flows: Some(&record.flows), grants: Some(&record.grants), groups, ..member };
+        self.change(|book| book.enter(port, own));
+        if known.is_none() {
+            // The addresses that the port was given before the trial.
+            for saved in member.grants.into_iter().flat_map(|grants| grants.given()) {
+                record.grants.restore(&saved, &self.filter.rules_of_name(port, &saved.name), flows::second());
+            }
+            self.records.set(port, Some(record));
         }
-        let Some(record) = self.records.get_mut(port.index()) else { return };
-        let flows = Some(&record.get_or_insert_default().flows);
-        let groups = self.groups.get(member.name).map_or(member.groups, |groups| groups);
-        self.filter.enter(port, Member { flows, groups, ..member });
     }
 
     fn remove(&mut self, port: PortId) {
-        self.filter.remove(port);
-        if let Some(record) = self.records.get_mut(port.index()) {
-            *record = None;
-        }
+        self.change(|book| book.remove(port));
+        self.records.set(port, None);
     }
 
     fn record(&self, port: PortId) -> Option<&Arc<Record>> {
-        self.records.get(port.index())?.as_ref()
+        self.records.get(port)
     }
 
     /// Frames of the port called `name` that the rules would refuse, as seen at `now`.
@@ -99,19 +144,23 @@ impl Trial {
 }
 
 impl Trials {
-    /// As these, with the audits among `rules`, which no port has entered yet. Ports keep the records of former audits.
-    pub(crate) fn with_audits(&self, rules: &[PolicyRule]) -> Self {
-        let audit = rules.iter().any(PolicyRule::audits).then(|| Trial {
-            records: self.audit.as_ref().map_or_else(Vec::new, |former| former.records.clone()),
-            ..Trial::new(Filter::of_audits(rules), Groups::new(), Cycles::MAX)
-        });
-        Self { audit, ..self.clone() }
+    /// Uses the audits among `rules`. True if no port has entered them yet. Ports keep the records of former audits.
+    pub(crate) fn set_audits(&mut self, rules: &[PolicyRule]) -> bool {
+        if !rules.iter().any(PolicyRule::audits) {
+            self.audit = None;
+            return false;
+        }
+        if let Some(audit) = &mut self.audit {
+            return audit.change(|book| book.set_rules(rules));
+        }
+        self.audit = Some(Trial::new(rules, Groups::new(), Cycles::MAX));
+        true
     }
 
     /// As these, with a trial of `rules` from `now` on until `end`, or until no client has looked for [`LOOK_TIMEOUT`]; no port has entered it yet. Ports in
     /// `groups` are in those groups for it.
     pub(crate) fn with_tried(&self, rules: &[PolicyRule], groups: Groups, (now, end): (Cycles, Cycles)) -> Self {
-        let tried = Trial::new(Filter::of_audits(rules), groups, end);
+        let tried = Trial::new(rules, groups, end);
         tried.look(now);
         Self { tried: Some(tried), ..self.clone() }
     }
@@ -121,9 +170,19 @@ impl Trials {
         Self { tried: None, ..self.clone() }
     }
 
-    /// Whether `memlane policy try` has rules here, which may have ended.
-    pub(crate) fn has_tried(&self) -> bool {
-        self.tried.is_some()
+    /// Number of the trial of `memlane policy try`, which may have ended.
+    pub(crate) fn tried_id(&self) -> Option<u64> {
+        self.tried.as_ref().map(|tried| tried.id)
+    }
+
+    /// Whether that trial has ended in moment `now`, and no event has told it: it counts as told from now on.
+    pub(crate) fn is_over(&self, now: Cycles) -> bool {
+        self.tried.as_ref().is_some_and(|tried| !tried.is_on(now) && tried.take_end())
+    }
+
+    /// Whether no event has told the end of that trial: it counts as told from now on.
+    pub(crate) fn take_end(&self) -> bool {
+        self.tried.as_ref().is_some_and(Trial::take_end)
     }
 
     /// Whether such rules are compared in moment `now`.
@@ -154,7 +213,7 @@ impl Trials {
 
     /// Adds the port of a segment's responder (DHCP, DNS, router advertisements).
     pub(crate) fn enter_responder(&mut self, port: PortId) {
-        self.all_mut().for_each(|trial| trial.filter.enter_responder(port));
+        self.all_mut().for_each(|trial| trial.change(|book| book.enter_responder(port)));
     }
 
     /// Removes a port.
@@ -162,9 +221,14 @@ impl Trials {
         self.all_mut().for_each(|trial| trial.remove(port));
     }
 
-    /// Identities of the rules about frames of `port` that have the DNS name `name`, which is in lower case, among their destinations.
-    pub(crate) fn rules_of_name(&self, port: PortId, name: &str) -> Vec<u64> {
-        self.audit.iter().chain(&self.tried).flat_map(|trial| trial.filter.rules_of_name(port, name)).collect()
+    /// The question of `port` for `name` was answered with these addresses, each for so many seconds: rules with the name allow them.
+    pub(crate) fn grant(&self, port: PortId, name: &Arc<str>, addresses: &[(IpAddr, u32)]) {
+        for trial in self.audit.iter().chain(&self.tried) {
+            let rules = trial.filter.rules_of_name(port, name);
+            if let Some(record) = trial.record(port).filter(|_| trial.filter.has_any_names()) {
+                record.grants.grant(name, addresses, &rules, flows::second());
+            }
+        }
     }
 
     /// Whether workers compare frames with rules in moment `now`, so that the fast path is off.
@@ -177,28 +241,27 @@ impl Trials {
         self.audit.iter().chain(&self.tried).filter(move |trial| trial.is_on(now))
     }
 
-    /// Notes a frame of the port `from` that passes to these `receivers` in moment `now`, if rules would refuse it. The frame begins with `start`;
-    /// `to` is its receiver, unless it is flooded; `name` is the name of a port.
+    /// Notes a frame of the port `from` that passes to these `receivers` in moment `now`, if rules would refuse it. The frame begins with `start`
+    /// and is in `vlan`; `to` is its receiver, unless it is flooded; `name` is the name of a port.
     #[cold]
     pub(crate) fn judge<'s>(
         &'s self,
-        (from, start, to): (PortId, Start<'s>, Option<PortId>),
+        (from, start, vlan, to): (PortId, Start<'s>, u16, Option<PortId>),
         receivers: impl Iterator<Item = PortId> + Clone,
         now: Cycles,
         name: impl Fn(PortId) -> Option<String>,
     ) {
         for trial in self.running(now) {
             let Some(record) = trial.record(from) else { continue };
-            let flood = FilteredFlood::new(Filtered { filter: &trial.filter, from, is_forecast: false }, start);
+            let flood = FilteredFlood::new(Filtered { filter: &trial.filter, from, is_forecast: false }, start, vlan);
             let mut refused = receivers.clone().filter(|&to| flood.denying(to).is_some());
             let Some(first) = refused.next() else { continue };
             let cause = || {
-                let (index, _) = flood.denying(first)?;
-                let with_destination = trial.filter.limits_destinations();
-                Some(Cause { to: name(first)?, rule: trial.filter.text(index)?, with_destination, name: None })
+                let rule = flood.denying(first)?.text().into();
+                Some(Cause { to: name(first)?, rule, with_destination: trial.filter.limits_destinations(), name: None })
             };
-            let frames = 1 + refused.count() as u64;
-            record.denials.note(Key::new(to, flood.target()), frames, (trial.filter.generation(), now), cause);
+            let (frames, generation) = (1 + refused.count() as u64, trial.filter.generation_between(from, first));
+            record.denials.note(Key::new(to, flood.target()), frames, (generation, now), cause);
         }
     }
 
@@ -236,7 +299,7 @@ pub struct CaptureTrial {
 impl CaptureTrial {
     /// Tries `rules`; `members` are segments and groups of ports by their names. Other ports are in no group.
     pub fn new(rules: &[PolicyRule], members: HashMap<String, (String, Vec<String>)>) -> Self {
-        let tried = Trial::new(Filter::of_audits(rules), Groups::new(), Cycles::MAX);
+        let tried = Trial::new(rules, Groups::new(), Cycles::MAX);
         let trials = Trials { audit: None, tried: Some(tried) };
         Self { trials, members, names: Vec::new(), numbers: HashMap::new(), last: 0 }
     }
@@ -248,7 +311,8 @@ impl CaptureTrial {
         let packet = Packet::from_bytes(from, frame);
         self.last = self.last.max(in_cycles(at));
         let name = |port: PortId| self.names.get(port.index()).cloned();
-        self.trials.judge((from, Start::from(&packet), Some(to)), std::iter::once(to), self.last, name);
+        // Guests of access ports and trunks see one VLAN in several forms.
+        self.trials.judge((from, Start::from(&packet), 0, Some(to)), std::iter::once(to), self.last, name);
         true
     }
 
@@ -297,6 +361,7 @@ mod tests {
         assert!(trials.is_trying(start + 2 * timeout - 1) && !trials.is_trying(start + 2 * timeout));
         trials.look(start + 2 * timeout);
         assert!(!trials.is_trying(start + 2 * timeout), "one that has ended does not begin again");
-        assert!(trials.has_tried() && !trials.without_tried().has_tried());
+        assert!(trials.is_over(start + 2 * timeout) && !trials.is_over(start + 2 * timeout), "its end is told once");
+        assert!(trials.tried_id().is_some() && trials.without_tried().tried_id().is_none());
     }
 }

@@ -15,6 +15,7 @@ use crate::ablation;
 use crate::frame::{FurtherMask, Head, MacAddress, MatchMask};
 use crate::id::PortId;
 use crate::packet::TagChange;
+use crate::policy::filter::Changed;
 use crate::policy::gate::Gate;
 use crate::policy::rules::PortRules;
 use crate::stats::DropReason;
@@ -176,7 +177,7 @@ fn through_gates(
     (vlan, tag): (u16, u16),
 ) -> Result<Verdict, DropReason> {
     let change = sender.gate.pass(&gate.unwrap_or(Gate::OPEN), vlan, tag)?;
-    sender.gate.filtered.map_or(Ok(()), |filtered| filtered.check(frame, to))?;
+    sender.gate.filtered.map_or(Ok(()), |filtered| filtered.check(frame, vlan, to))?;
     Ok(change.map_or(Verdict::To(to), |change| Verdict::Retagged(to, change)))
 }
 
@@ -267,6 +268,15 @@ impl FlowCache {
     pub(crate) fn fits(&self, start: Start<'_>, epoch: Epoch) -> bool {
         let fits = ablation::FLOW_CACHE && self.epoch == epoch && self.match_mask.fits(start.head());
         fits && (self.further.is_empty() || self.further.fits(start.bytes()))
+    }
+
+    /// Whether the verdict is on a frame to a port for which the rules have `changed`, or to any port by a rule.
+    pub(crate) fn is_concerned(&self, changed: &Changed) -> bool {
+        match self.verdict {
+            Verdict::To(to) | Verdict::Retagged(to, _) => changed.concerns(to),
+            Verdict::Drop(reason) => reason == DropReason::PolicyDenied || *changed == Changed::All,
+            Verdict::Flood => *changed == Changed::All,
+        }
     }
 
     /// The source that the frame to be flooded now has taught or moved. To be taken for each frame with that verdict.

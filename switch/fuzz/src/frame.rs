@@ -1,12 +1,16 @@
 //! Target `frame`: the parsers of frames and virtio-net headers, against a simple second opinion.
 
+use std::sync::Arc;
+
 use memlane::address_map::lease::Lease;
 use memlane::frame::{Head, Layers, MacAddress, NetHeader, START, Segmentation, TCP, UDP, flow_hash, ip_version, pair_hash};
 
 use memlane::headers::{Arp, Ipv4, Ipv6, Nd, NdKind, Upper};
 use memlane::id::PortId;
-use memlane::policy::filter::{Action, Destination, Filter, Filtered, PolicyRule, PortRange, Protocol};
+use memlane::policy::filter::{Action, Destination, Filtered, Member, Names, PolicyRule, PortRange, Protocol};
+use memlane::policy::flows::Flows;
 use memlane::policy::gate::Gate;
+use memlane::policy::rulebook::Rulebook;
 use memlane::policy::rules::PortRules;
 use memlane::policy::{AntiSpoof, PortLimits};
 use memlane::refusal::answer_to;
@@ -126,14 +130,30 @@ fn check_policy(data: &[u8]) {
         action: Some([Action::Deny, Action::Allow][usize::from(bytes[0] >> 4 & 1)]),
         ..PolicyRule::default()
     };
-    let filter = Filter::new(&choice.chunks(2).map(rule).collect::<Vec<_>>());
+    let mut rules = choice.chunks(2).map(rule).collect::<Vec<_>>();
+    // A default of the sender, of the receiver, of both or of none.
+    let defaults = [(4, "sender"), (5, "receiver")].into_iter().filter(|(bit, _)| choice[7] >> bit & 1 != 0);
+    rules.extend(defaults.map(|(_, name)| PolicyRule {
+        default: Some(Action::Deny),
+        members: Names(vec![name.into()]),
+        ..PolicyRule::default()
+    }));
+    let mut book = Rulebook::default();
+    book.set_rules(&rules);
+    let flows = [Arc::<Flows>::default(), Arc::default()];
+    for (port, name) in (0..).zip(["sender", "receiver"]) {
+        let flows = Some(&flows[usize::from(port)]);
+        book.enter(PortId(port), Member { name, segment: "lan", groups: &[], flows, grants: None });
+    }
+    let filter = book.filter();
     let table = Table::new(2, 64, 1);
     let [source, destination] = [6, 0].map(|at| MacAddress::new(*data[at..].first_chunk().expect("14 bytes")));
     if !source.is_unicast() || !destination.is_unicast() {
         return;
     }
     table.pin(destination, PortId(1));
-    let gate = Gate { filtered: Some(Filtered { filter: &filter, from: PortId(0), is_forecast: false }), ..Gate::OPEN };
+    // A forecast opens no flow, so that one frame's verdict depends on no other's.
+    let gate = Gate { filtered: Some(Filtered { filter, from: PortId(0), is_forecast: true }), ..Gate::OPEN };
     let sender = Sender { gate, is_gated: true, ..PortId(0).into() };
     let decided = |rest: u8, change: Option<usize>| {
         let mut start = [rest; START];

@@ -314,6 +314,26 @@ network_events! {
         #[serde(skip_serializing_if = "Option::is_none", default)]
         by: Option<Author>,
     },
+    /// A trial of policy rules has begun: they decide on no frame.
+    "policy-trial-started" "80b14edfed2119317ff5f7171e753a88" PolicyTrialStarted {
+        /// Number of the trial.
+        trial: u64,
+        /// The rules.
+        rules: u64,
+        /// Length of the trial in milliseconds.
+        milliseconds: u64,
+        /// Author of the change; none if the network did it by itself, as at a takeover.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<Author>,
+    },
+    /// A trial of policy rules has ended.
+    "policy-trial-ended" "7f2de1c6bc9bb73c2d83ec64dfa39937" PolicyTrialEnded {
+        /// Number of the trial.
+        trial: u64,
+        /// Client that ended it; none if its time was over, or no client looked for 10 s.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<Author>,
+    },
     /// Another process serves the network (takeover).
     "taken-over" "5fb27b82b204e73b58fa4b880928d9e7" TakenOver {
         /// Version of memlane that serves it now.
@@ -395,6 +415,8 @@ impl NetworkEvent {
             | Self::ReloadRefused { .. }
             | Self::CaptureStarted { .. }
             | Self::CaptureEnded { .. }
+            | Self::PolicyTrialStarted { .. }
+            | Self::PolicyTrialEnded { .. }
             | Self::TakenOver { .. }
             | Self::NetworkEnds { .. } => None,
         }
@@ -413,6 +435,8 @@ impl NetworkEvent {
             | Self::ReloadRefused { by, .. }
             | Self::CaptureStarted { by, .. }
             | Self::CaptureEnded { by, .. }
+            | Self::PolicyTrialStarted { by, .. }
+            | Self::PolicyTrialEnded { by, .. }
             | Self::TakenOver { by, .. }
             | Self::NetworkEnds { by, .. } => by.as_ref(),
             _ => None,
@@ -488,6 +512,14 @@ impl NetworkEvent {
             E::CaptureEnded { frames, missed, .. } => {
                 format!("network: capture ended: {}, {missed} missed", counted(*frames, "frame"))
             }
+            E::PolicyTrialStarted { trial, rules, milliseconds, .. } => {
+                format!(
+                    "network: trial {trial} of {} started for {} s",
+                    counted(*rules, "policy rule"),
+                    *milliseconds as f64 / 1000.0
+                )
+            }
+            E::PolicyTrialEnded { trial, .. } => format!("network: trial {trial} of policy rules ended"),
             E::TakenOver { version, .. } => format!("network: taken over by a process of memlane {version}"),
             E::NetworkEnds { cause, .. } => format!("network: ends: {cause}"),
         }

@@ -2,7 +2,9 @@
 //! decides.
 
 use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -12,12 +14,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::addresses::Prefix;
 use crate::name_pattern::NamePattern;
 
-/// Most rules of a network: each frame that no flow cache knows is compared with all of its ports'.
+/// Most rules of a port: each of its frames that no flow cache knows is compared with all of them.
 pub const MOST_RULES: usize = 1024;
+/// Most rules of all ports of a network.
+pub const MOST_RULES_OF_NETWORK: usize = 16_384;
 /// Most names in `from` or `to` of a rule, and most elements of `ports`.
 pub const MOST_NAMES: usize = 64;
 /// Most elements in the `destinations` of all rules together.
-pub const MOST_DESTINATIONS: usize = 16_384;
+pub const MOST_DESTINATIONS: usize = 65_536;
 /// Most groups of a port.
 pub const MOST_GROUPS: usize = 16;
 
@@ -82,6 +86,14 @@ impl PartialEq for PolicyRule {
     }
 }
 
+impl Hash for PolicyRule {
+    /// Rules that are equal have the same hash: without the line.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.from, &self.to, &self.members, &self.segment, &self.destinations, &self.ports).hash(state);
+        (self.protocol, self.established, self.action, self.default).hash(state);
+    }
+}
+
 impl PolicyRule {
     /// Whether matching frames pass.
     pub fn allows(&self) -> bool {
@@ -104,9 +116,9 @@ impl PolicyRule {
         self.action.or(self.default) == Some(Action::Reject)
     }
 
-    /// The rule as a file would state it, and its place: its line, or else its number, which `index` is from 0 on.
-    pub fn with_place(&self, index: usize) -> String {
-        let place = if self.line == 0 { format!("number {}", index + 1) } else { format!("in line {}", self.line) };
+    /// The rule as a file would state it, and its place: its line, or where that is 0 its number, which `index` is from 0 on.
+    pub fn with_place(&self, line: usize, index: usize) -> String {
+        let place = if line == 0 { format!("number {}", index + 1) } else { format!("in line {line}") };
         format!("{} ({place})", self.stated())
     }
 
@@ -143,6 +155,71 @@ impl PolicyRule {
     }
 }
 
+/// The ports with whose frames a rule is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Concerns<'r> {
+    /// All ports.
+    All,
+    /// Sending ports with one of these names, or in a group of that name.
+    Senders(&'r [String]),
+    /// All sending ports; receiving ports with one of these names, or in a group of that name.
+    Receivers(&'r [String]),
+    /// No frame: it is a default, of ports with these names or in these groups, and of a segment.
+    Default(&'r [String], Option<&'r str>),
+}
+
+impl PolicyRule {
+    /// The ports with whose frames it is compared.
+    pub fn concerns(&self) -> Concerns<'_> {
+        if self.default.is_some() {
+            return Concerns::Default(&self.members.0, self.segment.as_deref());
+        }
+        if !self.from.is_all() {
+            return Concerns::Senders(&self.from.0);
+        }
+        // A guest's question for a DNS name meets the rules about sending ports only.
+        let is_of_receivers = !self.to.is_all() && !self.has_names() && !self.allows_everywhere();
+        if is_of_receivers { Concerns::Receivers(&self.to.0) } else { Concerns::All }
+    }
+
+    /// Whether it allows frames of ports to all addresses of an IP version.
+    pub fn allows_everywhere(&self) -> bool {
+        let is_for_all = self.destinations.is_empty() && self.to.is_all();
+        self.allows() && (is_for_all || self.destinations.iter().filter_map(Destination::prefix).any(|prefix| prefix.length() == 0))
+    }
+}
+
+/// Counts the rules with which frames of ports are compared.
+#[derive(Debug, Default)]
+pub struct RuleCounts<'r> {
+    of_all: usize,
+    named: HashMap<&'r str, Vec<usize>>,
+}
+
+impl<'r> RuleCounts<'r> {
+    /// The counts of ports by these rules.
+    pub fn of(rules: &'r [PolicyRule]) -> Self {
+        let mut counts = Self::default();
+        for (index, rule) in rules.iter().enumerate() {
+            match rule.concerns() {
+                Concerns::All => counts.of_all += 1,
+                Concerns::Senders(names) | Concerns::Receivers(names) => {
+                    names.iter().for_each(|name| counts.named.entry(name).or_default().push(index));
+                }
+                Concerns::Default(..) => {}
+            }
+        }
+        counts
+    }
+
+    /// The rules for the port of this name in these groups.
+    pub fn count(&self, name: &str, groups: &[String]) -> usize {
+        let names = std::iter::once(name).chain(groups.iter().map(String::as_str));
+        let named: HashSet<usize> = names.filter_map(|name| self.named.get(name)).flatten().copied().collect();
+        self.of_all + named.len()
+    }
+}
+
 impl PolicyRule {
     /// Whether some of its destinations are DNS names.
     pub fn has_names(&self) -> bool {
@@ -163,7 +240,7 @@ impl PolicyRule {
 
 /// An element of `destinations`: an address, all addresses with a prefix, or a DNS name or wildcard, which stands for the addresses that a port's
 /// own question for it was answered with.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(into = "String", try_from = "String")]
 #[schemars(with = "String", extend("format" = "destination"))]
 pub enum Destination {
@@ -226,7 +303,7 @@ impl fmt::Display for Destination {
 }
 
 /// Outcome of frames that match a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
     /// They pass.
@@ -254,7 +331,7 @@ impl Action {
 }
 
 /// Names of ports and groups; none stands for all ports.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Names(pub Vec<String>);
 
 impl Names {
@@ -307,7 +384,7 @@ impl JsonSchema for Names {
 }
 
 /// A protocol of IPv4 and IPv6, by its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Protocol(pub u8);
 
 impl Protocol {
@@ -390,7 +467,7 @@ impl JsonSchema for Protocol {
 }
 
 /// Port numbers from a first to a last one: in the file a number, or text as "8000-8099".
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PortRange {
     /// The first one.
     pub first: u16,

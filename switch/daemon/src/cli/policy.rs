@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use hyper::Method;
 use memlane_model::denials::PortDenials;
+use memlane_model::policy::PolicyRule;
 
 use super::frames::{self, FileError, Seen};
 use super::net::{Net, Socket};
@@ -82,6 +83,9 @@ impl Try {
     /// Frames of `capture` that the rules would refuse.
     fn of_capture(&self, capture: &Path) -> Result<Vec<PortDenials>, Failure> {
         let config = Config::load(&self.file)?;
+        if config.policy.iter().any(PolicyRule::has_names) {
+            output::note("DNS names in the rules allow no address here: which answers a port was given, a capture does not tell");
+        }
         let member = |port: &PortConfig| (port.name.clone(), (port.segment.clone(), port.settings.limits.groups.clone()));
         let mut trial = CaptureTrial::new(&config.policy, config.ports.iter().map(member).collect());
         // A worker that loses its CPU writes a frame late: where it is received may come first.
@@ -120,16 +124,17 @@ impl Try {
         let document = serde_json::to_value(document).map_err(Failure::running)?;
         let client = Net { net: self.net.clone(), socket: self.socket.clone() }.client()?;
         let order = TrialOrder { document, milliseconds: u64::try_from(self.length.as_millis()).unwrap_or(u64::MAX) };
-        let TrialBegun { milliseconds } = client.ask(Method::POST, TRIAL, Some(&order))?;
+        let TrialBegun { trial, milliseconds } = client.ask(Method::POST, TRIAL, Some(&order))?;
         output::note(&format!("the rules of {} are tried for {} s", self.file.display(), milliseconds as f64 / 1000.0));
+        let trial = format!("{TRIAL}/{trial}");
         let end = Instant::now() + Duration::from_millis(milliseconds);
         while let left = end.saturating_duration_since(Instant::now())
             && !left.is_zero()
         {
             std::thread::sleep(left.min(LOOK));
-            client.get::<Vec<PortDenials>>(TRIAL)?;
+            client.get::<Vec<PortDenials>>(&trial)?;
         }
-        Ok(client.ask(Method::DELETE, TRIAL, None::<&()>)?)
+        Ok(client.ask(Method::DELETE, &trial, None::<&()>)?)
     }
 }
 

@@ -37,7 +37,9 @@ use memlane_backends::door::Second;
 use memlane_backends::netns;
 use memlane_backends::stream::checksums::Checksums;
 use memlane_backends::vhost_user::access::Access;
-use memlane_model::policy::{MOST_DESTINATIONS, MOST_GROUPS, MOST_NAMES, MOST_RULES, PolicyRule, Protocol};
+use memlane_model::policy::{
+    MOST_DESTINATIONS, MOST_GROUPS, MOST_NAMES, MOST_RULES, MOST_RULES_OF_NETWORK, PolicyRule, Protocol, RuleCounts,
+};
 
 /// Most labels of a port, and most bytes of the key and the value of one.
 const MOST_LABELS: usize = 16;
@@ -195,7 +197,8 @@ pub fn check_running(text: &str, folder: &Path) -> Result<Document, Mistakes> {
 }
 
 fn check_for(text: &str, folder: &Path, cpus: fn() -> Option<Cpus>, is_whole: bool) -> Result<Document, Mistakes> {
-    let mut checker = Checker { text, folder, cpus, is_whole, list: Vec::new() };
+    let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(position, _)| position).collect();
+    let mut checker = Checker { text, ends, folder, cpus, is_whole, list: Vec::new() };
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in errors {
         let span = error.span().unwrap_or_default();
@@ -219,6 +222,8 @@ type Table<'t> = Spanned<DeTable<'t>>;
 
 struct Checker<'t> {
     text: &'t str,
+    /// Positions of the newlines.
+    ends: Vec<usize>,
     folder: &'t Path,
     /// The CPUs on which the network may run, if they are known.
     cpus: fn() -> Option<Cpus>,
@@ -251,8 +256,7 @@ impl<'t> Checker<'t> {
     }
 
     fn line_of(&self, position: usize) -> usize {
-        let before = &self.text.as_bytes()[..position.min(self.text.len())];
-        1 + before.iter().filter(|&&byte| byte == b'\n').count()
+        1 + self.ends.partition_point(|&end| end < position)
     }
 
     /// Parses the valid part of the file, and checks its values.
@@ -392,10 +396,10 @@ impl<'t> Checker<'t> {
     }
 
     fn check_policy(&mut self, document: &Document, top: &Place) {
-        if document.policy.len() > MOST_RULES {
+        if document.policy.len() > MOST_RULES_OF_NETWORK {
             let count = document.policy.len();
             let text = format_args!(
-                "the file has {count} policy rules, and a network may have {MOST_RULES}: use groups and lists of ports"
+                "the file has {count} policy rules, and a network may have {MOST_RULES_OF_NETWORK}: use groups and lists of ports"
             );
             self.note(top, "policy", text);
         }
@@ -406,9 +410,25 @@ impl<'t> Checker<'t> {
             );
             self.note(top, "policy", text);
         }
+        self.check_rules_of_ports(document, top);
         let places = Place::of_list(top.table, "policy");
         for (rule, place) in document.policy.iter().zip(&places).filter_map(|(rule, place)| Some((rule, place.as_ref()?))) {
             self.check_rule(rule, place);
+        }
+    }
+
+    /// Each port has a bounded number of rules; ports that the file does not have are checked where they are attached.
+    fn check_rules_of_ports(&mut self, document: &Document, top: &Place) {
+        let counts = RuleCounts::of(&document.policy);
+        let others = ("", 0, counts.count("", &[]));
+        let ports = document.port.iter().filter_map(|port| {
+            let name = port.name.as_deref()?;
+            Some((name, 1, counts.count(name, &port.groups)))
+        });
+        let most =
+            ports.chain([others]).filter(|(_, _, count)| *count > MOST_RULES).max_by_key(|(_, is_port, count)| (*count, *is_port));
+        if let Some((name, _, count)) = most {
+            self.note(top, "policy", too_many_rules(name, count));
         }
     }
 
@@ -995,6 +1015,15 @@ impl<'a, 't> Place<'a, 't> {
     }
 }
 
+/// A port has more policy rules than it may have; without a name, all ports have.
+pub(crate) fn too_many_rules(name: &str, count: usize) -> String {
+    let ports = if name.is_empty() { "all ports have".into() } else { format!("port {name} has") };
+    format!(
+        "{ports} {count} policy rules, with those of groups and those about all ports, and a port may have {MOST_RULES}: give one rule several \
+         destinations, or name in from and to the ports that need it"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -1123,6 +1152,27 @@ netns = "x"
             let text = format!("address {address} on segment lan is used twice, first by port 'a': use another one");
             assert_eq!(mistakes(&both("lan")), [(10, text)]);
         }
+    }
+
+    #[test]
+    fn rules_of_a_port_and_of_a_network_are_bounded() {
+        let port = |n: usize| format!("[[port]]\nname = \"box{n}\"\nnull = true\n");
+        let rule = |keys: &str| format!("[[policy]]\n{keys}\naction = \"deny\"\n");
+        let own: String =
+            (0..2000).map(|n| port(n) + &rule(&format!("from = \"box{n}\"")) + &rule(&format!("to = \"box{n}\""))).collect();
+        assert!(check(&own).is_ok(), "{:?}", mistakes(&own));
+        let (of_one, of_all) = (rule("from = [\"box1\", \"boxes\"]"), rule("protocol = 47"));
+        assert!(check(&(port(1) + &of_one.repeat(1000) + &of_all.repeat(24))).is_ok());
+        let told = mistakes(&(port(1) + &of_one.repeat(1000) + &of_all.repeat(25)));
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].1.starts_with(
+            "port box1 has 1025 policy rules, with those of groups and those about all ports, and a port may have 1024: give"
+        ));
+        assert!(mistakes(&of_all.repeat(1025))[0].1.starts_with("all ports have 1025 policy rules"));
+        let told = mistakes(&of_one.repeat(16_385));
+        assert!(
+            told.iter().any(|(_, text)| text.starts_with("the file has 16385 policy rules, and a network may have 16384: use"))
+        );
     }
 
     #[test]

@@ -43,6 +43,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub(crate) use check::too_many_rules;
 pub use check::{Mistake, Mistakes};
 pub use document::{Document, SegmentEntry};
 pub use entry::{PasstEntry, PortEntry};

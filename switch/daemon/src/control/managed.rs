@@ -551,33 +551,49 @@ impl Managed {
         self.ask(|daemon| daemon.network().denials())
     }
 
-    /// Compares the frames that pass with the policy rules of `document`, too, for so long: see `Network::try_policy`.
+    /// Compares the frames that pass with the policy rules of `document`, too, for so long: see `Network::try_policy`. The number of the trial.
     ///
     /// # Errors
     /// The document is invalid; other rules are on trial.
-    pub fn try_policy(&self, document: &Value, length: Duration) -> Result<(), Refusal> {
+    pub fn try_policy(&self, document: &Value, length: Duration) -> Result<u64, Refusal> {
         let wanted = Config::from_json(document, &self.config()?.name, &self.origin.folder)?;
         let groups = wanted.ports.iter().map(|port| (port.name.clone(), port.settings.limits.groups.clone())).collect();
         let network = self.ask(|daemon| Arc::clone(daemon.network()))?;
-        network.try_policy(&wanted.policy, groups, length).map_err(|error| Refusal::new(StatusCode::CONFLICT, error))
+        let trial =
+            network.try_policy(&wanted.policy, groups, length).map_err(|error| Refusal::new(StatusCode::CONFLICT, error))?;
+        let event = NetworkEvent::PolicyTrialStarted {
+            trial,
+            rules: wanted.policy.len() as u64,
+            milliseconds: u64::try_from(length.as_millis()).unwrap_or(u64::MAX),
+            by: author::current(),
+        };
+        note(&network.shared().journal, event);
+        Ok(trial)
     }
 
-    /// The frames that the rules on trial would refuse.
+    /// The frames that the rules of the trial with this number would refuse; without a number, of the present trial.
     ///
     /// # Errors
-    /// No rules are on trial.
-    pub fn tried(&self) -> Result<Vec<PortDenials>, Refusal> {
-        let tried = self.ask(|daemon| daemon.network().tried())?;
-        tried.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "no policy is on trial: begin one with `memlane policy try FILE`"))
+    /// There is no such trial.
+    pub fn tried(&self, trial: Option<u64>) -> Result<Vec<PortDenials>, Refusal> {
+        let tried = self.ask(|daemon| daemon.network().tried(trial))?;
+        let none = || match trial {
+            None => "no policy is on trial: begin one with `memlane policy try FILE`".into(),
+            Some(trial) => format!("there is no trial {trial}: it ended, and two others began"),
+        };
+        tried.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, none()))
     }
 
     /// As [`Self::tried`], and ends the trial.
     ///
     /// # Errors
     /// As there.
-    pub fn end_trial(&self) -> Result<Vec<PortDenials>, Refusal> {
-        let tried = self.tried()?;
-        self.ask(|daemon| daemon.network().end_trial())?;
+    pub fn end_trial(&self, trial: u64) -> Result<Vec<PortDenials>, Refusal> {
+        let tried = self.tried(Some(trial))?;
+        let network = self.ask(|daemon| Arc::clone(daemon.network()))?;
+        if network.end_trial(trial) {
+            note(&network.shared().journal, NetworkEvent::PolicyTrialEnded { trial, by: author::current() });
+        }
         Ok(tried)
     }
 

@@ -184,6 +184,8 @@ pub struct TrialOrder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct TrialBegun {
+    /// Number of the trial, by which other requests name it.
+    pub trial: u64,
     /// Length of the trial in milliseconds.
     pub milliseconds: u64,
 }
@@ -395,8 +397,14 @@ fn with_denials(api: Api) -> Api {
         trial,
     )
     .route(
+        Method::GET,
+        "/v1/policy/trial/{name}",
+        about("trial_by_number", "The same of the trial with this number; after its end until another trial ends.", &[404, 503]),
+        trial_by_number,
+    )
+    .route(
         Method::DELETE,
-        "/v1/policy/trial",
+        "/v1/policy/trial/{name}",
         about(
             "end_trial",
             "Ends the trial of policy rules; returns the frames that they would have refused, by port.",
@@ -547,16 +555,24 @@ fn denials(managed: &Managed, name: &str, (): ()) -> Result<PortDenials, Refusal
 
 fn try_policy(managed: &Managed, _: &str, Sent(order): Sent<TrialOrder>) -> Result<TrialBegun, Refusal> {
     let length = Duration::from_millis(order.milliseconds).min(MAX_TIMEOUT);
-    managed.try_policy(&order.document, length)?;
-    Ok(TrialBegun { milliseconds: u64::try_from(length.as_millis()).unwrap_or(u64::MAX) })
+    let trial = managed.try_policy(&order.document, length)?;
+    Ok(TrialBegun { trial, milliseconds: u64::try_from(length.as_millis()).unwrap_or(u64::MAX) })
 }
 
 fn trial(managed: &Managed, _: &str, (): ()) -> Result<Vec<PortDenials>, Refusal> {
-    managed.tried()
+    managed.tried(None)
 }
 
-fn end_trial(managed: &Managed, _: &str, (): ()) -> Result<Vec<PortDenials>, Refusal> {
-    managed.end_trial()
+fn trial_by_number(managed: &Managed, trial: &str, (): ()) -> Result<Vec<PortDenials>, Refusal> {
+    managed.tried(Some(number_of_trial(trial)?))
+}
+
+fn end_trial(managed: &Managed, trial: &str, (): ()) -> Result<Vec<PortDenials>, Refusal> {
+    managed.end_trial(number_of_trial(trial)?)
+}
+
+fn number_of_trial(text: &str) -> Result<u64, Refusal> {
+    text.parse().map_err(|_| Refusal::new(StatusCode::NOT_FOUND, format!("a trial has a number, and \"{text}\" is none")))
 }
 
 fn all_denials(managed: &Managed, _: &str, (): ()) -> Result<Vec<PortDenials>, Refusal> {

@@ -4,15 +4,17 @@ use crate::command::{Running, memlane, printed, wait_until, write};
 use crate::common::*;
 use crate::tap;
 use memlane::config::Config;
+use memlane::control::{Managed, Origin};
 use memlane::daemon::Daemon;
 use memlane::policy::filter::{Action, Names, PolicyRule, PortRange, Protocol};
 use memlane::stats::DropReason;
+use memlane_observe::events::From;
 use memlane_rig::frames::{Host, Packet};
 use memlane_rig::guest::ToyGuest;
 use memlane_rig::memory::MemoryPlan;
 use serde_json::Value;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A TCP segment of guest `from` for port `port` of guest `to`, of at least 64 bytes, which the fast path carries.
 fn tcp(from: usize, to: usize, port: u16, flags: u8) -> Vec<u8> {
@@ -495,4 +497,34 @@ fn frames_that_audits_and_tried_rules_would_refuse_pass_and_are_listed() {
     assert_eq!((&one["destination"], &one["frames"], &one["audited"]), (&"10.0.0.1".into(), &20.into(), &true.into()));
     assert!(one["rule"].as_str().unwrap().ends_with("(in line 1)"), "{one}");
     wait_until(|| received() == 157 + 24, "nor do rules on trial");
+    let events = printed(folder, &["events", "net.toml", "--json"]);
+    for event in ["policy-trial-started", "policy-trial-ended"] {
+        let told = events.lines().find(|line| line.contains(&format!("\"event\":\"{event}\""))).unwrap();
+        assert!(told.contains("\"user\":\"root\""), "{told}");
+    }
+}
+
+/// A client that ends its trial late ends no other's, and has its own result all the same.
+#[test]
+fn a_trial_is_ended_by_its_number() {
+    let net = Managed::start(Config::named("net").unwrap(), Origin::default()).unwrap();
+    let document = serde_json::json!({ "policy": [{ "action": "deny" }] });
+    let begin = || net.try_policy(&document, Duration::from_millis(50));
+    let next = || {
+        let begun = std::cell::Cell::new(0);
+        wait_until(|| begin().is_ok_and(|trial| begun.replace(trial) != trial), "the one before ends by itself");
+        begun.get()
+    };
+    let first = begin().unwrap();
+    assert!(begin().is_err(), "one at a time");
+    let second = next();
+    assert!(net.end_trial(first).unwrap().is_empty(), "the result of the one before is kept");
+    let third = next();
+    assert!(first != second && second != third);
+    assert!(net.end_trial(first).is_err_and(|refusal| refusal.to_string().contains(&format!("there is no trial {first}"))));
+    assert!(net.tried(Some(third)).is_ok() && net.end_trial(third).is_ok());
+    assert!(net.tried(None).is_err() && net.end_trial(third).is_err());
+    let events = net.events(From::Oldest).unwrap().take(100).records;
+    assert_eq!(events.iter().filter(|record| record.event.name() == "policy-trial-ended").count(), 3);
+    net.stop();
 }

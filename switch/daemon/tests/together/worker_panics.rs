@@ -216,7 +216,13 @@ const LISTED: &[(&str, usize, usize, &str)] = &[
         "in the control thread: a set has a bit for each rule, each bound has the index of its own rule, and what stands at one address is not empty",
     ),
     ("dataplane/policy/gate.rs", 0, 3, "all of a list, and a VLAN modulo the number of bits"),
-    ("dataplane/policy/filter.rs", 0, 2, "an index is a rule's own position, and the list is grown to the port's index before"),
+    ("dataplane/policy/rule_list.rs", 0, 1, "all of an empty list"),
+    (
+        "dataplane/policy/rulebook.rs",
+        0,
+        9,
+        "in the control thread: counts of the elements of the same lists, and places that were found in them",
+    ),
     ("dataplane/policy/flows.rs", 0, 4, "none: array types and literals, and a level that a test looks at"),
     (
         "dataplane/answer.rs",

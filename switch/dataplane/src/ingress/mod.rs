@@ -11,6 +11,7 @@ mod timer_poll;
 
 use crate::id::{PortId, RingKey, RouteEntry, Slot};
 use crate::notification::Spans;
+use crate::policy::filter::Changed;
 use crate::ring::{Ring, RingFault};
 use crate::slots::Slots;
 use crate::stats::PortCounters;
@@ -58,10 +59,14 @@ impl Sources {
         self.slots.iter_mut()
     }
 
-    /// Forgets all cached verdicts, because rules changed.
+    /// Empties the flow caches of ports whose frames rules judge otherwise now.
     #[cold]
-    pub(crate) fn forget_verdicts(&mut self) {
-        self.slots.iter_mut().for_each(|(_, source)| source.flow_cache = FlowCache::default());
+    pub(crate) fn forget_verdicts(&mut self, changed: &Changed) {
+        for (_, source) in self.slots.iter_mut() {
+            if changed.concerns(source.port()) || source.flow_cache.is_concerned(changed) {
+                source.flow_cache = FlowCache::default();
+            }
+        }
     }
 
     pub(crate) fn set_state(&mut self, slot: Slot, state: PollState) {

@@ -1,7 +1,7 @@
-//! Policy rules of the network: they are replaced as a whole, and each port is entered with its name and its groups.
+//! Policy rules of the network: each port is entered with its name and its groups, and a change of rules replaces the filters that it concerns.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use memlane_model::denials::PortDenials;
@@ -9,12 +9,14 @@ use thiserror::Error;
 
 use super::Network;
 use crate::id::PortId;
-use crate::policy::filter::{Filter, Filtered, Member, PolicyRule};
+use crate::journal::NetworkEvent;
+use crate::policy::filter::{Filtered, Member, PolicyRule};
 use crate::policy::flows;
 use crate::policy::grants::{SavedGrant, seconds_of};
+use crate::policy::rulebook::{Rulebook, Work};
 use crate::port::Port;
 use crate::segment::Responds;
-use crate::time::{cycles, in_cycles};
+use crate::time::{Cycles, cycles, in_cycles};
 use crate::trial::{self, Groups, Trials};
 use crate::verdict::filter::FilteredFlood;
 use crate::verdict::reading::Start;
@@ -46,29 +48,50 @@ pub(super) struct Denial {
 impl Network {
     /// The policy rules.
     pub fn policy(&self) -> Vec<PolicyRule> {
-        self.shared.filter.get().rules().to_vec()
+        self.rulebook().rules()
     }
 
-    /// Uses these policy rules from now on: when this returns, no worker takes a frame by the former ones.
+    /// The policy rules that would decide on frames of a port of this name in these groups, or to it.
+    pub fn count_rules(&self, name: &str, groups: &[String]) -> usize {
+        self.rulebook().count(name, groups)
+    }
+
+    /// Steps that changes of policy rules and ports took so far.
+    pub fn policy_work(&self) -> Work {
+        self.rulebook().work()
+    }
+
+    fn rulebook(&self) -> MutexGuard<'_, Rulebook> {
+        self.rulebook.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Uses these policy rules from now on: when this returns, no worker takes a frame by the former ones. Ports that no changed rule concerns keep
+    /// their filters and their flow caches.
     pub fn set_policy(&self, rules: &[PolicyRule]) {
         let _alone = self.alone();
-        let (mut filter, mut trials) = (Filter::new(rules), self.shared.trials.get().with_audits(rules));
-        for port in self.ports() {
-            enter(&mut filter, &mut trials, &port);
+        // Dropped behind the workers' references: a worker frees none of them.
+        let (former, former_trials) = (self.shared.filter.get(), self.shared.trials.get());
+        let (mut book, mut trials) = (self.rulebook(), Trials::clone(&former_trials));
+        let (had_trials, begins) = (!trials.is_empty(), book.set_rules(rules));
+        if trials.set_audits(rules) | begins {
+            self.ports().iter().for_each(|port| enter(&mut book, &mut trials, port));
         }
-        self.shared.trials.replace(trials);
-        if !filter.is_empty() {
+        if had_trials || !trials.is_empty() {
+            self.shared.trials.replace(trials);
+        }
+        if begins {
             // Before the rules: they are looked at where gates decide.
             self.segments().iter().for_each(|segment| segment.set_gated());
         }
-        self.shared.filter.replace(filter);
+        self.shared.filter.replace(book.filter().clone());
+        drop(book);
         self.tell_all(|| |_: &mut _| {}).wait();
+        drop((former, former_trials));
     }
 
     /// Applies the policy rules, if there are any, to a `port` that was added or is in other groups now. The caller holds `changing`.
     pub(super) fn enter_filter(&self, port: &Port) {
-        self.change_filter(|filter, trials| enter(filter, trials, port));
-        if !self.shared.filter.get().is_empty() {
+        if self.change_filter(|book, trials| enter(book, trials, port)) {
             port.segment.set_gated();
         }
     }
@@ -82,71 +105,99 @@ impl Network {
 
     /// Removes a port from the policy rules. The caller holds `changing`.
     pub(super) fn leave_filter(&self, port: PortId) {
-        self.change_filter(|filter, trials| {
-            filter.remove(port);
+        self.change_filter(|book, trials| {
+            book.remove(port);
             trials.remove(port);
         });
     }
 
-    fn change_filter(&self, change: impl FnOnce(&mut Filter, &mut Trials)) {
-        let (present, trials) = (self.shared.filter.get(), self.shared.trials.get());
-        if present.is_empty() && trials.is_empty() {
-            return;
+    /// Changes the ports of the filter and of trials, if there are any rules; whether rules decide.
+    fn change_filter(&self, change: impl FnOnce(&mut Rulebook, &mut Trials)) -> bool {
+        let (mut book, trials) = (self.rulebook(), self.shared.trials.get());
+        let decides = !book.filter().is_empty();
+        if !decides && trials.is_empty() {
+            return false;
         }
-        let (mut filter, mut changed) = (Filter::clone(&present), Trials::clone(&trials));
-        change(&mut filter, &mut changed);
-        if !present.is_empty() {
-            self.shared.filter.replace(filter);
+        let mut changed = Trials::clone(&trials);
+        change(&mut book, &mut changed);
+        if decides {
+            self.shared.filter.replace(book.filter().clone());
         }
         if !trials.is_empty() {
             self.shared.trials.replace(changed);
         }
+        decides
     }
 
     /// Compares the frames that pass with these policy rules, too, for so long: they decide on none. Ports named in `groups` are in those groups
     /// for them. [`Self::tried`] has the frames that they would refuse, and is to be called within each [`trial::LOOK_TIMEOUT`].
     ///
+    /// The number of the trial, by which it is named.
+    ///
     /// # Errors
     /// Other rules are on trial, see [`Self::end_trial`].
-    pub fn try_policy(&self, rules: &[PolicyRule], groups: Groups, length: Duration) -> Result<(), TrialRuns> {
+    pub fn try_policy(&self, rules: &[PolicyRule], groups: Groups, length: Duration) -> Result<u64, TrialRuns> {
         let _alone = self.alone();
         let (present, now) = (self.shared.trials.get(), cycles());
         if present.is_trying(now) {
             return Err(TrialRuns);
         }
+        self.tell_trial_end(now);
+        // The client of that trial may still ask for the result.
+        let former = present.tried_id().map(|id| (id, self.denials_tried(&present)));
+        *self.former_trial.lock().unwrap_or_else(PoisonError::into_inner) = former;
         let mut trials = present.with_tried(rules, groups, (now, now.saturating_add(in_cycles(length))));
-        for port in self.ports() {
-            enter(&mut Filter::default(), &mut trials, &port);
-        }
+        self.ports().iter().for_each(|port| enter_trials(&mut trials, port));
+        let id = trials.tried_id().unwrap_or_default();
         self.shared.trials.replace(trials);
         self.tell_all(|| |_: &mut _| {}).wait();
-        Ok(())
+        Ok(id)
     }
 
-    /// The frames that the rules of [`Self::try_policy`] would refuse, of all ports that have some; the last ones after its end. `None` without such
-    /// rules.
-    pub fn tried(&self) -> Option<Vec<PortDenials>> {
+    fn denials_tried(&self, trials: &Trials) -> Vec<PortDenials> {
+        latest(self.ports().iter().map(|port| PortDenials { labels: port.policy.labels(), ..trials.tried(port.id, &port.name) }))
+    }
+
+    /// The frames that the rules of the trial with this number would refuse, of all ports that have some; the last ones after its end, until the
+    /// second trial after it. Without a number, of the present trial. `None` without such a trial.
+    pub fn tried(&self, id: Option<u64>) -> Option<Vec<PortDenials>> {
         let trials = self.shared.trials.get();
+        let present = trials.tried_id().filter(|&present| id.is_none_or(|id| id == present));
+        if present.is_none() {
+            let former = self.former_trial.lock().unwrap_or_else(PoisonError::into_inner);
+            return former.as_ref().filter(|(former, _)| id == Some(*former)).map(|(_, denials)| denials.clone());
+        }
         trials.look(cycles());
-        trials.has_tried().then(|| {
-            latest(
-                self.ports().iter().map(|port| PortDenials { labels: port.policy.labels(), ..trials.tried(port.id, &port.name) }),
-            )
-        })
+        Some(self.denials_tried(&trials))
     }
 
-    /// Ends the trial of [`Self::try_policy`], if there is one.
-    pub fn end_trial(&self) {
+    /// Ends the trial with this number, if it is the present one. True if no event has told its end.
+    pub fn end_trial(&self, id: u64) -> bool {
         let _alone = self.alone();
-        self.shared.trials.replace(self.shared.trials.get().without_tried());
+        let trials = self.shared.trials.get();
+        if trials.tried_id() != Some(id) {
+            return false;
+        }
+        self.shared.trials.replace(trials.without_tried());
+        // A worker frees none of the rules of the trial.
+        self.tell_all(|| |_: &mut _| {}).wait();
+        trials.take_end()
+    }
+
+    /// An event tells that a trial has ended, if one has.
+    pub(super) fn tell_trial_end(&self, now: Cycles) {
+        let trials = self.shared.trials.get();
+        if let Some(trial) = trials.tried_id().filter(|_| trials.is_over(now)) {
+            self.shared.journal.add(NetworkEvent::PolicyTrialEnded { trial, by: None });
+        }
     }
 
     /// Whether the guest of `port` may ask for the DNS name `name`, which is in lower case. A refusal is noted as a denial.
     pub fn admits_name(&self, port: &Port, name: &str) -> bool {
         let filter = self.shared.filter.get();
         let Err(refusing) = filter.may_ask(port.id, name) else { return true };
-        let rule = refusing.and_then(|index| filter.text(index)).unwrap_or_else(|| NAMES_ONLY.into());
-        port.denials.note_name(name, rule, (filter.generation(), cycles()));
+        let rule = refusing.map_or_else(|| NAMES_ONLY.into(), |rule| rule.text().into());
+        port.denials.note_name(name, rule, (filter.generation_of(port.id), cycles()));
         false
     }
 
@@ -158,13 +209,16 @@ impl Network {
     /// The question of `port` for `name` was answered with these addresses, each with this TTL: rules with the name allow them. Tells whether any
     /// rule does, which is in force at all workers once [`Network::when_all_have_looked`] says so.
     pub fn grant(&self, port: &Port, name: &Arc<str>, addresses: &[(IpAddr, u32)]) -> bool {
-        let filter = self.shared.filter.get();
-        let (rules, tried) = (filter.rules_of_name(port.id, name), self.shared.trials.get().rules_of_name(port.id, name));
-        if addresses.is_empty() || !filter.has_any_names() && tried.is_empty() {
+        let (filter, trials) = (self.shared.filter.get(), self.shared.trials.get());
+        if addresses.is_empty() || !filter.has_any_names() && trials.is_empty() {
             return false;
         }
         let addresses: Vec<(IpAddr, u32)> = addresses.iter().map(|&(address, ttl)| (address, seconds_of(ttl))).collect();
-        port.policy.grants.grant(name, &addresses, &[&rules[..], &tried].concat(), flows::second());
+        trials.grant(port.id, name, &addresses);
+        let rules = filter.rules_of_name(port.id, name);
+        if filter.has_any_names() {
+            port.policy.grants.grant(name, &addresses, &rules, flows::second());
+        }
         !rules.is_empty()
     }
 
@@ -180,10 +234,11 @@ impl Network {
     /// The rule that denies the frame which begins with `start`, from `port` to `to`.
     pub(super) fn denial_for(&self, port: &Port, to: &Port, start: Start<'_>) -> Option<Denial> {
         let filter = self.shared.filter.get();
-        let flood = FilteredFlood::new(Filtered { filter: &filter, from: port.id, is_forecast: true }, start);
-        let (index, rule) = flood.denying(to.id)?;
+        let flood =
+            FilteredFlood::new(Filtered { filter: &filter, from: port.id, is_forecast: true }, start, port.vlan_of(start.head()));
+        let rule = flood.denying(to.id)?;
         let allowing = flood.target().allowing(&port.name, Some(&to.name), filter.limits_destinations());
-        Some(Denial { to: to.name.clone(), rule: rule.with_place(index), line: rule.line, allowed_by: allowing.stated() })
+        Some(Denial { to: to.name.clone(), rule: rule.text(), line: rule.line(), allowed_by: allowing.stated() })
     }
 
     /// The frames that rules refuse, of all ports that have some: the latest [`MOST_DENIALS`], the others are counted.
@@ -199,9 +254,10 @@ impl Network {
     /// The rule that allows the frame which begins with `start`, from `port` to `to`: its words and its line; `None` if no rule is about it.
     pub(super) fn allowing_rule(&self, port: &Port, to: &Port, start: Start<'_>) -> Option<(String, usize)> {
         let filter = self.shared.filter.get();
-        let flood = FilteredFlood::new(Filtered { filter: &filter, from: port.id, is_forecast: true }, start);
-        let (index, rule) = flood.deciding(to.id).filter(|(_, rule)| rule.allows())?;
-        Some((rule.with_place(index), rule.line))
+        let flood =
+            FilteredFlood::new(Filtered { filter: &filter, from: port.id, is_forecast: true }, start, port.vlan_of(start.head()));
+        let rule = flood.deciding(to.id).filter(|rule| rule.allows())?;
+        Some((rule.text(), rule.line()))
     }
 }
 
@@ -222,19 +278,30 @@ fn keep_latest(port: &mut PortDenials, limit: u64) {
     port.unlisted = port.unlisted.saturating_add(left_out);
 }
 
-/// Enters `port` into `filter` and `trials`.
-fn enter(filter: &mut Filter, trials: &mut Trials, port: &Port) {
-    match port.segment.responder() == Some(port.id) {
-        true => {
-            filter.enter_responder(port.id);
-            trials.enter_responder(port.id);
-        }
-        false => {
-            let (rules, policy) = (port.policy.rules.get(), &port.policy);
-            let (flows, grants) = (Some(&policy.flows), Some(&policy.grants));
-            let member = Member { name: &port.name, segment: &port.segment.name, groups: &rules.groups, flows, grants };
-            filter.enter(port.id, member);
-            trials.enter(port.id, member);
+/// Enters `port` into `book`, if its rules decide on any frame, and into `trials`.
+fn enter(book: &mut Rulebook, trials: &mut Trials, port: &Port) {
+    if !book.filter().is_empty() {
+        match is_responder(port) {
+            true => book.enter_responder(port.id),
+            false => with_member(port, |member| book.enter(port.id, member)),
         }
     }
+    enter_trials(trials, port);
+}
+
+fn enter_trials(trials: &mut Trials, port: &Port) {
+    match is_responder(port) {
+        true => trials.enter_responder(port.id),
+        false => with_member(port, |member| trials.enter(port.id, member)),
+    }
+}
+
+fn is_responder(port: &Port) -> bool {
+    port.segment.responder() == Some(port.id)
+}
+
+fn with_member(port: &Port, enter: impl FnOnce(Member<'_>)) {
+    let (rules, policy) = (port.policy.rules.get(), &port.policy);
+    let (flows, grants) = (Some(&policy.flows), Some(&policy.grants));
+    enter(Member { name: &port.name, segment: &port.segment.name, groups: &rules.groups, flows, grants });
 }

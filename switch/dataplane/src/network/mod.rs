@@ -37,6 +37,7 @@ use nix::unistd::Pid;
 
 pub use captures::{Capture, TooManyCaptures};
 use fatal::Fatal;
+use memlane_model::denials::PortDenials;
 pub use memlane_model::forecast::{Forecast, ForecastDrop};
 pub use memlane_model::loop_report::LoopReport;
 use payer::Payer;
@@ -54,6 +55,7 @@ use crate::host_memory::HostMemory;
 use crate::id::{MAX_PAIRS, MAX_PORTS, PortId};
 use crate::link::Impairment;
 use crate::policy::PortLimits;
+use crate::policy::rulebook::Rulebook;
 use crate::port::settings::PortSettings;
 use crate::port::{Port, PortState};
 use crate::shared::Shared;
@@ -86,6 +88,10 @@ pub struct Network {
     started: Instant,
     /// Segments with multicast snooping.
     snooping: Mutex<SnoopedSegments>,
+    /// The policy rules of ports. A thread that changes them holds `changing`.
+    rulebook: Mutex<Rulebook>,
+    /// The number and the result, by ports, of the trial of policy rules before the present one.
+    former_trial: Mutex<Option<(u64, Vec<PortDenials>)>>,
 }
 
 impl Network {
@@ -136,6 +142,8 @@ impl Network {
             workers: mailboxes.into_iter().map(WorkerHandle::new).collect(),
             registry: RwLock::default(),
             changing: Mutex::default(),
+            rulebook: Mutex::default(),
+            former_trial: Mutex::default(),
             threads: Mutex::default(),
             payer,
             fatal: Arc::default(),

@@ -25,6 +25,7 @@ impl Network {
     pub fn tell_notices(&self) {
         let now = Instant::now();
         let (at, busy) = (cycles(), self.shared.workers.iter().map(|worker| worker.last_busy.get()).max().unwrap_or(0));
+        self.tell_trial_end(at);
         let trials = self.shared.trials.get();
         for port in self.ports() {
             port.note_growth(at, busy);

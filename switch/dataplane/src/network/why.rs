@@ -29,12 +29,6 @@ use memlane_model::quantity::counted;
 /// VLANs that are named, at most.
 const MOST_VLANS: usize = 4;
 
-/// The VLAN of a frame with this `head` from `port`.
-fn vlan_of(port: &Port, head: Head) -> u16 {
-    let tag = head.vlan().0;
-    port.policy.gate().vlans.of_sent(tag).unwrap_or(tag)
-}
-
 /// The MTU of the way to `to`, if a frame of `length` bytes is longer.
 fn exceeded_mtu(to: &Port, start: Start<'_>, length: usize) -> Option<u16> {
     let mtu = to.mtu()?;
@@ -166,7 +160,7 @@ impl Network {
         let foreseen = foresee(start, sender, gate_of, table, now);
         self.tell_source(forecast, port, &foreseen);
         if let Verdict::Drop(reason) = foreseen.verdict {
-            let destination = LearnedAddress { address: head.destination(), vlan: vlan_of(port, head) };
+            let destination = LearnedAddress { address: head.destination(), vlan: port.vlan_of(head) };
             let receiver = table.find(destination).and_then(member);
             tell_refused(forecast, port, reason, &Refused::of(start.bytes()));
             tell_gates(forecast, port, reason, receiver.map(|port| &**port), head);
@@ -208,7 +202,7 @@ impl Network {
         let (addresses, tag) = (port.segment.addresses(), start.head().vlan().0);
         let owner_port = |id| port.segment.members().contains(&id).then(|| self.port(id)).flatten();
         let asked = resolution.question.map(|question| question.target);
-        let owner = asked.and_then(|ip| addresses.find(vlan_of(port, start.head()), ip, now));
+        let owner = asked.and_then(|ip| addresses.find(port.vlan_of(start.head()), ip, now));
         let to = owner.and_then(|owner| owner_port(owner.port));
         let receives = |port: &Port| port.is_enabled() && !port.rings().entries().is_empty();
         let reach_of = |_| to.as_deref().map(|to| (to.policy.gate(), receives(to)));
@@ -313,7 +307,7 @@ impl Network {
     fn flood(&self, forecast: &mut Forecast, port: &Port, start: Start<'_>, length: usize, now: u32) {
         let (head, filter) = (start.head(), self.shared.filter.get());
         let filtered = Filtered { filter: &filter, from: port.id, is_forecast: true };
-        let filtered = FilteredFlood::new(filtered, start);
+        let filtered = FilteredFlood::new(filtered, start, port.vlan_of(head));
         let destination = head.destination();
         let what = if destination.is_group() { "is a group address" } else { "is unknown" };
         forecast.step(format!("destination {destination} {what}: the frame is flooded to segment {}", port.segment.name));

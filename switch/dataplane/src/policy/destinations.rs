@@ -4,6 +4,7 @@
 //! A look-up is one binary search, however many rules and prefixes there are. All addresses of an interval have the same rules, so a
 //! verdict holds for all of them: the match mask needs the bits that distinguish an interval from its neighbours, and no more.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
@@ -68,7 +69,7 @@ fn bounds(prefix: Prefix) -> (u128, u128) {
 
 impl Destinations {
     /// The destinations of `rules`.
-    pub(crate) fn of(rules: &[PolicyRule]) -> Self {
+    pub(crate) fn of<R: Borrow<PolicyRule>>(rules: &[R]) -> Self {
         let set = |is_limited: bool| set_of(rules, |rule| rule.destinations.is_empty() != is_limited);
         let mut compiled = Self { any: set(false), limited: set(true), ..Self::default() };
         let mut known = HashMap::new();
@@ -80,10 +81,10 @@ impl Destinations {
     }
 
     /// The intervals of one IP version: a sweep over the bounds of all prefixes.
-    fn intervals(&mut self, rules: &[PolicyRule], is_v4: bool, known: &mut HashMap<RuleSet, u32>) -> Intervals {
+    fn intervals<R: Borrow<PolicyRule>>(&mut self, rules: &[R], is_v4: bool, known: &mut HashMap<RuleSet, u32>) -> Intervals {
         let mut bounds_of_all = Vec::new();
         for (index, rule) in rules.iter().enumerate() {
-            let prefixes = rule.destinations.iter().filter_map(Destination::prefix);
+            let prefixes = rule.borrow().destinations.iter().filter_map(Destination::prefix);
             for (first, last) in prefixes.filter(|prefix| prefix.address().is_ipv4() == is_v4).map(bounds) {
                 bounds_of_all.push((first, true, index));
                 last.checked_add(1).into_iter().for_each(|after| bounds_of_all.push((after, false, index)));
@@ -192,7 +193,7 @@ mod tests {
         assert_eq!((compiled.any(), compiled.limited()), (&[0b100][..], &[0b11011][..]));
         let ten = compiled.interval("10.200.0.1".parse().unwrap());
         assert_eq!((ten.before, ten.after), (Some(0x0a01_ffff), Some(0x0b00_0000)));
-        let empty = Destinations::of(&[]);
+        let empty = Destinations::of::<PolicyRule>(&[]);
         assert_eq!(empty.interval("10.0.0.1".parse().unwrap()), Interval { rules: &[], before: None, after: None });
     }
 

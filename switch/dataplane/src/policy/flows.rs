@@ -30,6 +30,8 @@ const OTHER_IDLE: u32 = 300;
 /// A flow, as the port that opened it transmits its frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
+    /// VLAN; 0 for none. Other VLANs of a segment may use the same addresses.
+    pub vlan: u16,
     /// Protocol number; 0 for later fragments, whose ports are not known.
     pub protocol: u8,
     /// Source address, and source port or identifier of an echo.
@@ -46,7 +48,7 @@ impl Flow {
 
     /// Later fragments of the flow's datagrams.
     fn fragments(self) -> Self {
-        Self { protocol: 0, from: (self.from.0, 0), to: (self.to.0, 0) }
+        Self { protocol: 0, from: (self.from.0, 0), to: (self.to.0, 0), ..self }
     }
 
     fn idle(self) -> u32 {
@@ -147,7 +149,7 @@ mod tests {
 
     fn flow(n: u32) -> Flow {
         let to = IpAddr::from([192, 0, 2, n as u8]);
-        Flow { protocol: 6, from: (IpAddr::from([10, 0, 0, 1]), (n >> 8) as u16), to: (to, 443) }
+        Flow { vlan: 0, protocol: 6, from: (IpAddr::from([10, 0, 0, 1]), (n >> 8) as u16), to: (to, 443) }
     }
 
     #[test]
@@ -162,7 +164,7 @@ mod tests {
             flows.open_at(flow, 900 + idle);
             assert!(flows.is_open_at(flow, 900 + 2 * idle), "each frame opens it anew");
         }
-        let fragments = Flow { protocol: 0, from: (flow(1).from.0, 0), to: (flow(1).to.0, 0) };
+        let fragments = Flow { vlan: 0, protocol: 0, from: (flow(1).from.0, 0), to: (flow(1).to.0, 0) };
         assert!(flows.is_open_at(fragments, 1000), "later fragments of its datagrams");
     }
 

@@ -30,12 +30,12 @@ const IDLE: u32 = 600;
 /// Most grants of a port, counted once for each rule that they satisfy.
 pub const MOST: usize = 512;
 /// Most rules that one grant satisfies: the first ones.
-const MOST_RULES: usize = 16;
+const RULES_OF_GRANT: usize = 16;
 /// Entries of a bucket, and buckets of each level: a port with few grants has the first level only.
 #[cfg(not(loom))]
 const WAYS: usize = 8;
 #[cfg(not(loom))]
-const BUCKETS: [usize; 3] = [8, 32, 128];
+const BUCKETS: [usize; 3] = [8, 32, 256];
 #[cfg(loom)]
 const WAYS: usize = 1;
 #[cfg(loom)]
@@ -116,13 +116,13 @@ impl Grants {
         match record.iter_mut().find(|grant| grant.address == address && grant.name == *name) {
             Some(grant) => (grant.until, grant.given) = (grant.until.max(until), now),
             None => {
-                let rules = rules.iter().copied().take(MOST_RULES).collect();
+                let rules = rules.iter().copied().take(RULES_OF_GRANT).collect();
                 let grant = Grant { address, name: Arc::clone(name), until, given: now, rules };
                 self.make_room(record, grant.rules.len().max(1), now);
                 record.push(grant);
             }
         }
-        rules.iter().take(MOST_RULES).for_each(|&rule| self.enter(self.hash(address, rule), until, now));
+        rules.iter().take(RULES_OF_GRANT).for_each(|&rule| self.enter(self.hash(address, rule), until, now));
     }
 
     /// Has each grant satisfy from now on the rules with the identities that `rules_of` gives for its name.
@@ -135,10 +135,9 @@ impl Grants {
         // The latest are kept if there are too many now. Entries for former lists of names stay: the name is in them all the same.
         before.sort_by_key(|grant| grant.given);
         for grant in &mut before {
-            // Rules on trial are applied beside the others.
             let rules = rules_of(&grant.name);
             let former: Vec<u64> = grant.rules.iter().copied().filter(|rule| !rules.contains(rule)).collect();
-            grant.rules = rules.into_iter().chain(former).take(MOST_RULES).collect();
+            grant.rules = rules.into_iter().chain(former).take(RULES_OF_GRANT).collect();
         }
         for grant in before.into_iter().filter(|grant| !is_over(grant.until, now)) {
             self.make_room(&mut record, grant.rules.len().max(1), now);
@@ -179,12 +178,22 @@ impl Grants {
     #[cfg(not(loom))]
     fn saved_at(&self, now: u32) -> Vec<SavedGrant> {
         let holds = |grant: &&Grant| grant.rules.iter().any(|&rule| self.held(self.hash(grant.address, rule), now).is_some());
-        let saved = |grant: &Grant| SavedGrant {
-            address: grant.address,
-            name: Arc::clone(&grant.name),
-            seconds: i64::from(grant.until) - i64::from(now),
-        };
-        self.lock().iter().filter(holds).map(saved).collect()
+        self.lock().iter().filter(holds).map(|grant| saved(grant, now)).collect()
+    }
+
+    /// The grants for all DNS names, of rules and others, that hold or have a TTL that has not ended.
+    #[cfg(not(loom))]
+    pub fn given(&self) -> Vec<SavedGrant> {
+        let now = super::flows::second();
+        let mut given = self.saved_at(now);
+        let rest = self
+            .lock()
+            .iter()
+            .filter(|grant| grant.until >= now && grant.rules.is_empty())
+            .map(|grant| saved(grant, now))
+            .collect::<Vec<_>>();
+        given.extend(rest);
+        given
     }
 
     #[cfg(not(loom))]
@@ -288,6 +297,13 @@ impl Grants {
     }
 }
 
+/// `grant` in second `now`, for another table.
+#[cfg(not(loom))]
+fn saved(grant: &Grant, now: u32) -> SavedGrant {
+    let seconds = i64::from(grant.until) - i64::from(now);
+    SavedGrant { address: grant.address, name: Arc::clone(&grant.name), seconds }
+}
+
 /// Whether a grant with a TTL that ends in second `until` is beyond all extension in second `now`.
 fn is_over(until: u32, now: u32) -> bool {
     now > until.saturating_add(EXTENSION)
@@ -345,7 +361,7 @@ mod tests {
         (0..50_000).for_each(|n| grants.grant(&name(), &[(address(20_000 + n), 60)], &[RULE, RULE + 1], 300));
         let record = grants.record.lock().unwrap().len();
         let entries: usize = grants.levels.iter().filter_map(OnceLock::get).map(|buckets| buckets.len() * WAYS).sum();
-        assert_eq!((record, entries), (MOST / 2, 168 * WAYS));
+        assert_eq!((record, entries), (MOST / 2, 296 * WAYS));
         assert!((69_800..70_000).all(|n| grants.allows(address(n), RULE + 1, 301)));
         assert!(!grants.allows(address(0), RULE, 301));
     }

@@ -1,7 +1,7 @@
 //! DNS names in the destinations of policy rules, compiled: the rules that a name is a destination of, by one look-up for each of its labels.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use memlane_model::policy::PolicyRule;
 
@@ -16,19 +16,14 @@ pub(crate) struct RuleNames {
     below: HashMap<Box<str>, Vec<usize>>,
     /// Rules with names.
     named: RuleSet,
-    /// Identity of each rule's list of destinations, which outlasts changes of other rules.
-    identities: Vec<u64>,
 }
 
 impl RuleNames {
     /// The names in `rules`.
-    pub(crate) fn of(rules: &[PolicyRule]) -> Self {
+    pub(crate) fn of<R: Borrow<PolicyRule>>(rules: &[R]) -> Self {
         let mut compiled = Self { named: set_of(rules, PolicyRule::has_names), ..Self::default() };
         for (index, rule) in rules.iter().enumerate() {
-            let mut hasher = DefaultHasher::new();
-            rule.destinations.iter().for_each(|destination| destination.to_string().hash(&mut hasher));
-            compiled.identities.push(hasher.finish());
-            for name in rule.destinations.iter().filter_map(|destination| destination.name()) {
+            for name in rule.borrow().destinations.iter().filter_map(|destination| destination.name()) {
                 let table = if name.is_below() { &mut compiled.below } else { &mut compiled.exact };
                 table.entry(name.name().into()).or_default().push(index);
             }
@@ -44,11 +39,6 @@ impl RuleNames {
     /// Rules with names.
     pub(crate) fn named(&self) -> &[u64] {
         &self.named
-    }
-
-    /// Identity of the destinations of the rule with this index; of rules with the same list it is the same.
-    pub(crate) fn identity(&self, index: usize) -> Option<u64> {
-        self.identities.get(index).copied()
     }
 
     /// Indices of the rules that have `name`, which is in lower case, among their destinations, in their order.
@@ -91,8 +81,6 @@ mod tests {
         ] {
             assert_eq!(names.matching(name), wanted, "{name}");
         }
-        assert_eq!(names.identity(1), RuleNames::of(&rules[1..]).identity(0));
-        assert_ne!(names.identity(0), names.identity(1));
-        assert!(names.identity(5).is_none() && RuleNames::of(&rules[1..2]).is_empty());
+        assert!(RuleNames::of(&rules[1..2]).is_empty());
     }
 }

@@ -1,5 +1,7 @@
 //! Sets of policy rules: a bit for each rule, by its index.
 
+use std::borrow::Borrow;
+
 use memlane_model::policy::PolicyRule;
 
 /// See the module.
@@ -9,8 +11,9 @@ pub(crate) type RuleSet = Box<[u64]>;
 pub(super) const WORD: usize = u64::BITS as usize;
 
 /// The set of those of `rules` that `is_in` chooses.
-pub(super) fn set_of(rules: &[PolicyRule], is_in: impl Fn(&PolicyRule) -> bool) -> RuleSet {
-    let word = |rules: &[PolicyRule]| rules.iter().enumerate().fold(0, |word, (bit, rule)| word | u64::from(is_in(rule)) << bit);
+pub(super) fn set_of<R: Borrow<PolicyRule>>(rules: &[R], is_in: impl Fn(&PolicyRule) -> bool) -> RuleSet {
+    let is_in = |(bit, rule): (usize, &R)| u64::from(is_in(rule.borrow())) << bit;
+    let word = |rules: &[R]| rules.iter().enumerate().map(is_in).fold(0, |word, bit| word | bit);
     rules.chunks(WORD).map(word).collect()
 }
 

@@ -190,11 +190,14 @@ impl<R> KnownRules<R> {
     /// Exchanges rules that were replaced; true if they were.
     #[inline]
     pub fn refresh(&mut self, published: &Published<R>) -> bool {
+        self.exchange(published).is_some()
+    }
+
+    /// Exchanges rules that were replaced; returns the former ones if they were.
+    #[inline]
+    pub fn exchange(&mut self, published: &Published<R>) -> Option<Arc<R>> {
         let is_old = published.version.load(Ordering::Relaxed) != self.version;
-        if is_old {
-            *self = Self::new(published);
-        }
-        is_old
+        is_old.then(|| std::mem::replace(self, Self::new(published)).rules)
     }
 
     /// The rules.

@@ -28,7 +28,7 @@ use crate::audience::Audience;
 use crate::budget::Account;
 use crate::denials::Denials;
 use crate::descriptors::USUAL;
-use crate::frame::{ETHERNET, MacAddress};
+use crate::frame::{ETHERNET, Head, MacAddress};
 use crate::id::{PortId, RingKey, SegmentId};
 use crate::journal::{Journal, NetworkEvent};
 use crate::link::{Impairment, Path};
@@ -354,6 +354,12 @@ impl Port {
     pub fn error_files(&self) -> io::Result<Vec<(RingKey, OwnedFd)>> {
         let inner = self.inner();
         inner.errors.iter().map(|(key, error)| Ok((*key, error.descriptor().try_clone_to_owned()?))).collect()
+    }
+
+    /// The VLAN of a frame with this `head` that it transmits: that of the tag if the port does not carry it.
+    pub(crate) fn vlan_of(&self, head: Head) -> u16 {
+        let tag = head.vlan().0;
+        self.policy.gate().vlans.of_sent(tag).unwrap_or(tag)
     }
 
     /// Whether it is one of the ports that get a flooded frame with this `audience`: of multicast groups, uplinks and trunks always are.

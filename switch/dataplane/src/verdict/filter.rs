@@ -22,8 +22,9 @@ use crate::headers::{
 };
 use crate::id::PortId;
 use crate::policy::destinations::{Interval, bits_of, number_of};
-use crate::policy::filter::{Filter, Filtered, PolicyRule, PortRange, Protocol, Target};
+use crate::policy::filter::{Filter, Filtered, PolicyRule, PortRange, Protocol, Rule, Target};
 use crate::policy::flows::Flow;
+use crate::policy::rule_list::Towards;
 use crate::policy::rule_set::has;
 use crate::stats::DropReason;
 
@@ -36,19 +37,19 @@ const FLAGS: usize = 13;
 const DESTINATION: usize = 2;
 
 impl<'f> Filtered<'f> {
-    /// The rule that decides on a frame for the port `to`, and its index: the first that matches, else that which allows the flow to which it
-    /// is a reply, else a default. `None` if it passes without a rule.
-    fn deciding(self, to: PortId, traffic: &Traffic, frame: &mut Reading<'_>) -> Option<(usize, &'f PolicyRule)> {
+    /// The rule that decides on a frame for the port `to`: the first that matches, else that which allows the flow to which it is a reply, else a
+    /// default. `None` if it passes without a rule.
+    fn deciding(self, to: PortId, traffic: &Traffic, frame: &mut Reading<'_>) -> Option<&'f Rule> {
         let Self { filter, from, is_forecast } = self;
         let first = filter.deciding((from, to), traffic, frame);
-        if let (Some((index, rule)), Field::Is(address)) = (first, traffic.destination)
+        if let (Some(rule), Field::Is(address)) = (first, traffic.destination)
             && rule.allows()
             && !is_forecast
         {
-            filter.extend_grant(from, index, address);
+            filter.extend_grant(from, rule, address);
         }
         let Some(default) = filter.default_between(from, to).filter(|_| !traffic.is_exempt) else { return first };
-        let Some((_, rule)) = first else {
+        let Some(rule) = first else {
             return self.replied(to, traffic, frame).or_else(|| {
                 // A flow may be opened at any time.
                 frame.once();
@@ -66,7 +67,7 @@ impl<'f> Filtered<'f> {
     }
 
     /// The rule that allows the flow to which a frame for the port `to` is a reply, in the direction that opened it.
-    fn replied(self, to: PortId, traffic: &Traffic, frame: &mut Reading<'_>) -> Option<(usize, &'f PolicyRule)> {
+    fn replied(self, to: PortId, traffic: &Traffic, frame: &mut Reading<'_>) -> Option<&'f Rule> {
         let asked = traffic.asked(frame.start.bytes())?;
         traffic.read_flow(frame);
         // The bits of the frame were read, and those of its flow are others.
@@ -75,7 +76,7 @@ impl<'f> Filtered<'f> {
             let known = self.filter.flows(opener).is_some_and(|flows| flows.is_open(flow));
             let protocol = if flow.protocol == 0 { traffic.protocol } else { Field::Is(flow.protocol) };
             let rule = self.filter.deciding((opener, answerer), &Traffic::of_flow(flow, protocol), &mut other);
-            rule.filter(|(_, rule)| known && rule.allows())
+            rule.filter(|rule| known && rule.allows())
         };
         match asked {
             Asked::Receivers(flow) => allowing(flow, to, self.from),
@@ -83,14 +84,14 @@ impl<'f> Filtered<'f> {
         }
     }
 
-    /// Checks a frame for the port `to`.
+    /// Checks a frame in `vlan` for the port `to`.
     ///
     /// # Errors
     /// A rule denies it.
-    pub(super) fn check(self, frame: &mut Reading<'_>, to: PortId) -> Result<(), DropReason> {
-        let traffic = Traffic::of(frame);
+    pub(super) fn check(self, frame: &mut Reading<'_>, vlan: u16, to: PortId) -> Result<(), DropReason> {
+        let traffic = Traffic::of(frame, vlan);
         let decides = self.deciding(to, &traffic, frame);
-        if decides.is_some_and(|(_, rule)| !rule.allows()) { Err(DropReason::PolicyDenied) } else { Ok(()) }
+        if decides.is_some_and(|rule| !rule.allows()) { Err(DropReason::PolicyDenied) } else { Ok(()) }
     }
 }
 
@@ -103,14 +104,14 @@ pub(crate) struct FilteredFlood<'f> {
 }
 
 impl<'f> FilteredFlood<'f> {
-    /// The frame that begins with `start`, from a sender.
-    pub(crate) fn new(sender: Filtered<'f>, start: impl Into<Start<'f>>) -> Self {
+    /// The frame that begins with `start`, from a sender, in `vlan`.
+    pub(crate) fn new(sender: Filtered<'f>, start: impl Into<Start<'f>>, vlan: u16) -> Self {
         let mut frame = Reading::new(start.into());
-        Self { sender, traffic: Traffic::of(&mut frame), frame }
+        Self { sender, traffic: Traffic::of(&mut frame, vlan), frame }
     }
 
-    /// The rule that decides on it for the port `to`, and its index.
-    pub(crate) fn deciding(&self, to: PortId) -> Option<(usize, &'f PolicyRule)> {
+    /// The rule that decides on it for the port `to`.
+    pub(crate) fn deciding(&self, to: PortId) -> Option<&'f Rule> {
         // The bits that are read are of no interest: the verdict on a flooded frame does not depend on them.
         let mut frame = self.frame;
         self.sender.deciding(to, &self.traffic, &mut frame)
@@ -118,7 +119,7 @@ impl<'f> FilteredFlood<'f> {
 
     /// Whether it passes to the port `to`.
     pub(crate) fn passes(&self, to: PortId) -> bool {
-        self.deciding(to).is_none_or(|(_, rule)| rule.allows())
+        self.deciding(to).is_none_or(|rule| rule.allows())
     }
 
     /// Destination of the frame.
@@ -137,9 +138,9 @@ impl<'f> FilteredFlood<'f> {
         self.sender.filter
     }
 
-    /// The rule that denies it for the port `to`, and its index.
-    pub(crate) fn denying(&self, to: PortId) -> Option<(usize, &'f PolicyRule)> {
-        self.deciding(to).filter(|(_, rule)| !rule.allows())
+    /// The rule that denies it for the port `to`.
+    pub(crate) fn denying(&self, to: PortId) -> Option<&'f Rule> {
+        self.deciding(to).filter(|rule| !rule.allows())
     }
 }
 
@@ -169,6 +170,8 @@ impl<T> Field<T> {
 pub(super) struct Traffic {
     /// It passes by any rules.
     pub(super) is_exempt: bool,
+    /// VLAN of the frame: each has flows of its own.
+    pub(super) vlan: u16,
     pub(super) destination: Field<IpAddr>,
     /// Byte of the frame at which the destination address begins.
     pub(super) address: usize,
@@ -186,6 +189,7 @@ pub(super) struct Traffic {
 impl Traffic {
     pub(super) const OTHER: Self = Self {
         is_exempt: false,
+        vlan: 0,
         destination: Field::None,
         address: 0,
         protocol: Field::None,
@@ -197,7 +201,12 @@ impl Traffic {
     const HIDDEN: Self = Self { destination: Field::Hidden, protocol: Field::Hidden, ..Self::OTHER };
     const EXEMPT: Self = Self { is_exempt: true, ..Self::OTHER };
 
-    fn of(frame: &mut Reading<'_>) -> Self {
+    /// Of a frame in `vlan`.
+    fn of(frame: &mut Reading<'_>, vlan: u16) -> Self {
+        Self { vlan, ..Self::read(frame) }
+    }
+
+    fn read(frame: &mut Reading<'_>) -> Self {
         let bytes = frame.start.bytes();
         let Some((kind, at)) = network_type(bytes) else { return Self::hidden(frame) };
         (12..at).step_by(4).for_each(|at| frame.mark(at..at + 2));
@@ -305,37 +314,60 @@ impl Traffic {
 }
 
 impl Filter {
-    /// The rule that decides on a frame between two ports, and its index; `None` if none matches.
-    fn deciding(&self, (from, to): (PortId, PortId), traffic: &Traffic, frame: &mut Reading<'_>) -> Option<(usize, &PolicyRule)> {
+    /// The rule that decides on a frame between two ports; `None` if none matches.
+    fn deciding(&self, (from, to): (PortId, PortId), traffic: &Traffic, frame: &mut Reading<'_>) -> Option<&Rule> {
         if traffic.is_exempt {
             return None;
         }
+        let mut first: Option<&Rule> = None;
+        for rules in self.between(from, to) {
+            let limit = first.map_or(u64::MAX, Rule::order);
+            first = self.deciding_of(&rules, (from, limit), traffic, frame).or(first);
+        }
+        first
+    }
+
+    /// The rule of a list that decides on a frame of the port `from`, if it stands before the order `limit`.
+    fn deciding_of<'f>(
+        &self,
+        rules: &Towards<'f>,
+        (from, limit): (PortId, u64),
+        traffic: &Traffic,
+        frame: &mut Reading<'_>,
+    ) -> Option<&'f Rule> {
         // Hidden parts count against the frame, or for a later fragment.
-        let decides = |rule: &PolicyRule, frame: &mut Reading<'_>| {
+        let decides = |rule: &Rule, frame: &mut Reading<'_>| {
             matches(rule, traffic, frame).unwrap_or(rule.allows() == traffic.is_later_fragment)
         };
-        if !self.has_destinations(from, to) {
-            return self.between(from, to).find(|(_, rule)| decides(rule, frame));
-        }
-        let among = match traffic.destination {
-            Field::Is(address) => {
-                let interval = self.interval(address);
-                read_within(&interval, address, traffic.address, frame);
-                if self.has_names(from, to) {
-                    // Each address has grants of its own.
-                    frame.mark(traffic.address..traffic.address + bits_of(address) as usize / 8);
-                    let is_for = |index| has(interval.rules, index) || self.is_granted(from, index, address);
-                    return self.between(from, to).find(|&(index, rule)| is_for(index) && decides(rule, frame));
+        let is_before = |(_, rule): &(usize, &Rule)| rule.order() < limit;
+        let first = if rules.has_destinations() {
+            let destinations = &rules.list().destinations;
+            match traffic.destination {
+                Field::Is(address) => {
+                    let interval = destinations.interval(address);
+                    read_within(&interval, address, traffic.address, frame);
+                    if rules.has_names() {
+                        // Each address has grants of its own.
+                        frame.mark(traffic.address..traffic.address + bits_of(address) as usize / 8);
+                        let is_for = |index, rule: &Rule| {
+                            has(interval.rules, index) || rules.is_named(index) && self.is_granted(from, rule, address)
+                        };
+                        let mut before = rules.rules().take_while(is_before);
+                        before.find(|&(index, rule)| is_for(index, rule) && decides(rule, frame))
+                    } else {
+                        rules.rules_among(interval.rules).take_while(is_before).find(|(_, rule)| decides(rule, frame))
+                    }
                 }
-                Some(interval.rules)
+                Field::None => rules.rules_among(destinations.any()).take_while(is_before).find(|(_, rule)| decides(rule, frame)),
+                Field::Hidden => {
+                    let may_match = |rule: &Rule| rule.destinations.is_empty() || !rule.allows();
+                    rules.rules().take_while(is_before).find(|(_, rule)| may_match(rule) && decides(rule, frame))
+                }
             }
-            Field::None => None,
-            Field::Hidden => {
-                let may_match = |rule: &PolicyRule| rule.destinations.is_empty() || !rule.allows();
-                return self.between(from, to).find(|(_, rule)| may_match(rule) && decides(rule, frame));
-            }
+        } else {
+            rules.rules().take_while(is_before).find(|(_, rule)| decides(rule, frame))
         };
-        self.between_among((from, to), among).find(|(_, rule)| decides(rule, frame))
+        first.map(|(_, rule)| rule)
     }
 }
 
@@ -391,5 +423,7 @@ fn is_within(ranges: &[PortRange], port: u16, traffic: &Traffic, frame: &mut Rea
 
 #[cfg(test)]
 mod default_tests;
+#[cfg(test)]
+mod port_tests;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! Flows of frames: which one a frame opens, and to which one it may be a reply.
 //!
-//! A reply has the ends of its flow exchanged; that of an echo request has the same identifier. An ICMP error is a reply to the flow of the
+//! A reply has the ends of its flow exchanged, and is in its VLAN; that of an echo request has the same identifier. An ICMP error is a reply to the flow of the
 //! packet that it quotes (RFC 792; RFC 4443, section 2.4), and a later fragment one to any flow between its addresses.
 
 use std::net::IpAddr;
@@ -38,26 +38,26 @@ impl Icmp {
 /// The addresses of a packet: of its source, and of its destination.
 type Ends = (IpAddr, IpAddr);
 
-/// The flow of a packet with this protocol, whose header behind IP is `upper`; `None` if it opens none.
-fn flow_of((from, to): Ends, protocol: u8, upper: &[u8]) -> Option<Flow> {
+/// The flow in `vlan` of a packet with this protocol, whose header behind IP is `upper`; `None` if it opens none.
+fn flow_of(vlan: u16, (from, to): Ends, protocol: u8, upper: &[u8]) -> Option<Flow> {
     let (source, destination) = match protocol {
         ICMP | ICMPV6 if Icmp::of(protocol, *upper.first()?) == Icmp::Request => (number_at(upper, 4)?, 0),
         ICMP | ICMPV6 => return None,
         _ if Protocol(protocol).has_ports() => (number_at(upper, 0)?, number_at(upper, 2)?),
         _ => (0, 0),
     };
-    Some(Flow { protocol, from: (from, source), to: (to, destination) })
+    Some(Flow { vlan, protocol, from: (from, source), to: (to, destination) })
 }
 
-/// The flow of a quoted packet, which begins with `bytes`.
-fn quoted(protocol: u8, bytes: &[u8]) -> Option<Flow> {
+/// The flow in `vlan` of a quoted packet, which begins with `bytes`.
+fn quoted(vlan: u16, protocol: u8, bytes: &[u8]) -> Option<Flow> {
     if protocol == ICMP {
         let packet = Ipv4::parse(bytes).filter(|packet| packet.fragment != Fragment::Later)?;
-        return flow_of((packet.source.into(), packet.destination.into()), packet.protocol, bytes.get(packet.length..)?);
+        return flow_of(vlan, (packet.source.into(), packet.destination.into()), packet.protocol, bytes.get(packet.length..)?);
     }
     let packet = Ipv6::parse(bytes)?;
     let Upper::Header { protocol, at, .. } = packet.upper(bytes) else { return None };
-    flow_of((packet.source.into(), packet.destination.into()), protocol, bytes.get(at..)?)
+    flow_of(vlan, (packet.source.into(), packet.destination.into()), protocol, bytes.get(at..)?)
 }
 
 /// The flow to which a frame belongs.
@@ -90,26 +90,26 @@ impl Traffic {
         if self.is_later_fragment || !is_of_one || Protocol(protocol).has_ports() && self.port.is_none() {
             return None;
         }
-        flow_of(ends, protocol, bytes.get(self.upper..)?)
+        flow_of(self.vlan, ends, protocol, bytes.get(self.upper..)?)
     }
 
     /// The flow to which the frame that begins with `bytes` may be a reply, as its opener transmits it.
     pub(super) fn asked(&self, bytes: &[u8]) -> Option<Asked> {
-        let (from, to) = self.ends(bytes)?;
+        let ((from, to), vlan) = (self.ends(bytes)?, self.vlan);
         if self.is_later_fragment {
-            return Some(Asked::Receivers(Flow { protocol: 0, from: (to, 0), to: (from, 0) }));
+            return Some(Asked::Receivers(Flow { vlan, protocol: 0, from: (to, 0), to: (from, 0) }));
         }
         let Field::Is(protocol) = self.protocol else { return None };
         let upper = bytes.get(self.upper..)?;
         if !matches!(protocol, ICMP | ICMPV6) {
             let is_hidden = Protocol(protocol).has_ports() && self.port.is_none();
-            let flow = flow_of((from, to), protocol, upper).filter(|_| !is_hidden)?;
+            let flow = flow_of(self.vlan, (from, to), protocol, upper).filter(|_| !is_hidden)?;
             return Some(Asked::Receivers(flow.reversed()));
         }
         match Icmp::of(protocol, *upper.first()?) {
-            Icmp::Reply => Some(Asked::Receivers(Flow { protocol, from: (to, number_at(upper, 4)?), to: (from, 0) })),
+            Icmp::Reply => Some(Asked::Receivers(Flow { vlan, protocol, from: (to, number_at(upper, 4)?), to: (from, 0) })),
             // The quoted packet is one that the receiver sent (RFC 5927, section 4.1).
-            Icmp::Error => quoted(protocol, upper.get(8..)?).filter(|flow| flow.from.0 == to).map(Asked::Either),
+            Icmp::Error => quoted(vlan, protocol, upper.get(8..)?).filter(|flow| flow.from.0 == to).map(Asked::Either),
             Icmp::Request | Icmp::Other => None,
         }
     }
@@ -117,7 +117,8 @@ impl Traffic {
     /// The frames of `flow`, as its opener transmits them.
     pub(super) fn of_flow(flow: Flow, protocol: Field<u8>) -> Self {
         let port = Protocol(flow.protocol).has_ports().then_some(flow.to.1);
-        Self { destination: Field::Is(flow.to.0), protocol, port, is_later_fragment: flow.protocol == 0, ..Self::OTHER }
+        let vlan = flow.vlan;
+        Self { vlan, destination: Field::Is(flow.to.0), protocol, port, is_later_fragment: flow.protocol == 0, ..Self::OTHER }
     }
 
     /// Reads the addresses and the ports: the verdict holds for this flow only.

@@ -81,11 +81,11 @@ impl Outcomes<'_> {
     ) {
         let filter = denied.filter();
         let cause = || {
-            let (index, _) = denied.denying(to)?;
+            let rule = denied.denying(to)?.text().into();
             let to = self.port_table.port(to)?.name.clone();
-            Some(Cause { to, rule: filter.text(index)?, with_destination: filter.limits_destinations(), name: None })
+            Some(Cause { to, rule, with_destination: filter.limits_destinations(), name: None })
         };
-        sender.denials.note(key, frames, (filter.generation(), now), cause);
+        sender.denials.note(key, frames, (filter.generation_between(sender.id, to), now), cause);
     }
 
     /// Floods `packet` in moment `now` to those of `ports` that are served here; returns at how many of them it was enqueued.
@@ -94,7 +94,8 @@ impl Outcomes<'_> {
         let (sender, port_table) = (packet.source, self.port_table);
         let head = Start::from(&*packet).head();
         let (copied, length) = (port_table.filtered(sender).map(|filtered| (filtered, packet.start)), packet.start_length as usize);
-        let filtered = copied.as_ref().map(|(filtered, start)| FilteredFlood::new(*filtered, Start::new(start, length)));
+        let vlan = port_table.port(sender).map_or(0, |port| port.vlan_of(head));
+        let filtered = copied.as_ref().map(|(filtered, start)| FilteredFlood::new(*filtered, Start::new(start, length), vlan));
         let (length, audience) = (port_table.long_packet(packet), port_table.audience(packet));
         let exceeds = |to| length.is_some_and(|length| port_table.mtu(to).is_some_and(|mtu| length > mtu.into()));
         let hears = |to| audience.is_none_or(|audience| port_table.port(to).is_some_and(|to| to.hears(audience)));
@@ -110,7 +111,7 @@ impl Outcomes<'_> {
             let receivers = ports.iter().copied().filter(is_other);
             let passing = receivers.filter(|&to| matches!(passage(to), Passage::Same | Passage::Retagged(_)));
             let name = |port| port_table.port(port).map(|port| port.name.clone());
-            port_table.trials().judge((sender, Start::from(&*packet), None), passing, now, name);
+            port_table.trials().judge((sender, Start::from(&*packet), vlan, None), passing, now, name);
         }
         let mut denied: Option<(PortId, u64)> = None;
         let held = egress.flood(packet, ports, weight, passage, |port, reason| {

@@ -42,8 +42,8 @@ impl Worker {
     pub(super) fn pass(&mut self) -> u32 {
         self.cpu_time.begin_pass(self.now);
         self.egress.begin_pass(self.now);
-        if self.port_table.refresh_filter(&self.shared) {
-            self.sources.forget_verdicts();
+        if let Some(changed) = self.port_table.refresh_filter(&self.shared) {
+            self.sources.forget_verdicts(&changed);
         }
         if !self.burdens.is_empty() {
             self.look_at_burdens();

@@ -7,7 +7,7 @@ use crate::audience::Audience;
 use crate::id::{PortId, SegmentId};
 use crate::packet::Packet;
 use crate::policy::Flood;
-use crate::policy::filter::{Filter, Filtered};
+use crate::policy::filter::{Changed, Filter, Filtered};
 use crate::policy::rules::KnownRules;
 use crate::port::Port;
 use crate::shared::Shared;
@@ -73,11 +73,12 @@ impl PortTable {
         }
     }
 
-    /// Exchanges policy rules that were replaced; true if those were that decide.
+    /// Exchanges policy rules that were replaced; the ports whose frames those that decide judge otherwise now.
     #[inline]
-    pub(super) fn refresh_filter(&mut self, shared: &Shared) -> bool {
+    pub(super) fn refresh_filter(&mut self, shared: &Shared) -> Option<Changed> {
         self.trials.refresh(&shared.trials);
-        self.filter.refresh(&shared.filter)
+        let before = self.filter.exchange(&shared.filter)?;
+        Some(self.filter.get().changed_since(&before))
     }
 
     /// Rules that decide on no frame.

@@ -404,15 +404,15 @@ impl Turn<'_> {
         let vlan = self.port.policy.gate().vlans.of_sent(head.vlan().0);
         let to = vlan.and_then(|vlan| table.find(LearnedAddress { address: head.destination(), vlan }));
         // The address may have moved since the verdict.
-        let (Some(filtered), Some(to)) = (filtered, to) else { return self.port.denials.count(1) };
-        let denied = FilteredFlood::new(filtered, start);
+        let (Some(filtered), Some(vlan), Some(to)) = (filtered, vlan, to) else { return self.port.denials.count(1) };
+        let denied = FilteredFlood::new(filtered, start, vlan);
         let key = Key::new(Some(to), denied.target());
         self.outcomes.note_denied(&denied, (self.port, key), to, 1, self.now);
         // Frames that have no answer are not compared with the rules again: a guest may send nothing else.
         if !filtered.filter.rejects() || !self.port.policy.may_answer(self.now) {
             return;
         }
-        let rejects = denied.deciding(to).is_some_and(|(_, rule)| rule.rejects());
+        let rejects = denied.deciding(to).is_some_and(|rule| rule.rejects());
         if let Some(answer) = refusal::answer(packet).filter(|_| rejects) {
             self.answer_for(to, &answer);
         }
@@ -428,7 +428,8 @@ impl Turn<'_> {
         packet.copy_more();
         let port_table = self.outcomes.port_table;
         let name = |port| port_table.port(port).map(|port| port.name.clone());
-        let frame = (packet.source, Start::from(&*packet), Some(to));
+        let start = Start::from(&*packet);
+        let frame = (packet.source, start, self.port.vlan_of(start.head()), Some(to));
         port_table.trials().judge(frame, std::iter::once(to), self.now, name);
     }
 

@@ -9,6 +9,7 @@ use crate::policy::filter::{Action, Member, Names};
 use crate::policy::flows::{self, Flows};
 use crate::policy::gate::Gate;
 use crate::policy::grants::Grants;
+use crate::policy::rulebook::Rulebook;
 use crate::policy::rules::PortRules;
 use crate::table::Table;
 use crate::verdict::{Epoch, FlowCache, Sender, Verdict, decide};
@@ -23,7 +24,7 @@ const SERVER6: &str = "2001:db8::7";
 
 struct World {
     table: Table,
-    filter: Filter,
+    book: Rulebook,
     flows: [Arc<Flows>; 2],
     grants: [Arc<Grants>; 2],
 }
@@ -53,22 +54,22 @@ impl World {
         let table = Table::new(2, 64, 1);
         table.pin(mac(BOXED), BOXED);
         table.pin(mac(GATE), GATE);
-        let mut world = Self { table, filter: Filter::default(), flows: Default::default(), grants: Default::default() };
+        let mut world = Self { table, book: Rulebook::default(), flows: Default::default(), grants: Default::default() };
         world.set(rules);
         world
     }
 
     fn set(&mut self, rules: &[PolicyRule]) {
-        self.filter = Filter::new(rules);
+        self.book.set_rules(rules);
         for (port, name) in [(BOXED, "box"), (GATE, "gate")] {
             let (flows, grants) = (Some(&self.flows[port.index()]), Some(&self.grants[port.index()]));
-            self.filter.enter(port, Member { name, segment: "lan", groups: &[], flows, grants });
+            self.book.enter(port, Member { name, segment: "lan", groups: &[], flows, grants });
         }
     }
 
     fn sender(&self, from: PortId, is_forecast: bool) -> Sender<'_> {
         static NONE: PortRules = PortRules::NONE;
-        let gate = Gate { filtered: Some(Filtered { filter: &self.filter, from, is_forecast }), ..Gate::OPEN };
+        let gate = Gate { filtered: Some(Filtered { filter: self.book.filter(), from, is_forecast }), ..Gate::OPEN };
         Sender { port: from, rules: &NONE, gate, is_gated: true }
     }
 
@@ -158,6 +159,48 @@ fn replies_to_an_allowed_flow_pass_and_no_other_frame_does() {
     }
     let world = World::new(&usual());
     assert!(!world.sends(&packet(GUEST, "198.51.100.1", 6, 0, &ports(40_000, 443))), "no destination of a rule");
+}
+
+/// Two VLANs of a segment may have the same addresses: a flow of one is none of the other.
+#[test]
+fn replies_pass_in_the_vlan_of_their_flow_only() {
+    let world = World::new(&usual());
+    let verdict = |from: PortId, vlan: u16, packet: &[u8]| {
+        let (start, length) = start_of(from, packet);
+        let filtered = Filtered { filter: world.book.filter(), from, is_forecast: false };
+        let flooded = FilteredFlood::new(filtered, Start::new(&start, length), vlan);
+        flooded.passes(if from == BOXED { GATE } else { BOXED })
+    };
+    let flows = [
+        (packet(GUEST, SERVER, 6, 0, &ports(40_000, 443)), packet(SERVER, GUEST, 6, 0, &ports(443, 40_000))),
+        (packet(GUEST, SERVER, 1, 0, &echo(8, 7)), packet(SERVER, GUEST, 1, 0, &echo(0, 7))),
+    ];
+    for ((sent, reply), [own, other]) in flows.iter().zip([[10, 20], [11, 21]]) {
+        assert!(verdict(BOXED, own, sent) && verdict(GATE, own, reply));
+        assert!(!verdict(GATE, other, reply) && !verdict(GATE, 0, reply));
+        // Errors that quote a packet of the flow, and later fragments.
+        let quotes = packet("203.0.113.1", GUEST, 1, 0, &error(3, 1, sent));
+        assert!(verdict(GATE, own, &quotes) && !verdict(GATE, other, &quotes));
+        let later = packet(SERVER, GUEST, 6, 0x00b9, &[0; 32]);
+        assert!(verdict(GATE, own, &later) && !verdict(GATE, other, &later));
+        assert!(verdict(BOXED, other, sent) && verdict(GATE, other, reply) && !verdict(GATE, 0, reply));
+    }
+    // A tagged frame, by the verdict of a trunk.
+    let tagged = |from: PortId, vlan: u8, packet: &[u8]| {
+        let (start, length) = start_of(from, packet);
+        let mut bytes = [0; START];
+        bytes[..12].copy_from_slice(&start[..12]);
+        bytes[12..16].copy_from_slice(&[0x81, 0, 0, vlan]);
+        bytes[16..].copy_from_slice(&start[12..START - 4]);
+        let to = if from == BOXED { GATE } else { BOXED };
+        for port in [BOXED, GATE] {
+            world.table.learn(crate::table::LearnedAddress { address: mac(port), vlan: vlan.into() }, port, 0);
+        }
+        let decided = decide(Start::new(&bytes, length), world.sender(from, false), |_| Some(Gate::OPEN), &world.table, 0);
+        decided.verdict == Verdict::To(to)
+    };
+    let (sent, reply) = (packet(GUEST, SERVER, 17, 0, &ports(40_000, 53)), packet(SERVER, GUEST, 17, 0, &ports(53, 40_000)));
+    assert!(!tagged(GATE, 30, &reply) && tagged(BOXED, 30, &sent) && tagged(GATE, 30, &reply) && !tagged(GATE, 40, &reply));
 }
 
 /// RFC 792 and RFC 4443: echo with its identifier, and errors that quote a packet of the flow.
@@ -269,7 +312,7 @@ fn named(names: &[&str], action: Action) -> PolicyRule {
 impl World {
     /// The question of `port` for `name` was answered with `address`.
     fn grant(&self, port: PortId, name: &str, address: &str) {
-        let rules = self.filter.rules_of_name(port, name);
+        let rules = self.book.filter().rules_of_name(port, name);
         self.grants[port.index()].grant(&name.into(), &[(address.parse().unwrap(), 60)], &rules, flows::second());
     }
 }
@@ -316,7 +359,10 @@ fn a_kept_verdict_about_a_granted_address_holds_for_it_alone() {
 
 #[test]
 fn a_port_may_ask_for_the_names_of_its_rules() {
-    let may = |rules: &[PolicyRule], name: &str| World::new(rules).filter.may_ask(BOXED, name);
+    let may = |rules: &[PolicyRule], name: &str| {
+        let world = World::new(rules);
+        world.book.filter().may_ask(BOXED, name).map_err(|rule| rule.map(|rule| rules.iter().position(|one| rule.is(one)).unwrap()))
+    };
     let allow = named(&["api.example.org", "*.example.net"], Action::Allow);
     let rules = [default_of("box"), named(&["bad.example.net"], Action::Deny), allow.clone()];
     assert_eq!(may(&rules, "api.example.org"), Ok(()));
