@@ -377,6 +377,7 @@ mod tests {
     use crate::shared::Shared;
     use crate::worker::Worker;
     use memlane_dataplane::policy::filter::{Action, PolicyRule};
+    use std::os::fd::OwnedFd;
 
     fn asks() -> (Asks, Consumer<Question>) {
         let (questions, incoming) = RingBuffer::new(QUEUE);
@@ -444,76 +445,140 @@ mod tests {
         operator.join().unwrap();
     }
 
+    const GUESTS: usize = 12;
+
+    /// A responder's thread and its network, step by step.
+    struct World {
+        network: Arc<Network>,
+        workers: Vec<Worker>,
+        /// Guests, of which one may ask 100 questions a second.
+        ports: Vec<Arc<crate::port::Port>>,
+        desk: Desk,
+        questions: Producer<Question>,
+        answers: Consumer<Vec<u8>>,
+        forwarder: OwnedFd,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let (network, mut workers, _) = Network::unstarted(Shared::new(2, 7, Settings::default())).unwrap();
+            let settings = PortSettings::default();
+            let add = |port: usize| {
+                let name = format!("box{port}");
+                let attach = AttachSettings { name: &name, segment: "lan", settings: &settings, offer: Offer::default() };
+                network.add_port_ahead(&attach, GUESTS).unwrap()
+            };
+            let ports: Vec<_> = (0..GUESTS).map(add).collect();
+            let rule = PolicyRule {
+                destinations: vec!["*.example.org".parse().unwrap()],
+                action: Some(Action::Allow),
+                ..PolicyRule::default()
+            };
+            let changed = Arc::clone(&network);
+            meanwhile(&mut workers, move || changed.set_policy(&[rule]));
+            let mut responder = Responder::new(memlane_names::Settings {
+                segment: "lan".into(),
+                mac: MacAddress::new(OWN),
+                subnet: Some(([10, 0, 0, 0].into(), 24)),
+                subnet6: None,
+                domain: "lan".into(),
+                router: None,
+                dns: Vec::new(),
+                asked: Vec::new(),
+                forwards: true,
+                tells_refusal: false,
+            });
+            ports.iter().for_each(|port| responder.set_port(&port.name, PortAddresses::default(), 0));
+            let (ours, forwarder) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
+            let mut ours = Some(ours);
+            let bell = || Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap());
+            let (questions, incoming) = RingBuffer::new(QUEUE);
+            let (outgoing, answers) = RingBuffer::new(QUEUE);
+            let desk = Desk {
+                network: Arc::clone(&network),
+                responder: Arc::new(Mutex::new(responder)),
+                clock: Clock::start(),
+                news: Arc::new(|_| {}),
+                forwarder: Some(Forwarder::new(Box::new(move || ours.take().ok_or_else(|| io::ErrorKind::NotFound.into())))),
+                incoming,
+                outgoing,
+                held: VecDeque::new(),
+                asked: bell(),
+                answered: bell(),
+                dropped: Arc::default(),
+            };
+            Self { network, workers, ports, desk, questions, answers, forwarder }
+        }
+
+        /// The guest asks, and the forwarder answers with an address that ends with these bytes.
+        fn ask(&mut self, id: u16) {
+            let source = self.ports[usize::from(id) % GUESTS].id;
+            self.questions.push(Question { source, at: cycles(), bytes: query(id) }).unwrap();
+            self.desk.step();
+            let mut datagram = [0; 512];
+            let length = recv(self.forwarder.as_raw_fd(), &mut datagram, MsgFlags::MSG_DONTWAIT).unwrap();
+            let question = memlane_names::forward::Question::decode(&datagram[..length]).unwrap();
+            let [high, low] = id.to_be_bytes();
+            let record = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, high, low];
+            let message = [&[0, 7, 0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0][..], QUESTION, &record].concat();
+            let answer = memlane_names::forward::encode_answer(question.id, Some(&message));
+            send(self.forwarder.as_raw_fd(), &answer, MsgFlags::empty()).unwrap();
+            self.desk.step();
+        }
+    }
+
     /// The responder's thread and two workers, step by step in every order: the guest's receive queue gets the answer after both workers have
     /// run a command that was sent after the grant, and not before.
     #[test]
     fn an_answer_waits_until_every_worker_knows_its_grants() {
-        let (network, mut workers, _events) = Network::unstarted(Shared::new(2, 7, Settings::default())).unwrap();
-        let settings = PortSettings::default();
-        let attach = AttachSettings { name: "box", segment: "lan", settings: &settings, offer: Offer::default() };
-        let port = network.add_port_ahead(&attach, 2).unwrap();
-        let rule = PolicyRule {
-            destinations: vec!["*.example.org".parse().unwrap()],
-            action: Some(Action::Allow),
-            ..PolicyRule::default()
-        };
-        let changed = Arc::clone(&network);
-        meanwhile(&mut workers, move || changed.set_policy(&[rule]));
-        let mut responder = Responder::new(memlane_names::Settings {
-            segment: "lan".into(),
-            mac: MacAddress::new(OWN),
-            subnet: Some(([10, 0, 0, 0].into(), 24)),
-            subnet6: None,
-            domain: "lan".into(),
-            router: None,
-            dns: Vec::new(),
-            asked: Vec::new(),
-            forwards: true,
-            tells_refusal: false,
-        });
-        responder.set_port("box", PortAddresses::default(), 0);
-        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
-        let mut ours = Some(ours);
-        let bell = || Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap());
-        let (mut questions, incoming) = RingBuffer::new(QUEUE);
-        let (outgoing, mut answers) = RingBuffer::new(QUEUE);
-        let mut desk = Desk {
-            network: Arc::clone(&network),
-            responder: Arc::new(Mutex::new(responder)),
-            clock: Clock::start(),
-            news: Arc::new(|_| {}),
-            forwarder: Some(Forwarder::new(Box::new(move || ours.take().ok_or_else(|| io::ErrorKind::NotFound.into())))),
-            incoming,
-            outgoing,
-            held: VecDeque::new(),
-            asked: bell(),
-            answered: bell(),
-            dropped: Arc::default(),
-        };
+        let mut world = World::new();
         for (id, order) in [[0, 1], [1, 0], [0, 1]].into_iter().enumerate() {
-            questions.push(Question { source: port.id, at: cycles(), bytes: query(id as u16) }).unwrap();
-            desk.step();
-            let mut datagram = [0; 512];
-            let length = recv(theirs.as_raw_fd(), &mut datagram, MsgFlags::MSG_DONTWAIT).unwrap();
-            let question = memlane_names::forward::Question::decode(&datagram[..length]).unwrap();
-            let record = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, id as u8];
-            let message = [&[0, 7, 0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0][..], QUESTION, &record].concat();
-            let answer = memlane_names::forward::encode_answer(question.id, Some(&message));
-            send(theirs.as_raw_fd(), &answer, MsgFlags::empty()).unwrap();
-            desk.step();
-            assert_eq!(port.policy.grants.saved().len(), id + 1, "granted");
+            world.ask(id as u16);
+            assert_eq!(world.ports[id].policy.grants.saved().len(), 1, "granted");
             for worker in order {
-                assert!(answers.is_empty(), "a worker may still take frames by the former grants");
-                workers[worker].step();
-                desk.step();
+                assert!(world.answers.is_empty(), "a worker may still take frames by the former grants");
+                world.workers[worker].step();
+                world.desk.step();
             }
-            assert!(answers.pop().unwrap().ends_with(&[192, 0, 2, id as u8]));
+            assert!(world.answers.pop().unwrap().ends_with(&[192, 0, 0, id as u8]));
         }
         // Without a forwarder each question has an outcome.
-        drop(theirs);
-        questions.push(Question { source: port.id, at: cycles(), bytes: query(9) }).unwrap();
+        let World { ports, mut desk, mut questions, mut answers, forwarder, .. } = world;
+        drop(forwarder);
+        questions.push(Question { source: ports[9].id, at: cycles(), bytes: query(9) }).unwrap();
         desk.step();
         desk.step();
         assert_eq!(answers.pop().unwrap()[45] & 0xf, 2, "SERVFAIL");
+    }
+
+    /// A worker that stands still lets a bounded number of DNS answers wait; later ones are lost, and guests ask again.
+    #[test]
+    fn answers_that_wait_for_workers_are_bounded() {
+        let mut world = World::new();
+        let count = QUEUE as u16 + 40;
+        for id in 0..count {
+            world.ask(id);
+            world.workers[0].step();
+            assert!(world.desk.held.len() <= QUEUE && world.answers.is_empty());
+        }
+        assert_eq!(world.desk.held.len(), QUEUE);
+        // The workers go on, one by one.
+        assert!(Arc::strong_count(&world.network) > 1);
+        for _ in 0..4 {
+            world.workers.iter_mut().for_each(|worker| {
+                worker.step();
+            });
+            world.desk.step();
+        }
+        let ends: Vec<[u8; 2]> =
+            std::iter::from_fn(|| world.answers.pop().ok()).map(|answer| *answer.last_chunk().unwrap()).collect();
+        assert_eq!(ends, (0..QUEUE as u16).map(u16::to_be_bytes).collect::<Vec<_>>(), "the first ones, in their order");
+        assert!(world.desk.held.is_empty());
+        world.ask(count);
+        world.workers.iter_mut().for_each(|worker| {
+            worker.step();
+        });
+        world.desk.step();
+        assert!(world.answers.pop().unwrap().ends_with(&count.to_be_bytes()));
     }
 }
