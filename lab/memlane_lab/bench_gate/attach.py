@@ -2,7 +2,8 @@
 
 One network with a state file gets thousands of ports, one by one, over one connection to its control socket. Rows are
 the CPU time of its process for each port, among the first ports and among the last, and for each port that is detached
-then; and the threads and the memory of the process with so many ports.
+then; and the threads and the memory of the process with so many ports. Another network has ports with a policy rule
+each, of which one changes with each reload of its file.
 """
 
 import argparse
@@ -27,11 +28,17 @@ WINDOW = 125
 """Ports of a window in which CPU time is counted."""
 ATTACH = 0.5
 DETACH = 0.2
+RULE = 1.0
+RELOAD = 100.0
 """Bars in milliseconds."""
 THREADS = 20
 """Bar for any number of ports."""
 MEMORY = {PORTS // 2: 60, PORTS: 100}
 """Bars in megabytes, by ports: the proportional set size, in which pages of several processes count in part."""
+RULES = 2000
+"""Ports with a policy rule each."""
+RELOADS = 20
+"""Reloads of each kind."""
 
 
 class _Control(http.client.HTTPConnection):
@@ -59,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench-attach", description="What does a port cost that comes and goes?")
     parser.add_argument("--only", metavar="KIND", help="only ports of this kind")
     chosen = parser.parse_args(arguments)
-    return measured(parser.prog, {kind: _measure(kind) for kind in ("null", "vhost-user")}, chosen.only)
+    kinds = {kind: _measure(kind) for kind in ("null", "vhost-user")}
+    return measured(parser.prog, kinds | {"rules": lambda side, work: list(_figures_of_rules(side, work))}, chosen.only)
 
 
 def _measure(kind: str) -> Measurement:
@@ -92,6 +100,36 @@ def _held(process: int, what: str, megabytes: float) -> Iterator[Figure]:
     yield Figure(f"threads, {what}", "threads", stats.Interval(threads, threads, threads), THREADS)
     used = kilobytes * 1024 / 1e6
     yield Figure(f"memory, {what}", "MB", stats.Interval(used, used, used), megabytes)
+
+
+def _figures_of_rules(side: Side, work: Path) -> Iterator[Figure]:
+    tables = [_rule(port, 443) for port in range(RULES)]
+    file = work / "net.toml"
+    with (
+        rows.network(side, work, ["null = true"] * RULES, tables="".join(tables)) as process,
+        closing(_Control(work / "control.sock")) as control,
+    ):
+        whole = file.read_text()
+
+        def reload(text: str) -> float:
+            file.write_text(text)
+            before = _cpu_time(process)
+            control.ask("POST", "/v1/reload", {})
+            return (_cpu_time(process) - before) / 1e6
+
+        beyond, changes = [], []
+        for number in range(RELOADS):
+            same = reload(f"{whole}# {number}\n")
+            port = RULES // RELOADS * number
+            whole = whole.replace(tables[port], _rule(port, 80))
+            changes.append(reload(f"{whole}# {number}\n"))
+            beyond.append(changes[-1] - same)
+    yield Figure(f"reload, {RULES} ports and rules, one changed", "ms", stats.median(changes), RELOAD)
+    yield Figure(f"of it the changed rule of {RULES}", "ms", stats.median(beyond), RULE)
+
+
+def _rule(port: int, allowed: int) -> str:
+    return f"[[policy]]\nfrom = 'p{port}'\nprotocol = 'tcp'\nports = [{allowed}]\naction = 'allow'\n"
 
 
 def _entry(kind: str, name: str, work: Path) -> dict[str, object]:
