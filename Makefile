@@ -20,7 +20,7 @@
 #   make bench-gate REV=COMMIT  is this tree slower than COMMIT? Exit code 1 if a row is, 3 if the rounds do not tell
 #   make bench-observe  the cost of a capture, scrapes, top and the watchdog against their bars: 5 minutes on a quiet machine
 #   make bench-addresses  the cost of anti-spoofing, policy rules and a large segment against their bars: 2 minutes on a quiet machine
-#   make bench-attach  the CPU time of attaching and detaching ports in a network of thousands, against its bars: 2 minutes on a quiet machine
+#   make bench-attach  the CPU time of attaching and detaching ports in a network of thousands, its threads and memory, against bars: 2 minutes on a quiet machine
 #   make bench-resolution  the ARP and ND frames that 100 guests receive, beside the kernel's bridge: 2 minutes, as root
 #   make bench-uplinks  an uplink by AF_XDP against one by TAP and bridge: 2 minutes on a quiet machine, as root
 #   make fuzz    every fuzz target for a minute each (FUZZ_SECONDS=60)

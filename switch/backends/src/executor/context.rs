@@ -26,7 +26,7 @@ impl Context {
         &self.waker
     }
 
-    /// Watches `file` for this task, until the result is dropped.
+    /// Has epoll watch `file` for this task, until the result is dropped.
     ///
     /// # Errors
     /// The kernel's of epoll_ctl(2).
@@ -34,8 +34,8 @@ impl Context {
         Watched::new(file, Arc::clone(&self.reactor), self.waker.clone())
     }
 
-    /// Waits until `condition` has a result, or until `end`; `None` then. The condition is evaluated whenever the task is woken: by an event
-    /// of what it watches, or by its [`Self::waker`].
+    /// Waits until `condition` has a result, or until `end`; `None` then. The condition is evaluated whenever the task is woken: by an epoll event
+    /// of a file that it watches, or by its [`Self::waker`].
     pub(crate) async fn wait<T>(&self, end: Option<Instant>, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
         let mut timer = None;
         poll_fn(|_| {
@@ -54,7 +54,7 @@ impl Context {
         self.wait(Some(Instant::now() + time), || None::<()>).await;
     }
 
-    /// Lets the tasks run that are queued.
+    /// Enqueues the task behind those that are enqueued (fairness between ports).
     pub(crate) async fn yield_now(&self) {
         let mut has_yielded = false;
         poll_fn(|_| {

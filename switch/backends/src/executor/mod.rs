@@ -2,13 +2,14 @@
 //!
 //! A session is a [`Task`]: an `async` block that holds a thread only while it acts on an event. Three parts run all tasks:
 //!
-//! 1. [`reactor`]: one thread that waits (epoll) for the [`Watched`] sockets and the timers of all tasks, and wakes the tasks.
-//! 2. [`threads`]: the run queue, first come, first served, and [`USUAL`](threads::USUAL) threads that take tasks from it. A thread that the
-//!    kernel holds, as on a guest's file whose server does not answer, is stuck: others are started in its place while tasks are queued.
+//! 1. [`reactor`]: one thread in epoll, for the [`Watched`] sockets and the timer list of all tasks. An event enqueues the task.
+//! 2. [`threads`]: the run queue (fair queueing: first come, first served), and [`USUAL`](threads::USUAL) threads that dequeue tasks. A thread
+//!    that a system call holds, as on a guest's file whose server does not answer, is stuck: others are started in its place while tasks
+//!    are enqueued.
 //! 3. [`context`]: the side of the task: [`Context::wait`] is a condition variable with a timeout.
 //!
-//! No task holds up another for longer than [`PATIENCE`](threads::PATIENCE), so a task may block in the kernel, but it must not wait
-//! for a front end that way: the thread would be one more for each such port.
+//! No task holds up another for longer than the [stall timeout](threads::STALL_TIMEOUT), so a task may block in a system call, but it must
+//! not wait for a front end that way: the thread would be one more for each such port.
 
 mod context;
 mod reactor;
@@ -36,7 +37,7 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// An executor with the threads that it always has.
+    /// An executor with two threads, an epoll instance and an eventfd; more threads are started when tasks are enqueued.
     ///
     /// # Errors
     /// The kernel refuses a thread or a descriptor.
@@ -48,7 +49,7 @@ impl Executor {
         Ok(executor)
     }
 
-    /// Makes the task of `session`, which first runs when it is [notified](Task::notify), or by an event of a socket that `session` watches.
+    /// Makes the task of `session`, which is first enqueued when it is [notified](Task::notify), or by an epoll event of a socket that `session` watches.
     ///
     /// # Errors
     /// Those of `session`.
@@ -64,7 +65,7 @@ impl Executor {
 
     /// Runs `session` in the calling thread, to its end.
     pub(crate) fn run_here<F: Future>(&self, session: impl FnOnce(Context) -> F) -> F::Output {
-        let waker = Waker::from(Arc::new(Parked(std::thread::current())));
+        let waker = Waker::from(Arc::new(Sleeper(std::thread::current())));
         let mut future = pin!(session(Context::new(Arc::clone(&self.reactor), waker.clone())));
         loop {
             match future.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
@@ -82,10 +83,10 @@ impl Drop for Executor {
     }
 }
 
-/// A thread that runs one task, and is parked while that waits.
-struct Parked(Thread);
+/// A thread that runs one task, and sleeps while that waits.
+struct Sleeper(Thread);
 
-impl Wake for Parked {
+impl Wake for Sleeper {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }

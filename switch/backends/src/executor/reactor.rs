@@ -1,6 +1,6 @@
-//! The thread that waits for events and timers of all tasks.
+//! The thread that waits (epoll) for events of the files, and for the timer list, of all tasks.
 //!
-//! Each watched file is registered once, edge-triggered: an event sets a flag, which stays set until the task [clears](Watched::clear) it
+//! Each watched file is added to epoll once, edge-triggered: an event sets a flag, which stays set until the task [clears](Watched::clear) it
 //! right before it tries an operation that would block. So no event is lost between the operation and the wait, and a file that stays
 //! readable without anything to read, as by out-of-band data, wakes its task once.
 
@@ -19,7 +19,7 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 use super::threads::RunQueue;
 
-/// Token of the reactor's own eventfd.
+/// Token of the reactor's own eventfd in epoll.
 const OWN: u64 = 0;
 /// Most events that are taken at once.
 const EVENTS: usize = 64;
@@ -28,7 +28,7 @@ const EVENTS: usize = 64;
 #[derive(Debug)]
 pub(super) struct Reactor {
     epoll: Epoll,
-    /// Wakes the thread: an earlier timer, a run queue to look after, or the end.
+    /// An eventfd that ends the wait in epoll: for an earlier timer, a run queue to look after, or the end.
     wakeup: EventFd,
     next: AtomicU64,
     watches: Mutex<HashMap<u64, Watch>>,

@@ -12,7 +12,7 @@ use super::threads::RunQueue;
 
 type Session = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A session that an [`Executor`](super::Executor) runs.
+/// A session that an [`Executor`](super::Executor) runs: it waits, is enqueued, or runs.
 pub(crate) struct Task {
     queue: Arc<RunQueue>,
     inner: Mutex<Inner>,
@@ -84,7 +84,7 @@ impl Task {
         }
     }
 
-    /// Runs it until it waits or ends; called with a task that is queued no more. Returns true if it is to be queued again.
+    /// Runs it until it waits or ends; called with a task that was dequeued. Returns true if it is to be enqueued again.
     pub(super) fn run(self: &Arc<Self>) -> bool {
         let session = {
             let mut inner = self.inner();
@@ -104,7 +104,7 @@ impl Task {
         false
     }
 
-    /// Keeps the session of a task that runs no more; returns true if it was woken meanwhile, and is to be queued.
+    /// Keeps the session of a task that runs no more; returns true if it was woken meanwhile, and is to be enqueued.
     fn put_back(&self, session: Session) -> bool {
         let mut inner = self.inner();
         inner.session = Some(session);

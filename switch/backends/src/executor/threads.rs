@@ -1,8 +1,8 @@
-//! The run queue, and the threads that take tasks from it.
+//! The run queue, and the threads that dequeue tasks.
 //!
-//! A thread is **stuck** if it has been at one task for longer than [`PATIENCE`]: in the kernel, which waits for the server of a guest's
-//! file, or for a worker that does. While tasks are queued, there are [`USUAL`] threads beside those, which end again when they are idle.
-//! So there are never more threads than tasks and [`USUAL`] others.
+//! A thread is **stuck** if it has been at one task for longer than the [stall timeout](STALL_TIMEOUT): in a system call that waits for the
+//! server of a guest's file, or for a worker that does. While tasks are enqueued, there are [`USUAL`] threads beside those, which end
+//! again when they are idle. So there are never more threads than tasks and [`USUAL`] others.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -15,10 +15,10 @@ use super::task::Task;
 
 /// Threads that stay while there is nothing to do.
 pub(super) const USUAL: usize = 4;
-/// Time at one task after which a thread is stuck. Twice as long for each further [`STEP`] threads: on a host without CPU time to spare, a
+/// Stall timeout of a thread: time at one task after which it is stuck. Twice as long for each further [`STEP`] threads: on a host without CPU time to spare, a
 /// thread that waits for a processor looks like one that is stuck, and more threads would not help.
-pub(super) const PATIENCE: Duration = Duration::from_millis(20);
-/// See [`PATIENCE`].
+pub(super) const STALL_TIMEOUT: Duration = Duration::from_millis(20);
+/// See [`STALL_TIMEOUT`].
 const STEP: u32 = 16;
 /// Time for which a thread beyond [`USUAL`] waits for a task.
 const LINGER: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ pub(super) const STACK: usize = 256 * 1024;
 /// See the module.
 #[derive(Debug)]
 pub(super) struct RunQueue {
-    /// Its thread looks after the queue while that is short of threads.
+    /// Its thread, in epoll, looks after the queue while that is short of threads.
     reactor: Arc<Reactor>,
     inner: Mutex<Inner>,
     changed: Condvar,
@@ -65,7 +65,7 @@ impl RunQueue {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues `task`, and sees that a thread takes it.
+    /// Enqueues `task`, and sees that a thread dequeues it.
     pub(super) fn push(self: &Arc<Self>, task: Arc<Task>) {
         let mut inner = self.inner();
         inner.tasks.push_back(task);
@@ -115,7 +115,7 @@ impl RunQueue {
         }
     }
 
-    /// The next task for the thread of this number, which queues the one before `again` if that is to go on; `None` if the thread is to
+    /// Dequeues the next task for the thread of this number, and enqueues the one before `again` if that is to go on; `None` if the thread is to
     /// end.
     fn take(&self, number: u64, again: Option<Arc<Task>>) -> Option<Arc<Task>> {
         let mut inner = self.inner();
@@ -148,7 +148,7 @@ impl RunQueue {
         }
     }
 
-    /// Starts threads in place of those that are stuck, while tasks are queued; returns when to look again, if that is necessary. Called by
+    /// Starts threads in place of those that are stuck, while tasks are enqueued; returns when to look again, if that is necessary. Called by
     /// the reactor's thread.
     pub(super) fn look_after(self: &Arc<Self>) -> Option<Duration> {
         if !self.is_short.load(Ordering::Acquire) {
@@ -160,14 +160,14 @@ impl RunQueue {
                 self.is_short.store(false, Ordering::Release);
                 return None;
             }
-            let patience = PATIENCE * (1 + inner.threads.saturating_sub(USUAL) as u32 / STEP);
-            let stuck = inner.busy.values().filter(|since| since.elapsed() >= patience).count();
+            let timeout = STALL_TIMEOUT * (1 + inner.threads.saturating_sub(USUAL) as u32 / STEP);
+            let stuck = inner.busy.values().filter(|since| since.elapsed() >= timeout).count();
             let missing = (USUAL + stuck).saturating_sub(inner.threads);
             inner.threads += missing;
             missing
         };
         (0..missing).for_each(|_| self.add());
-        Some(PATIENCE)
+        Some(STALL_TIMEOUT)
     }
 
     /// Ends the threads, once the queue is empty. Those that are stuck end with the process.

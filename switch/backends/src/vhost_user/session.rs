@@ -50,7 +50,7 @@ impl Endpoint {
     }
 }
 
-/// What the two sides of a session share: the session, and those that end it.
+/// State that a session shares with its [`Session`], by which others end it.
 #[derive(Debug, Default)]
 pub(super) struct Link {
     quit: AtomicBool,

@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
@@ -46,35 +47,47 @@ fn header(request: u32, length: usize) -> Vec<u8> {
     [request, 1, length as u32].map(u32::to_ne_bytes).concat()
 }
 
-/// A front end that has half of a message sent, a front end that reads no replies, and one whose messages never end: of each, many.
+/// Front ends that have sent half of a message, that read no replies, and that send messages without end: of each, many.
 #[test]
 fn front_ends_that_stop_halfway_or_do_not_read_or_never_stop_delay_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let _running = start(folder);
-    let question = header(1, 0);
-    let mut bad = Vec::new();
+    let (question, note) = (header(1, 0), header(3, 0));
+    let (mut bad, mut floods) = (Vec::new(), Vec::new());
     for port in 0..BAD {
         let mut stream = connect(folder, port);
-        if port % 2 == 0 {
-            stream.write_all(&header(2, 8)[..7]).unwrap();
-        } else {
-            stream.set_write_timeout(Some(POLL_INTERVAL)).unwrap();
-            while stream.write_all(&question).is_ok() {}
+        match port % 3 {
+            0 => stream.write_all(&header(2, 8)[..7]).unwrap(),
+            1 => {
+                stream.set_write_timeout(Some(POLL_INTERVAL)).unwrap();
+                while stream.write_all(&question).is_ok() {}
+            }
+            _ => {
+                let (mut copy, note) = (stream.try_clone().unwrap(), note.clone());
+                floods.push(std::thread::spawn(move || while copy.write_all(&note).is_ok() {}));
+            }
         }
         bad.push(stream);
     }
     others_are_served(folder);
+    assert!(floods.iter().all(|flood| !flood.is_finished()), "they flood still");
     // Those that read again, or send the rest, are served as if nothing had been.
     for (port, stream) in bad.iter_mut().enumerate() {
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-        if port % 2 == 0 {
-            stream.write_all(&[&header(2, 8)[7..], &[0; 8][..], &question[..]].concat()).unwrap();
+        match port % 3 {
+            0 => stream.write_all(&[&header(2, 8)[7..], &[0; 8][..], &question[..]].concat()).unwrap(),
+            1 => {}
+            _ => {
+                stream.shutdown(Shutdown::Both).unwrap();
+                continue;
+            }
         }
         let mut reply = [0; 20];
         stream.read_exact(&mut reply).unwrap();
         assert_eq!(reply[..4], question[..4], "port {port}");
     }
+    floods.into_iter().for_each(|flood| flood.join().unwrap());
 }
 
 /// The root of a file system at `place` whose server never answers, and the server.
