@@ -39,7 +39,7 @@ fn builder(bed: &Bed) -> GuestBuilder {
         .send_buffers(SendBuffers { count: 16, size: 8 << 10 })
 }
 
-/// A snapshot of a guest's memory, whose file has holes only until they are filled.
+/// A snapshot of a guest's memory; its file has holes only until they are filled.
 struct Snapshot {
     file: File,
     bytes: Vec<u8>,

@@ -11,7 +11,7 @@
 //!
 //! A cover hides data that the monitor fills in later, from all threads. So it lasts no longer than the operation that met the hole:
 //! an operation [begins](Look::begin), reads, and [asks](Look::is_clean) at its end whether any page was covered meanwhile; one load
-//! at either end. If so it [settles](Look::settle) its own covers, and learns whether it met holes itself, or may have read what another
+//! at either end. If so it [settles](Look::settle) its own covers, and learns whether it met holes itself, or may have read a page that another
 //! thread covered; then it is repeated.
 //!
 //! Without userfaultfd (Linux before 5.11, or a kernel without it) both mappings are one, and reads fill holes.
@@ -69,7 +69,7 @@ impl Look {
         Self(COVERED.load(Ordering::Acquire))
     }
 
-    /// Whether no page of any guest was covered since the beginning: all that was read is what memory holds.
+    /// Whether no page of any guest was covered since the beginning: all bytes were read as memory holds them.
     #[inline(always)]
     pub fn is_clean(self) -> bool {
         // The reads come before the load.
@@ -78,7 +78,7 @@ impl Look {
         now == self.0 && now as u32 == 0
     }
 
-    /// Ends the covers of this thread, and tells what the operation met.
+    /// Ends the covers of this thread, and tells of the holes that the operation met.
     #[cold]
     pub fn settle(self) -> Torn {
         let own = settle_all();

@@ -91,7 +91,7 @@ impl Mapping {
         self.to_readable
     }
 
-    /// Bytes of both mappings, and what lies between them.
+    /// Bytes of both mappings, and of the gap between them.
     pub(super) fn whole_length(&self) -> usize {
         self.to_readable + self.length
     }

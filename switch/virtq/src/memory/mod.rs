@@ -5,7 +5,7 @@
 //!   ([`MemoryMap`]). Every holder of pointers into a map holds the map.
 //! - A mapping may lose its file at any time, when the guest truncates it or no page is left for it; [`sigbus`] turns that into a
 //!   lost region instead of a dead daemon.
-//! - A region is mapped twice: reads go through a mapping of its own, in which a **hole** of the file, which somebody may still fill, is
+//! - A region is mapped twice: reads go through a mapping of its own, in which a **hole** of the file, which a monitor may still fill, is
 //!   met without filling it ([`holes`]).
 //! - A **dirty log** is the bitmap of pages that the switch has written, for the front end's live migration ([`DirtyLog`]).
 //! - An **inflight region** is the buffer in which the switch records the chains that it has taken, for the process after it
@@ -154,7 +154,7 @@ impl MemoryMap {
         }
     }
 
-    /// Marks regions as lost whose file has ended before them: for holes that may be none.
+    /// Marks regions as lost if their file has ended before them: for holes that may be none.
     #[cold]
     pub fn check_length(&self) {
         self.regions.iter().for_each(|region| region.check_length());

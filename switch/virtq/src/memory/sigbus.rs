@@ -108,7 +108,7 @@ fn map_again(start: usize, length: usize) -> bool {
     let Some((offset, _)) = slot.readable().filter(|_| !slot.is_lost()) else { return false };
     let ([descriptor, at], flags) = (slot.file(), libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_NORESERVE);
     let at = at + (start - first - offset);
-    // SAFETY: a page of a mapping for reading, whose readers treat it as memory that can change at any time.
+    // SAFETY: a page of a mapping for reading; its readers treat it as memory that can change at any time.
     let place = unsafe { libc::mmap(start as *mut libc::c_void, length, libc::PROT_READ, flags, descriptor as i32, at as i64) };
     place != libc::MAP_FAILED && report_holes(start, length)
 }

@@ -75,7 +75,7 @@ pub struct ReceiveQueue {
     buffers: Vec<Buffer>,
     bad_chains: u32,
     walked: u64,
-    /// The last attempt may have read what another thread covered.
+    /// The last attempt may have read a page that another thread covered.
     is_torn: bool,
 }
 
@@ -396,7 +396,7 @@ impl ReceiveQueue {
         self.rooms.clear();
     }
 
-    /// A copy has ended that began with `look`. Its zeros of holes are what a guest with fresh memory sends; but a page that another
+    /// A copy has ended that began with `look`. Zeros of holes are the payload of a guest with fresh memory; but a page that another
     /// thread covered may have been filled meanwhile, and the copy is repeated.
     #[inline]
     fn settle(&mut self, look: Look) -> Result<(), Refusal> {
