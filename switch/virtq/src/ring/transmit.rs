@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 
 use super::chain::{Access, ChainFault, Walk};
-use super::shared::Descriptor;
+use super::shared::{Descriptor, INDIRECT};
 use super::wait_state::ATTEMPTS;
 use super::{Ring, RingFault};
 use crate::drop_reason::DropReason;
@@ -176,7 +176,7 @@ impl TransmitQueue {
         let look = Look::begin();
         let resolved = self.resolve(first);
         if !look.is_clean() && look.settle().met_hole {
-            return Some(Hole::Table);
+            return self.is_whole(first).then_some(Hole::Table);
         }
         let look = Look::begin();
         let mut start = [0; NetHeader::SIZE + ETHERNET];
@@ -189,6 +189,14 @@ impl TransmitQueue {
         let look = Look::begin();
         self.scratch.iter().for_each(Iovec::touch);
         (!look.is_clean() && look.settle().met_hole).then_some(Hole::Other)
+    }
+
+    /// Whether the indirect table of the chain that begins with `first` lies in guest memory to its end, if there is one: another is no table that
+    /// a driver has written, and the chain is completed.
+    fn is_whole(&mut self, first: Descriptor) -> bool {
+        let Ring { memory, hint, .. } = &mut self.ring;
+        let table = (first.flags() & INDIRECT != 0).then(|| memory.iovec(first.address(), first.length(), hint));
+        table.is_none_or(|table| table.is_some_and(|table| table.length() == first.length()))
     }
 
     /// A driver with as many uncompleted chains as the ring holds has none to make available: a further one would be counted as in
