@@ -404,16 +404,6 @@ impl Packet {
         Some(packet)
     }
 
-    /// The same frame with its rest copied into `memory`, which must stay as it is until the packet is completed.
-    pub fn copied(&self, memory: &mut Vec<u8>) -> Self {
-        memory.clear();
-        self.rest().for_each(|iovec| iovec.append_to(memory));
-        let mut packet = self.clone();
-        // SAFETY: the caller keeps the memory as it is.
-        packet.set_single_rest(unsafe { Iovec::new(memory.as_mut_ptr(), memory.len() as u32) });
-        packet
-    }
-
     /// Sets the rest to `first` and then `rest`; `pool` lends chunks for the part that does not fit into the packet.
     fn borrow(&mut self, first: Iovec, rest: &[Iovec], pool: &mut ChunkPool) -> Result<(), NoChunk> {
         self.set_single_rest(first);

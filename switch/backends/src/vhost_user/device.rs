@@ -24,7 +24,6 @@ use crate::budget::Permit;
 use crate::descriptors::OF_CONTROL_QUEUE;
 use crate::frame::MacAddress;
 use crate::id::{Direction, MAX_PAIRS, RingKey};
-use crate::memory::holes::settled;
 use crate::memory::{DirtyLog, InflightError, InflightRegion, MemoryMap, Region, RegionError, RegionTable};
 use crate::network::{Network, RingParts, StartingRing};
 use crate::port::Offer;
@@ -207,10 +206,7 @@ impl Device {
         let mut running =
             self.rings.iter().filter(|ring| ring.running).filter_map(|ring| ring.locate(&self.memory).ok()).peekable();
         running.peek()?;
-        let (blank, is_hole) = settled(|| running.all(|ring| ring.available_index() == 0 && ring.used_index() == 0));
-        if is_hole && self.memory.is_filling() {
-            return Some(SharedMemoryProblem::Unfilled);
-        }
+        let blank = running.all(|ring| ring.available_index() == 0 && ring.used_index() == 0);
         blank.then_some(if kicked { SharedMemoryProblem::Private } else { SharedMemoryProblem::Silence })
     }
 
@@ -688,7 +684,7 @@ impl Device {
 
     /// Makes `map` the guest memory of this port, for running virtqueues too.
     fn change_memory(&mut self, map: MemoryMap) -> Result<()> {
-        let map = Arc::new(map.with_holes(self.settings.lazy_memory, self.network.shared().settings.fill_timeout));
+        let map = Arc::new(map);
         self.count_control_operation();
         for index in 0..self.rings.len() {
             if self.rings[index].running {

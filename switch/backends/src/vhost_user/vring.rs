@@ -10,7 +10,6 @@ use thiserror::Error;
 use super::features::Agreed;
 use super::saved::{SavedKick, SavedRing};
 use crate::id::{Direction, RingKey};
-use crate::memory::holes::settled;
 use crate::memory::{InflightRegion, MemoryMap};
 use crate::network::RingParts;
 use crate::ring::shared::Misplaced;
@@ -154,7 +153,7 @@ impl Vring {
         (split, agreed): (&SplitRing, Agreed),
     ) -> Option<InflightQueue> {
         let part = region?.part(index, self.size)?;
-        Some(settled(|| InflightQueue::recover(part, split, agreed.ring().in_order)).0)
+        Some(InflightQueue::recover(part, split, agreed.ring().in_order))
     }
 
     /// The parts from which the network starts the virtqueue; takes the kick and interrupt descriptors.
@@ -165,12 +164,7 @@ impl Vring {
         // The used index says where to resume: a queue that starts has no descriptor chain in flight, so as many were taken as
         // were used. Front ends state other bases: Cloud Hypervisor the available index, which counts buffers that are still
         // posted; DPDK's virtio-user 0.
-        let (base, _) = settled(|| split.used_index());
-        let (_, is_hole) = settled(|| split.available_index());
-        if is_hole && (self.base != 0 || base != 0) {
-            // The driver has made chains available, in memory that is a hole now.
-            memory.note_filling();
-        }
+        let base = split.used_index();
         // A virtqueue that ran before, or was filled before it started, may get no further kick: its driver kicked when it filled
         // the available ring.
         let resumed = self.base != 0 || base != 0;

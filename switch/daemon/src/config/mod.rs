@@ -127,8 +127,6 @@ pub struct PortConfig {
     pub settings: PortSettings,
     /// Whether the guest may receive GSO frames and partial checksums.
     pub receive_offloads: bool,
-    /// Whether the guest's memory is filled by its monitor while it runs.
-    pub lazy_memory: bool,
     /// Queue pairs.
     pub queues: u16,
     /// Access rights of its socket.
@@ -195,7 +193,6 @@ impl Config {
             cpus: document.cpus.clone(),
             poll: document.poll,
             settings: Settings {
-                fill_timeout: None,
                 poll,
                 in_order: document.in_order.unwrap_or(poll == Poll::Always),
                 stall_timeout: Duration::from_millis(document.stall_timeout_ms),
@@ -414,7 +411,6 @@ impl PortConfig {
             segment: entry.segment.clone(),
             settings: entry.settings(),
             receive_offloads: entry.receive_offloads,
-            lazy_memory: entry.lazy_memory,
             queues: entry.queues,
             second: entry.second,
             access: if kind.listens_at().is_some() { entry.access.or(general) } else { Access::default() },

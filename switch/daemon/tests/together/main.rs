@@ -50,7 +50,6 @@ mod forwards;
 mod front_ends;
 mod histograms;
 mod identity;
-mod lazy_memory;
 mod memory_runs_out;
 mod messages;
 mod metrics;

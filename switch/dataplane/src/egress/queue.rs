@@ -17,7 +17,6 @@ use crate::ablation;
 use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units::{self, BATCH};
 use crate::id::{Direction, PortId, RingKey, Slot};
-use crate::memory::holes::Look;
 use crate::notification::Missed;
 use crate::outcome::Outcome;
 use crate::packet::Packet;
@@ -228,31 +227,7 @@ impl EgressQueue {
 
     #[inline]
     fn place_in_sink(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
-        if packet.is_foreign() && !self.sink.takes_foreign() {
-            self.place_fetched(packet)
-        } else if self.sink.lets_kernel_read() && lies_in_hole(packet) {
-            self.place_copied(packet)
-        } else {
-            self.sink.place(packet)
-        }
-    }
-
-    /// Places a copy of a frame that lies in a hole of its sender's memory, from which the kernel does not read.
-    #[cold]
-    fn place_copied(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
-        if self.fetched.len() == MOST_FETCHED {
-            self.show();
-        }
-        let mut memory = Vec::new();
-        let look = Look::begin();
-        let mut copy = packet.copied(&mut memory);
-        if !look.is_clean() && look.settle().by_others {
-            return Ok(PlaceOutcome::NoRoom);
-        }
-        let placed = self.sink.place(&mut copy);
-        packet.segments_done = copy.segments_done;
-        self.fetched.push(memory);
-        placed
+        if packet.is_foreign() && !self.sink.takes_foreign() { self.place_fetched(packet) } else { self.sink.place(packet) }
     }
 
     /// Places a copy of the headers of `packet` with the addresses that the guest of a twin has inside, and the payload from where it lies.
@@ -296,11 +271,7 @@ impl EgressQueue {
     }
 
     fn no_room(&mut self, now: Cycles) -> SendOutcome {
-        let (seen, until) = self.sink.ring().map_or((0, None), |ring| (ring.seen(), ring.waits_until()));
-        if let Some(until) = until {
-            // The ring waits for memory that is still to be filled.
-            self.receiver.shut_until = until;
-        }
+        let seen = self.sink.ring().map_or(0, |ring| ring.seen());
         self.receiver.note_posted(seen, now);
         SendOutcome::MustWait
     }
@@ -687,13 +658,6 @@ impl EgressQueue {
             counters.bad_receive_chains.add(bad.into());
         }
     }
-}
-
-/// Whether a page of the rest of `packet` is a hole of its sender's memory.
-fn lies_in_hole(packet: &Packet) -> bool {
-    let look = Look::begin();
-    packet.rest().for_each(|iovec| iovec.touch());
-    !look.is_clean() && look.settle().met_hole
 }
 
 /// Reports the outcome of `packet` at `port`, to captures too if it was dropped.

@@ -67,28 +67,6 @@ impl MemoryMap {
         // SAFETY: the map vouches for so many bytes there, see the module.
         Some(unsafe { Iovec::new(place, u64::from(most).min(follow) as u32) })
     }
-
-    /// As [`Self::iovec`], only to be read: a write there ends the process.
-    #[inline]
-    pub fn iovec_to_read(&self, address: u64, most: u32, hint: &mut Hint) -> Option<Iovec> {
-        let (place, follow) = self.find_to_read(address, hint)?;
-        // SAFETY: the map vouches for so many bytes there, see the module; all holders only read them.
-        Some(unsafe { Iovec::new(place.cast_mut(), u64::from(most).min(follow) as u32) })
-    }
-
-    /// `iovec`, which is to be written, to be read.
-    pub fn readable(&self, iovec: Iovec) -> Option<Iovec> {
-        let place = self.to_read(iovec.as_ptr())?;
-        // SAFETY: the same bytes of the same region, in its mapping for reading.
-        Some(unsafe { Iovec::new(place.cast_mut(), iovec.length()) })
-    }
-
-    /// `iovec`, which is to be read, to be written.
-    pub fn writable(&self, iovec: Iovec) -> Option<Iovec> {
-        let place = self.to_write(iovec.as_ptr())?;
-        // SAFETY: the same bytes of the same region, in its mapping for writing.
-        Some(unsafe { Iovec::new(place, iovec.length()) })
-    }
 }
 
 impl Region {
@@ -300,18 +278,6 @@ impl Iovec {
     pub fn write(&self, bytes: &[u8]) {
         // SAFETY: both have so many bytes.
         unsafe { copy::copy(self.place.0, bytes.as_ptr(), bytes.len().min(self.length() as usize)) };
-    }
-
-    /// Reads a byte of each page, so that holes among them are met ([`super::holes`]).
-    #[cold]
-    pub fn touch(&self) {
-        const PAGE: usize = 4096;
-        let (start, end) = (self.place.0.addr(), self.place.0.addr() + self.length() as usize);
-        let mut at = start;
-        while at < end {
-            std::hint::black_box(self.skip((at - start) as u32).few::<1>());
-            at = (at / PAGE + 1) * PAGE;
-        }
     }
 
     /// The first four bytes as a number of this machine, loaded before anything that is loaded later; `None` if there are fewer, or they are not

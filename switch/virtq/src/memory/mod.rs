@@ -5,8 +5,6 @@
 //!   ([`MemoryMap`]). Every holder of pointers into a map holds the map.
 //! - A mapping may lose its file at any time, when the guest truncates it or no page is left for it; [`sigbus`] turns that into a
 //!   lost region instead of a dead daemon.
-//! - A region is mapped twice: reads go through a mapping of its own, in which a **hole** of the file, which a monitor may still fill, is
-//!   met without filling it ([`holes`]).
 //! - A **dirty log** is the bitmap of pages that the switch has written, for the front end's live migration ([`DirtyLog`]).
 //! - An **inflight region** is the buffer in which the switch records the chains that it has taken, for the process after it
 //!   ([`InflightRegion`]).
@@ -18,7 +16,6 @@
 mod dirty_log;
 pub mod faults;
 mod foreign;
-pub mod holes;
 mod inflight;
 mod iovec;
 mod mapping;
@@ -30,8 +27,6 @@ pub mod sigbus;
 mod slot;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 pub use dirty_log::{DirtyLog, LOG_PAGE, LogLoss};
 pub use foreign::{Fetch, Foreign, Granted};
@@ -39,9 +34,6 @@ pub use inflight::{InflightError, InflightPart, InflightRegion};
 pub(crate) use iovec::HostAddress;
 pub use iovec::{Iovec, SharedPage};
 pub use region::{Loss, Quota, Region, RegionError, RegionTable};
-
-/// How long a queue waits for a page that the guest's monitor is still to fill: a slow network storage may need seconds for one.
-pub const FILL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Pages of shared files that a process has mapped and touched, in one mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +52,6 @@ struct Span {
     guest_start: u64,
     length: u64,
     host_start: HostAddress,
-    /// Bytes from there to the same byte for reading.
-    to_readable: u64,
 }
 
 /// A port's whole memory, immutable. At most [`MemoryMap::MAX_REGIONS`] regions that do not overlap.
@@ -70,12 +60,6 @@ pub struct MemoryMap {
     /// Sorted by guest address.
     spans: Vec<Span>,
     regions: Vec<Arc<Region>>,
-    /// Holes are still to be filled, see [`Self::note_filling`].
-    filling: AtomicBool,
-    /// The front end's configuration says so: however full the file is.
-    declared: bool,
-    /// How long a queue waits for a page that is still to be filled.
-    fill_timeout: Option<Duration>,
 }
 
 /// The span of one map that was used last, so that the common case is one comparison.
@@ -84,7 +68,7 @@ pub struct Hint(Span);
 
 impl Default for Hint {
     fn default() -> Self {
-        Self(Span { guest_start: 0, length: 0, host_start: HostAddress::NONE, to_readable: 0 })
+        Self(Span { guest_start: 0, length: 0, host_start: HostAddress::NONE })
     }
 }
 
@@ -107,87 +91,9 @@ impl MemoryMap {
         }
         let spans = regions
             .iter()
-            .map(|r| Span {
-                guest_start: r.guest_start(),
-                length: r.length(),
-                host_start: HostAddress::new(r.host_start()),
-                to_readable: r.to_readable() as u64,
-            })
+            .map(|r| Span { guest_start: r.guest_start(), length: r.length(), host_start: HostAddress::new(r.host_start()) })
             .collect();
-        let filling = AtomicBool::new(regions.iter().any(|region| region.is_filling()));
-        Ok(Self { spans, regions, filling, declared: false, fill_timeout: None })
-    }
-
-    /// The same with `declared` holes: the configuration says that they are still to be filled. A queue waits for a page for
-    /// `fill_timeout`, [`FILL_TIMEOUT`] where that is `None`.
-    #[must_use]
-    pub fn with_holes(mut self, declared: bool, fill_timeout: Option<Duration>) -> Self {
-        *self.filling.get_mut() |= declared;
-        (self.declared, self.fill_timeout) = (declared, fill_timeout);
-        self
-    }
-
-    /// How long a queue waits for a page that is still to be filled.
-    pub fn fill_timeout(&self) -> Duration {
-        self.fill_timeout.unwrap_or(FILL_TIMEOUT)
-    }
-
-    /// Whether holes are still to be filled, by the guest's monitor: neither are they read as zeros then, nor written.
-    #[inline(always)]
-    pub fn is_filling(&self) -> bool {
-        self.filling.load(Ordering::Relaxed)
-    }
-
-    /// Evidence came that holes are still to be filled: memory that the guest must have written is a hole.
-    #[cold]
-    pub fn note_filling(&self) {
-        self.filling.store(true, Ordering::Relaxed);
-        self.regions.iter().for_each(|region| region.set_filling(true));
-    }
-
-    /// Notes that no hole is left, if that is so. A system call for each region while memory [is filled](Self::is_filling).
-    #[cold]
-    pub fn check_filled(&self) {
-        if self.is_filling() && !self.declared && self.regions.iter().all(|region| region.is_full()) {
-            self.filling.store(false, Ordering::Relaxed);
-            self.regions.iter().for_each(|region| region.set_filling(false));
-        }
-    }
-
-    /// Marks regions as lost if their file has ended before them: for holes that may be none.
-    #[cold]
-    pub fn check_length(&self) {
-        self.regions.iter().for_each(|region| region.check_length());
-    }
-
-    /// As [`Self::find`], to read there: nothing may be written at the address.
-    #[inline]
-    pub fn find_to_read(&self, address: u64, hint: &mut Hint) -> Option<(*const u8, u64)> {
-        let (place, follow) = self.find(address, hint)?;
-        Some((place.wrapping_add(hint.0.to_readable as usize), follow))
-    }
-
-    /// As [`Self::find_user`], to read there: nothing may be written at the address.
-    pub fn find_user_to_read(&self, address: u64, length: u64) -> Option<*const u8> {
-        let place = |region: &Arc<Region>| Some(region.place_user(address, length)?.wrapping_add(region.to_readable()));
-        self.regions.iter().find_map(|region| place(region).map(<*mut u8>::cast_const))
-    }
-
-    /// The address at which the byte is read that is written at `place`; `None` outside of the map.
-    pub fn to_read(&self, place: *const u8) -> Option<*const u8> {
-        self.spans.iter().find_map(|span| {
-            let offset = (place.addr() as u64).wrapping_sub(span.host_start.get().addr() as u64);
-            (offset < span.length).then(|| place.wrapping_add(span.to_readable as usize))
-        })
-    }
-
-    /// The address at which the byte may be written that is read at `place`; `None` outside of the map.
-    pub fn to_write(&self, place: *const u8) -> Option<*mut u8> {
-        self.spans.iter().find_map(|span| {
-            let start = span.host_start.get();
-            let offset = (place.addr() as u64).wrapping_sub(start.addr() as u64).wrapping_sub(span.to_readable);
-            (offset < span.length).then(|| start.wrapping_add(offset as usize))
-        })
+        Ok(Self { spans, regions })
     }
 
     /// The host address of guest address `address`, and how many bytes follow it in the same region (at least 1). `hint` must have

@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 use thiserror::Error;
@@ -14,9 +14,6 @@ use super::Touched;
 use super::mapping::Mapping;
 use super::sigbus;
 use crate::budget::{Account, Budget, Permit};
-
-/// Bytes of a page of a file that is not on hugetlbfs.
-const PAGE: usize = 4096;
 
 /// Description of one region by the front end: SET_MEM_TABLE and ADD_MEM_REG, "Memory region description".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,8 +173,6 @@ pub struct Region {
     watch: sigbus::Watch,
     mapping: Mapping,
     seen: Seen,
-    /// Holes of it are still to be filled.
-    filling: AtomicBool,
     /// Its permits of the quotas.
     _permits: [Option<Permit>; 2],
 }
@@ -205,27 +200,12 @@ impl Region {
         let permit = bytes.take(length).ok_or_else(|| RegionError::TooMuch { wanted: length, most: bytes.quota() })?;
         let place = mappings.take(1).ok_or_else(|| RegionError::NoSlot(mappings.quota()))?;
         let offset_in_window = (table.file_offset - start) as usize;
-        // Without a second mapping reads go through the first.
-        let twice = sigbus::prepare();
-        let mapping = Mapping::of_file_twice(&file, start, length, block, twice).map_err(|e| RegionError::Map(e.to_string()))?;
-        let (readable, covers) = (mapping.start() as usize + mapping.to_readable(), mapping.length());
-        let mapping = if twice && !sigbus::report_holes(readable, covers) {
-            // A file of ramfs, of which the kernel does not tell holes.
-            drop(mapping);
-            Mapping::of_file(&file, start, length, block).map_err(|e| RegionError::Map(e.to_string()))?
-        } else {
-            mapping
-        };
+        let mapping = Mapping::of_file(&file, start, length, block).map_err(|e| RegionError::Map(e.to_string()))?;
         let file = match others.iter().find_map(|other| other.file_if(&meta)) {
             Some(known) => known,
             None => Arc::new(Backing { file, _permit: quota.descriptors.take(1).ok_or(RegionError::Descriptors)? }),
         };
         let region = Self::watched(table, mapping, offset_in_window)?;
-        if region.to_readable() > 0 {
-            let is_huge = fstatfs(&file.file).is_ok_and(|stat| stat.filesystem_type() == HUGETLBFS_MAGIC);
-            let page = if is_huge { block as usize } else { PAGE };
-            region.watch.set_readable(region.to_readable(), page, &file.file, start);
-        }
         region.seen.allocated.store(allocated(&meta), Ordering::Relaxed);
         Ok(Self { file: Some(file), _permits: [Some(permit), Some(place)], ..region })
     }
@@ -249,18 +229,9 @@ impl Region {
     }
 
     fn watched(table: RegionTable, mapping: Mapping, offset: usize) -> Result<Self, RegionError> {
-        let watch = sigbus::Watch::new(mapping.start() as usize, mapping.whole_length()).ok_or(RegionError::NoSlot(0))?;
+        let watch = sigbus::Watch::new(mapping.start() as usize, mapping.length()).ok_or(RegionError::NoSlot(0))?;
         let host_start = HostAddress::new(mapping.start().wrapping_add(offset));
-        Ok(Self {
-            table,
-            file: None,
-            host_start,
-            watch,
-            mapping,
-            seen: Seen::default(),
-            filling: AtomicBool::new(false),
-            _permits: [None, None],
-        })
+        Ok(Self { table, file: None, host_start, watch, mapping, seen: Seen::default(), _permits: [None, None] })
     }
 
     /// First guest address.
@@ -281,34 +252,6 @@ impl Region {
     /// Host address of the first byte.
     pub fn host_start(&self) -> *mut u8 {
         self.host_start.get()
-    }
-
-    /// Bytes from an address in it to the address of the same byte for reading; zero if both are one.
-    pub fn to_readable(&self) -> usize {
-        self.mapping.to_readable()
-    }
-
-    /// Whether holes of it are still to be filled.
-    pub(super) fn is_filling(&self) -> bool {
-        self.filling.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn set_filling(&self, filling: bool) {
-        self.filling.store(filling, Ordering::Relaxed);
-    }
-
-    /// Whether its file has no hole, as far as its number of blocks tells.
-    pub(super) fn is_full(&self) -> bool {
-        let meta = self.file.as_ref().and_then(|backing| backing.file.metadata().ok());
-        meta.is_none_or(|meta| allocated(&meta) >= meta.size())
-    }
-
-    /// Marks it as lost if its file has ended before it.
-    pub(super) fn check_length(&self) {
-        let meta = self.file.as_ref().and_then(|backing| backing.file.metadata().ok());
-        if meta.is_some_and(|meta| meta.size() < self.table.file_offset + self.table.length) {
-            self.watch.lose();
-        }
     }
 
     /// Writes `byte` to every byte that is mapped.

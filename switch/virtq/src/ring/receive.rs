@@ -7,13 +7,11 @@
 use super::chain::{Access, Walk};
 use super::rooms::{Reader, Writer};
 use super::shared::Descriptor;
-use super::wait_state::ATTEMPTS;
 use super::{Ring, RingFault};
 use crate::copy::Block;
 use crate::drop_reason::DropReason;
 use crate::frame::{ETHERNET, MAX_FRAME, NetHeader, SHORT_START};
 use crate::memory::Iovec;
-use crate::memory::holes::Look;
 use crate::offload::checksum::Sum;
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Offloads, Plan, plan};
@@ -75,8 +73,6 @@ pub struct ReceiveQueue {
     buffers: Vec<Buffer>,
     bad_chains: u32,
     walked: u64,
-    /// The last attempt may have read a page that another thread covered.
-    is_torn: bool,
 }
 
 impl ReceiveQueue {
@@ -85,7 +81,7 @@ impl ReceiveQueue {
     pub fn new(ring: Ring, receiver: Offloads, mergeable: bool) -> Self {
         let most = usize::from(ring.size()).max(MAX_IOVECS);
         let (rooms, buffers) = (Vec::with_capacity(most), Vec::with_capacity(most));
-        Self { ring, receiver, mergeable, longest: MAX_FRAME, rooms, buffers, bad_chains: 0, walked: 0, is_torn: false }
+        Self { ring, receiver, mergeable, longest: MAX_FRAME, rooms, buffers, bad_chains: 0, walked: 0 }
     }
 
     /// The ring, for arming, publishing and moving.
@@ -128,20 +124,6 @@ impl ReceiveQueue {
     /// # Errors
     /// A [`RingFault`] of the receiver, after which the ring must not be used.
     pub fn place(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
-        self.ring.stop_waiting();
-        for _ in 0..ATTEMPTS {
-            self.is_torn = false;
-            let placed = self.place_once(packet)?;
-            if !self.is_torn || placed != PlaceOutcome::NoRoom {
-                return Ok(placed);
-            }
-            std::hint::spin_loop();
-        }
-        Ok(PlaceOutcome::NoRoom)
-    }
-
-    #[inline]
-    fn place_once(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
         if packet.header.is_plain() && self.place_in_one(packet)? {
             Ok(PlaceOutcome::Complete(1))
         } else {
@@ -164,7 +146,7 @@ impl ReceiveQueue {
     }
 
     fn place_in_one(&mut self, packet: &Packet) -> Result<bool, RingFault> {
-        if self.ring.memory.is_filling() || !self.has_chain()? {
+        if !self.has_chain()? {
             return Ok(false);
         }
         let chain = self.ring.next_chain();
@@ -173,11 +155,7 @@ impl ReceiveQueue {
         let Some(room) = chain.single().and_then(|buffer| buffer.exactly(needed)).filter(|_| packet.loan == Loan::NONE) else {
             return Ok(false);
         };
-        let look = Look::begin();
         self.write_to_one(room, packet);
-        if !look.is_clean() && look.settle().by_others {
-            return Ok(false);
-        }
         if self.ring.is_logged() {
             self.ring.log_written(room);
         }
@@ -223,12 +201,10 @@ impl ReceiveQueue {
     }
 
     fn write_to_many(&mut self, header: NetHeader, packet: &Packet) -> Result<(), Refusal> {
-        let look = Look::begin();
         let mut writer = self.write_header(header);
         writer.write(packet.start());
         Reader::new(packet.rest()).copy_to(&mut writer, packet.rest_length());
-        self.check(&writer)?;
-        self.settle(look)
+        self.check(&writer)
     }
 
     /// Refuses a frame if its copy was given up because of page faults. Its buffers stay in the ring. If the receive buffers have
@@ -295,12 +271,10 @@ impl ReceiveQueue {
     fn place_segment(&mut self, packet: &Packet, segment: &Segment<'_>) -> Result<(), Refusal> {
         let length = segment.headers.len() as u32 + segment.payload_length;
         self.collect(length)?;
-        let look = Look::begin();
         let mut writer = self.write_header(segment.header);
         writer.write(segment.headers);
         write_payload(packet, segment, &mut writer);
         self.check(&writer)?;
-        self.settle(look)?;
         if let Some((start, field)) = segment.complete {
             self.complete_checksum(start, field, length);
         }
@@ -324,15 +298,8 @@ impl ReceiveQueue {
             if ahead == self.ring.untaken() && self.ring.look()? == ahead {
                 return Err(self.too_little(ahead));
             }
-            let look = Look::begin();
             let chain = self.ring.chain::<true>(ahead)?;
-            let room = self.resolve(chain.first, needed - capacity);
-            if !look.is_clean() {
-                self.ring.forget_torn(look)?;
-                self.is_torn = self.ring.waits_until().is_none();
-                return Err(Refusal::NoRoom);
-            }
-            let room = match room {
+            let room = match self.resolve(chain.first, needed - capacity) {
                 Some(room) => room,
                 None => {
                     self.give_back_bad(chain.head);
@@ -347,23 +314,7 @@ impl ReceiveQueue {
                 return Err(Refusal::Drop(DropReason::TooLongForReceiver));
             }
         }
-        if self.ring.memory.is_filling() { self.await_rooms() } else { Ok(()) }
-    }
-
-    /// Waits if a part of the collected buffers lies in a hole that is still to be filled.
-    #[cold]
-    fn await_rooms(&mut self) -> Result<(), Refusal> {
-        self.ring.check_filled();
-        let look = Look::begin();
-        let memory = &self.ring.memory;
-        self.rooms.iter().filter_map(|&room| memory.readable(room)).for_each(|room| room.touch());
-        if look.is_clean() {
-            return Ok(());
-        }
-        if look.settle().met_hole {
-            self.ring.wait_for_memory()?;
-        }
-        Err(Refusal::NoRoom)
+        Ok(())
     }
 
     /// All `buffers` of the ring are collected and are not enough: wait for more, unless there can be no more.
@@ -394,17 +345,6 @@ impl ReceiveQueue {
         self.ring.advance(self.buffers.len() as u16 + 1);
         self.buffers.clear();
         self.rooms.clear();
-    }
-
-    /// A copy has ended that began with `look`. Zeros of holes are the payload of a guest with fresh memory; but a page that another
-    /// thread covered may have been filled meanwhile, and the copy is repeated.
-    #[inline]
-    fn settle(&mut self, look: Look) -> Result<(), Refusal> {
-        if look.is_clean() {
-            return Ok(());
-        }
-        self.is_torn = look.settle().by_others;
-        if self.is_torn { Err(Refusal::NoRoom) } else { Ok(()) }
     }
 
     /// Takes the collected buffers and completes them with a frame of `length` bytes.
