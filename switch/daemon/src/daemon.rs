@@ -151,7 +151,10 @@ impl Daemon {
         let prepare = |port| {
             refuse_outside(port)?;
             let own = own_descriptors(&shared, port)?;
-            Ok(Prepared { own, meeting: port.kind.open(&port.opening(None, &|| config.nat_of(port), &starting(port)))? })
+            Ok(Prepared {
+                own,
+                meeting: port.kind.open(&port.opening(None, &|| port.shut_out(), &|| config.nat_of(port), &starting(port)))?,
+            })
         };
         let prepared = config.ports.iter().map(prepare).collect::<Result<Vec<_>, StartError>>()?;
         let network = Network::start(shared, &config.cpus)?;
@@ -442,7 +445,6 @@ impl Daemon {
     }
 
     fn serve(&self, config: &PortConfig, port: &Arc<Port>, meeting: Meeting) -> Result<Server, StartError> {
-        let meeting = if let Meeting::Later = meeting { self.meeting(config)? } else { meeting };
         let network = Arc::clone(&self.network);
         Ok(match meeting {
             Meeting::FrontEnd(endpoint) => {
@@ -469,7 +471,7 @@ impl Daemon {
                 backend.serve(&network, port)?;
                 Server::Worker
             }
-            Meeting::Later => Server::Worker,
+            Meeting::Later => return self.serve(config, port, self.meeting(config)?),
         })
     }
 
@@ -500,7 +502,7 @@ impl Daemon {
     /// Opens the resources of `port`, now that uplinks are known.
     fn meeting(&self, port: &PortConfig) -> Result<Meeting, StartError> {
         let offer = Some(self.offer(port));
-        Ok(port.kind.open(&port.opening(offer, &|| self.config().nat_of(port), &starting(port)))?)
+        Ok(port.kind.open(&port.opening(offer, &|| port.shut_out(), &|| self.config().nat_of(port), &starting(port)))?)
     }
 
     fn offer(&self, port: &PortConfig) -> Offer {

@@ -15,7 +15,7 @@ use super::task::Task;
 
 /// Threads that stay while there is nothing to do.
 pub(super) const USUAL: usize = 4;
-/// Stall timeout of a thread: time at one task after which it is stuck. Twice as long for each further [`STEP`] threads: on a host without CPU time to spare, a
+/// Stall timeout of a thread: time at one task after which it is stuck. As long again for each further [`STEP`] threads: on a host without CPU time to spare, a
 /// thread that waits for a processor looks like one that is stuck, and more threads would not help.
 pub(super) const STALL_TIMEOUT: Duration = Duration::from_millis(20);
 /// See [`STALL_TIMEOUT`].

@@ -19,8 +19,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::net::{Net, Socket};
-use crate::config::PortEntry;
-use crate::config::{Attacher, PortOrigin};
+use crate::config::{Attacher, PortEntry, PortOrigin};
 use crate::control::{Client, ControlError, PortView, Report, detach_notes};
 use crate::frame::MacAddress;
 use error::{CniError, Code};

@@ -66,7 +66,7 @@ impl ServiceManager {
     /// [`STATUS_INTERVAL`] at most. A network without events sends no notification, and wakes nothing. Ends with `managed`.
     pub(super) fn begin(&self, managed: &Arc<Managed>) {
         // Before the first line is told: no event falls between both.
-        let reader = managed.events(events::From::Now).ok();
+        let reader = self.address.as_ref().and_then(|_| managed.events(events::From::Now).ok());
         let (Some(mut told), Some(mut reader)) = (self.ready(managed), reader) else { return };
         let (manager, managed) = (self.clone(), Arc::downgrade(managed));
         tokio::spawn(async move {

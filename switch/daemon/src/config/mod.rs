@@ -1,6 +1,6 @@
 //! The configuration: one TOML file, checked as a whole.
 //!
-//! 1. [`document`]: the file as types; `memlane schema` prints the JSON Schema generated from them.
+//! 1. [`document`]: the file as types, [`entry`] its ports, [`kinds`] their kinds; `memlane schema` prints the JSON Schema generated from them.
 //! 2. [`check`]: every mistake in the file, each with its line: [`syntax`], text that is no TOML; [`shape`], each value by
 //!    itself, in [`words`] and `quantity`s; then values against each other.
 //! 3. [`Config`]: the checked configuration for the rest of the program.
@@ -387,6 +387,7 @@ impl PortConfig {
     pub fn opening<'o>(
         &'o self,
         offer: Option<Offer>,
+        shut_out: &'o dyn Fn() -> Option<String>,
         nat: &'o dyn Fn() -> Option<NatSettings>,
         passt: &'o dyn Fn(Passt) -> io::Result<Passt>,
     ) -> Opening<'o> {
@@ -397,7 +398,7 @@ impl PortConfig {
             queues: self.queues,
             receive_offloads: self.receive_offloads,
             access: &self.access,
-            shut_out: self.shut_out(),
+            shut_out,
             offer,
             nat,
             passt,

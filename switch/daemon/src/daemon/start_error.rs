@@ -25,11 +25,6 @@ pub enum StartError {
     /// The descriptor limit leaves none for another port: the rest is for the existing ports.
     #[error("port {0}: no file descriptors are left for another port. {remedy}", remedy = descriptors::REMEDY)]
     Descriptors(String),
-    /// The description of a port by the process that served it does not fit the port.
-    #[error(
-        "port {0}: its description by the running process lacks a part. Restart the network: `memlane down`, then `memlane up`"
-    )]
-    Description(String),
     /// The sandbox of the process refuses the port.
     #[error("port {port}: {cause}")]
     Sandbox {

@@ -15,7 +15,7 @@ use memlane_backends::vhost_user::saved::{Gate, Progress, Report, RestoredDevice
 use memlane_backends::vhost_user::socket::Listener;
 
 use super::{Attached, Daemon, Server, StartError, device_settings, members, own_descriptors, random, starting};
-use crate::config::kinds::{Meeting, SavedResources};
+use crate::config::kinds::{Meeting, OpenError, SavedResources};
 use crate::config::{Config, PortConfig};
 use crate::description::{GrantRecord, PortRecord, SavedAddress, SavedListener, SavedPort, SavedStreamPort, SavedUplink};
 use crate::frame::MacAddress;
@@ -196,7 +196,7 @@ impl Daemon {
         let mut members = members(config);
         for saved in uplinks {
             let tap = files.split_off_first(1).and_then(|mut files| files.take(0));
-            let tap = tap.ok_or_else(|| StartError::Description(saved.config.segment().to_owned()))?;
+            let tap = tap.ok_or_else(|| OpenError::Description(saved.config.segment().to_owned()))?;
             let members = members.entry(saved.config.segment()).or_default();
             *members += 1;
             let uplink = Uplink::take_over(&daemon.network, &config.name, saved, tap, *members)?;
@@ -206,7 +206,7 @@ impl Daemon {
         let all = config;
         let mut restoring = Restoring { reports: received, sessions: 0, devices: Vec::new(), gate, later: Vec::new() };
         for ((config, saved), own) in config.ports.iter().zip(saved).zip(owned) {
-            let missing = || StartError::Description(config.name.clone());
+            let missing = || OpenError::Description(config.name.clone());
             let mut files = files.split_off_first(saved.files).ok_or_else(missing)?;
             let settings = config.settings_in(&daemon.config.name);
             let attach_settings =
@@ -290,14 +290,14 @@ fn restored_meeting(
     (config, saved): (&PortConfig, &SavedPort),
     files: &mut ReceivedFiles,
 ) -> Result<Meeting, StartError> {
-    let missing = || StartError::Description(config.name.clone());
+    let missing = || OpenError::Description(config.name.clone());
     let listener = match (config.kind.listens_at(), &saved.listener) {
         (Some(path), Some(listener)) => Some(restored_listener(path, listener, files).ok_or_else(missing)?),
         _ => None,
     };
     let file = saved.tap.map(|number| files.take(number).ok_or_else(missing)).transpose()?;
-    let (nat, passt) = (|| all.nat_of(config), starting(config));
-    let opening = config.opening(Some(daemon.offer(config)), &nat, &passt);
+    let (shut_out, nat, passt) = (|| config.shut_out(), || all.nat_of(config), starting(config));
+    let opening = config.opening(Some(daemon.offer(config)), &shut_out, &nat, &passt);
     Ok(config.kind.restore(&opening, SavedResources { listener, file })?)
 }
 

@@ -28,7 +28,7 @@ use crate::port::{Offer, Port};
 /// What is true of each port of a kind.
 #[derive(Debug)]
 pub struct About {
-    /// Its key in the file, which is its name for operators.
+    /// Key in the file, which is the name for operators.
     pub name: &'static str,
     /// Keys that apply to few kinds, and to this one.
     pub keys: &'static [&'static str],
@@ -81,7 +81,7 @@ pub enum UnitLack {
 /// A Unix socket of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Socket<'k> {
-    /// Its path.
+    /// Path of the socket.
     pub path: &'k Path,
     /// Whether memlane connects to it instead of listening.
     pub connect: bool,
@@ -90,9 +90,9 @@ pub struct Socket<'k> {
 /// A network interface of the host that is a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostInterface<'k> {
-    /// Its kind in words.
+    /// Kind of the interface in words.
     pub what: &'static str,
-    /// Its name.
+    /// Name of the interface.
     pub name: &'k str,
     /// Network namespace of the interface, by its name under `/run/netns`.
     pub netns: &'k Option<String>,
@@ -132,7 +132,7 @@ pub trait Kind: fmt::Debug {
         socket.or_else(|| Some(self.interface()?.name.into())).unwrap_or_default()
     }
 
-    /// Its socket, if it has one.
+    /// Socket of the port, if it has one.
     fn socket(&self) -> Option<Socket<'_>> {
         None
     }
@@ -174,7 +174,7 @@ pub trait Kind: fmt::Debug {
         self.socket().filter(|socket| socket.connect).map(|socket| socket.path)
     }
 
-    /// Its vhost-user socket, if it has one.
+    /// Socket of vhost-user front ends, if the port has one.
     fn front_ends(&self) -> Option<Socket<'_>> {
         self.socket().filter(|_| self.about().has_front_end)
     }
@@ -193,9 +193,9 @@ pub(super) trait FromEntry: Kind + Sized {
 pub struct Opening<'o> {
     /// Name of the port.
     pub name: &'o str,
-    /// Its MAC address as configured.
+    /// MAC address of the guest as configured.
     pub mac: Option<MacAddress>,
-    /// Its MTU as configured.
+    /// MTU of the port as configured.
     pub mtu: Option<u16>,
     /// Queue pairs: transmit queue and receive queue.
     pub queues: u16,
@@ -203,13 +203,13 @@ pub struct Opening<'o> {
     pub receive_offloads: bool,
     /// Access rights of its socket.
     pub access: &'o Access,
-    /// Users who are shut out of the folder of its socket, in a sentence.
-    pub shut_out: Option<String>,
+    /// Tells users without access to the folder of the socket, in a sentence.
+    pub shut_out: &'o dyn Fn() -> Option<String>,
     /// What its guest is offered, once uplinks are known.
     pub offer: Option<Offer>,
     /// Settings of the address translation, if it has one.
     pub nat: &'o dyn Fn() -> Option<NatSettings>,
-    /// Looks for passt(1), and has it started by whoever may.
+    /// Finds passt(1), and has the helper or this process start it.
     pub passt: &'o dyn Fn(Passt) -> io::Result<Passt>,
 }
 
@@ -258,8 +258,8 @@ pub enum Meeting {
     Xen(Wanted),
     /// An interface of the host, which may come later.
     Interface(Origin, Option<Interface>),
-    /// Nobody: a worker serves the port alone.
+    /// No other side: a worker serves the port alone.
     Worker(ByWorker),
-    /// It is opened when the offer is known.
+    /// The port is opened when the offer is known.
     Later,
 }

@@ -23,7 +23,7 @@ pub(super) fn listen<T>(
         };
         failed(cause, remedy)
     })?;
-    if let Some(note) = &opening.shut_out {
+    if let Some(note) = (opening.shut_out)() {
         tracing::warn!(port = %opening.name, "{note}");
     }
     listen(path, opening.access).map_err(|cause| {
