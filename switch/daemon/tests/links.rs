@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bed::Bed;
-use memlane::id::PortId;
+use memlane::id::{Direction, PortId, RingKey};
 use memlane::link::{GilbertElliott, Impairment};
 use memlane::settings::Settings;
 use memlane::stats::DropReason;
@@ -143,6 +143,19 @@ fn a_receiver_that_stops_at_the_end_of_a_line_holds_up_nobody_and_is_given_up() 
     bed.guests[0].send(0, 1, 60, 1);
     let before = after[0];
     step_until(&mut bed, 1, &mut after, |after| after[0] > before);
+}
+
+#[test]
+fn frames_on_the_link_of_a_receive_queue_that_stops_are_counted() {
+    let mut bed = bed(Impairment { delay: Some("1s".into()), ..Impairment::default() });
+    bed.announce(&[2]);
+    let waiting = |bed: &Bed| bed.ports[1].totals().waiting;
+    let before = waiting(&bed);
+    bed.guests[0].send(0, 1, 60, 5);
+    bed.worker.step();
+    assert_eq!(waiting(&bed), before + 5);
+    bed.worker.stop_receive_queue(RingKey { port: PortId(1), pair: 0, direction: Direction::Receive }).unwrap();
+    assert_eq!((waiting(&bed), dropped(&bed, 1, DropReason::ReceiverAbsent)), (0, before + 5));
 }
 
 #[test]

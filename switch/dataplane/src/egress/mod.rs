@@ -294,8 +294,15 @@ impl Egress {
         Some((queue.key, first))
     }
 
-    /// Removes an egress queue; `returned` is called with each packet that was enqueued for it.
-    pub(crate) fn remove(&mut self, slot: Slot, mut returned: impl FnMut(&Packet)) -> Option<EgressQueue> {
+    /// Removes an egress queue, whose port has these `counters`; `returned` is called with each packet that was enqueued for it. `packet` is
+    /// scratch.
+    pub(crate) fn remove(
+        &mut self,
+        slot: Slot,
+        packet: &mut Packet,
+        counters: &PortCounters,
+        mut returned: impl FnMut(&Packet),
+    ) -> Option<EgressQueue> {
         let mut queue = self.slots.remove(slot)?;
         let (port, taps) = (queue.key.port, &mut self.work.taps);
         let drop = |packet: &Packet| {
@@ -303,6 +310,7 @@ impl Egress {
             returned(packet);
         };
         queue.accounts.remove_if(&mut self.wait_queue, |_| true, drop);
+        queue.end(packet, counters, &mut self.work);
         self.active.retain(|&other| other != slot);
         self.arrivals.forget(slot);
         self.notifications.forget(slot);

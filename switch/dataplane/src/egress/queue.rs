@@ -61,6 +61,8 @@ pub(crate) struct EgressQueue {
     /// Frames and bytes since the counters were last updated.
     pub(super) frames: u64,
     pub(super) bytes: u64,
+    /// Frames that are counted as waiting for it.
+    counted_waiting: u64,
     /// Its place among the egress queues.
     pub(super) slot: Slot,
     /// Frames that were fetched, and may be referred to until they are published.
@@ -140,6 +142,7 @@ impl EgressQueue {
             active: false,
             frames: 0,
             bytes: 0,
+            counted_waiting: 0,
             slot: Slot::default(),
             fetched: Vec::new(),
             rules: KnownRules::new(&port.policy.rules),
@@ -637,11 +640,29 @@ impl EgressQueue {
         })
     }
 
+    /// So many frames wait for it: the port may have other queues at this worker, so only the difference is counted.
+    fn count_waiting(&mut self, waiting: u64, counters: &PortCounters) {
+        let before = std::mem::replace(&mut self.counted_waiting, waiting);
+        counters.waiting.set((counters.waiting.get() + waiting).saturating_sub(before));
+    }
+
+    /// It ends, with no frame enqueued: those in flight on its emulated link are dropped.
+    pub(super) fn end(&mut self, packet: &mut Packet, counters: &PortCounters, work: &mut Work) {
+        let reason = DropReason::ReceiverAbsent;
+        if let Some(mut line) = self.line.take() {
+            while line.serve(Cycles::MAX, packet, |_| ((), true)).is_some() {
+                work.taps.dropped(packet, self.key.port, reason);
+                counters.drop_frame(reason);
+            }
+        }
+        self.count_waiting(0, counters);
+    }
+
     pub(super) fn count(&mut self, counters: &PortCounters) {
         counters.receive_frames.add(std::mem::take(&mut self.frames));
         counters.receive_bytes.add(std::mem::take(&mut self.bytes));
         let under_way = self.line.as_ref().map_or(0, |line| line.len());
-        counters.waiting.set(u64::from(self.accounts.waiting()) + under_way as u64);
+        self.count_waiting(u64::from(self.accounts.waiting()) + under_way as u64, counters);
         counters.turns.add(self.accounts.take_turns());
         let calls = self.sink.ring().map_or(0, Ring::take_calls);
         let bad = self.sink.take_bad_chains();

@@ -203,7 +203,8 @@ impl Worker {
         self.sources.forget_backpressured(RouteEntry { worker: self.index, slot });
         let mut returned = Vec::new();
         let mut outcomes = Outcomes { port_table: &self.port_table, accounting: &mut self.cpu_time.accounting };
-        let mut queue = self.egress.remove(slot, |packet| {
+        let counters = self.port_table.counters(key.port);
+        let mut queue = self.egress.remove(slot, &mut self.packet, counters, |packet| {
             outcomes.missed(key.port, DropReason::ReceiverAbsent);
             returned.push(Ended::new(packet, key.port));
         })?;
