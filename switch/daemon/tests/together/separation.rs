@@ -1,6 +1,7 @@
 //! Ports of one segment that are kept apart: isolation, VLANs, reserved groups.
 
 use crate::common::*;
+use memlane::policy::PortLimits;
 use memlane::stats::DropReason;
 use memlane_rig::frames::{Host, Packet};
 use memlane_rig::frontend::features;
@@ -47,6 +48,29 @@ fn isolated_ports_reach_only_those_that_are_not() {
         guests[from].send(&sent).unwrap();
         assert!(guests[to].receive(TIMEOUT).unwrap().bytes == sent, "{from} to {to}");
     }
+}
+
+/// Workers keep a verdict for frames like the last one.
+#[test]
+fn isolation_holds_for_the_next_frame_and_ends_with_it() {
+    let bed = Bed::with("", &["", ""]);
+    let (mut a, mut b) = (bed.guest(0), bed.guest(1));
+    let network = bed.daemon().network();
+    let set = |isolated| {
+        for port in network.ports() {
+            network.set_limits(&port, &PortLimits { isolated, ..PortLimits::default() });
+        }
+    };
+    let hello = frame(mac(1), BROADCAST, 60, 1);
+    reaches(&mut b, &hello, &mut [(&mut a, Some(&hello))]);
+    for number in 2..10 {
+        let sent = frame(mac(0), mac(1), 60, number);
+        reaches(&mut a, &sent, &mut [(&mut b, Some(&sent))]);
+        set(true);
+        reaches(&mut a, &frame(mac(0), mac(1), 60, number), &mut [(&mut b, None)]);
+        set(false);
+    }
+    assert_eq!(bed.drops(0, DropReason::Isolated), 8);
 }
 
 #[test]

@@ -301,11 +301,17 @@ impl Network {
 
     /// Sets the limits of `port`.
     pub fn set_limits(&self, port: &Port, limits: &PortLimits) {
+        let gate = || (port.policy.gate().isolated, port.policy.gate().drops_reserved);
+        let before = gate();
         port.policy.set(limits);
         if port.policy.gate().is_restricted() {
             port.segment.set_gated();
         }
-        self.have_all_look();
+        match gate() == before {
+            true => self.have_all_look(),
+            // Workers keep verdicts of other ports on frames to this one, too.
+            false => self.workers.iter().for_each(|worker| worker.tell(Worker::forget_verdicts)),
+        }
     }
 
     /// Wakes all workers, so that a worker that sleeps until an old rate limit opens applies the new one.

@@ -14,6 +14,7 @@ use crate::ingress::{Feed, PollState, Source, WhenBack};
 use crate::memory::MemoryMap;
 use crate::offload::Offloads;
 use crate::packet::{Packet, Reach};
+use crate::policy::filter::Changed;
 use crate::port::Port;
 use crate::port::end::Ends;
 use crate::ring::{Call, ReceiveQueue, Ring, RingLog, SplitRing, StoppedRing, TransmitQueue};
@@ -248,6 +249,11 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Decides anew on the next frame of every source: the gate of a port has changed.
+    pub(crate) fn forget_verdicts(&mut self) {
+        self.sources.forget_verdicts(&Changed::All);
     }
 
     /// Changes how a ring's driver is interrupted (SET_VRING_CALL). The new eventfd is signalled once, because an interrupt through
