@@ -309,6 +309,10 @@ impl Worker {
     /// enqueued.
     pub(super) fn flood(&mut self, packet: &mut Packet) -> u16 {
         let Some((_, segment)) = self.port_table.member(packet.source) else { return 0 };
+        // There may have been no rules yet at the worker that took the frame.
+        if self.port_table.filtered(packet.source).is_some() {
+            packet.copy_more();
+        }
         let mut outcomes = Outcomes { port_table: &self.port_table, accounting: &mut self.cpu_time.accounting };
         outcomes.flood(&mut self.egress, packet, &segment.ports, self.now)
     }
