@@ -34,6 +34,7 @@ pub mod answer;
 mod audience;
 pub mod cpu_time;
 mod denials;
+pub mod driven;
 pub mod egress;
 pub mod handover;
 pub mod headers;

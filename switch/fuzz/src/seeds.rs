@@ -5,7 +5,6 @@ use memlane::frame::START;
 use memlane_rig::frames::{Host, Packet};
 use memlane_rig::frontend::features;
 
-use super::churn;
 use super::device::acts;
 use super::messages::{AREAS, MEMORY, NEXT_RING, RING, Utterance};
 
@@ -33,7 +32,6 @@ pub fn seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     let mut add = |target, list: Vec<(String, Vec<u8>)>| seeds.extend(list.into_iter().map(|(name, bytes)| (target, name, bytes)));
     add("addresses", named(resolutions()));
-    add("churn", named(churns()));
     add("config", named(CONFIG.map(|(name, text)| (name, text.as_bytes().to_vec()))));
     add("control", named(CONTROL.map(|(name, text)| (name, text.as_bytes().to_vec()))));
     add("filter", filters());
@@ -41,6 +39,7 @@ pub fn seeds() -> Vec<Seed> {
     add("pcap", named(captures()));
     add("multicast", named(super::multicast::seeds()));
     add("names", named(super::names::seeds()));
+    add("network", super::network::seeds());
     add("resolver", named(super::resolver::seeds()));
     add("offload", offloads());
     add("messages", conversations());
@@ -85,88 +84,6 @@ fn resolutions() -> [(&'static str, Vec<u8>); 7] {
         (
             "an-advertisement-and-a-solicitation",
             [nd(1, &from(2), [136, 0, 0, 0, 0xa0, 0, 0, 0], 2, 2), nd(2, &from(3), solicit, 2, 1)].concat(),
-        ),
-    ]
-}
-
-/// Plans in which both workers make poll iterations, guests send before each of them, only one worker polls at first, or the other.
-const PLANS: [[u8; churn::PLAN]; 4] =
-    [[0, 1, 0, 1, 0, 1, 0, 1], [2, 3, 7, 10, 15, 18, 23, 26], [2, 6, 10, 14, 18, 22, 26, 30], [3, 7, 11, 15, 19, 23, 27, 31]];
-
-fn churns() -> [(&'static str, Vec<u8>); 7] {
-    use churn::acts::{ALLOW, ANNOUNCE, ATTACH, DETACH, ENABLE, LINK, RESTART, ROUND, SEND, STEP, TIE};
-    use churn::{DISABLED, LINKED, TIED};
-    let with = |act: &[u8], plan: usize| [act, &PLANS[plan % 4]].concat();
-    let scene = |mood: u8, acts: Vec<Vec<u8>>| [vec![mood], acts.concat()].concat();
-    let attach = |name: u8, segment: u8, flags: u8, plan: usize| with(&[ATTACH, name, segment, flags], plan);
-    let act = |act: u8, name: u8, what: u8, plan: usize| with(&[act, name, what], plan);
-    [
-        ("ports-with-new-numbers", scene(0, (0..10).map(|name| attach(name, 0, TIED, 1 + usize::from(name))).collect())),
-        (
-            "one-number-again-and-again",
-            scene(1, (0..12).map(|n| if n % 2 == 0 { attach(0, n / 2, TIED, 1) } else { act(DETACH, 0, 0, 2) }).collect()),
-        ),
-        (
-            "an-address-wanders",
-            scene(
-                0,
-                vec![
-                    attach(0, 0, TIED, 1),
-                    attach(1, 0, 0, 2),
-                    act(TIE, 0, 0, 1),
-                    act(TIE, 1, 5, 2),
-                    act(TIE, 0, 5, 3),
-                    vec![SEND, 0, 2, 9],
-                    act(DETACH, 1, 0, 1),
-                    act(TIE, 0, 5, 1),
-                ],
-            ),
-        ),
-        (
-            "links-and-limits",
-            scene(
-                1,
-                vec![
-                    attach(0, 0, LINKED, 1),
-                    act(ALLOW, 0, 3, 1),
-                    act(LINK, 0, 0, 2),
-                    act(LINK, 0, 1, 3),
-                    vec![SEND, 0, 2, 31, STEP, 0, 7],
-                    act(ALLOW, 0, 8, 2),
-                    act(DETACH, 0, 0, 3),
-                ],
-            ),
-        ),
-        (
-            "rings-stop-under-traffic",
-            scene(2, vec![attach(0, 0, TIED, 1), act(RESTART, 0, 0, 2), act(RESTART, 0, 0, 3), vec![ROUND], act(RESTART, 0, 0, 1)]),
-        ),
-        (
-            "disabled-ports",
-            scene(
-                3,
-                vec![
-                    attach(0, 0, DISABLED, 1),
-                    vec![SEND, 2, 0, 31],
-                    act(ENABLE, 0, 1, 2),
-                    act(ENABLE, 0, 0, 3),
-                    act(DETACH, 0, 0, 2),
-                ],
-            ),
-        ),
-        (
-            "segments-and-announcements",
-            scene(
-                0,
-                vec![
-                    attach(0, 1, TIED, 1),
-                    attach(1, 1, 0, 2),
-                    act(ANNOUNCE, 1, 6, 1),
-                    act(DETACH, 0, 0, 2),
-                    attach(0, 2, TIED, 3),
-                    act(ANNOUNCE, 0, 4, 2),
-                ],
-            ),
         ),
     ]
 }

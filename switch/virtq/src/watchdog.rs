@@ -14,7 +14,7 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use crate::system::ThreadId;
-use crate::time::{cycles, in_cycles};
+use crate::time::{cycles, driven, in_cycles};
 use stopwatch::{Duty, Seen, Stopwatch};
 
 /// Maximum duration of an interrupt.
@@ -64,6 +64,9 @@ fn stopwatches() -> MutexGuard<'static, Vec<Arc<Timed>>> {
 
 /// Runs `call`, which sends an interrupt, with the watchdog's time limit.
 pub fn watched<T>(call: impl FnOnce() -> T) -> T {
+    if driven::is_on() {
+        return call();
+    }
     MINE.with(|Mine(timed)| {
         if timed.stopwatch.begin(cycles(), &DUTY) {
             WATCHDOG.get().inspect(|watchdog| watchdog.unpark());

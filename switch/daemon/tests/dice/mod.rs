@@ -5,6 +5,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A generator of numbers (SplitMix64; Steele, Lea and Flood, 2014).
+#[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
@@ -13,6 +14,11 @@ impl Dice {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
         let seed = std::env::var("MEMLANE_SEED").ok().map_or_else(now, |seed| seed.parse().expect("MEMLANE_SEED is a number"));
         println!("MEMLANE_SEED={seed} repeats this");
+        Self(seed)
+    }
+
+    /// Dice with this seed.
+    pub fn of(seed: u64) -> Self {
         Self(seed)
     }
 

@@ -22,7 +22,6 @@ mod virtio_queue_device;
 
 mod addresses;
 mod af_packet;
-mod agrees_with_model;
 mod attach_cost;
 mod audit;
 mod busy_ports;
@@ -47,6 +46,7 @@ mod finding;
 mod flows;
 mod forecasts;
 mod forwards;
+mod from_a_seed;
 mod front_ends;
 mod histograms;
 mod identity;

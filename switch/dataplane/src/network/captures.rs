@@ -5,6 +5,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use thiserror::Error;
 
 use super::{Network, Told};
+use crate::driven::await_answer;
 use crate::id::PortId;
 use crate::port::Port;
 use crate::tap::{self, CAPTURES, CaptureOrder, Follower, Seen, TapReader};
@@ -86,7 +87,7 @@ impl Drop for Capture {
         let taps: Vec<_> =
             self.network.workers.iter().map(|worker| worker.order(move |worker| worker.remove_tap(number))).collect();
         // The rings are freed by this thread: to unmap some megabytes takes a worker longer than many frames do.
-        taps.into_iter().for_each(|tap| drop(tap.recv()));
+        taps.into_iter().for_each(|tap| drop(await_answer(&tap)));
         self.network.running_captures().retain(|&(other, _)| other != number);
     }
 }

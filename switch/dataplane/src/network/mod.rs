@@ -50,6 +50,7 @@ pub use standstill::Standstill;
 
 use crate::acknowledged;
 use crate::descriptors;
+use crate::driven::await_answer;
 use crate::frame::MacAddress;
 use crate::host_memory::HostMemory;
 use crate::id::{MAX_PAIRS, MAX_PORTS, PortId};
@@ -206,7 +207,8 @@ impl Network {
         &self.fatal
     }
 
-    fn act(&self, event: Event) {
+    /// Acts on an event of a worker: the fault handler does, or whoever drives an unstarted network.
+    pub fn act(&self, event: Event) {
         match event {
             Event::RingFault(port, session, fault) if session == port.session() => self.quarantine(&port, &fault.to_string()),
             // The session with the faulty ring is over; the next front end is not at fault.
@@ -380,7 +382,7 @@ impl Told {
     fn wait(self) {
         for answer in self.0 {
             // A worker that has ended runs no commands.
-            let _ = answer.recv();
+            let _ = await_answer(&answer);
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{Network, Told};
 use crate::author;
+use crate::driven::await_answer;
 use crate::id::{Direction, MAX_PAIRS, RingKey, RouteEntry, Slot};
 use crate::journal::{NetworkEvent, note};
 use crate::memory::MemoryMap;
@@ -98,7 +99,7 @@ impl Network {
     pub fn finish_starts(&self, starting: impl IntoIterator<Item = StartingRing>) {
         let finish = |StartingRing { port, key, worker, enabled, started }| {
             // A worker that has ended starts none.
-            let (slot, filled) = started.recv().ok().flatten()?;
+            let (slot, filled) = await_answer(&started).flatten()?;
             let mut rings = port.rings();
             if filled {
                 rings.filled.insert((key, slot));
@@ -174,7 +175,8 @@ impl Network {
 
     /// Stops all rings of `port` and forgets the MAC addresses learned behind it.
     pub fn stop_port(&self, port: &Arc<Port>) {
-        let keys: Vec<RingKey> = port.rings().running.keys().copied().collect();
+        let mut keys: Vec<RingKey> = port.rings().running.keys().copied().collect();
+        keys.sort_by_key(|key| (key.pair, key.direction == Direction::Receive));
         for key in keys {
             let _turn = port.one_stop_at_a_time();
             if let Some(stopped) = self.end_ring(port, key) {
@@ -278,7 +280,7 @@ impl Network {
     pub fn queue_views(&self, port: &Port) -> Vec<QueueView> {
         let id = port.id;
         let asked: Vec<_> = self.workers.iter().map(|worker| worker.order(move |worker| worker.queue_views(id))).collect();
-        let mut views: Vec<QueueView> = asked.into_iter().filter_map(|answer| answer.recv().ok()).flatten().collect();
+        let mut views: Vec<QueueView> = asked.into_iter().filter_map(|answer| await_answer(&answer)).flatten().collect();
         views.sort_by_key(|view| (view.is_receive(), view.key.pair));
         views
     }

@@ -12,7 +12,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::Network;
+use crate::driven::await_answer;
 use crate::port::Port;
+use crate::time::driven;
 use crate::worker::{QueueFiles, Worker};
 
 /// Interval at which frames in flight are looked for.
@@ -69,7 +71,7 @@ impl Network {
         let deadline = Instant::now() + timeout;
         let is_busy = || {
             let busy: Vec<_> = self.workers.iter().map(|worker| worker.order(Worker::has_any_under_way)).collect();
-            busy.into_iter().any(|answer| answer.recv().unwrap_or(false))
+            busy.into_iter().any(|answer| await_answer(&answer).unwrap_or(false))
         };
         while is_busy() {
             if Instant::now() >= deadline {
@@ -88,6 +90,10 @@ impl Network {
             worker.tell(move |worker| worker.recall_all(&reply));
         }
         drop(reply);
+        if driven::is_on() {
+            while await_answer(&recalled).is_some() {}
+            return true;
+        }
         let deadline = Instant::now() + timeout;
         // Ends when no worker holds a sender any more.
         loop {

@@ -9,6 +9,7 @@ use std::sync::{Arc, mpsc};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 use super::Worker;
+use crate::driven::await_answer;
 use crate::handover::Sleep;
 use post::Post;
 
@@ -127,7 +128,7 @@ impl WorkerHandle {
 
     /// Has the worker run `command` and waits for the result; `None` if the worker is gone.
     pub fn ask<R: Send + 'static>(&self, command: impl FnOnce(&mut Worker) -> R + Send + 'static) -> Option<R> {
-        self.order(command).recv().ok()
+        await_answer(&self.order(command))
     }
 
     /// As [`Self::ask`], for answers that depend on a later event: the worker keeps the reply sender until then.
@@ -137,6 +138,6 @@ impl WorkerHandle {
     ) -> Option<R> {
         let (reply, answer) = mpsc::channel();
         self.tell(move |worker| command(worker, reply));
-        answer.recv().ok()
+        await_answer(&answer)
     }
 }

@@ -26,7 +26,7 @@ use crate::id::{Direction, RingKey, Slot};
 use crate::ingress::{Blocked, Feed, PollState};
 use crate::probes;
 use crate::settings::Settings;
-use crate::time::{Cycles, cycles, cycles_after, duration, frequency, in_cycles};
+use crate::time::{Cycles, cycles, cycles_after, driven, duration, frequency, in_cycles};
 use crate::tuning::{SELDOM, UNKICKED_INTERVAL};
 use affinity::CpuAffinity;
 use moderation::{Moderation, Next};
@@ -51,6 +51,8 @@ pub(super) struct Rest {
     affinity: CpuAffinity,
     second: u32,
     next_second: Cycles,
+    /// Since when it sleeps, and its deadline, where its clock is driven.
+    sleeps: Option<(Cycles, Cycles)>,
 }
 
 impl Rest {
@@ -71,6 +73,7 @@ impl Rest {
             affinity: CpuAffinity::default(),
             second: 0,
             next_second: now.wrapping_add(frequency()),
+            sleeps: None,
         })
     }
 
@@ -251,17 +254,46 @@ impl Worker {
         let from = cycles_after(self.now);
         self.shared.workers[usize::from(self.index)].sleeps.add(1);
         let deadline = self.egress.deadline().into_iter().chain(self.sources.deadline()).fold(until, Cycles::min);
+        if driven::is_on() {
+            self.rest.sleeps = Some((from, deadline));
+            return;
+        }
         let timeout = self.rest.set_timer(deadline, from);
         let woken = self.await_events(timeout);
-        mailbox.sleep.cancel();
-        let now = cycles_after(from);
-        self.cpu_time.slept(now - from);
+        let now = self.wake(from, woken);
         if ablation::AFFINITY {
             self.rest.affinity.woke(now);
         }
+    }
+
+    /// Ends a sleep since `from`, by an event or by a deadline; returns the present moment.
+    fn wake(&mut self, from: Cycles, woken: bool) -> Cycles {
+        self.mailbox.sleep.cancel();
+        let now = cycles_after(from);
+        self.cpu_time.slept(now - from);
         if let Some(since) = self.rest.moderation.woke(!woken, now) {
             self.sources.wake_recent(since);
         }
+        now
+    }
+
+    /// One round of [`Self::run`] on a clock that is [driven]: a worker that sleeps does nothing before a notification or its deadline. Returns
+    /// that deadline, [`Cycles::MAX`] if there is none, while it sleeps, and `None` while it is awake.
+    pub fn drive(&mut self) -> Option<Cycles> {
+        if let Some((from, deadline)) = self.rest.sleeps {
+            let woken = self.await_events(0);
+            if !woken && driven::now() < deadline {
+                return Some(deadline);
+            }
+            self.rest.sleeps = None;
+            self.wake(from, woken);
+        }
+        if self.step() == 0 {
+            self.rest()
+        } else {
+            self.poll_events()
+        }
+        self.rest.sleeps.map(|(_, deadline)| deadline)
     }
 
     /// Waits for events and handles them; true if there was one beside those of timers.

@@ -15,7 +15,7 @@ use memlane_model::load::running_tasks;
 
 use crate::ablation;
 use crate::settings::Poll;
-use crate::time::{Cycles, in_cycles};
+use crate::time::{Cycles, driven, in_cycles};
 use crate::tuning::{KICK_INTERVAL, LEAST_POLL, LONGEST_POLL, SELDOM, YIELD_INTERVAL};
 
 /// The next step of a worker without frames.
@@ -123,7 +123,7 @@ impl Moderation {
     fn has_idle_cpu(&mut self, now: Cycles) -> bool {
         if now.wrapping_sub(self.asked_at) > in_cycles(SELDOM) {
             self.asked_at = now;
-            self.idle_cpu = running_tasks().is_some_and(|running| running <= self.cpus);
+            self.idle_cpu = driven::is_on() || running_tasks().is_some_and(|running| running <= self.cpus);
         }
         self.idle_cpu
     }

@@ -1,0 +1,104 @@
+//! State of the model: flows that guests opened, and addresses that the switch learned, as far as they are known.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use super::frames::Packet;
+use super::model::Life;
+
+/// A flow of frames, with the addresses and ports of its opener first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowKey {
+    opener: Life,
+    vlan: u16,
+    pub protocol: u8,
+    from: (IpAddr, u16),
+    pub to: (IpAddr, u16),
+}
+
+impl FlowKey {
+    /// Seconds without frames after which it is over (RFC 5382, RFC 5508, RFC 4787).
+    fn idle(self) -> u64 {
+        match self.protocol {
+            6 => 7440,
+            1 => 60,
+            _ => 300,
+        }
+    }
+
+    pub fn opened(opener: Life, vlan: u16, packet: &Packet) -> Option<Self> {
+        let is_request = packet.protocol != 1 || packet.flags == 8;
+        let destination = packet.to.0;
+        (!packet.is_later && is_request && !destination.is_multicast() && destination != IpAddr::from([255; 4])).then_some(Self {
+            opener,
+            vlan,
+            protocol: packet.protocol,
+            from: packet.from,
+            to: packet.to,
+        })
+    }
+
+    /// The flow of `opener` to which a packet to it may be a reply.
+    pub fn answered(opener: Life, vlan: u16, packet: &Packet) -> Option<Self> {
+        let (protocol, from, to) = match packet {
+            Packet { is_later: true, .. } => (0, (packet.to.0, 0), (packet.from.0, 0)),
+            Packet { protocol: 1, flags: 0, .. } => (1, (packet.to.0, packet.from.1), (packet.from.0, 0)),
+            Packet { protocol: 1, .. } => return None,
+            _ => (packet.protocol, packet.to, packet.from),
+        };
+        Some(Self { opener, vlan, protocol, from, to })
+    }
+
+    fn fragments(self) -> Self {
+        Self { protocol: 0, from: (self.from.0, 0), to: (self.to.0, 0), ..self }
+    }
+}
+
+/// When frames of a flow were sent last: perhaps, and surely. In seconds.
+#[derive(Clone, Copy, Debug)]
+struct Opened {
+    perhaps: u64,
+    surely: Option<u64>,
+}
+
+/// The flows of all ports.
+#[derive(Debug, Default)]
+pub struct OpenFlows(HashMap<FlowKey, Opened>);
+
+impl OpenFlows {
+    /// Frames of `flow` were sent in second `now`, if they `surely` were and not only perhaps.
+    pub fn open(&mut self, flow: FlowKey, now: u64, surely: bool) {
+        for flow in [flow, flow.fragments()] {
+            let entry = self.0.entry(flow).or_insert(Opened { perhaps: now, surely: None });
+            entry.perhaps = now;
+            if surely {
+                entry.surely = Some(now);
+            }
+        }
+    }
+
+    /// Whether it is open: if that is not known, as the question is `lenient`.
+    pub fn is_open(&self, flow: &FlowKey, now: Option<u64>, lenient: bool) -> bool {
+        let Some(now) = now else { return lenient };
+        // Workers look at their clock once in a second.
+        const BLUR: u64 = 2;
+        self.0.get(flow).is_some_and(|at| match lenient {
+            true => now <= at.perhaps + flow.idle() + BLUR,
+            false => at.surely.is_some_and(|at| now + BLUR <= at + flow.idle()),
+        })
+    }
+}
+
+/// Where addresses were learned: all possibilities, since when.
+#[derive(Clone, Debug)]
+pub struct Learned {
+    pub behind: BTreeSet<Option<Life>>,
+    /// Second of the last frame.
+    pub seen: u64,
+}
+
+impl Default for Learned {
+    fn default() -> Self {
+        Self { behind: [None].into(), seen: 0 }
+    }
+}

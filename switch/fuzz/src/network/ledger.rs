@@ -1,0 +1,640 @@
+//! The ledger: what the model owes each guest, against what arrived and what was counted.
+//!
+//! Each copy of a frame for a guest is **owed** to it, and each verdict that drops one is to be counted at its sender. Where the model has more than
+//! one answer, the ledger has a least and a most. Nothing arrives that is not owed, nothing twice, and nothing changed. At rest, all that is owed
+//! has arrived or was counted as dropped for one reason.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use memlane::frame::MacAddress;
+use memlane::policy::Limit;
+use memlane::port::Port;
+use memlane::port::settings::PortSettings;
+use memlane::stats::{DropReason, PortCounters};
+use memlane::time::{Cycles, driven};
+
+use super::flows::{FlowKey, Learned, OpenFlows};
+use super::frames::Frame;
+use super::model::{Config, Life, PortState, State, Verdict};
+
+/// Sums of a network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Frames that the switch took.
+    pub taken: u64,
+    /// Frames that arrived.
+    pub arrived: u64,
+    /// Which arrived when, and where.
+    digest: u64,
+}
+
+/// A count of which the model knows bounds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bounds {
+    least: u64,
+    most: u64,
+}
+
+/// A guest's account.
+#[derive(Debug)]
+struct Account {
+    /// The guest's port, in each process of the network, and the workers that count there.
+    ports: Vec<(Arc<Port>, usize)>,
+    owed: Bounds,
+    refused: BTreeMap<DropReason, Bounds>,
+    /// Frames that its driver received, of guests and of the switch.
+    received: u64,
+    /// Frames that the switch took from it, as far as they were looked at.
+    taken: u64,
+    /// Since everything was at rest, it has had room for all that a poll iteration brings, and nothing on the way delays or loses frames.
+    has_room: bool,
+    /// Since then, there was no emulated link before it.
+    has_no_link: bool,
+    /// Frames dropped there when everything was at rest.
+    dropped_before: u64,
+    /// Rate limits, of transmission and of reception.
+    limits: [Option<Metered>; 2],
+    /// The guest is detached.
+    is_over: bool,
+}
+
+/// A rate limit, the moment since which it is in force, and the frames and bytes that had passed then.
+#[derive(Clone, Debug)]
+struct Metered {
+    limit: Limit,
+    since: Cycles,
+    passed: [u64; 2],
+}
+
+impl Metered {
+    /// Frames and bytes that may have passed by `now`: the burst, the rate, and the frame that uses up the last token.
+    fn most(&self, now: Cycles) -> [u64; 2] {
+        let time = u128::from(now - self.since);
+        let of = |rate: Option<u64>, least: u64, last: u64| {
+            rate.map_or(u64::MAX, |rate| {
+                let (rate, burst) = (u128::from(rate), u128::from(self.limit.burst_ms.unwrap_or(20)) * 1_000_000);
+                let second = u128::from(driven::FREQUENCY);
+                (rate * time / second + (rate * burst / second).max(least.into())) as u64 + last
+            })
+        };
+        [of(self.limit.packets, 32, 2), of(self.limit.bytes(), 65_536, 2 * 2048)]
+    }
+}
+
+impl Account {
+    fn dropped(&self, reason: DropReason) -> u64 {
+        self.sum(|port, worker| port.counters(worker).dropped(reason))
+    }
+
+    fn sum(&self, count: impl Fn(&Port, usize) -> u64) -> u64 {
+        self.ports
+            .iter()
+            .flat_map(|(port, workers)| (0..*workers).map(move |worker| (port, worker)))
+            .map(|(port, worker)| count(port, worker))
+            .sum()
+    }
+
+    /// Frames and bytes that it transmitted, or received.
+    fn passed(&self, is_receive: bool) -> [u64; 2] {
+        let count = |counters: &PortCounters| match is_receive {
+            false => [counters.transmit_frames.get(), counters.transmit_bytes.get()],
+            true => [counters.receive_frames.get(), counters.receive_bytes.get()],
+        };
+        [0, 1].map(|what| self.sum(|port, worker| count(port.counters(worker))[what]))
+    }
+
+    /// The rate limits are those of `settings` from now on, and have all their tokens.
+    fn meter(&mut self, settings: &PortSettings, now: Cycles) {
+        self.limits = [(false, &settings.limits.transmit), (true, &settings.limits.receive)].map(|(is_receive, limit)| {
+            let passed = self.passed(is_receive);
+            (*limit != Limit::default()).then(|| Metered { limit: limit.clone(), since: now, passed })
+        });
+    }
+
+    fn check_limits(&self, life: Life, now: Cycles) {
+        for (is_receive, metered) in [false, true].into_iter().zip(&self.limits) {
+            let Some(metered) = metered else { continue };
+            let (passed, most) = (self.passed(is_receive), metered.most(now));
+            for what in 0..2 {
+                let since = passed[what] - metered.passed[what];
+                assert!(
+                    since <= most[what],
+                    "{since} frames or bytes of guest {life} passed the limit {}, {} may",
+                    metered.limit,
+                    most[what]
+                );
+            }
+        }
+    }
+
+    fn check_at_rest(&self, life: Life) {
+        let dropped = self.dropped_as_receiver() - self.dropped_before;
+        assert!(!self.has_room || dropped == 0, "{dropped} frames were dropped at guest {life}, which had room");
+        let [in_rings, _] = self.passed(true);
+        assert!(in_rings == self.received, "{in_rings} frames for guest {life} are counted, {} arrived", self.received);
+        for (reason, bounds) in &self.refused {
+            let (count, name) = (self.dropped(*reason), reason.name());
+            assert!(
+                count >= bounds.least,
+                "{count} frames of guest {life} were dropped as {name}, at least {} should be",
+                bounds.least
+            );
+        }
+    }
+
+    fn dropped_as_receiver(&self) -> u64 {
+        DropReason::ALL.iter().filter(|reason| !reason.is_of_sender()).map(|&reason| self.dropped(reason)).sum()
+    }
+}
+
+/// A frame that the switch took.
+#[derive(Debug)]
+struct Sent {
+    from: Life,
+    frame: Frame,
+    /// Copies that may arrive.
+    to: Vec<Copy>,
+    is_flooded: bool,
+    /// Copies that rules deny at least.
+    denied: u64,
+    verdicts: Vec<Verdict>,
+}
+
+#[derive(Debug)]
+struct Copy {
+    to: Life,
+    tag: u16,
+    must: bool,
+    arrived: bool,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    /// The configuration; while it changes, that before and that after.
+    configs: Vec<Config>,
+    /// There are several workers.
+    is_parallel: bool,
+    /// Each verdict is printed.
+    is_told: bool,
+    accounts: Vec<Account>,
+    learned: HashMap<(usize, u16, MacAddress), Learned>,
+    flows: OpenFlows,
+    /// Frames that guests made available, by number.
+    made: HashMap<u32, Frame>,
+    sent: HashMap<u32, Sent>,
+    /// Copies that may be counted nowhere, because a process or a port with frames on an emulated link ended.
+    pub lost: u64,
+    /// The last frame of each flow of a guest that arrived at another.
+    last: HashMap<(Life, Life, u64), u32>,
+    /// Frames of queues that stopped, when it was last at rest.
+    stopped: u64,
+    pub totals: Totals,
+}
+
+/// Frames of a port that a worker took, in their order, and the next one, which it may have looked at.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    pub life: Life,
+    pub numbers: Vec<u32>,
+    pub next: Option<u32>,
+}
+
+impl Ledger {
+    /// Of a network with one worker, or several.
+    pub fn new(is_parallel: bool, is_told: bool) -> Self {
+        Self { is_parallel, is_told, ..Self::default() }
+    }
+
+    pub fn config(&self) -> &Config {
+        self.configs.last().expect("a configuration")
+    }
+
+    /// The configuration becomes `next`: until [`Self::end_change`] either is right.
+    pub fn begin_change(&mut self, next: Config) {
+        self.configs.push(next);
+        if !self.is_parallel {
+            return;
+        }
+        // Other workers decide on floods of before by what they know when they meet them.
+        let floods: Vec<u32> = self.sent.iter().filter(|(_, sent)| sent.is_flooded).map(|(&number, _)| number).collect();
+        for number in floods {
+            self.widen(number);
+        }
+    }
+
+    pub fn end_change(&mut self) {
+        let next = self.configs.pop().expect("a configuration");
+        for port in next.ports.iter().flatten() {
+            let is_same = self.config_before(port).is_some_and(|before| before.settings.limits == port.settings.limits);
+            if !is_same {
+                self.accounts[port.life].meter(&port.settings, driven::now());
+            }
+        }
+        self.configs = vec![next];
+    }
+
+    fn config_before(&self, port: &PortState) -> Option<&PortState> {
+        self.configs.first()?.port(port.life)
+    }
+
+    /// Notes whether a guest has room for all that a poll iteration brings.
+    pub fn note_room(&mut self, life: Life, has_room: bool) {
+        let no_link = self.ports_of(life).all(|(_, port)| port.settings.link.is_none());
+        let is_free = |port: &PortState| port.receives && port.settings.enabled && port.settings.limits.receive == Limit::default();
+        let is_free = no_link && self.ports_of(life).all(|(_, port)| is_free(port));
+        let account = &mut self.accounts[life];
+        account.has_room &= has_room && is_free;
+        account.has_no_link &= no_link;
+    }
+
+    /// The flood `number` is perhaps still on its way to other workers.
+    fn widen(&mut self, number: u32) {
+        let Some(mut sent) = self.sent.remove(&number) else { return };
+        for copy in sent.to.iter_mut().filter(|copy| copy.must && !copy.arrived) {
+            copy.must = false;
+            self.accounts[copy.to].owed.least -= 1;
+        }
+        self.accounts[sent.from].refused.entry(DropReason::PolicyDenied).or_default().least -= std::mem::take(&mut sent.denied);
+        let from = self.config().port(sent.from).cloned();
+        let frame =
+            Frame { to: if sent.frame.to.is_group() { sent.frame.to } else { MacAddress::BROADCAST }, ..sent.frame.clone() };
+        let judge = |lenient| {
+            let state = State { config: self.config(), flows: &self.flows, behind: None, lenient, now: None };
+            from.as_ref().map(|from| state.judge(from, &frame, &mut |_| {}))
+        };
+        let (lenient, strict) = (judge(true), judge(false));
+        if self.is_told {
+            println!("        frame {number} may also meet {lenient:?}, {strict:?}");
+        }
+        if let Some(verdict) = lenient {
+            self.owe(&mut sent, &reached(&verdict), false);
+        }
+        if let Some(Verdict::Flood(_, denied)) = strict {
+            self.accounts[sent.from].refused.entry(DropReason::PolicyDenied).or_default().most += denied;
+        }
+        self.sent.insert(number, sent);
+    }
+
+    /// Copies of `sent` for these ports.
+    fn owe(&mut self, sent: &mut Sent, reached: &[(Life, u16)], must: bool) {
+        for &(to, tag) in reached {
+            match sent.to.iter_mut().find(|copy| copy.to == to) {
+                // One state without the port has no tag for it.
+                Some(copy) => copy.tag = copy.tag.max(tag),
+                None => {
+                    sent.to.push(Copy { to, tag, must, arrived: false });
+                    self.accounts[to].owed.most += 1;
+                    self.accounts[to].owed.least += u64::from(must);
+                }
+            }
+        }
+    }
+
+    /// A guest was attached: its life.
+    pub fn open(&mut self) -> Life {
+        self.accounts.push(Account {
+            ports: Vec::new(),
+            owed: Bounds::default(),
+            refused: BTreeMap::new(),
+            received: 0,
+            taken: 0,
+            has_room: false,
+            has_no_link: false,
+            dropped_before: 0,
+            limits: [None, None],
+            is_over: false,
+        });
+        self.accounts.len() - 1
+    }
+
+    /// The guest has this port, at so many workers: another one in the next process of the network.
+    pub fn enter(&mut self, life: Life, port: &Arc<Port>, workers: usize) {
+        self.accounts[life].ports.push((Arc::clone(port), workers));
+    }
+
+    /// The guest is gone: what was learned behind it is forgotten.
+    pub fn close(&mut self, life: Life) {
+        self.accounts[life].is_over = true;
+        self.forget(life);
+    }
+
+    /// Nothing is behind `life` any more.
+    pub fn forget(&mut self, life: Life) {
+        for learned in self.learned.values_mut() {
+            if learned.behind.remove(&Some(life)) {
+                learned.behind.insert(None);
+            }
+        }
+    }
+
+    /// Addresses that were learned behind `life` may be forgotten, as the guest's own address changes.
+    pub fn may_forget(&mut self, life: Life) {
+        self.learned.values_mut().filter(|learned| learned.behind.contains(&Some(life))).for_each(|learned| {
+            learned.behind.insert(None);
+        });
+    }
+
+    /// The process of the network was replaced: nothing is learned and no flow open, and frames on emulated links are lost.
+    pub fn forget_all(&mut self) {
+        let on_links = self.accounts.iter().filter(|account| !account.is_over && !account.has_no_link);
+        self.lost += on_links.map(|account| account.owed.most - account.received - account.dropped_as_receiver()).sum::<u64>();
+        self.learned.clear();
+        self.flows = OpenFlows::default();
+        self.accounts.iter_mut().for_each(|account| account.limits = [None, None]);
+    }
+
+    /// The address may be behind the guest from now on, or nowhere.
+    pub fn blur(&mut self, mac: MacAddress, segment: usize, life: Option<Life>) {
+        let vlans: Vec<u16> =
+            self.learned.keys().filter(|(of, _, known)| (*of, *known) == (segment, mac)).map(|key| key.1).collect();
+        let own = life.and_then(|life| self.config().port(life)).and_then(|port| port.vlan_of(0));
+        for vlan in vlans.into_iter().chain(own) {
+            let learned = self.learned.entry((segment, vlan, mac)).or_default();
+            learned.behind.extend([None, life]);
+            learned.seen = learned.seen.max(1);
+        }
+    }
+
+    /// Addresses that were silent for `age` seconds are forgotten in second `now`.
+    pub fn expire(&mut self, now: u64, age: u64) {
+        for learned in self.learned.values_mut().filter(|learned| learned.seen + age <= now + 2) {
+            learned.behind.insert(None);
+        }
+    }
+
+    pub fn make(&mut self, frame: Frame) {
+        self.made.insert(frame.number, frame);
+    }
+
+    /// How many frames of the guest the switch has taken since this was last asked.
+    pub fn count_taken(&mut self, life: Life) -> u64 {
+        let account = &mut self.accounts[life];
+        let taken =
+            account.sum(|port, worker| port.counters(worker).transmit_frames.get()) + account.dropped(DropReason::TransmitDisabled);
+        taken - std::mem::replace(&mut account.taken, taken)
+    }
+
+    /// A worker took these frames in one poll iteration of second `now`.
+    pub fn take(&mut self, taken: &[Taken], now: u64) {
+        let learners = self.learners(taken);
+        for (key, (perhaps, _)) in &learners {
+            self.learned.entry(*key).or_default().behind.extend(perhaps.iter().map(|&life| Some(life)));
+        }
+        let has_defaults = self.configs.iter().any(|config| config.rules.iter().any(|rule| rule.default.is_some()));
+        if has_defaults {
+            self.opened(taken, now).into_iter().for_each(|flow| self.flows.open(flow, now, false));
+        }
+        for taken in taken {
+            for number in &taken.numbers {
+                self.judge(taken.life, *number, now);
+                // Another worker may know of more flows by then.
+                if has_defaults && self.is_parallel && self.sent.get(number).is_some_and(|sent| sent.is_flooded) {
+                    self.widen(*number);
+                }
+            }
+        }
+        if has_defaults {
+            self.opened_surely(taken, now).into_iter().for_each(|flow| self.flows.open(flow, now, true));
+        }
+        for (key, (perhaps, surely)) in learners {
+            let learned = self.learned.entry(key).or_default();
+            learned.seen = now;
+            if surely {
+                learned.behind = perhaps.into_iter().map(Some).collect();
+            }
+        }
+    }
+
+    /// The addresses that frames teach: the ports that perhaps do, and whether one surely does.
+    fn learners(&self, taken: &[Taken]) -> HashMap<(usize, u16, MacAddress), (Vec<Life>, bool)> {
+        let mut learners: HashMap<_, (Vec<Life>, bool)> = HashMap::new();
+        for taken in taken {
+            let all = taken.numbers.iter().map(|number| (number, true)).chain(taken.next.iter().map(|number| (number, false)));
+            for (number, was_taken) in all {
+                let Some(frame) = self.made.get(number) else { continue };
+                let results: Vec<_> =
+                    self.ports_of(taken.life).map(|(config, port)| (port.segment, config.learns(port, frame))).collect();
+                let sure = was_taken && results.iter().all(|(_, result)| result.is_ok());
+                for (segment, result) in results {
+                    let Ok(vlan) = result else { continue };
+                    let (perhaps, surely) = learners.entry((segment, vlan, frame.from)).or_default();
+                    if !perhaps.contains(&taken.life) {
+                        perhaps.push(taken.life);
+                    }
+                    *surely |= sure;
+                }
+            }
+        }
+        learners
+    }
+
+    fn ports_of(&self, life: Life) -> impl Iterator<Item = (&Config, &PortState)> {
+        self.configs.iter().filter_map(move |config| Some((config, config.port(life)?)))
+    }
+
+    /// The states that are possible for a frame.
+    fn states<'s>(&'s self, from: &PortState, config: &'s Config, frame: &Frame, now: u64) -> Vec<State<'s>> {
+        let vlan = config.learns(from, frame).unwrap_or_default();
+        let nowhere = Learned::default();
+        let learned = self.learned.get(&(from.segment, vlan, frame.to)).unwrap_or(&nowhere);
+        let states = learned
+            .behind
+            .iter()
+            .flat_map(|&behind| [true, false].map(|lenient| State { config, flows: &self.flows, behind, lenient, now: Some(now) }));
+        states.collect()
+    }
+
+    /// The verdicts on a frame that are right.
+    fn verdicts(&self, life: Life, frame: &Frame, now: u64, mut opens: impl FnMut(FlowKey, usize)) -> Vec<Verdict> {
+        let mut verdicts = Vec::new();
+        let mut number = 0;
+        for (config, from) in self.ports_of(life) {
+            for state in self.states(from, config, frame, now) {
+                let verdict = state.judge(from, frame, &mut |flow| opens(flow, number));
+                number += 1;
+                if !verdicts.contains(&verdict) {
+                    verdicts.push(verdict);
+                }
+            }
+        }
+        verdicts
+    }
+
+    /// OpenFlows that these frames perhaps open.
+    fn opened(&self, taken: &[Taken], now: u64) -> Vec<FlowKey> {
+        let mut flows = Vec::new();
+        for taken in taken {
+            for frame in taken.numbers.iter().chain(&taken.next).filter_map(|number| self.made.get(number)) {
+                self.verdicts(taken.life, frame, now, |flow, _| flows.push(flow));
+            }
+        }
+        flows
+    }
+
+    /// OpenFlows that they surely opened: in every state.
+    fn opened_surely(&self, taken: &[Taken], now: u64) -> Vec<FlowKey> {
+        let mut all = Vec::new();
+        for taken in taken {
+            for frame in taken.numbers.iter().filter_map(|number| self.sent.get(number)) {
+                let (mut flows, mut states) = (HashMap::<FlowKey, Vec<usize>>::new(), 0);
+                for (config, from) in self.ports_of(taken.life) {
+                    states += self.states(from, config, &frame.frame, now).len();
+                }
+                self.verdicts(taken.life, &frame.frame, now, |flow, state| {
+                    let known = flows.entry(flow).or_default();
+                    if known.last() != Some(&state) {
+                        known.push(state);
+                    }
+                });
+                all.extend(flows.into_iter().filter(|(_, in_states)| in_states.len() == states).map(|(flow, _)| flow));
+            }
+        }
+        all
+    }
+
+    fn judge(&mut self, life: Life, number: u32, now: u64) {
+        let Some(frame) = self.made.remove(&number) else { panic!("frame {number} of {life} was taken twice") };
+        self.totals.taken += 1;
+        let verdicts = self.verdicts(life, &frame, now, |_, _| {});
+        if self.is_told {
+            println!("        frame {number} of {life}: {verdicts:?} {frame:?}");
+        }
+        let is_flooded = verdicts.iter().any(|verdict| matches!(verdict, Verdict::Flood(..)));
+        let mut sent = Sent { from: life, frame, to: Vec::new(), is_flooded, denied: 0, verdicts: verdicts.clone() };
+        let reached: Vec<Vec<(Life, u16)>> = verdicts.iter().map(reached).collect();
+        for one in &reached {
+            let (must, may): (Vec<_>, Vec<_>) = one.iter().partition(|to| reached.iter().all(|other| other.contains(to)));
+            self.owe(&mut sent, &must, true);
+            self.owe(&mut sent, &may, false);
+        }
+        sent.denied = self.note_refused(life, &verdicts);
+        self.sent.insert(number, sent);
+    }
+
+    /// Drops by verdict, to be counted at the sender. Returns how many copies rules deny at least.
+    fn note_refused(&mut self, life: Life, verdicts: &[Verdict]) -> u64 {
+        let mut denied = 0;
+        let counts: Vec<BTreeMap<DropReason, u64>> = verdicts
+            .iter()
+            .map(|verdict| match verdict {
+                Verdict::Drop(reason) => [(*reason, 1)].into(),
+                Verdict::Flood(_, denied) => [(DropReason::PolicyDenied, *denied)].into(),
+                Verdict::To(..) => BTreeMap::new(),
+            })
+            .collect();
+        for reason in counts.iter().flat_map(|counts| counts.keys().copied()).collect::<BTreeSet<_>>() {
+            let of = |counts: &BTreeMap<DropReason, u64>| counts.get(&reason).copied().unwrap_or(0);
+            let bounds = self.accounts[life].refused.entry(reason).or_default();
+            let least = counts.iter().map(of).min().unwrap_or(0);
+            bounds.least += least;
+            bounds.most += counts.iter().map(of).max().unwrap_or(0);
+            denied += if reason == DropReason::PolicyDenied { least } else { 0 };
+        }
+        denied
+    }
+
+    /// An announcement of the port may arrive everywhere in its segment, or be refused.
+    pub fn announce(&mut self, life: Life, mac: MacAddress) {
+        let Some(port) = self.config().port(life).cloned() else { return };
+        let others: Vec<Life> =
+            self.config().ports.iter().flatten().filter(|to| to.segment == port.segment).map(|to| to.life).collect();
+        others.into_iter().for_each(|to| self.accounts[to].owed.most += 1);
+        for reason in [DropReason::BadSource, DropReason::SpoofedSource, DropReason::VlanNotCarried, DropReason::PolicyDenied] {
+            self.accounts[life].refused.entry(reason).or_default().most += 16;
+        }
+        self.blur(mac, port.segment, Some(life));
+    }
+
+    /// The driver of a guest received `bytes`.
+    pub fn receive(&mut self, life: Life, bytes: &[u8]) {
+        self.accounts[life].received += 1;
+        self.totals.arrived += 1;
+        let mut hasher = DefaultHasher::new();
+        (self.totals.digest, life, bytes.len(), Frame::number_in(bytes), driven::now()).hash(&mut hasher);
+        self.totals.digest = hasher.finish();
+        let Some(number) = Frame::number_in(bytes) else {
+            let at = if bytes[12..14] == [0x81, 0] { 16 } else { 12 };
+            return assert_eq!(bytes[at..at + 2], [0x80, 0x35], "guest {life} received {bytes:02x?}");
+        };
+        let Some(sent) = self.sent.get_mut(&number) else { panic!("guest {life} received frame {number}, which was not taken") };
+        let Some(copy) = sent.to.iter_mut().find(|copy| copy.to == life) else {
+            panic!(
+                "guest {life} received frame {number} of {}, which is for {:?}: {:?} {:?}",
+                sent.from, sent.to, sent.verdicts, sent.frame
+            )
+        };
+        assert!(!copy.arrived, "guest {life} received frame {number} twice");
+        copy.arrived = true;
+        if !sent.is_flooded && self.accounts[life].has_no_link {
+            let before = self.last.insert((sent.from, life, sent.frame.flow()), number);
+            assert!(
+                before < Some(number),
+                "guest {life} received frame {number} of {} after {before:?} of the same flow",
+                sent.from
+            );
+        }
+        let expected = sent.frame.bytes(copy.tag);
+        assert!(bytes == expected, "guest {life} received frame {number} as {bytes:02x?} in place of {expected:02x?}");
+    }
+
+    /// Nothing is counted or has arrived beyond what the model allows.
+    pub fn check(&self) {
+        for (life, account) in self.accounts.iter().enumerate().filter(|(_, account)| !account.is_over) {
+            account.check_limits(life, driven::now());
+            let most = account.owed.most;
+            let met = account.received + account.dropped_as_receiver();
+            assert!(met <= most, "{met} frames arrived at guest {life} or were dropped there, and {most} were for it");
+            for reason in DropReason::ALL.iter().filter(|reason| reason.is_of_sender() && **reason != DropReason::SenderStopped) {
+                let (count, bounds) = (account.dropped(*reason), account.refused.get(reason).copied().unwrap_or_default());
+                assert!(
+                    count <= bounds.most,
+                    "{count} frames of guest {life} were dropped as {}, at most {} are right",
+                    reason.name(),
+                    bounds.most
+                );
+            }
+        }
+    }
+
+    /// No frame is under way: all that is owed has arrived or was counted.
+    pub fn check_at_rest(&mut self) {
+        self.check();
+        let stopped: u64 = self.accounts.iter().map(|account| account.dropped(DropReason::SenderStopped)).sum();
+        let slack = stopped - self.stopped + std::mem::take(&mut self.lost);
+        self.stopped = stopped;
+        let mut missing = 0;
+        // The counters of a port that is gone are gone too.
+        for (life, account) in self.accounts.iter().enumerate().filter(|(_, account)| !account.is_over) {
+            let (least, met) = (account.owed.least, account.received + account.dropped_as_receiver());
+            missing += least.saturating_sub(met);
+            assert!(met + slack >= least, "of {least} frames for guest {life} {met} arrived or were dropped, {slack} elsewhere");
+            account.check_at_rest(life);
+        }
+        assert!(missing <= slack, "{missing} frames are nowhere, and {slack} at most may be");
+        self.settle();
+    }
+
+    /// Counts on from here: nothing is under way.
+    fn settle(&mut self) {
+        self.sent.clear();
+        for account in &mut self.accounts {
+            let dropped = account.dropped_as_receiver();
+            let met = account.received + dropped;
+            (account.has_room, account.has_no_link, account.dropped_before) = (true, true, dropped);
+            account.owed = Bounds { least: met, most: met };
+            let counts: Vec<(DropReason, u64)> = account.refused.keys().map(|&reason| (reason, account.dropped(reason))).collect();
+            account.refused = counts.into_iter().map(|(reason, count)| (reason, Bounds { least: count, most: count })).collect();
+        }
+    }
+}
+
+fn reached(verdict: &Verdict) -> Vec<(Life, u16)> {
+    match verdict {
+        Verdict::Drop(_) => Vec::new(),
+        Verdict::To(to, tag) => vec![(*to, *tag)],
+        Verdict::Flood(reached, _) => reached.clone(),
+    }
+}

@@ -1,0 +1,582 @@
+//! The network and its guests, in one thread on a clock of their own.
+//!
+//! The [`Floor`] is what runs: workers, guests and the ledger. While the control side waits for workers, the floor goes on by chance
+//! ([`driven::while_waiting`]).
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use memlane::driven;
+use memlane::frame::MacAddress;
+use memlane::id::Direction;
+use memlane::network::{AttachSettings, Network};
+use memlane::port::settings::PortSettings;
+use memlane::port::{Offer, Port};
+use memlane::settings::{Poll, Settings};
+use memlane::shared::Shared;
+use memlane::time::{Cycles, driven as clock};
+use memlane::worker::{Event, Worker};
+
+use super::Dice;
+use super::frames::{Body, Frame, Packet};
+use super::guest::{Attention, Guest, Habit};
+use super::ledger::{Ledger, Taken, Totals};
+use super::model::{Config, Life, PortState};
+use super::settings;
+
+/// Ports that may be there.
+pub const PORTS: usize = 6;
+pub const SEGMENTS: usize = 2;
+/// When the clock begins: long after the machine started.
+const BEGIN: Cycles = 1 << 40;
+/// Seconds after which a silent address is forgotten.
+const AGE: u32 = 40;
+const STALL: Duration = Duration::from_millis(20);
+/// Time in which everything under way comes to its end, whatever the limits.
+const REST: Cycles = 20 * clock::FREQUENCY;
+/// Most time between two rounds of a worker that waits for the end of everything under way.
+const LONGEST: Cycles = clock::FREQUENCY / 200;
+/// Rounds without anything under way, after which that has come to its end.
+const QUIET: usize = 4;
+
+fn second() -> u64 {
+    clock::now() / clock::FREQUENCY
+}
+
+/// Workers, guests and the ledger; see the module.
+#[derive(Debug)]
+pub struct Floor {
+    workers: Vec<Worker>,
+    /// Until when each of them sleeps.
+    deadlines: Vec<Option<Cycles>>,
+    guests: Vec<Option<Guest>>,
+    ledger: Ledger,
+    dice: Dice,
+    number: u32,
+}
+
+impl Floor {
+    /// A round of one worker; then the guests look at their rings.
+    fn drive(&mut self, worker: usize) {
+        self.deadlines[worker] = self.workers[worker].drive();
+        self.observe(worker);
+        for guest in self.guests.iter_mut().flatten() {
+            let (life, ledger) = (guest.life, &mut self.ledger);
+            guest.attend(|bytes| ledger.receive(life, bytes));
+        }
+    }
+
+    /// Notes the frames that a worker took.
+    fn observe(&mut self, worker: usize) {
+        let (workers, ledger) = (self.workers.len(), &mut self.ledger);
+        let mut all = Vec::new();
+        for guest in self.guests.iter_mut().flatten().filter(|guest| guest.port.id.index() % workers == worker) {
+            let count = ledger.count_taken(guest.life) as usize;
+            assert!(count <= guest.pending.len(), "{count} frames of guest {} were taken, of {}", guest.life, guest.pending.len());
+            let numbers = guest.pending.drain(..count).collect();
+            let next = guest.pending.front().copied();
+            all.push(Taken { life: guest.life, numbers, next });
+        }
+        ledger.take(&all, second());
+    }
+
+    /// Something happens by chance while the control side waits.
+    fn happen(&mut self) {
+        if self.dice.once_in(4) {
+            let mut dice = Dice::of(self.dice.number());
+            let from = dice.below(PORTS);
+            self.send(from, &mut dice, true);
+        }
+        clock::set(clock::now() + self.dice.below(3000) as Cycles);
+        let worker = self.dice.below(self.workers.len());
+        self.drive(worker);
+    }
+
+    /// Guest `from` makes a frame available.
+    fn send(&mut self, from: usize, dice: &mut Dice, kicks: bool) {
+        let frame = self.frame(from, dice);
+        let Some(guest) = &mut self.guests[from] else { return };
+        if !guest.send(frame.number, &frame.bytes(frame.tag), dice) {
+            return;
+        }
+        self.number += 1;
+        self.ledger.make(frame);
+        if kicks && guest.kick_needed() {
+            guest.kick();
+        }
+    }
+
+    /// A guest whose driver has no memory barriers looks whether a kick is wanted, and then makes a frame available: the worker may have fallen
+    /// asleep in between.
+    fn send_late(&mut self, from: usize, dice: &mut Dice) {
+        let Some(guest) = &mut self.guests[from] else { return };
+        let (worker, is_armed) = (guest.port.id.index() % self.workers.len(), guest.is_asked_to_kick());
+        self.drive(worker);
+        self.send(from, dice, false);
+        if let Some(guest) = &mut self.guests[from]
+            && guest.kick_needed()
+            && is_armed
+        {
+            guest.kick();
+        }
+    }
+
+    fn frame(&self, from: usize, dice: &mut Dice) -> Frame {
+        let length = match dice.below(8) {
+            0 => 64 + dice.below(1450),
+            1 => 1514,
+            _ => 64 + dice.below(80),
+        };
+        let tag = if dice.once_in(3) { dice.pick(&settings::VLANS) } else { 0 };
+        let (to, from_mac) = (destination(dice), if dice.once_in(12) { address(dice.below(PORTS)) } else { address(from) });
+        let from_mac = if dice.once_in(100) { dice.pick(&[MacAddress::default(), MacAddress::BROADCAST]) } else { from_mac };
+        let body = body(from, to, from_mac, dice);
+        Frame { to, from: from_mac, tag, body, number: self.number, length: length.max(90) }
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.guests.iter().flatten().all(|guest| {
+            let port = self.ledger.config().port(guest.life);
+            let held = port.is_some_and(|port| !port.settings.enabled);
+            let waiting = guest.transmit.in_flight() as usize;
+            guest.port.totals().waiting == 0 && (waiting == 0 || held && waiting == guest.pending.len())
+        })
+    }
+
+    /// Time passes until nothing is under way.
+    fn rest(&mut self) {
+        let (begin, mut step, mut rounds) = (clock::now(), 2_000, 0);
+        while rounds < QUIET {
+            (0..self.workers.len()).for_each(|worker| self.drive(worker));
+            self.guests.iter_mut().flatten().for_each(Guest::reclaim);
+            rounds = if self.is_quiet() { rounds + 1 } else { 0 };
+            let now = clock::now();
+            assert!(now < begin + REST, "frames stand still: {:?}", self.standing());
+            let next = self.deadlines.iter().copied().min().flatten().filter(|&next| next > now).unwrap_or(now + step);
+            clock::set(next.min(now + step));
+            step = (2 * step).min(LONGEST);
+        }
+        for guest in self.guests.iter_mut().flatten() {
+            let (life, ledger) = (guest.life, &mut self.ledger);
+            guest.take(|bytes| ledger.receive(life, bytes));
+        }
+        self.ledger.check_at_rest();
+    }
+
+    fn standing(&self) -> Vec<String> {
+        let of = |guest: &Guest| {
+            let totals = guest.port.totals();
+            format!(
+                "guest {}: {} in flight, {} not taken, {} waiting",
+                guest.life,
+                guest.transmit.in_flight(),
+                guest.pending.len(),
+                totals.waiting
+            )
+        };
+        self.guests.iter().flatten().map(of).collect()
+    }
+}
+
+/// The MAC address of the guest in a place.
+pub fn address(place: usize) -> MacAddress {
+    MacAddress::new([2, 0, 0, 0, 0, place as u8])
+}
+
+fn destination(dice: &mut Dice) -> MacAddress {
+    match dice.below(12) {
+        0 => MacAddress::BROADCAST,
+        1 => MacAddress::new([0x33, 0x33, 0, 0, 0, dice.below(3) as u8]),
+        2 if dice.once_in(4) => MacAddress::new([0x01, 0x80, 0xc2, 0, 0, dice.below(16) as u8]),
+        2 => MacAddress::new([2, 0, 0, 0, 9, dice.below(4) as u8]),
+        _ => address(dice.below(PORTS)),
+    }
+}
+
+fn body(from: usize, to: MacAddress, mac: MacAddress, dice: &mut Dice) -> Body {
+    let own = if dice.once_in(16) { dice.below(PORTS) } else { from };
+    let other = if dice.once_in(16) { dice.below(PORTS) } else { usize::from(to.bytes()[5]) % PORTS };
+    match dice.below(16) {
+        0 => Body::Other,
+        1 => Body::Arp(if dice.once_in(8) { address(dice.below(PORTS)) } else { mac }, settings::ip(own, false)),
+        2 if dice.once_in(3) => Body::Hidden,
+        kind => {
+            let is_v6 = kind >= 12;
+            let protocol = if is_v6 { dice.pick(&[6, 17]) } else { dice.pick(&[6, 6, 17, 17, 1]) };
+            let mut port = || dice.pick(&settings::SERVICES);
+            let (from, to) = ((settings::ip(own, is_v6), port()), (settings::ip(other, is_v6), port()));
+            let to = if protocol == 1 { (to.0, 0) } else { to };
+            let flags = if protocol == 1 { dice.pick(&[8, 0]) } else { dice.pick(&[0x02, 0x10, 0x12, 0x04, 0x18]) };
+            let is_later = !is_v6 && dice.once_in(12);
+            let ports = |pair: (_, u16)| if is_later { (pair.0, 0) } else { pair };
+            Body::Ip(Packet { protocol, from: ports(from), to: ports(to), flags, is_later })
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct World {
+    network: Arc<Network>,
+    events: Receiver<Event>,
+    floor: Rc<RefCell<Floor>>,
+    settings: Settings,
+    workers: usize,
+    /// Tells what happens.
+    is_told: bool,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        driven::while_waiting(None);
+        clock::set(0);
+    }
+}
+
+impl World {
+    /// A network by chance, with a guest in every place.
+    pub fn new(seed: u64, is_told: bool) -> Self {
+        clock::set(BEGIN);
+        let mut dice = Dice::of(seed);
+        let workers = dice.pick(&[1, 1, 2, 3]);
+        let settings = Settings {
+            poll: if dice.once_in(4) { Poll::Always } else { Poll::Adaptive },
+            in_order: dice.once_in(4),
+            stall_timeout: STALL,
+            wait_queue: 256,
+            age: AGE,
+            moves: 0,
+            ..Settings::default()
+        };
+        let (network, threads, events) = Network::unstarted(Shared::new(workers, seed | 1, settings.clone())).expect("descriptors");
+        let mut ledger = Ledger::new(workers > 1, is_told);
+        ledger.begin_change(Config { ports: vec![None; PORTS], rules: Vec::new() });
+        let (deadlines, guests) = (vec![None; workers], (0..PORTS).map(|_| None).collect());
+        let floor = Floor { workers: threads, deadlines, guests, ledger, dice: Dice::of(seed), number: 1 };
+        let mut world = Self { network, events, floor: Rc::new(RefCell::new(floor)), settings, workers, is_told };
+        world.lend();
+        (0..PORTS).for_each(|place| world.attach(place, &mut dice));
+        world
+    }
+
+    /// Has the floor go on while the control side waits.
+    fn lend(&self) {
+        let floor = Rc::clone(&self.floor);
+        driven::while_waiting(Some(Rc::new(move || floor.borrow_mut().happen())));
+    }
+
+    fn tell(&self, what: impl FnOnce() -> String) {
+        if self.is_told {
+            println!("    {} ns: {}", clock::now() - BEGIN, what());
+        }
+    }
+
+    /// Frames taken and arrived.
+    pub fn totals(&self) -> Totals {
+        self.floor.borrow().ledger.totals
+    }
+
+    /// Dice for the events of the next step.
+    pub fn begin(&mut self, seed: u64) {
+        self.floor.borrow_mut().dice = Dice::of(seed);
+    }
+
+    /// Acts on the events of workers, and compares what was counted with what is right.
+    pub fn look(&mut self) {
+        while let Ok(event) = self.events.try_recv() {
+            match event {
+                Event::RingFault(port, _, fault) => panic!("{} keeps the rules: {fault}", port.name),
+                Event::MemoryLost => panic!("memory is not lost here"),
+                Event::Tick(_) => {
+                    self.floor.borrow_mut().ledger.expire(second(), AGE.into());
+                    self.network.act(event);
+                }
+                Event::Filled(..) | Event::Second | Event::Flapped(_) => {}
+            }
+        }
+        let Floor { guests, ledger, .. } = &mut *self.floor.borrow_mut();
+        for guest in guests.iter().flatten() {
+            ledger.note_room(guest.life, self.workers == 1 && guest.habit.has_room());
+        }
+        ledger.check();
+    }
+
+    pub fn send(&mut self, from: usize, dice: &mut Dice) {
+        for _ in 0..=dice.below(24) {
+            self.floor.borrow_mut().send(from, dice, true);
+        }
+        self.tell(|| format!("guest {from} has sent"));
+    }
+
+    /// One flow of equal frames, as a stream.
+    pub fn stream(&mut self, from: usize, dice: &mut Dice) {
+        let seed = dice.number();
+        for _ in 0..dice.below(256) {
+            self.floor.borrow_mut().send(from, &mut Dice::of(seed), true);
+        }
+        self.tell(|| format!("guest {from} streams"));
+    }
+
+    pub fn send_late(&mut self, from: usize, dice: &mut Dice) {
+        self.floor.borrow_mut().send_late(from, dice);
+        self.tell(|| format!("guest {from} sends and may lose its kick"));
+    }
+
+    pub fn work(&mut self, dice: &mut Dice) {
+        for _ in 0..=dice.below(12) {
+            let worker = dice.below(self.workers);
+            self.floor.borrow_mut().drive(worker);
+            clock::set(clock::now() + dice.below(4000) as Cycles);
+        }
+        self.tell(|| "the workers went on".into());
+    }
+
+    /// Time passes without work, up to a minute.
+    pub fn pass(&mut self, dice: &mut Dice) {
+        let scale = dice.pick(&[1_000, 100_000, 1_000_000, 100_000_000, 60_000_000_000]);
+        clock::set(clock::now() + 1 + dice.number() % scale);
+        self.tell(|| "time passes".into());
+        self.work(dice);
+    }
+
+    pub fn change_attention(&mut self, place: usize, dice: &mut Dice) {
+        let attention = dice.pick(&[Attention::Polls, Attention::Interrupted, Attention::Stalled]);
+        let Floor { guests, ledger, .. } = &mut *self.floor.borrow_mut();
+        if let Some(guest) = &mut guests[place] {
+            guest.habit.attention = attention;
+            let life = guest.life;
+            guest.take(|bytes| ledger.receive(life, bytes));
+        }
+        self.tell(|| format!("guest {place}: {attention:?}"));
+    }
+
+    /// Time passes until nothing is under way, and everything is accounted for.
+    pub fn rest(&mut self) {
+        self.look();
+        self.floor.borrow_mut().rest();
+        self.tell(|| "everything is at rest".into());
+    }
+
+    /// Does `work` while the configuration becomes `next`.
+    fn change(&mut self, next: Config, work: impl FnOnce(&Arc<Network>)) {
+        self.floor.borrow_mut().ledger.begin_change(next);
+        work(&self.network);
+        self.floor.borrow_mut().ledger.end_change();
+    }
+
+    fn config(&self) -> Config {
+        self.floor.borrow().ledger.config().clone()
+    }
+
+    fn port(&self, place: usize) -> Option<Arc<Port>> {
+        self.floor.borrow().guests[place].as_ref().map(|guest| Arc::clone(&guest.port))
+    }
+
+    pub fn attach(&mut self, place: usize, dice: &mut Dice) {
+        if self.port(place).is_some() {
+            return;
+        }
+        let (segment, mut settings) = (dice.below(SEGMENTS + 1) % SEGMENTS, settings::port(place, dice));
+        settings::vlans(&mut settings.limits, dice);
+        let habit = Habit::new(dice, self.settings.in_order);
+        self.tell(|| format!("guest {place} is attached to s{segment}: {settings:?} {habit:?}"));
+        let life = self.floor.borrow_mut().ledger.open();
+        let state = PortState { life, name: format!("n{place}"), segment, settings: settings.clone(), sends: true, receives: true };
+        self.blur(settings.mac, segment);
+        self.admit(place, state, [0; 2], |port| Guest::new(life, port, habit));
+    }
+
+    /// Adds a port, and serves its guest from now on.
+    fn admit(&mut self, place: usize, state: PortState, bases: [u16; 2], guest: impl FnOnce(Arc<Port>) -> Guest) {
+        let mut next = self.config();
+        next.ports[place] = Some(state.clone());
+        self.floor.borrow_mut().ledger.begin_change(next);
+        let guest = guest(self.add(place, state.segment, &state.settings));
+        {
+            let mut floor = self.floor.borrow_mut();
+            floor.ledger.enter(guest.life, &guest.port, self.workers);
+            floor.guests[place] = Some(guest);
+        }
+        self.start(place, bases);
+        self.floor.borrow_mut().ledger.end_change();
+    }
+
+    fn add(&self, place: usize, segment: usize, settings: &PortSettings) -> Arc<Port> {
+        let (name, segment) = (format!("n{place}"), format!("s{segment}"));
+        let attach = AttachSettings { name: &name, segment: &segment, settings, offer: Offer::default() };
+        let port = self.network.add_port(&attach, PORTS).expect("a name and an address of its own");
+        port.segment.addresses().set_answering(Some(false));
+        port
+    }
+
+    fn start(&self, place: usize, bases: [u16; 2]) {
+        let parts = self.floor.borrow().guests[place].as_ref().map(|guest| (Arc::clone(&guest.port), guest.parts(bases)));
+        let (port, parts) = parts.expect("a guest");
+        parts.into_iter().for_each(|parts| self.network.start_ring(&port, parts));
+    }
+
+    /// An address that is pinned, or is not any more, may be anywhere.
+    fn blur(&self, mac: Option<MacAddress>, segment: usize) {
+        let mut floor = self.floor.borrow_mut();
+        mac.into_iter().for_each(|mac| floor.ledger.blur(mac, segment, None));
+    }
+
+    pub fn detach(&mut self, place: usize) {
+        let Some(port) = self.port(place) else { return };
+        let mut next = self.config();
+        let old = next.ports[place].take();
+        let life = self.life(place);
+        self.floor.borrow_mut().ledger.may_forget(life);
+        self.change(next, |network| network.remove_port(&port));
+        self.tell(|| format!("guest {place} is detached"));
+        let mut floor = self.floor.borrow_mut();
+        let mut guest = floor.guests[place].take().expect("a guest");
+        let life = guest.life;
+        guest.take(|bytes| floor.ledger.receive(life, bytes));
+        // Chains before this one are completed, and no others.
+        let base = port.recall_stopped(guest.key(Direction::Transmit)).map(|stopped| stopped.base);
+        guest.reclaim();
+        if let Some(base) = base {
+            assert_eq!(
+                guest.transmit.in_flight(),
+                guest.transmit.published_index().wrapping_sub(base),
+                "frames of guest {place} did not come back"
+            );
+        }
+        floor.ledger.close(life);
+        let old = old.expect("a port");
+        old.settings.mac.into_iter().for_each(|mac| floor.ledger.blur(mac, old.segment, None));
+    }
+
+    /// The rings of a guest stop, and start again where they were.
+    pub fn restart(&mut self, place: usize) {
+        let Some(port) = self.port(place) else { return };
+        let (before, mut next) = (self.config(), self.config());
+        if let Some(state) = &mut next.ports[place] {
+            state.receives = false;
+        }
+        let keys = self.floor.borrow().guests[place]
+            .as_ref()
+            .map(|guest| [Direction::Transmit, Direction::Receive].map(|way| guest.key(way)));
+        let mut bases = [0; 2];
+        self.change(next, |network| {
+            for (base, key) in bases.iter_mut().zip(keys.expect("a guest")) {
+                *base = network.stop_ring(&port, key).expect("the ring runs").base;
+            }
+        });
+        let mut again = before;
+        if let Some(state) = &mut again.ports[place] {
+            (state.sends, state.receives) = (true, true);
+        }
+        self.floor.borrow_mut().ledger.begin_change(again);
+        port.begin_session();
+        self.start(place, bases);
+        self.floor.borrow_mut().ledger.end_change();
+        self.tell(|| format!("the rings of guest {place} restarted"));
+    }
+
+    /// Another process takes the network over, as after a takeover.
+    pub fn take_over(&mut self) {
+        self.look();
+        self.network.hold_transmit(true);
+        let is_drained = self.network.drain_all(Duration::ZERO);
+        assert!(is_drained, "frames stay in flight at a takeover");
+        let (network, threads, events) =
+            Network::unstarted(Shared::new(self.workers, 5, self.settings.clone())).expect("descriptors");
+        {
+            let mut floor = self.floor.borrow_mut();
+            floor.ledger.forget_all();
+            (floor.workers, floor.deadlines) = (threads, vec![None; self.workers]);
+        }
+        (self.network, self.events) = (network, events);
+        let before = self.config();
+        self.change(Config { ports: vec![None; PORTS], rules: Vec::new() }, |_| {});
+        self.change(Config { rules: before.rules.clone(), ..self.config() }, |network| network.set_policy(&before.rules));
+        for (place, state) in before.ports.into_iter().enumerate() {
+            let Some(state) = state else { continue };
+            let mut guest = self.floor.borrow_mut().guests[place].take().expect("a guest");
+            let bases = guest.used();
+            self.admit(place, PortState { sends: true, receives: true, ..state }, bases, |port| {
+                guest.port = port;
+                guest
+            });
+        }
+        self.tell(|| "another process took over".into());
+    }
+
+    pub fn change_settings(&mut self, place: usize, dice: &mut Dice) {
+        let Some(port) = self.port(place) else { return };
+        let (mut next, mut settings) = (self.config(), settings::port(place, dice));
+        let Some(state) = &mut next.ports[place] else { return };
+        (settings.limits.vlan, settings.limits.trunk) = (state.settings.limits.vlan, state.settings.limits.trunk.clone());
+        let before = std::mem::replace(&mut state.settings, settings.clone());
+        let (segment, others) = (state.segment, next.ports.iter().flatten());
+        let is_taken = others.clone().any(|other| {
+            other.segment == segment && other.name != port.name && other.settings.mac == settings.mac && settings.mac.is_some()
+        });
+        if is_taken {
+            return;
+        }
+        self.tell(|| format!("guest {place} has other settings: {settings:?}"));
+        self.blur(before.mac, segment);
+        self.blur(settings.mac, segment);
+        if before.mac != settings.mac {
+            let life = self.life(place);
+            self.floor.borrow_mut().ledger.may_forget(life);
+        }
+        self.change(next, |network| network.change_port(&port, &before, &settings).expect("the address is free"));
+        self.blur(before.mac, segment);
+        if before.mac != settings.mac {
+            let life = self.life(place);
+            self.floor.borrow_mut().ledger.may_forget(life);
+        }
+    }
+
+    pub fn change_policy(&mut self, dice: &mut Dice) {
+        let mut next = self.config();
+        next.rules = settings::rules(dice);
+        let rules = next.rules.clone();
+        self.tell(|| format!("the policy is now {:?}", rules.iter().map(|rule| rule.stated()).collect::<Vec<_>>()));
+        self.change(next, |network| network.set_policy(&rules));
+    }
+
+    /// A ring is disabled, or enabled.
+    pub fn flip(&mut self, place: usize, dice: &mut Dice) {
+        let Some(port) = self.port(place) else { return };
+        let mut next = self.config();
+        let Some(state) = &mut next.ports[place] else { return };
+        let (way, is_on) = match dice.once_in(2) {
+            true => (Direction::Transmit, &mut state.sends),
+            false => (Direction::Receive, &mut state.receives),
+        };
+        *is_on = !*is_on;
+        let is_on = *is_on;
+        let key = self.floor.borrow().guests[place].as_ref().map(|guest| guest.key(way)).expect("a guest");
+        self.tell(|| format!("{way:?} ring of guest {place}: {is_on}"));
+        self.change(next, |network| network.set_enabled(&port, key, is_on));
+    }
+
+    pub fn announce(&mut self, place: usize, dice: &mut Dice) {
+        let Some(port) = self.port(place) else { return };
+        let (life, mac) = (self.life(place), if dice.once_in(3) { address(dice.below(PORTS)) } else { address(place) });
+        self.floor.borrow_mut().ledger.announce(life, mac);
+        self.tell(|| format!("guest {place} announces {mac}"));
+        self.network.announce(&port, mac);
+    }
+
+    fn life(&self, place: usize) -> Life {
+        self.floor.borrow().guests[place].as_ref().map(|guest| guest.life).expect("a guest")
+    }
+
+    /// All ports go, and nothing is left of them.
+    pub fn end(mut self) -> Totals {
+        self.rest();
+        (0..PORTS).for_each(|place| self.detach(place));
+        assert!(self.network.ports().is_empty() && self.network.segments().is_empty());
+        assert_eq!(self.network.shared().budget.held(), 0, "memory of frames is left");
+        self.totals()
+    }
+}
