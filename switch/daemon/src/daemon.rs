@@ -701,6 +701,7 @@ fn device_settings(config: &PortConfig, port: &Arc<Port>) -> DeviceSettings {
     DeviceSettings {
         port: Arc::clone(port),
         receive_offloads: config.receive_offloads,
+        lazy_memory: config.lazy_memory,
         pairs: config.queues,
         second: config.second,
     }

@@ -24,6 +24,8 @@ pub struct Settings {
     pub wait_queue: usize,
     /// Quota: part of a sender's ring that frames in flight to one receiver may take, above 0 and below 1.
     pub share: f32,
+    /// How long a queue waits for guest memory that is still to be filled; `None` for [`FILL_TIMEOUT`](crate::memory::FILL_TIMEOUT).
+    pub fill_timeout: Option<Duration>,
     /// FDB aging: seconds after which a silent MAC address is removed.
     pub age: u32,
     /// Moves of a MAC address between ports in ten seconds after which it is held at one; 0 for any number.
@@ -54,6 +56,7 @@ impl Settings {
             stall_timeout: Duration::from_millis(100),
             wait_queue: 16384,
             share: 0.5,
+            fill_timeout: None,
             age: crate::table::DEFAULT_AGE,
             moves: crate::table::DEFAULT_MOVES,
             memory: 64 << 20,

@@ -55,7 +55,7 @@ impl Shared {
             workers: std::iter::repeat_with(WorkerCounters::default).take(workers).collect(),
             guest_memory: Budget::new(settings.guest_memory),
             descriptors: Descriptors::for_network(workers),
-            mappings: Budget::new(sigbus::SLOTS as u64),
+            mappings: Budget::new(sigbus::most_mappings() as u64),
             pool: Arc::new(Pool::new(Arc::clone(&budget), spare)),
             budget,
             foreign: Arc::default(),

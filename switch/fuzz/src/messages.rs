@@ -127,7 +127,7 @@ fn add_port(network: &Network, number: u8) -> Arc<Port> {
 }
 
 fn settings(port: &Arc<Port>) -> DeviceSettings {
-    DeviceSettings { port: Arc::clone(port), receive_offloads: true, pairs: 2, second: Second::Refuse }
+    DeviceSettings { port: Arc::clone(port), receive_offloads: true, lazy_memory: false, pairs: 2, second: Second::Refuse }
 }
 
 /// An honest guest on `port`.

@@ -12,6 +12,7 @@ use std::ptr::{self, NonNull};
 use crate::frame::{self, COPIED, ETHERNET, LONGEST_HEADERS, NetHeader, SHORT_START, START, TAG, TYPE_QINQ, TYPE_VLAN};
 use crate::id::{PortId, Slot};
 use crate::memory::faults::Faults;
+use crate::memory::holes::Owner;
 use crate::memory::{Fetch, Foreign, Granted, Iovec};
 use crate::time::Cycles;
 
@@ -49,6 +50,8 @@ pub struct Packet {
     pub of_pair: bool,
     /// Chunks that the sender's transmit queue lent for the rest.
     pub loan: Loan,
+    /// The guest's memory that the rest lies in.
+    pub memory: Owner,
     /// The sender's ring.
     pub transmit: TransmitQueueId,
     /// The sender.
@@ -152,6 +155,7 @@ impl Default for Packet {
             reach: Reach::One,
             stamp: Stamp::NONE,
             capture_id: 0,
+            memory: Owner::NONE,
         }
     }
 }
@@ -326,6 +330,7 @@ impl Packet {
         self.start[..start_length].copy_from_slice(&frame[..start_length]);
         self.length = frame.len() as u32;
         self.start_length = start_length as u32;
+        self.memory = Owner::NONE;
         let rest = &mut frame[start_length..];
         // SAFETY: the caller keeps the frame where it is.
         self.set_single_rest(unsafe { Iovec::new(rest.as_mut_ptr(), rest.len() as u32) });
@@ -404,13 +409,28 @@ impl Packet {
         Some(packet)
     }
 
+    /// The same frame with its rest copied into `memory`, which must stay as it is until the packet is completed, from its
+    /// [file](Iovec::append_from_file): holes are zeros. `None` if it has more than [`MOST_READ`] buffer segments, each of which takes
+    /// a system call.
+    pub fn copied(&self, memory: &mut Vec<u8>) -> Option<Self> {
+        memory.clear();
+        if self.rest().nth(MOST_READ).is_some() {
+            return None;
+        }
+        self.rest().for_each(|iovec| iovec.append_from_file(memory));
+        let mut packet = Self { memory: Owner::NONE, ..self.clone() };
+        // SAFETY: the caller keeps the memory as it is.
+        packet.set_single_rest(unsafe { Iovec::new(memory.as_mut_ptr(), memory.len() as u32) });
+        Some(packet)
+    }
+
     /// Sets the rest to `first` and then `rest`; `pool` lends chunks for the part that does not fit into the packet.
     fn borrow(&mut self, first: Iovec, rest: &[Iovec], pool: &mut ChunkPool) -> Result<(), NoChunk> {
         self.set_single_rest(first);
         let direct = rest.len().min(OWN_IOVECS - 1);
         if rest.len() > direct {
             self.loan = pool.lend(&rest[direct..])?;
-            self.more = pool.chunk(self.loan.0);
+            self.more = pool.chunk(self.loan.0.into());
         }
         self.own[1..=direct].copy_from_slice(&rest[..direct]);
         self.own_iovecs = 1 + direct as u32;
@@ -461,14 +481,14 @@ impl Iterator for Iovecs<'_> {
 
 /// A borrowed list of chunks, by the position of its first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Loan(u32);
+pub struct Loan(u16);
 
 impl Loan {
     /// Nothing was lent.
-    pub const NONE: Self = Self(NO_CHUNK);
+    pub const NONE: Self = Self(u16::MAX);
     /// Nothing was lent, and the last of the packet's own buffer segments, which is not part of the rest, is the grant of the
     /// [whole frame](Packet::granted).
-    const GRANTED: Self = Self(NO_CHUNK - 1);
+    const GRANTED: Self = Self(u16::MAX - 1);
 }
 
 /// The pool has too few chunks left.
@@ -498,7 +518,7 @@ impl ChunkPool {
         Self::of((u32::from(ring_size) / 2).max(MAX_IOVECS as u32 / CHUNK_IOVECS as u32))
     }
 
-    /// A pool of `count` chunks, at least 1.
+    /// A pool of `count` chunks, at least 1 and fewer than 65534.
     fn of(count: u32) -> Self {
         let chunk = |index: u32| Chunk {
             iovecs: [Iovec::NONE; CHUNK_IOVECS],
@@ -541,13 +561,13 @@ impl ChunkPool {
             self.free = next_index;
             self.left -= 1;
         }
-        Ok(Loan(first))
+        Ok(Loan(first as u16))
     }
 
     /// Takes back the chunks that [`Packet::set_rest`] borrowed.
     pub fn give_back(&mut self, loan: Loan) {
-        let mut index = loan.0;
-        while index < Loan::GRANTED.0 {
+        let mut index = if loan.0 < Loan::GRANTED.0 { loan.0.into() } else { NO_CHUNK };
+        while index != NO_CHUNK {
             let chunk = self.chunk(index);
             // SAFETY: a chunk of this pool that was lent; its packet is completed, so that no thread reads it any more.
             let next = unsafe { std::mem::replace(&mut (*chunk).next_index, self.free) };
@@ -569,6 +589,9 @@ impl Drop for ChunkPool {
         drop(unsafe { Box::from_raw(self.chunks.as_ptr()) });
     }
 }
+
+/// Most buffer segments of a frame that is read from the file of its sender's memory: more than those of an honest driver (Linux: 19).
+pub const MOST_READ: usize = 64;
 
 /// Most buffer segments that a packet may have.
 pub const MAX_IOVECS: usize = 1024;

@@ -219,7 +219,7 @@ impl Thread {
                     let polls = more || self.kick.is_none();
                     let most = if polls {
                         0
-                    } else if kept {
+                    } else if kept || self.control.waits_until().is_some() {
                         KEPT.as_millis() as i32
                     } else {
                         -1

@@ -24,7 +24,7 @@ use crate::budget::Permit;
 use crate::descriptors::OF_CONTROL_QUEUE;
 use crate::frame::MacAddress;
 use crate::id::{Direction, MAX_PAIRS, RingKey};
-use crate::memory::{DirtyLog, InflightError, InflightRegion, MemoryMap, Region, RegionError, RegionTable};
+use crate::memory::{DirtyLog, InflightError, InflightRegion, MemoryMap, Region, RegionError, RegionTable, holes};
 use crate::network::{Network, RingParts, StartingRing};
 use crate::port::Offer;
 use crate::port::PortState;
@@ -203,10 +203,14 @@ impl Device {
         if self.memory.regions().is_empty() {
             return self.rings.iter().any(Vring::is_complete).then_some(SharedMemoryProblem::Missing);
         }
-        let mut running =
-            self.rings.iter().filter(|ring| ring.running).filter_map(|ring| ring.locate(&self.memory).ok()).peekable();
-        running.peek()?;
-        let blank = running.all(|ring| ring.available_index() == 0 && ring.used_index() == 0);
+        let running: Vec<_> =
+            self.rings.iter().filter(|ring| ring.running).filter_map(|ring| ring.locate(&self.memory).ok()).collect();
+        running.first()?;
+        let is_blank = || running.iter().all(|ring| ring.available_index() == 0 && ring.used_index() == 0);
+        let (blank, is_hole) = self.memory.settled(is_blank);
+        if is_hole && self.memory.is_filling() {
+            return Some(SharedMemoryProblem::Unfilled);
+        }
         blank.then_some(if kicked { SharedMemoryProblem::Private } else { SharedMemoryProblem::Silence })
     }
 
@@ -351,6 +355,7 @@ impl Device {
                 .as_ref()
                 .map(|channel| Ok::<_, io::Error>(files.add(channel.try_clone()?)))
                 .transpose()?,
+            filling: self.memory.is_filling(),
             ..SavedConnection::default()
         };
         if let Some(log) = &self.log {
@@ -400,7 +405,11 @@ impl Device {
             regions.push(self.map(table, files.take(file).ok_or_else(missing)?, &regions)?);
         }
         if !regions.is_empty() {
-            self.change_memory(MemoryMap::new(regions).map_err(refuse)?)?;
+            let map = MemoryMap::new(regions).map_err(refuse)?;
+            if saved.filling {
+                map.note_filling();
+            }
+            self.change_memory(map)?;
         }
         if let Some(SavedLog { file, offset, size }) = saved.log {
             let log = DirtyLog::map(files.take(file).ok_or_else(missing)?, offset, size, &self.settings.port.mapped);
@@ -684,7 +693,12 @@ impl Device {
 
     /// Makes `map` the guest memory of this port, for running virtqueues too.
     fn change_memory(&mut self, map: MemoryMap) -> Result<()> {
-        let map = Arc::new(map);
+        if self.settings.lazy_memory
+            && let Err(error) = holes::check()
+        {
+            return Err(refuse(format!("lazy-memory needs userfaultfd, which this kernel or container refuses: {error}")));
+        }
+        let map = Arc::new(map.with_holes(self.settings.lazy_memory, self.network.shared().settings.fill_timeout));
         self.count_control_operation();
         for index in 0..self.rings.len() {
             if self.rings[index].running {

@@ -103,6 +103,9 @@ pub struct SavedConnection {
     pub status: u8,
     /// Guest memory.
     pub regions: Vec<SavedRegion>,
+    /// Holes of guest memory are still to be filled.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub filling: bool,
     /// Virtqueues that the front end has set up.
     pub rings: Vec<SavedRing>,
     /// Queue pairs that the driver requested.

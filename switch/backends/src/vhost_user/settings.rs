@@ -14,6 +14,8 @@ pub struct DeviceSettings {
     pub receive_offloads: bool,
     /// Queue pairs offered to guests, where the front end does not limit them itself.
     pub pairs: u16,
+    /// Whether the guest's memory is still filled by its monitor while it runs (configuration key `lazy-memory`).
+    pub lazy_memory: bool,
     /// Treatment of a second front end (configuration key `second`).
     pub second: Second,
 }

@@ -24,13 +24,15 @@ pub(super) enum SharedMemoryProblem {
     Private,
     /// Queues are set up, and there is no memory.
     Missing,
+    /// Queues lie in holes of the memory that are still to be filled: `why` tells which wait.
+    Unfilled,
 }
 
 impl SharedMemoryProblem {
     /// The advice to the operator.
     fn advice(self) -> Option<&'static str> {
         match self {
-            Self::Silence => None,
+            Self::Silence | Self::Unfilled => None,
             Self::Private => Some(
                 "its guest kicks, but its rings stay empty: if its interface is up, guest memory is a private copy of the file (share=off); \
                  set share=on at QEMU's memory back end (memlane qemu --memory prints it), libvirt's domain <access mode='shared'/>",

@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::features::Agreed;
 use super::saved::{SavedKick, SavedRing};
 use crate::id::{Direction, RingKey};
-use crate::memory::{InflightRegion, MemoryMap};
+use crate::memory::{InflightRegion, MemoryMap, holes};
 use crate::network::RingParts;
 use crate::ring::shared::Misplaced;
 use crate::ring::{Call, InflightQueue, SplitRing, StoppedRing, shared};
@@ -153,7 +153,9 @@ impl Vring {
         (split, agreed): (&SplitRing, Agreed),
     ) -> Option<InflightQueue> {
         let part = region?.part(index, self.size)?;
-        Some(InflightQueue::recover(part, split, agreed.ring().in_order))
+        let queue = InflightQueue::recover(part, split, agreed.ring().in_order);
+        holes::settle_all();
+        Some(queue)
     }
 
     /// The parts from which the network starts the virtqueue; takes the kick and interrupt descriptors.
@@ -164,7 +166,12 @@ impl Vring {
         // The used index says where to resume: a queue that starts has no descriptor chain in flight, so as many were taken as
         // were used. Front ends state other bases: Cloud Hypervisor the available index, which counts buffers that are still
         // posted; DPDK's virtio-user 0.
-        let base = split.used_index();
+        let (base, _) = memory.settled(|| split.used_index());
+        let (_, is_hole) = memory.settled(|| split.available_index());
+        if is_hole && (self.base != 0 || base != 0) {
+            // The driver has made chains available, in memory that is a hole now.
+            memory.note_filling();
+        }
         // A virtqueue that ran before, or was filled before it started, may get no further kick: its driver kicked when it filled
         // the available ring.
         let resumed = self.base != 0 || base != 0;

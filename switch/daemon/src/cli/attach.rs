@@ -115,6 +115,9 @@ struct PortOptions {
     /// As --receive-offloads false.
     #[arg(long)]
     no_receive_offloads: bool,
+    /// Whether the guest's memory is filled by its monitor while it runs (lazy restore, postcopy), true or false.
+    #[arg(long, value_name = "BOOL")]
+    lazy_memory: Option<String>,
     #[command(flatten)]
     changeable: Changeable,
 }
@@ -194,6 +197,7 @@ impl Attach {
             ("second", second),
             ("queues", &options.queues),
             ("receive-offloads", &options.receive_offloads),
+            ("lazy-memory", &options.lazy_memory),
             ("vlan", &options.vlan),
             ("trunk", &options.trunk),
         ];
@@ -246,7 +250,8 @@ mod tests {
     #[test]
     fn the_command_line_says_what_a_file_would() {
         let all = "net.toml web --vhost-user /run/web.sock --connect --segment back --mac 02:00:00:00:00:01 --mtu 1400 --queues 2 --weight 3 \
-                   --transmit 1Gbit,7pps --receive 9pps --storm 0 --anti-spoof mac --vlan 10 --trunk [20] --isolated true --no-receive-offloads --disabled";
+                   --transmit 1Gbit,7pps --receive 9pps --storm 0 --anti-spoof mac --vlan 10 --trunk [20] --isolated true --no-receive-offloads \
+                   --lazy-memory true --disabled";
         let file = r#"
             [[port]]
             name = "web"
@@ -265,6 +270,7 @@ mod tests {
             trunk = [20]
             isolated = true
             receive-offloads = false
+            lazy-memory = true
             enabled = false
         "#;
         assert_eq!(port(all), crate::config::Config::parse(file, "net").unwrap().ports[0]);

@@ -17,7 +17,7 @@ use crate::control::{Client, ControlError, Report};
 use crate::cpus::Cpus;
 use crate::descriptors::{self, DescriptorReport};
 use crate::folder;
-use crate::memory::Region;
+use crate::memory::{Region, holes};
 use crate::quantity::counted;
 use crate::system::Machine;
 use crate::uplink::netfilter;
@@ -81,6 +81,7 @@ impl Doctor {
             kernel(),
             processor(),
             memfd(),
+            lazy_memory(),
             kvm(),
             qemu(),
             tun(),
@@ -169,6 +170,18 @@ fn memfd() -> Finding {
             "memfd_create is refused",
             "allow the memfd_create system call in the sandbox or container",
         )
+    }
+}
+
+/// Whether pages of guest memory that are still to be filled can be told from empty ones.
+fn lazy_memory() -> Finding {
+    match holes::check() {
+        Ok(()) => Finding::good("lazy restore", "holes of guest memory are read without filling them (userfaultfd)"),
+        Err(error) => Finding::note(
+            "lazy restore",
+            format!("userfaultfd is refused ({error}): reads fill holes of guest memory"),
+            "guests must not be restored lazily; allow the userfaultfd system call in the container",
+        ),
     }
 }
 

@@ -132,6 +132,8 @@ impl Up {
             tracing::warn!("no sandbox, by --sandbox none: a guest that took a worker over would have all rights of this user");
         }
         let helper = Helper::get().filter(|_| confined);
+        // The sandbox allows no further one.
+        crate::memory::holes::prepare();
         let sandbox = helper.map(|helper| Sandbox::enter(&config, served.file, web.as_ref(), helper));
         if let Err(cause) = descriptors::raise_limit() {
             tracing::warn!(%cause, "cannot raise the soft limit of open files, so it stays as it is");

@@ -727,6 +727,7 @@ impl<'t> Checker<'t> {
             ("checksums", entry.checksums != Checksums::default()),
             ("forward", !entry.forward.is_empty()),
             ("netns", entry.netns.is_some()),
+            ("lazy-memory", entry.lazy_memory),
         ];
         for (key, _) in stated.into_iter().filter(|(_, is_stated)| *is_stated) {
             let of = kinds::with_key(key);

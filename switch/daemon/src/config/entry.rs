@@ -73,6 +73,9 @@ pub struct PortEntry {
     /// Receive offloads: whether the guest may receive GSO frames and partial checksums, as Linux can; false for a guest that
     /// attaches XDP programs.
     pub receive_offloads: bool,
+    /// Whether the guest's memory is filled by its monitor while it runs (lazy restore, postcopy): queues then wait for pages that are
+    /// not there, where they would be taken for fresh ones.
+    pub lazy_memory: bool,
     /// Queue pairs, where the front end does not set their number.
     #[schemars(range(min = 1, max = 16))]
     pub queues: u16,
@@ -231,6 +234,7 @@ impl Default for PortEntry {
             mtu: None,
             second: Second::default(),
             receive_offloads: true,
+            lazy_memory: false,
             queues: 1,
             weight: 1,
             transmit: Limit::default(),

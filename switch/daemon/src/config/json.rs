@@ -192,6 +192,7 @@ impl From<&PortConfig> for PortEntry {
             access: if kind.listens_at().is_some() { port.access.clone() } else { Access::default() },
             segment: port.segment.clone(),
             receive_offloads: port.receive_offloads,
+            lazy_memory: port.lazy_memory,
             queues: port.queues,
             second: port.second,
             forward: port.forward.clone(),
@@ -229,6 +230,7 @@ mod tests {
         mac = "02:00:00:00:00:0a"
         mtu = 1400
         receive-offloads = false
+        lazy-memory = true
         second = "replace"
         queues = 4
         weight = 3

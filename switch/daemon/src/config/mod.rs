@@ -127,6 +127,8 @@ pub struct PortConfig {
     pub settings: PortSettings,
     /// Whether the guest may receive GSO frames and partial checksums.
     pub receive_offloads: bool,
+    /// Whether the guest's memory is filled by its monitor while it runs.
+    pub lazy_memory: bool,
     /// Queue pairs.
     pub queues: u16,
     /// Access rights of its socket.
@@ -193,6 +195,7 @@ impl Config {
             cpus: document.cpus.clone(),
             poll: document.poll,
             settings: Settings {
+                fill_timeout: None,
                 poll,
                 in_order: document.in_order.unwrap_or(poll == Poll::Always),
                 stall_timeout: Duration::from_millis(document.stall_timeout_ms),
@@ -412,6 +415,7 @@ impl PortConfig {
             segment: entry.segment.clone(),
             settings: entry.settings(),
             receive_offloads: entry.receive_offloads,
+            lazy_memory: entry.lazy_memory,
             queues: entry.queues,
             second: entry.second,
             access: if kind.listens_at().is_some() { entry.access.or(general) } else { Access::default() },

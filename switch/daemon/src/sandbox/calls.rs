@@ -276,6 +276,8 @@ fn allowed(rights: Rights) -> Result<BpfProgram, seccompiler::BackendError> {
         (libc::SYS_mmap, vec![lacks(libc::PROT_EXEC)?]),
         (libc::SYS_mprotect, vec![lacks(libc::PROT_EXEC)?]),
     ]);
+    // A front end that fetches its guest's memory answers page faults of program code, and none of the kernel's (UFFD_USER_MODE_ONLY).
+    rules.insert(libc::SYS_userfaultfd, vec![rule([(0, Length::Dword, Is::MaskedEq(1), 1)])?]);
     if rights.netns {
         let network = libc::CLONE_NEWNET as u64;
         rules.insert(libc::SYS_setns, vec![rule([(1, Length::Dword, Is::Eq, network)])?]);

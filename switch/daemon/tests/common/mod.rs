@@ -60,6 +60,15 @@ impl Bed {
         Self { daemon, config, folder }
     }
 
+    /// A network with `ports` ports that wait for guest memory to be filled only so long.
+    pub fn with_fill_timeout(ports: usize, fill_timeout: Duration) -> Self {
+        let mut bed = Self::new(ports);
+        bed.stop();
+        bed.config.settings.fill_timeout = Some(fill_timeout);
+        bed.daemon = Some(Daemon::start(&bed.config).unwrap());
+        bed
+    }
+
     /// Where its sockets are.
     pub fn folder(&self) -> &std::path::Path {
         self.folder.path()

@@ -85,6 +85,8 @@ static void of_code(void) {
     tell("protect-code", mprotect(plain, 4096, PROT_READ | PROT_EXEC));
     tell("io-uring", syscall(SYS_io_uring_setup, 4, parameters));
     tell("io-uring-register", syscall(SYS_io_uring_register, -1, 0, NULL, 0) < 0 && errno == EBADF ? 0 : -1);
+    tell("own-page-faults", syscall(SYS_userfaultfd, 1));
+    tell("kernel-page-faults", syscall(SYS_userfaultfd, 0));
     tell("exec", execve("/none/such", none, none) < 0 && errno == ENOENT ? 0 : -1);
     tell("exec-memory", syscall(SYS_execveat, memory, "none", none, none, 0) < 0 && errno != EPERM ? 0 : -1);
     long child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);

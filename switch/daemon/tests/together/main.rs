@@ -50,6 +50,7 @@ mod from_a_seed;
 mod front_ends;
 mod histograms;
 mod identity;
+mod lazy_memory;
 mod memory_runs_out;
 mod messages;
 mod metrics;

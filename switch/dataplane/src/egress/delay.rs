@@ -14,6 +14,8 @@ use crate::frame::NetHeader;
 use crate::id::PortId;
 use crate::link::Path;
 use crate::link::chance::{draw, happens, loses};
+use crate::memory::Iovec;
+use crate::memory::holes::Look;
 use crate::offload::segment::{Cutter, Segment};
 use crate::packet::{Packet, Stamp};
 use crate::port::Port;
@@ -253,10 +255,17 @@ impl DelayLine {
 
 /// The frame's bytes.
 fn bytes(packet: &Packet) -> Box<[u8]> {
+    let look = Look::begin(packet.memory);
+    let frame = bytes_by(packet, |iovec, frame| iovec.append_to(frame));
+    // Where another thread has covered pages of the sender's memory as holes, the file has the bytes.
+    if look.end().by_others { bytes_by(packet, |iovec, frame| iovec.append_from_file(frame)) } else { frame }
+}
+
+fn bytes_by(packet: &Packet, append: impl Fn(Iovec, &mut Vec<u8>)) -> Box<[u8]> {
     let mut frame = Vec::with_capacity(packet.length as usize);
     frame.extend_from_slice(&packet.start()[..packet.start().len().min(packet.length as usize)]);
     for iovec in packet.rest() {
-        iovec.first(packet.length - frame.len() as u32).append_to(&mut frame);
+        append(iovec.first(packet.length - frame.len() as u32), &mut frame);
     }
     frame.into_boxed_slice()
 }

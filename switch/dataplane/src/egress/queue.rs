@@ -17,6 +17,8 @@ use crate::ablation;
 use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units::{self, BATCH};
 use crate::id::{Direction, PortId, RingKey, Slot};
+use crate::memory::faults::Faults;
+use crate::memory::holes::{Look, Owner, Torn};
 use crate::notification::Missed;
 use crate::outcome::Outcome;
 use crate::packet::Packet;
@@ -230,7 +232,27 @@ impl EgressQueue {
 
     #[inline]
     fn place_in_sink(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
-        if packet.is_foreign() && !self.sink.takes_foreign() { self.place_fetched(packet) } else { self.sink.place(packet) }
+        if packet.is_foreign() && !self.sink.takes_foreign() {
+            self.place_fetched(packet)
+        } else if self.sink.lets_kernel_read() && lies_in_hole(packet) {
+            self.place_copied(packet)
+        } else {
+            self.sink.place(packet)
+        }
+    }
+
+    /// Places a copy of a frame that lies in a hole of its sender's memory, from which the kernel does not read.
+    #[cold]
+    fn place_copied(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
+        if self.fetched.len() == MOST_FETCHED {
+            self.show();
+        }
+        let mut memory = Vec::new();
+        let Some(mut copy) = packet.copied(&mut memory) else { return Ok(PlaceOutcome::Refused(DropReason::SenderMemory)) };
+        let placed = self.sink.place(&mut copy);
+        packet.segments_done = copy.segments_done;
+        self.fetched.push(memory);
+        placed
     }
 
     /// Places a copy of the headers of `packet` with the addresses that the guest of a twin has inside, and the payload from where it lies.
@@ -274,7 +296,11 @@ impl EgressQueue {
     }
 
     fn no_room(&mut self, now: Cycles) -> SendOutcome {
-        let seen = self.sink.ring().map_or(0, |ring| ring.seen());
+        let (seen, until) = self.sink.ring().map_or((0, None), |ring| (ring.seen(), ring.waits_until()));
+        if let Some(until) = until {
+            // The ring waits for memory that is still to be filled.
+            self.receiver.shut_until = until;
+        }
         self.receiver.note_posted(seen, now);
         SendOutcome::MustWait
     }
@@ -679,6 +705,16 @@ impl EgressQueue {
             counters.bad_receive_chains.add(bad.into());
         }
     }
+}
+
+/// Whether a page of the rest of `packet` is a hole of its sender's memory, or another thread may cover it as one.
+fn lies_in_hole(packet: &Packet) -> bool {
+    if packet.memory == Owner::NONE {
+        return false;
+    }
+    let (look, mut faults) = (Look::begin(packet.memory), Faults::default());
+    packet.rest().take_while(|_| faults.may_go_on()).for_each(|iovec| iovec.touch());
+    look.end() != Torn::NO
 }
 
 /// Reports the outcome of `packet` at `port`, to captures too if it was dropped.

@@ -56,6 +56,12 @@ impl Sink {
         matches!(self, Self::Other(end) if end.takes_foreign())
     }
 
+    /// Whether frames go to the kernel, which reports holes of their senders' memory as errors (EFAULT).
+    #[inline]
+    pub(crate) fn lets_kernel_read(&self) -> bool {
+        matches!(self, Self::Other(_))
+    }
+
     pub(crate) fn place(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
         match self {
             Self::Ring(receive) => receive.place(packet),

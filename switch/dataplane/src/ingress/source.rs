@@ -153,6 +153,18 @@ impl Source {
         self.key.port
     }
 
+    /// When its ring is looked at again, if that waits for memory that is still to be filled.
+    #[inline]
+    pub(crate) fn memory_until(&mut self) -> Option<Cycles> {
+        self.feed.ring().and_then(|ring| ring.waits_until())
+    }
+
+    /// Whether its ring is to be left alone in moment `now`, because it waits for memory.
+    #[inline]
+    pub(crate) fn waits_for_memory(&mut self, now: Cycles) -> bool {
+        self.memory_until().is_some_and(|until| now < until)
+    }
+
     /// Records `port` as the receiver of the present frame.
     #[inline]
     pub(crate) fn note_receiver(&mut self, port: PortId) {

@@ -10,6 +10,7 @@ use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units::{self, BATCH};
 use crate::egress::{InFlight, Offered};
 use crate::id::{PortId, Slot};
+use crate::memory::holes;
 use crate::outcome::Outcome;
 use crate::packet::{Packet, TransmitQueueId};
 use crate::probes;
@@ -69,6 +70,9 @@ impl Worker {
             frames += self.drain();
         }
         self.flush();
+        if holes::has_covers() {
+            holes::settle_all();
+        }
         self.account(frames);
         // A throttled port still has pending frames, so do not go to sleep.
         if frames == 0 && self.cpu_time.has_throttled() { 1 } else { frames }

@@ -221,7 +221,10 @@ impl Worker {
         let unkicked = self.now.saturating_add(in_cycles(UNKICKED_INTERVAL));
         let blocked = source.blocked().filter(|blocked| !matches!(blocked, Blocked::TimerPoll(_)));
         let until = source.poll_by_timer(self.rest.moderation.times_streams() && blocked.is_none(), self.now);
+        let memory_until = source.memory_until();
         let (has_news, until) = match blocked {
+            // No kick tells that memory was filled.
+            _ if memory_until.is_some() => (false, memory_until),
             // A transmit queue at its rate limit has no work before the limit opens. A change that lifts the limit wakes the source.
             Some(Blocked::RateLimit(opens_at)) => (false, Some(opens_at)),
             // A frame under backpressure blocks those behind it until its receiver has buffers.

@@ -88,6 +88,9 @@ impl Turn<'_> {
         if self.apply_rate_limit(limiter) {
             return Ok(0);
         }
+        if self.source.waits_for_memory(self.now) {
+            return Ok(0);
+        }
         let waiting = self.source.feed.look(MOST)?;
         if waiting == 0 {
             return Ok(0);

@@ -13,7 +13,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::mapping::Mapping;
-use super::{Foreign, Granted, Hint, MemoryMap, Region};
+use super::{Foreign, Granted, Hint, MemoryMap, Region, sigbus};
 use crate::ablation;
 use crate::copy::{self, Block};
 
@@ -67,6 +67,28 @@ impl MemoryMap {
         // SAFETY: the map vouches for so many bytes there, see the module.
         Some(unsafe { Iovec::new(place, u64::from(most).min(follow) as u32) })
     }
+
+    /// As [`Self::iovec`], only to be read: a write there ends the process.
+    #[inline]
+    pub fn iovec_to_read(&self, address: u64, most: u32, hint: &mut Hint) -> Option<Iovec> {
+        let (place, follow) = self.find_to_read(address, hint)?;
+        // SAFETY: the map vouches for so many bytes there, see the module; all holders only read them.
+        Some(unsafe { Iovec::new(place.cast_mut(), u64::from(most).min(follow) as u32) })
+    }
+
+    /// `iovec`, which is to be written, to be read.
+    pub fn readable(&self, iovec: Iovec) -> Option<Iovec> {
+        let place = self.to_read(iovec.as_ptr())?;
+        // SAFETY: the same bytes of the same region, in its mapping for reading.
+        Some(unsafe { Iovec::new(place.cast_mut(), iovec.length()) })
+    }
+
+    /// `iovec`, which is to be read, to be written.
+    pub fn writable(&self, iovec: Iovec) -> Option<Iovec> {
+        let place = self.to_write(iovec.as_ptr())?;
+        // SAFETY: the same bytes of the same region, in its mapping for writing.
+        Some(unsafe { Iovec::new(place, iovec.length()) })
+    }
 }
 
 impl Region {
@@ -103,6 +125,16 @@ impl Region {
         let end = offset.checked_add(size_of::<T>() as u64)?;
         let place = self.host_start().wrapping_add(offset as usize).cast::<T>();
         (end <= self.length() && place.is_aligned()).then_some(place)
+    }
+}
+
+impl Mapping {
+    /// Reads the byte at `offset`, if there is one; waits for its page.
+    pub(super) fn touch(&self, offset: usize) {
+        if offset < self.length() {
+            // SAFETY: inside the mapping, which is readable as long as it lives; others may write there, and atomics may alias them.
+            std::hint::black_box(unsafe { AtomicU8::from_ptr(self.start().wrapping_add(offset)) }.load(Ordering::Relaxed));
+        }
     }
 }
 
@@ -273,11 +305,35 @@ impl Iovec {
         }
     }
 
+    /// Appends its bytes to `to`, read from its file, where a hole is zeros and stays one, whatever any thread covers ([`super::holes`]). Bytes
+    /// that are in no mapping for reading are copied.
+    #[cold]
+    pub fn append_from_file(&self, to: &mut Vec<u8>) {
+        let start = to.len();
+        to.resize(start + self.length() as usize, 0);
+        let place = to.get_mut(start..).unwrap_or_default();
+        if !sigbus::read_file(self.as_ptr().addr(), place) {
+            self.copy_in(place);
+        }
+    }
+
     /// Writes the `bytes` that fit.
     #[inline(always)]
     pub fn write(&self, bytes: &[u8]) {
         // SAFETY: both have so many bytes.
         unsafe { copy::copy(self.place.0, bytes.as_ptr(), bytes.len().min(self.length() as usize)) };
+    }
+
+    /// Reads a byte of each page, so that holes among them are met ([`super::holes`]).
+    #[cold]
+    pub fn touch(&self) {
+        const PAGE: usize = 4096;
+        let (start, end) = (self.place.0.addr(), self.place.0.addr() + self.length() as usize);
+        let mut at = start;
+        while at < end {
+            std::hint::black_box(self.skip((at - start) as u32).few::<1>());
+            at = (at / PAGE + 1) * PAGE;
+        }
     }
 
     /// The first four bytes as a number of this machine, loaded before anything that is loaded later; `None` if there are fewer, or they are not

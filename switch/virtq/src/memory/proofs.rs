@@ -6,9 +6,13 @@ use super::{Hint, HostAddress, MemoryMap, RegionTable, Span};
 
 /// A map of these spans (guest address, bytes, place), sorted and apart, without regions that keep them.
 pub(crate) fn map_of(spans: &[(u64, u64, *mut u8)]) -> MemoryMap {
-    let span =
-        |&(guest_start, length, start): &(u64, u64, *mut u8)| Span { guest_start, length, host_start: HostAddress::new(start) };
-    MemoryMap { spans: spans.iter().map(span).collect(), regions: Vec::new() }
+    let span = |&(guest_start, length, start): &(u64, u64, *mut u8)| Span {
+        guest_start,
+        length,
+        host_start: HostAddress::new(start),
+        to_readable: 0,
+    };
+    MemoryMap { spans: spans.iter().map(span).collect(), ..MemoryMap::default() }
 }
 
 /// Any number: all numbers in a proof; in a test, more often than by chance one at an edge.
@@ -35,7 +39,7 @@ fn a_span_places_its_own_addresses_and_no_others() {
         let (first, behind) = (guest_start, guest_start + length);
         let step = u64::from(step % 3);
         let host_start = HostAddress::new(ptr::without_provenance_mut(host as usize));
-        let span = Span { guest_start, length, host_start };
+        let span = Span { guest_start, length, host_start, to_readable: 0 };
         for address in
             [address, first.saturating_sub(step), first + step.min(length), behind - step.min(length), behind.saturating_add(step)]
         {

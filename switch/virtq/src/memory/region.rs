@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::fs::{File, Metadata};
+use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 use thiserror::Error;
@@ -12,8 +13,12 @@ use thiserror::Error;
 use super::HostAddress;
 use super::Touched;
 use super::mapping::Mapping;
+use super::owner::OwnerPermit;
 use super::sigbus;
 use crate::budget::{Account, Budget, Permit};
+
+/// Bytes of a page of a file that is not on hugetlbfs.
+const PAGE: usize = 4096;
 
 /// Description of one region by the front end: SET_MEM_TABLE and ADD_MEM_REG, "Memory region description".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +53,9 @@ pub enum RegionError {
     /// Two regions share a guest address.
     #[error("memory regions overlap")]
     Overlap,
+    /// Regions of the memory of two guests.
+    #[error("memory regions of two guests")]
+    Owners,
     /// More regions than slots.
     #[error("more than {} memory regions", super::MemoryMap::MAX_REGIONS)]
     TooMany,
@@ -173,6 +181,10 @@ pub struct Region {
     watch: sigbus::Watch,
     mapping: Mapping,
     seen: Seen,
+    /// Holes of it are still to be filled.
+    filling: AtomicBool,
+    /// The guest's memory that it is of, once it is in a memory map.
+    owner: OnceLock<Arc<OwnerPermit>>,
     /// Its permits of the quotas.
     _permits: [Option<Permit>; 2],
 }
@@ -200,12 +212,27 @@ impl Region {
         let permit = bytes.take(length).ok_or_else(|| RegionError::TooMuch { wanted: length, most: bytes.quota() })?;
         let place = mappings.take(1).ok_or_else(|| RegionError::NoSlot(mappings.quota()))?;
         let offset_in_window = (table.file_offset - start) as usize;
-        let mapping = Mapping::of_file(&file, start, length, block).map_err(|e| RegionError::Map(e.to_string()))?;
+        // Without a second mapping reads go through the first.
+        let twice = sigbus::prepare();
+        let mapping = Mapping::of_file_twice(&file, start, length, block, twice).map_err(|e| RegionError::Map(e.to_string()))?;
+        let (readable, covers) = (mapping.start() as usize + mapping.to_readable(), mapping.length());
+        let mapping = if twice && !sigbus::report_holes(readable, covers) {
+            // A file of ramfs, of which the kernel does not tell holes.
+            drop(mapping);
+            Mapping::of_file(&file, start, length, block).map_err(|e| RegionError::Map(e.to_string()))?
+        } else {
+            mapping
+        };
         let file = match others.iter().find_map(|other| other.file_if(&meta)) {
             Some(known) => known,
             None => Arc::new(Backing { file, _permit: quota.descriptors.take(1).ok_or(RegionError::Descriptors)? }),
         };
         let region = Self::watched(table, mapping, offset_in_window)?;
+        if region.to_readable() > 0 {
+            let is_huge = fstatfs(&file.file).is_ok_and(|stat| stat.filesystem_type() == HUGETLBFS_MAGIC);
+            let page = if is_huge { block as usize } else { PAGE };
+            region.watch.set_readable(region.to_readable(), page, &file.file, start);
+        }
         region.seen.allocated.store(allocated(&meta), Ordering::Relaxed);
         Ok(Self { file: Some(file), _permits: [Some(permit), Some(place)], ..region })
     }
@@ -229,9 +256,19 @@ impl Region {
     }
 
     fn watched(table: RegionTable, mapping: Mapping, offset: usize) -> Result<Self, RegionError> {
-        let watch = sigbus::Watch::new(mapping.start() as usize, mapping.length()).ok_or(RegionError::NoSlot(0))?;
+        let watch = sigbus::Watch::new(mapping.start() as usize, mapping.whole_length()).ok_or(RegionError::NoSlot(0))?;
         let host_start = HostAddress::new(mapping.start().wrapping_add(offset));
-        Ok(Self { table, file: None, host_start, watch, mapping, seen: Seen::default(), _permits: [None, None] })
+        Ok(Self {
+            table,
+            file: None,
+            host_start,
+            watch,
+            mapping,
+            seen: Seen::default(),
+            filling: AtomicBool::new(false),
+            owner: OnceLock::new(),
+            _permits: [None, None],
+        })
     }
 
     /// First guest address.
@@ -252,6 +289,66 @@ impl Region {
     /// Host address of the first byte.
     pub fn host_start(&self) -> *mut u8 {
         self.host_start.get()
+    }
+
+    /// Bytes from an address in it to the address of the same byte for reading; zero if both are one.
+    pub fn to_readable(&self) -> usize {
+        self.mapping.to_readable()
+    }
+
+    /// Address of the first byte of its mapping for reading.
+    pub(super) fn readable_start(&self) -> usize {
+        self.mapping.start().addr() + self.mapping.to_readable()
+    }
+
+    /// Offset of its first byte in its mappings, which begin with a page.
+    pub(super) fn offset_in_mapping(&self) -> usize {
+        self.host_start().addr() - self.mapping.start().addr()
+    }
+
+    /// Maps its part of its file once more.
+    pub(super) fn map_again(&self) -> Result<Mapping, RegionError> {
+        let refused = |error: io::Error| RegionError::Map(error.to_string());
+        let file = self.file().ok_or(RegionError::NotMemory)?;
+        let (start, length, block) = file_window(&self.table, &file.metadata().map_err(refused)?)?;
+        Mapping::of_file(file, start, length, block).map_err(refused)
+    }
+
+    /// Whether holes of it are still to be filled.
+    pub(super) fn is_filling(&self) -> bool {
+        self.filling.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_filling(&self, filling: bool) {
+        self.filling.store(filling, Ordering::Relaxed);
+    }
+
+    /// The guest's memory that it is of, if it is in a memory map.
+    pub(super) fn owner(&self) -> Option<&Arc<OwnerPermit>> {
+        self.owner.get()
+    }
+
+    /// Makes it one of `owner`'s memory; false if it is one of another's.
+    pub(super) fn join(&self, owner: &Arc<OwnerPermit>) -> bool {
+        let joined = self.owner.get_or_init(|| {
+            self.watch.set_owner(owner.owner().number());
+            Arc::clone(owner)
+        });
+        Arc::ptr_eq(joined, owner)
+    }
+
+    /// Whether its file has no hole, as far as its number of blocks tells.
+    pub(super) fn is_full(&self) -> bool {
+        let meta = self.file.as_ref().and_then(|backing| backing.file.metadata().ok());
+        meta.is_none_or(|meta| allocated(&meta) >= meta.size())
+    }
+
+    /// Marks it as lost if its file has ended before it.
+    pub(super) fn check_length(&self) {
+        let meta = self.file.as_ref().and_then(|backing| backing.file.metadata().ok());
+        if meta.is_some_and(|meta| meta.size() < self.table.file_offset + self.table.length) {
+            self.watch.lose();
+        }
     }
 
     /// Writes `byte` to every byte that is mapped.

@@ -10,7 +10,9 @@
 use super::Ring;
 use super::RingFault;
 use super::shared::{Descriptor, INDIRECT, NEXT, SplitRing, WRITE};
+use super::wait_state::ATTEMPTS;
 use crate::copy;
+use crate::memory::holes::Look;
 use crate::memory::{Hint, HostAddress, Iovec, MemoryMap};
 
 /// Chains that are read ahead at most; a power of two.
@@ -47,7 +49,11 @@ impl Opened {
         let direction = if WRITABLE { WRITE } else { 0 };
         let mut place = HostAddress::NONE;
         if first.flags() & (NEXT | INDIRECT | WRITE) == direction
-            && let Some((start, follow)) = memory.find(first.address(), hint)
+            && let Some((start, follow)) = if WRITABLE {
+                memory.find(first.address(), hint)
+            } else {
+                memory.find_to_read(first.address(), hint).map(|(start, follow)| (start.cast_mut(), follow))
+            }
             && u64::from(first.length()) <= follow
         {
             place = HostAddress::new(start);
@@ -96,10 +102,49 @@ impl Ring {
 
     #[inline(never)]
     fn read_chains<const WRITABLE: bool>(&mut self, count: u16) -> Result<(), RingFault> {
+        let look = self.begin_look();
+        let result = self.read_chains_once::<WRITABLE>(count);
+        if look.is_clean() { result } else { self.read_chains_again::<WRITABLE>(count, look) }
+    }
+
+    #[inline(always)]
+    fn read_chains_once<const WRITABLE: bool>(&mut self, count: u16) -> Result<(), RingFault> {
         if self.resubmitted.is_some() {
             return self.read_resubmitted::<WRITABLE>(count);
         }
         self.read_chains_of::<WRITABLE>(count, SplitRing::available_entry)
+    }
+
+    /// The chains that were read since `look` may be zeros of holes.
+    #[cold]
+    fn read_chains_again<const WRITABLE: bool>(&mut self, count: u16, look: Look) -> Result<(), RingFault> {
+        self.forget_torn(look)?;
+        for _ in 0..ATTEMPTS {
+            if self.waits_until().is_some() {
+                break;
+            }
+            std::hint::spin_loop();
+            let look = self.begin_look();
+            let result = self.read_chains_once::<WRITABLE>(count);
+            if look.is_clean() {
+                return result;
+            }
+            self.forget_torn(look)?;
+        }
+        if self.waits_until().is_none() { self.wait_for_memory() } else { Ok(()) }
+    }
+
+    /// The chains that were read since `look` may be zeros of holes: their entries or descriptors, which the driver has written, are
+    /// still to be filled.
+    #[cold]
+    pub(super) fn forget_torn(&mut self, look: Look) -> Result<(), RingFault> {
+        let torn = look.settle();
+        self.forget_ahead();
+        if torn.met_hole {
+            self.memory.note_filling();
+            self.wait_for_memory()?;
+        }
+        Ok(())
     }
 
     /// As [`Self::read_chains`], with the chains that an earlier process has left in flight.
@@ -162,7 +207,7 @@ impl Ring {
             }
             self.read_ahead::<WRITABLE>(1)?;
         }
-        Ok(true)
+        Ok(self.known() > 0)
     }
 
     /// The next chain, after [`Self::has_chain`].

@@ -52,7 +52,7 @@ pub enum Access {
     Read,
     /// The device writes: receive queue.
     Write,
-    /// The device reads the first part and writes the last: control queue.
+    /// The device reads the first part and writes the last, at [another address](MemoryMap::writable): control queue.
     Both,
 }
 
@@ -156,7 +156,7 @@ impl Walk<'_> {
 
     fn table_entry(&mut self, table: u64, index: u32) -> Result<Descriptor, ChainFault> {
         let address = table.checked_add(u64::from(index) * Descriptor::SIZE as u64).ok_or(ChainFault::Address)?;
-        let entry = self.memory.iovec(address, Descriptor::SIZE as u32, self.hint);
+        let entry = self.memory.iovec_to_read(address, Descriptor::SIZE as u32, self.hint);
         entry.and_then(Descriptor::load).ok_or(ChainFault::Address)
     }
 
@@ -180,7 +180,11 @@ impl Walk<'_> {
     fn add_run(&mut self, address: u64, length: u32, iovecs: &mut Vec<Iovec>) -> Result<(), ChainFault> {
         let (mut address, mut left) = (address, length);
         while left > 0 {
-            let iovec = self.memory.iovec(address, left, self.hint).ok_or(ChainFault::Address)?;
+            let iovec = match self.access {
+                Access::Write => self.memory.iovec(address, left, self.hint),
+                Access::Read | Access::Both => self.memory.iovec_to_read(address, left, self.hint),
+            };
+            let iovec = iovec.ok_or(ChainFault::Address)?;
             if iovecs.len() == iovecs.capacity() {
                 return Err(ChainFault::TooLong);
             }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::chain::{Access, Walk};
 use super::{Call, Ring, RingFault, RingLog, SplitRing, StoppedRing, full_fence};
 use crate::memory::{Iovec, MemoryMap};
+use crate::time::Cycles;
 
 /// Longest command that is read; longer ones are answered with an error.
 const LONGEST: usize = 64;
@@ -86,16 +87,23 @@ impl Control {
     /// # Errors
     /// The driver broke a rule of the ring itself.
     pub fn serve(&mut self, may_go_on: impl Fn() -> bool, mut obey: impl FnMut(&[u8]) -> Answer) -> Result<bool, RingFault> {
+        self.ring.stop_waiting();
         for _ in 0..self.ring.look()? {
             if !may_go_on() {
                 break;
             }
+            let look = self.ring.begin_look();
             let head = self.ring.split.available_entry(self.ring.next_available);
             if head >= self.ring.size() {
                 return Err(RingFault::HeadOutside);
             }
+            let command = self.read(head);
+            if !look.is_clean() {
+                self.ring.forget_torn(look)?;
+                break;
+            }
             self.ring.next_available = self.ring.next_available.wrapping_add(1);
-            let written = self.answer(head, &mut obey);
+            let written = command.map_or(0, |(bytes, length)| self.answer(&obey(&bytes[..length])));
             self.ring.complete(head, written);
         }
         // Before the driver can go on: so the request for a kick is in time even for a driver without fences.
@@ -106,25 +114,34 @@ impl Control {
         Ok(more)
     }
 
-    /// Answers the command at `head`; returns the bytes written. A chain that breaks a rule is completed unchanged.
-    fn answer(&mut self, head: u16, obey: &mut impl FnMut(&[u8]) -> Answer) -> u32 {
+    /// When a queue that waits for memory is to be served again, in cycles ([`Ring::waits_until`]).
+    pub fn waits_until(&self) -> Option<Cycles> {
+        self.ring.waits_until()
+    }
+
+    /// Reads the command at `head` without its last byte, and its length; `None` if its chain breaks a rule.
+    fn read(&mut self, head: u16) -> Option<([u8; LONGEST], usize)> {
         self.iovecs.clear();
         let Ring { split, memory, hint, options, .. } = &mut self.ring;
         let first = split.descriptor(head);
         let mut walk =
             Walk { ring: split, memory, hint, access: Access::Both, indirect: options.indirect, limit: LONGEST as u32, walked: 0 };
-        let Ok(total @ 3..) = walk.resolve(first, &mut self.iovecs) else { return 0 };
+        let Ok(total @ 3..) = walk.resolve(first, &mut self.iovecs) else { return None };
         let mut command = [0; LONGEST];
         let mut length = 0;
         for iovec in &self.iovecs {
             iovec.copy_in(&mut command[length..]);
             length += iovec.length() as usize;
         }
-        let answer = obey(&command[..total as usize - 1]);
+        Some((command, total as usize - 1))
+    }
+
+    /// Writes `answer` to the command that was read last; returns the bytes written.
+    fn answer(&mut self, answer: &Answer) -> u32 {
         let last = self.iovecs[self.iovecs.len() - 1];
         // A driver that did not make the byte writable spoils only its own memory.
-        let place = last.skip(last.length() - 1);
-        place.write(&[answer as u8]);
+        let Some(place) = self.ring.memory.writable(last.skip(last.length() - 1)) else { return 0 };
+        place.write(&[*answer as u8]);
         self.ring.log_written(place);
         1
     }

@@ -15,11 +15,12 @@ const HEADER: u32 = NetHeader::SIZE as u32;
 const ENOUGH: u64 = 1 << 16;
 
 /// Whether frames may take the fast path between these queues now: it marks no written pages, so it stays out while the receiver's
-/// are logged.
+/// are logged, and it waits for no memory.
 #[inline]
 pub fn may_carry(from: &TransmitQueue, to: &ReceiveQueue) -> bool {
     let headers = [from.ring.options.header_length, to.ring.options.header_length];
-    headers == [NetHeader::SIZE as u8; 2] && from.is_orderly() && !to.ring.is_logged()
+    let is_filling = from.ring.memory().is_filling() | to.ring.memory().is_filling();
+    headers == [NetHeader::SIZE as u8; 2] && from.is_orderly() && !to.ring.is_logged() && !is_filling
 }
 
 /// Carries up to `most` frames of `from` to `to`, as far as they are of the frequent kind, fit the match mask `match_mask`, and were
@@ -61,6 +62,8 @@ pub fn carry_if(
     // Mostly all frames have the same length, and are counted together.
     let first = from.ring.known_chain(0).first.length();
     let (mut differences, longest) = (0, HEADER + to.longest);
+    // Bytes are read from the sender's memory only.
+    let (look, before) = (from.ring.begin_look(), (from.ring.next_used, from.ring.last_unwritten, to.ring.next_used));
     while count < known && bytes < ENOUGH {
         let (frame, room) = (*from.ring.known_chain(count), *to.ring.known_chain(count));
         if from.is_in_flight(frame.head) {
@@ -72,6 +75,12 @@ pub fn carry_if(
         bytes += u64::from(length - HEADER);
         differences |= length ^ first;
         count += 1;
+    }
+    if !look.is_clean() {
+        // Some of them may be zeros of holes. Nothing was published, so the general path takes them again.
+        look.settle();
+        (from.ring.next_used, from.ring.last_unwritten, to.ring.next_used) = before;
+        return (0, 0);
     }
     if differences == 0 && count > 0 {
         sized(first - HEADER, count);

@@ -9,6 +9,7 @@
 //! - [`RingLog`]: marks written pages in the front end's dirty log, during a live migration.
 //! - [`InflightQueue`]: the record of chains in flight, for the process after a crash.
 //! - [`Control`]: commands and answers of the control queue, off the workers.
+//! - [`waiting`]: a virtqueue with memory that is still to be filled by the guest's monitor.
 //! - [`fast_path`]: the fast path, frames of the most frequent kind, straight from a transmit queue to a receive queue.
 //!
 //! A ring belongs to one thread, a worker unless it is a control queue, and only that thread touches it.
@@ -29,6 +30,8 @@ pub mod shared;
 mod transmit;
 mod uml;
 mod view;
+mod wait_state;
+mod waiting;
 
 use std::sync::Arc;
 
@@ -43,10 +46,12 @@ pub use shared::{Areas, SplitRing, full_fence};
 pub use transmit::{OpenOutcome, TransmitQueue};
 pub use view::RingView;
 
+use crate::memory::holes::{Look, Owner};
 use crate::memory::{Hint, MemoryMap};
 use crate::notification::{Missed, NotificationState};
 use ahead::Ahead;
 use inflight::{Resubmitted, Tracker};
+use wait_state::{Available, Waiting};
 
 /// A violation that makes the ring itself unusable; its port is quarantined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +65,12 @@ pub enum RingFault {
     /// A descriptor head outside of the descriptor table.
     #[error("a descriptor head outside the ring")]
     HeadOutside,
+    /// The ring, a descriptor chain or a buffer lies in a hole of the guest's memory that was still to be filled, and it was not.
+    #[error(
+        "guest memory under a ring or buffer was still to be filled (a lazily restored guest, postcopy), and its monitor did not in time: \
+         let the monitor fill all memory before the guest runs, or in the background"
+    )]
+    NeverFilled,
     /// More descriptor chains made available than the ring holds, while none of them could be completed.
     #[error("more chains than the ring holds were made available at once")]
     TooManyInFlight,
@@ -93,6 +104,8 @@ pub struct StoppedRing {
 pub struct Ring {
     split: SplitRing,
     memory: Arc<MemoryMap>,
+    /// Owner of this memory.
+    owner: Owner,
     hint: Hint,
     options: RingOptions,
     /// Position of the next available entry to take.
@@ -126,17 +139,23 @@ pub struct Ring {
     armed: bool,
     /// Interrupts sent since they were last asked for.
     calls: u32,
+    /// Whether it waits for memory that is still to be filled.
+    waiting: Waiting,
 }
 
 impl Ring {
     /// A ring that continues at available position `base`, and at the used index in memory. The device that served the ring before
     /// has completed the entries before `base`, and may have left it with kicks suppressed.
     pub fn new(split: SplitRing, memory: Arc<MemoryMap>, options: RingOptions, base: u16) -> Self {
-        let used = split.used_index();
+        let ((used, flags), is_hole) = memory.settled(|| (split.used_index(), split.used_flags()));
         let jump = split.size() + 1;
-        split.set_used_flags(0);
+        // Nothing is written where it stands already: the ring may lie in a hole.
+        if flags != 0 {
+            split.set_used_flags(0);
+        }
         Self {
             split,
+            owner: memory.owner(),
             memory,
             hint: Hint::default(),
             options,
@@ -156,6 +175,7 @@ impl Ring {
             kept: false,
             armed: true,
             calls: 0,
+            waiting: Waiting::new(is_hole),
         }
     }
 
@@ -167,9 +187,10 @@ impl Ring {
     /// Moves the ring to a new memory map, in which its areas lie at `split`.
     pub fn set_memory(&mut self, split: SplitRing, memory: Arc<MemoryMap>) {
         self.split = split;
-        self.memory = memory;
+        (self.owner, self.memory) = (memory.owner(), memory);
         self.hint = Hint::default();
         self.forget_ahead();
+        self.waiting.move_memory();
     }
 
     /// Continues at the used index in memory, as [`Self::new`] does: another process has served the ring meanwhile.
@@ -201,6 +222,12 @@ impl Ring {
     pub fn stop(&mut self) -> StoppedRing {
         self.publish_last();
         StoppedRing { base: self.base(), call: self.call.take() }
+    }
+
+    /// An operation on its memory begins.
+    #[inline(always)]
+    pub(super) fn begin_look(&self) -> Look {
+        Look::begin(self.owner)
     }
 
     /// The memory with its buffers.
@@ -239,10 +266,13 @@ impl Ring {
     /// Reads the driver's available index; returns the entries not taken.
     #[inline]
     fn look(&mut self) -> Result<u16, RingFault> {
-        let available = self.split.available_index();
+        let Available::Index(available) = self.read_available() else { return self.look_at_hole().map(|()| 0) };
         let left = available.wrapping_sub(self.next_available);
         if left >= self.jump {
-            return Err(self.break_off(RingFault::IndexJump));
+            return self.jumped(left).map(|()| 0);
+        }
+        if !self.waiting.may_complete && !self.prepare_used(left)? {
+            return Ok(0);
         }
         self.seen_available = available;
         Ok(left)
@@ -269,13 +299,13 @@ impl Ring {
 
     /// True if the driver has ever added an entry, as far as indices tell.
     pub fn was_filled(&self) -> bool {
-        self.next_used != 0 || self.split.available_index() != 0
+        self.next_used != 0 || matches!(self.read_available(), Available::Index(1..))
     }
 
     /// True if the driver added entries since the index was last read.
     #[inline]
     pub fn has_news(&self) -> bool {
-        self.split.available_index() != self.seen_available
+        matches!(self.read_available(), Available::Index(available) if available != self.seen_available)
     }
 
     /// Completes the descriptor chain of `head` with `length` bytes written; the driver sees it in the used ring at the next
@@ -306,6 +336,7 @@ impl Ring {
             if let Some(head) = self.last_unwritten.take() {
                 self.split.put_used(self.published_used, head, 0);
             }
+            self.waiting.end();
             let from = std::mem::replace(&mut self.published_used, self.next_used);
             if self.inflight.is_some() {
                 self.publish_tracked(from);
@@ -465,9 +496,13 @@ impl Ring {
     /// Requests a kick when the driver adds an entry to those that were seen. Returns true if it has added one meanwhile, because
     /// then there may never be a kick (virtio 1.4, section 2.7.10).
     pub fn arm(&mut self) -> bool {
+        // In a hole it stands as zero already.
+        let is_hole = self.waiting.is_used_hole();
         if self.options.event_index {
-            self.split.set_available_event(self.seen_available);
-        } else if !self.armed {
+            if !is_hole || self.seen_available != 0 {
+                self.split.set_available_event(self.seen_available);
+            }
+        } else if !self.armed && !is_hole {
             self.split.set_used_flags(0);
         }
         self.armed = true;
@@ -481,7 +516,7 @@ impl Ring {
     /// Suppresses kicks. Under EVENT_IDX the old request simply grows stale.
     #[inline]
     pub fn disarm(&mut self) {
-        if self.armed && !self.options.event_index {
+        if self.armed && !self.options.event_index && !self.waiting.is_used_hole() {
             self.split.set_used_flags(1);
             if self.log.is_some() {
                 self.log_requests();

@@ -7,11 +7,14 @@
 use super::chain::{Access, Walk};
 use super::rooms::{Reader, Writer};
 use super::shared::Descriptor;
+use super::wait_state::ATTEMPTS;
 use super::{Ring, RingFault};
 use crate::copy::Block;
 use crate::drop_reason::DropReason;
 use crate::frame::{ETHERNET, MAX_FRAME, NetHeader, SHORT_START};
 use crate::memory::Iovec;
+use crate::memory::faults::Faults;
+use crate::memory::holes::{Look, Torn};
 use crate::offload::checksum::Sum;
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Offloads, Plan, plan};
@@ -61,6 +64,18 @@ struct Buffer {
     capacity: u32,
 }
 
+/// Why an attempt to place a frame is repeated: other threads have covered pages meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Repeat {
+    /// No other thread has.
+    #[default]
+    No,
+    /// Pages of the sender's memory.
+    Frame,
+    /// Pages of this guest's memory.
+    Rooms,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct ReceiveQueue {
@@ -73,6 +88,8 @@ pub struct ReceiveQueue {
     buffers: Vec<Buffer>,
     bad_chains: u32,
     walked: u64,
+    /// Why the last attempt is repeated.
+    torn: Repeat,
 }
 
 impl ReceiveQueue {
@@ -81,7 +98,7 @@ impl ReceiveQueue {
     pub fn new(ring: Ring, receiver: Offloads, mergeable: bool) -> Self {
         let most = usize::from(ring.size()).max(MAX_IOVECS);
         let (rooms, buffers) = (Vec::with_capacity(most), Vec::with_capacity(most));
-        Self { ring, receiver, mergeable, longest: MAX_FRAME, rooms, buffers, bad_chains: 0, walked: 0 }
+        Self { ring, receiver, mergeable, longest: MAX_FRAME, rooms, buffers, bad_chains: 0, walked: 0, torn: Repeat::No }
     }
 
     /// The ring, for arming, publishing and moving.
@@ -124,6 +141,36 @@ impl ReceiveQueue {
     /// # Errors
     /// A [`RingFault`] of the receiver, after which the ring must not be used.
     pub fn place(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
+        self.ring.stop_waiting();
+        self.torn = Repeat::No;
+        let placed = self.place_once(packet)?;
+        if self.torn == Repeat::No || placed != PlaceOutcome::NoRoom { Ok(placed) } else { self.place_again(packet) }
+    }
+
+    /// As [`Self::place`], after other threads have covered pages of the sender's memory or of this guest's.
+    #[cold]
+    fn place_again(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
+        for _ in 0..ATTEMPTS {
+            let placed = if std::mem::take(&mut self.torn) == Repeat::Frame {
+                let mut memory = Vec::new();
+                let Some(mut copy) = packet.copied(&mut memory) else { return Ok(PlaceOutcome::Refused(DropReason::SenderMemory)) };
+                let placed = self.place_once(&mut copy)?;
+                packet.segments_done = copy.segments_done;
+                placed
+            } else {
+                std::hint::spin_loop();
+                self.place_once(packet)?
+            };
+            if self.torn == Repeat::No || placed != PlaceOutcome::NoRoom {
+                return Ok(placed);
+            }
+        }
+        self.ring.wait_for_memory()?;
+        Ok(PlaceOutcome::NoRoom)
+    }
+
+    #[inline]
+    fn place_once(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
         if packet.header.is_plain() && self.place_in_one(packet)? {
             Ok(PlaceOutcome::Complete(1))
         } else {
@@ -146,7 +193,7 @@ impl ReceiveQueue {
     }
 
     fn place_in_one(&mut self, packet: &Packet) -> Result<bool, RingFault> {
-        if !self.has_chain()? {
+        if self.ring.memory.is_filling() || !self.has_chain()? {
             return Ok(false);
         }
         let chain = self.ring.next_chain();
@@ -155,7 +202,11 @@ impl ReceiveQueue {
         let Some(room) = chain.single().and_then(|buffer| buffer.exactly(needed)).filter(|_| packet.loan == Loan::NONE) else {
             return Ok(false);
         };
+        let look = Look::begin(packet.memory);
         self.write_to_one(room, packet);
+        if look.end().by_others {
+            return Ok(false);
+        }
         if self.ring.is_logged() {
             self.ring.log_written(room);
         }
@@ -201,10 +252,12 @@ impl ReceiveQueue {
     }
 
     fn write_to_many(&mut self, header: NetHeader, packet: &Packet) -> Result<(), Refusal> {
+        let look = Look::begin(packet.memory);
         let mut writer = self.write_header(header);
         writer.write(packet.start());
         Reader::new(packet.rest()).copy_to(&mut writer, packet.rest_length());
-        self.check(&writer)
+        self.check(&writer)?;
+        self.settle(look)
     }
 
     /// Refuses a frame if its copy was given up because of page faults. Its buffers stay in the ring. If the receive buffers have
@@ -271,10 +324,12 @@ impl ReceiveQueue {
     fn place_segment(&mut self, packet: &Packet, segment: &Segment<'_>) -> Result<(), Refusal> {
         let length = segment.headers.len() as u32 + segment.payload_length;
         self.collect(length)?;
+        let look = Look::begin(packet.memory);
         let mut writer = self.write_header(segment.header);
         writer.write(segment.headers);
         write_payload(packet, segment, &mut writer);
         self.check(&writer)?;
+        self.settle(look)?;
         if let Some((start, field)) = segment.complete {
             self.complete_checksum(start, field, length);
         }
@@ -298,8 +353,15 @@ impl ReceiveQueue {
             if ahead == self.ring.untaken() && self.ring.look()? == ahead {
                 return Err(self.too_little(ahead));
             }
+            let look = self.ring.begin_look();
             let chain = self.ring.chain::<true>(ahead)?;
-            let room = match self.resolve(chain.first, needed - capacity) {
+            let room = self.resolve(chain.first, needed - capacity);
+            if !look.is_clean() {
+                self.ring.forget_torn(look)?;
+                self.torn = if self.ring.waits_until().is_none() { Repeat::Rooms } else { Repeat::No };
+                return Err(Refusal::NoRoom);
+            }
+            let room = match room {
                 Some(room) => room,
                 None => {
                     self.give_back_bad(chain.head);
@@ -314,7 +376,24 @@ impl ReceiveQueue {
                 return Err(Refusal::Drop(DropReason::TooLongForReceiver));
             }
         }
-        Ok(())
+        if self.ring.memory.is_filling() { self.await_rooms() } else { Ok(()) }
+    }
+
+    /// Waits if a part of the collected buffers lies in a hole that is still to be filled.
+    #[cold]
+    fn await_rooms(&mut self) -> Result<(), Refusal> {
+        self.ring.check_filled();
+        let (look, memory) = (self.ring.begin_look(), &self.ring.memory);
+        let mut faults = Faults::default();
+        let is_whole = self.rooms.iter().filter_map(|&room| memory.readable(room)).all(|room| {
+            room.touch();
+            faults.may_go_on()
+        });
+        if look.end() == Torn::NO && is_whole {
+            return Ok(());
+        }
+        self.ring.wait_for_memory()?;
+        Err(Refusal::NoRoom)
     }
 
     /// All `buffers` of the ring are collected and are not enough: wait for more, unless there can be no more.
@@ -345,6 +424,17 @@ impl ReceiveQueue {
         self.ring.advance(self.buffers.len() as u16 + 1);
         self.buffers.clear();
         self.rooms.clear();
+    }
+
+    /// A copy has ended that began with `look` at the sender's memory. Zeros of holes are the payload of a guest with fresh memory; but a page
+    /// that another thread covered may have been filled meanwhile, and the copy is repeated from the file.
+    #[inline]
+    fn settle(&mut self, look: Look) -> Result<(), Refusal> {
+        if look.end().by_others {
+            self.torn = Repeat::Frame;
+            return Err(Refusal::NoRoom);
+        }
+        Ok(())
     }
 
     /// Takes the collected buffers and completes them with a frame of `length` bytes.

@@ -108,6 +108,8 @@ impl Areas {
 #[derive(Clone, Copy, Debug)]
 pub struct SplitRing {
     areas: Areas,
+    /// Where the used ring is read.
+    used_to_read: *const u8,
     size: u16,
     mask: u16,
 }
@@ -131,14 +133,16 @@ impl SplitRing {
     /// # Errors
     /// [`Misplaced`].
     pub fn locate(memory: &MemoryMap, [descriptors, available, used]: [u64; 3], size: u16) -> Result<Self, Misplaced> {
-        let find = |address, length| memory.find_user(address, length).ok_or(Misplaced::Outside);
+        let find = |address, length| memory.find_user_to_read(address, length).ok_or(Misplaced::Outside);
         let areas = Areas {
-            descriptors: find(descriptors, Areas::descriptor_bytes(size))?,
-            available: find(available, Areas::available_bytes(size))?,
-            used: find(used, Areas::used_bytes(size))?,
+            descriptors: find(descriptors, Areas::descriptor_bytes(size))?.cast_mut(),
+            available: find(available, Areas::available_bytes(size))?.cast_mut(),
+            used: memory.find_user(used, Areas::used_bytes(size)).ok_or(Misplaced::Outside)?,
         };
-        // SAFETY: the map vouches for the areas while it is held.
-        unsafe { Self::new(areas, size) }.ok_or(Misplaced::Unaligned)
+        let used_to_read = find(used, Areas::used_bytes(size))?;
+        // SAFETY: the map vouches for the areas while it is held; only the used ring is written.
+        let split = unsafe { Self::new(areas, size) }.ok_or(Misplaced::Unaligned)?;
+        Ok(Self { used_to_read, ..split })
     }
 
     /// A ring in a test's own memory, which holds a descriptor table only.
@@ -159,7 +163,12 @@ impl SplitRing {
         let aligned = (areas.descriptors as usize).is_multiple_of(16)
             && (areas.available as usize).is_multiple_of(2)
             && (areas.used as usize).is_multiple_of(4);
-        (size.is_power_of_two() && size <= MAX_SIZE && aligned).then_some(Self { areas, size, mask: size - 1 })
+        (size.is_power_of_two() && size <= MAX_SIZE && aligned).then_some(Self {
+            areas,
+            used_to_read: areas.used,
+            size,
+            mask: size - 1,
+        })
     }
 
     /// Entries.
@@ -178,6 +187,12 @@ impl SplitRing {
     fn used_u16(&self, offset: usize) -> &AtomicU16 {
         // SAFETY: as `available_u16`.
         unsafe { AtomicU16::from_ptr(self.areas.used.add(offset).cast()) }
+    }
+
+    #[inline]
+    fn used_u16_to_read(&self, offset: usize) -> &AtomicU16 {
+        // SAFETY: as `available_u16`, of the same area; it is only loaded from.
+        unsafe { AtomicU16::from_ptr(self.used_to_read.add(offset).cast_mut().cast()) }
     }
 
     /// The driver's available index; entries before it may be read after this load (acquire).
@@ -260,7 +275,18 @@ impl SplitRing {
 
     /// The used index that was last published, as in memory: a device that takes over continues there.
     pub fn used_index(&self) -> u16 {
-        u16::from_le(self.used_u16(2).load(Ordering::Acquire))
+        u16::from_le(self.used_u16_to_read(2).load(Ordering::Acquire))
+    }
+
+    /// The used ring's flags, as in memory: bit 0 suppresses kicks.
+    pub(super) fn used_flags(&self) -> u16 {
+        u16::from_le(self.used_u16_to_read(0).load(Ordering::Relaxed))
+    }
+
+    /// Reads a byte of each page of the used ring, so that holes are met.
+    pub(super) fn touch_used(&self) {
+        // SAFETY: the area is readable, and this only reads.
+        unsafe { Iovec::new(self.used_to_read.cast_mut(), Areas::used_bytes(self.size) as u32) }.touch();
     }
 
     /// Suppresses kicks (bit 0); ignored under EVENT_IDX.

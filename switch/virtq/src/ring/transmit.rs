@@ -12,12 +12,15 @@
 use std::collections::VecDeque;
 
 use super::chain::{Access, ChainFault, Walk};
-use super::shared::Descriptor;
+use super::shared::{Descriptor, INDIRECT};
+use super::wait_state::ATTEMPTS;
 use super::{Ring, RingFault};
 use crate::drop_reason::DropReason;
 use crate::frame::{COPIED, ETHERNET, MAX_FRAME, NetHeader, SHORT_START};
 use crate::in_flight::InFlight;
 use crate::memory::Iovec;
+use crate::memory::faults::Faults;
+use crate::memory::holes::{Look, Torn};
 use crate::packet::{ChunkPool, Loan, MAX_IOVECS, Packet};
 
 /// State of a packet in flight.
@@ -26,6 +29,17 @@ struct Kept {
     loan: Loan,
     /// With IN_ORDER, its place in the order, counted since the ring began.
     number: u32,
+}
+
+/// A hole in a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hole {
+    /// In an indirect table or a descriptor, which the driver has written.
+    Table,
+    /// In the headers, which are zeros only in a frame that was never written.
+    Headers,
+    /// Elsewhere in the frame, where zeros may be meant.
+    Other,
 }
 
 /// Result of [`TransmitQueue::open`].
@@ -85,13 +99,14 @@ impl TransmitQueue {
     /// A [`RingFault`] after which the ring must not be used.
     #[inline]
     pub fn look(&mut self, most: u16) -> Result<u16, RingFault> {
+        self.ring.stop_waiting();
         let mut left = self.ring.untaken();
         if left == 0 {
             left = self.ring.look()?;
         }
         let count = left.min(most);
         self.ring.read_ahead::<false>(count)?;
-        Ok(count)
+        Ok(if self.ring.waits_until().is_none() { count } else { 0 })
     }
 
     /// Opens the next chain into `packet` (all fields but `transmit`, `source` and `segments_done`).
@@ -109,17 +124,91 @@ impl TransmitQueue {
             self.give_back(head);
             return Ok(OpenOutcome::Dropped(DropReason::HeadTwice));
         }
-        if !self.open_single(packet) {
-            let taken = self.open_chain(packet);
-            if taken != OpenOutcome::Packet {
-                if taken != OpenOutcome::Nothing {
-                    self.give_back(head);
-                }
+        let look = self.ring.begin_look();
+        let mut taken = if self.open_single(packet) { OpenOutcome::Packet } else { self.open_chain(packet) };
+        if !look.is_clean() || self.ring.memory.is_filling() {
+            taken = self.open_with_holes(look, packet, taken)?;
+        }
+        match taken {
+            OpenOutcome::Packet => (packet.head, packet.memory) = (head, self.ring.owner),
+            OpenOutcome::Dropped(_) => self.give_back(head),
+            OpenOutcome::Nothing => {}
+        }
+        Ok(taken)
+    }
+
+    /// The next chain was `taken` as this, but some of it may be zeros of holes, or memory is still to be filled: it waits then.
+    #[cold]
+    fn open_with_holes(&mut self, look: Look, packet: &mut Packet, taken: OpenOutcome) -> Result<OpenOutcome, RingFault> {
+        self.ring.check_filled();
+        let (mut look, mut taken) = (look, taken);
+        let mut again = !look.is_clean() && look.settle().by_others;
+        for _ in 0..ATTEMPTS {
+            if !again {
+                break;
+            }
+            if taken == OpenOutcome::Packet {
+                self.backpressure(packet);
+            }
+            std::hint::spin_loop();
+            look = self.ring.begin_look();
+            taken = if self.open_single(packet) { OpenOutcome::Packet } else { self.open_chain(packet) };
+            again = !look.is_clean() && look.settle().by_others;
+        }
+        if !again {
+            let is_filling = self.ring.memory.is_filling();
+            let Some(hole) = self.find_hole(is_filling) else { return Ok(taken) };
+            if hole == Hole::Table || (hole == Hole::Headers && self.ring.is_suspect()) {
+                self.ring.memory.note_filling();
+            }
+            if !self.ring.memory.is_filling() {
                 return Ok(taken);
             }
+            self.ring.wait_for_memory()?;
         }
-        packet.head = head;
-        Ok(OpenOutcome::Packet)
+        if taken == OpenOutcome::Packet {
+            self.backpressure(packet);
+        }
+        Ok(OpenOutcome::Nothing)
+    }
+
+    /// Whether the next chain lies in a hole in part; `all` of it is looked at only if that matters.
+    fn find_hole(&mut self, all: bool) -> Option<Hole> {
+        let first = self.ring.next_chain().first;
+        let look = self.ring.begin_look();
+        let resolved = self.resolve(first);
+        let torn = look.end();
+        if torn.met_hole {
+            return self.is_whole(first).then_some(Hole::Table);
+        }
+        let look = self.ring.begin_look();
+        let mut start = [0; NetHeader::SIZE + ETHERNET];
+        if resolved.is_ok_and(|length| length as usize >= start.len()) {
+            gather(&self.scratch, 0, &mut start);
+        }
+        let of_headers = look.end();
+        if of_headers.met_hole {
+            return Some(Hole::Headers);
+        }
+        if !all {
+            return None;
+        }
+        let (look, mut faults) = (self.ring.begin_look(), Faults::default());
+        let is_whole = self.scratch.iter().all(|iovec| {
+            iovec.touch();
+            faults.may_go_on()
+        });
+        let of_rest = look.end();
+        let is_torn = torn.by_others || of_headers.by_others || of_rest != Torn::NO;
+        (is_torn || !is_whole).then_some(Hole::Other)
+    }
+
+    /// Whether the indirect table of the chain that begins with `first` lies in guest memory to its end, if there is one: another is no table that
+    /// a driver has written, and the chain is completed.
+    fn is_whole(&mut self, first: Descriptor) -> bool {
+        let Ring { memory, hint, .. } = &mut self.ring;
+        let table = (first.flags() & INDIRECT != 0).then(|| memory.iovec(first.address(), first.length(), hint));
+        table.is_none_or(|table| table.is_some_and(|table| table.length() == first.length()))
     }
 
     /// A driver with as many uncompleted chains as the ring holds has none to make available: a further one would be counted as in

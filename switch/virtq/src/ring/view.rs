@@ -1,6 +1,10 @@
 //! Views of rings, for the operator: looking at a ring changes nothing.
 
+use std::time::Duration;
+
 use super::Ring;
+use super::wait_state::Available;
+use crate::time::cycles;
 
 /// State of a ring, and of its driver as far as the ring tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,13 +23,18 @@ pub struct RingView {
     pub has_call: bool,
     /// The interrupt circuit breaker keeps an interrupt back.
     pub keeps_call: bool,
+    /// For how long the ring has waited for memory that is still to be filled, if it does.
+    pub waits_for_memory: Option<Duration>,
 }
 
 impl Ring {
     /// Its present state.
     pub fn view(&self) -> RingView {
         let size = self.split.size();
-        let available = self.split.available_index().wrapping_sub(self.next_available);
+        let available = match self.read_available() {
+            Available::Index(index) => index.wrapping_sub(self.next_available),
+            Available::Hole | Available::Unknown => 0,
+        };
         // A driver that breaks the ring may say anything.
         let available = available.min(size);
         RingView {
@@ -35,6 +44,7 @@ impl Ring {
             unread: self.unread().min(size - available),
             has_call: self.call.is_some(),
             keeps_call: self.kept,
+            waits_for_memory: self.waits_for(cycles()),
         }
     }
 

@@ -22,7 +22,7 @@ pub struct VhostUser {
 impl FromEntry for VhostUser {
     const ABOUT: About = About {
         name: "vhost-user",
-        keys: &["connect", "access", "second"],
+        keys: &["connect", "access", "second", "lazy-memory"],
         // Its listening socket.
         descriptors: 1,
         prints_address: true,

@@ -11,6 +11,8 @@ pub enum CauseKind {
     Quarantined,
     /// The VMM has stopped the virtqueues and is connected, or its process is stopped: the guest is paused.
     GuestPaused,
+    /// Guest memory under a queue is still to be filled by the guest's monitor.
+    MemoryNotFilled,
     /// The driver posts no receive buffers any more.
     NoReceiveBuffers,
     /// The driver was interrupted, and does not look at received frames.

@@ -28,7 +28,8 @@ pub(super) fn of(before: &[QueueView], after: &[QueueView], name: Name<'_>) -> V
     if before.is_empty() {
         return Vec::new();
     }
-    let mut causes: Vec<Cause> = of_all(before).into_iter().collect();
+    let mut causes: Vec<Cause> = before.iter().find_map(unfilled_memory).into_iter().collect();
+    causes.extend(of_all(before));
     if causes.is_empty() {
         causes.extend(without_buffers(before));
     }
@@ -77,6 +78,19 @@ fn of_all(views: &[QueueView]) -> Option<Cause> {
         let text = "its driver has posted no receive buffers yet: its interface is down";
         Cause::new(CauseKind::InterfaceDown, text, "Bring it up in the guest: ip link set DEVICE up")
     })
+}
+
+/// A queue in memory that is still to be filled.
+fn unfilled_memory(view: &QueueView) -> Option<Cause> {
+    let waits = view.ring.waits_for_memory?;
+    let text = format!(
+        "guest memory under its {} queue {} is not filled yet (a lazily restored guest, postcopy): memlane has waited for {}",
+        if view.is_receive() { "receive" } else { "transmit" },
+        view.key.pair,
+        told(waits)
+    );
+    let remedy = "See that the guest's monitor fills its memory; let it do that before the guest runs, or in the background";
+    Some(Cause::new(CauseKind::MemoryNotFilled, text, remedy))
 }
 
 /// A receive queue without buffers, for which frames come.
