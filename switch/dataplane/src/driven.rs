@@ -1,5 +1,5 @@
 //! Workers that a test drives in its own thread, on its own clock ([`crate::time::driven`]): where the control side waits for the answer of a
-//! worker, it lets the test step the workers meanwhile.
+//! worker, it lets the test run poll iterations meanwhile.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 
 use crate::time::driven;
 
-/// Steps workers.
+/// Runs a poll iteration of some worker.
 type Step = Rc<dyn Fn()>;
 
 thread_local! {

@@ -1,4 +1,4 @@
-//! State of the model: flows that guests opened, and addresses that the switch learned, as far as they are known.
+//! State of the model: flows that guests opened, and the forwarding table by MAC learning and FDB aging, as far as they are known.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;

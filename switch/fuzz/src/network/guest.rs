@@ -1,4 +1,4 @@
-//! A guest that keeps the rules: its memory, its two rings, and the habits of its driver.
+//! A guest that keeps the rules: its memory, its virtqueues, and the habits of its driver.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -31,18 +31,18 @@ const TABLE: u16 = 4;
 pub enum Attention {
     /// After every poll iteration.
     Polls,
-    /// When it is interrupted.
+    /// When an interrupt comes.
     Interrupted,
-    /// Never: it stalls.
+    /// Never, beyond the stall timeout.
     Stalled,
 }
 
 /// The habits of a driver.
 #[derive(Clone, Copy, Debug)]
 pub struct Habit {
-    /// Entries of a ring.
+    /// Entries of a virtqueue.
     size: u16,
-    /// Bytes of a receive buffer; frames may fill several.
+    /// Bytes of a receive buffer; a frame may fill several (mergeable receive buffers).
     receive: u32,
     event_index: bool,
     indirect: bool,
@@ -68,7 +68,7 @@ impl Habit {
     }
 }
 
-/// The two event descriptors of a ring.
+/// The two eventfds of a virtqueue.
 #[derive(Debug)]
 struct Events {
     kick: EventFd,
@@ -137,7 +137,7 @@ impl Guest {
         Self { life, port, habit, memory, map, transmit, receive, events, free, sending, buffers, pending, parts }
     }
 
-    /// Both rings, to be started at `bases`.
+    /// Both virtqueues, to be started at `bases` of the available ring.
     pub fn parts(&self, bases: [u16; 2]) -> Vec<RingParts> {
         let session = self.port.session();
         DIRECTIONS
@@ -195,7 +195,7 @@ impl Guest {
         true
     }
 
-    /// Places and lengths of the parts of a buffer with a frame of so many bytes.
+    /// Places and lengths of the buffer segments of a frame of so many bytes.
     fn parts_of(&self, length: usize, dice: &mut Dice) -> Vec<(u32, u32)> {
         let length = (HEADER + length) as u32;
         match dice.below(4) {
@@ -217,7 +217,7 @@ impl Guest {
         }
     }
 
-    /// Whether the switch asks for a kick for what was made available.
+    /// Whether the switch asks for a kick for what was made available in the transmit queue.
     pub fn kick_needed(&mut self) -> bool {
         self.transmit.kick_needed()
     }
@@ -226,7 +226,7 @@ impl Guest {
         self.events[0].kick.write(1).expect("room in a counter");
     }
 
-    /// Takes completed chains back.
+    /// Reclaims completed descriptor chains from the used ring.
     pub fn reclaim(&mut self) {
         while let Some(used) = self.transmit.reclaim().expect("each chain is completed once") {
             self.free.push(self.sending[used.head as usize]);
@@ -246,7 +246,7 @@ impl Guest {
         }
     }
 
-    /// Takes all frames that arrived, and posts their buffers again.
+    /// Takes all frames from the receive queue, and posts their receive buffers again.
     pub fn take(&mut self, mut each: impl FnMut(&[u8])) {
         loop {
             while let Some(used) = self.receive.poll().expect("each buffer is completed once") {

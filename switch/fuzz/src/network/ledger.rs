@@ -44,15 +44,15 @@ struct Account {
     ports: Vec<(Arc<Port>, usize)>,
     owed: Bounds,
     refused: BTreeMap<DropReason, Bounds>,
-    /// Frames that its driver received, of guests and of the switch.
+    /// Frames that the driver took from the receive queue, of guests and of the switch.
     received: u64,
-    /// Frames that the switch took from it, as far as they were looked at.
+    /// Frames that the switch took from the transmit queue, as far as they were looked at.
     taken: u64,
     /// Since everything was at rest, it has had room for all that a poll iteration brings, and nothing on the way delays or loses frames.
     has_room: bool,
-    /// Since then, there was no emulated link before it.
+    /// Since then, there was no link emulation before the receive queue.
     has_no_link: bool,
-    /// Frames dropped there when everything was at rest.
+    /// Frames dropped there when no frame was in flight last.
     dropped_before: u64,
     /// Rate limits, of transmission and of reception.
     limits: [Option<Metered>; 2],
@@ -187,14 +187,14 @@ pub struct Ledger {
     sent: HashMap<u32, Sent>,
     /// Copies that may be counted nowhere, because a process or a port with frames on an emulated link ended.
     pub lost: u64,
-    /// The last frame of each flow of a guest that arrived at another.
+    /// The last frame of each flow of a guest that arrived at another; no flow is reordered without link emulation.
     last: HashMap<(Life, Life, u64), u32>,
-    /// Frames of queues that stopped, when it was last at rest.
+    /// Frames of transmit queues that stopped, when no frame was in flight last.
     stopped: u64,
     pub totals: Totals,
 }
 
-/// Frames of a port that a worker took, in their order, and the next one, which it may have looked at.
+/// Frames of a transmit queue that a worker took, in their order, and the next one, which backpressure may have left there.
 #[derive(Clone, Debug)]
 pub struct Taken {
     pub life: Life,
@@ -358,7 +358,7 @@ impl Ledger {
         }
     }
 
-    /// Addresses that were silent for `age` seconds are forgotten in second `now`.
+    /// FDB aging: addresses that were silent for `age` seconds are forgotten in second `now`.
     pub fn expire(&mut self, now: u64, age: u64) {
         for learned in self.learned.values_mut().filter(|learned| learned.seen + age <= now + 2) {
             learned.behind.insert(None);
@@ -408,7 +408,7 @@ impl Ledger {
         }
     }
 
-    /// The addresses that frames teach: the ports that perhaps do, and whether one surely does.
+    /// MAC learning: the addresses that frames teach, the ports that perhaps do, and whether one surely does.
     fn learners(&self, taken: &[Taken]) -> HashMap<(usize, u16, MacAddress), (Vec<Life>, bool)> {
         let mut learners: HashMap<_, (Vec<Life>, bool)> = HashMap::new();
         for taken in taken {

@@ -6,8 +6,8 @@
 //! - [`frames`], [`settings`]: traffic, settings and rules by chance.
 //!
 //! After each step nothing has arrived that the model does not allow, nothing twice or changed, and nothing is counted that is not right. Now and
-//! then the network comes to rest: then every frame has arrived where it must, or was dropped for one counted reason, and every chain of every
-//! ring is completed once. Nothing sleeps: time passes only as the script says.
+//! then the network comes to rest: then every frame has arrived where it must, or was dropped for one counted drop reason, and every
+//! descriptor chain of every virtqueue is completed once. Nothing sleeps: time passes only as the script says.
 
 mod flows;
 mod frames;

@@ -194,7 +194,7 @@ impl State<'_> {
         Verdict::Flood(reached, denied)
     }
 
-    /// Whether the policy rules let a frame pass.
+    /// Whether the policy rules let a unicast frame pass, or a copy of a flooded one.
     fn passes(&self, from: &PortState, to: &PortState, frame: &Frame, vlan: u16, opens: &mut impl FnMut(FlowKey)) -> bool {
         if matches!(frame.body, Body::Arp(..)) {
             return true;

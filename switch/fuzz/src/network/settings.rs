@@ -1,4 +1,4 @@
-//! Settings of ports and policy rules by chance.
+//! Settings by chance: policy rules, rate limits, VLANs, anti-spoofing, and link emulation of ports.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -55,7 +55,7 @@ fn link(dice: &mut Dice) -> Option<Impairment> {
     }
 }
 
-/// VLANs of a port, for its life.
+/// The VLANs of an access port, or of a trunk, for the life of the port.
 pub fn vlans(limits: &mut PortLimits, dice: &mut Dice) {
     let trunk = |text: &str| text.split(' ').filter_map(|range| range.parse().ok()).collect();
     match dice.below(6) {

@@ -32,7 +32,7 @@ pub const PORTS: usize = 6;
 pub const SEGMENTS: usize = 2;
 /// When the clock begins: long after the machine started.
 const BEGIN: Cycles = 1 << 40;
-/// Seconds after which a silent address is forgotten.
+/// FDB aging, in seconds.
 const AGE: u32 = 40;
 const STALL: Duration = Duration::from_millis(20);
 /// Time in which everything under way comes to its end, whatever the limits.
@@ -50,7 +50,7 @@ fn second() -> u64 {
 #[derive(Debug)]
 pub struct Floor {
     workers: Vec<Worker>,
-    /// Until when each of them sleeps.
+    /// Until when each of them sleeps in epoll.
     deadlines: Vec<Option<Cycles>>,
     guests: Vec<Option<Guest>>,
     ledger: Ledger,
@@ -59,7 +59,7 @@ pub struct Floor {
 }
 
 impl Floor {
-    /// A round of one worker; then the guests look at their rings.
+    /// A poll iteration of one worker; then the guests look at their virtqueues.
     fn drive(&mut self, worker: usize) {
         self.deadlines[worker] = self.workers[worker].drive();
         self.observe(worker);
@@ -311,7 +311,7 @@ impl World {
         self.tell(|| format!("guest {from} has sent"));
     }
 
-    /// One flow of equal frames, as a stream.
+    /// One flow of equal frames, for the flow cache and the fast path.
     pub fn stream(&mut self, from: usize, dice: &mut Dice) {
         let seed = dice.number();
         for _ in 0..dice.below(256) {
@@ -353,7 +353,7 @@ impl World {
         self.tell(|| format!("guest {place}: {attention:?}"));
     }
 
-    /// Time passes until nothing is under way, and everything is accounted for.
+    /// Time passes until no frame is in flight or enqueued, and everything is accounted for.
     pub fn rest(&mut self) {
         self.look();
         self.floor.borrow_mut().rest();
@@ -451,7 +451,7 @@ impl World {
         old.settings.mac.into_iter().for_each(|mac| floor.ledger.blur(mac, old.segment, None));
     }
 
-    /// The rings of a guest stop, and start again where they were.
+    /// The virtqueues of a guest stop, and start again where they were.
     pub fn restart(&mut self, place: usize) {
         let Some(port) = self.port(place) else { return };
         let (before, mut next) = (self.config(), self.config());
@@ -478,7 +478,7 @@ impl World {
         self.tell(|| format!("the rings of guest {place} restarted"));
     }
 
-    /// Another process takes the network over, as after a takeover.
+    /// Another process continues at the used rings, as after a takeover.
     pub fn take_over(&mut self) {
         self.look();
         self.network.hold_transmit(true);
@@ -543,7 +543,7 @@ impl World {
         self.change(next, |network| network.set_policy(&rules));
     }
 
-    /// A ring is disabled, or enabled.
+    /// A virtqueue is disabled, or enabled.
     pub fn flip(&mut self, place: usize, dice: &mut Dice) {
         let Some(port) = self.port(place) else { return };
         let mut next = self.config();
