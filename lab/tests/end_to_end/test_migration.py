@@ -115,13 +115,14 @@ class _Places:
     def move(self, place: int, migrate: Callable[[Ask, Ask, Path], None]) -> _Move:
         """Moves the guest."""
         copy = self._new(place)
-        if migrate is _live:
+        is_live = migrate is not save_guest
+        if is_live:
             copy.await_copy()
         with monitor(self.guest.qmp) as old:
             old("migrate-set-parameters", **{"max-bandwidth": _RATE, "downtime-limit": _DOWNTIME})
             state = self._session.folder / f"{copy.name}.state"
             begun = time.time()
-            if migrate is _live:
+            if is_live:
                 with monitor(copy.qmp) as new:
                     migrate(old, new, state)
             else:
@@ -129,7 +130,7 @@ class _Places:
             told = old("query-migrate")
         ended = time.time()
         self.guest.kill()
-        if migrate is not _live:
+        if not is_live:
             copy.await_copy()
             with monitor(copy.qmp) as new:
                 restore_guest(new, state)
@@ -161,10 +162,14 @@ class _Hosts(_Places):
         wait(far.socket.exists, "the other memlane")
         super().__init__(switch.session, self.lan.guests[0], [switch.socket("near"), far])
 
+    def far_log(self) -> str:
+        """The log of the other memlane."""
+        return self._far.log.read_text(errors="replace")
+
     def check(self) -> None:
         """Insists that the other memlane lives and quarantined nothing."""
         self._far.check()
-        said = self._far.log.read_text(errors="replace")
+        said = self.far_log()
         assert "WARN" not in said, said
 
 
@@ -217,6 +222,7 @@ class _Checked:
 
     def __init__(self, peer: Guest, guest: Guest) -> None:
         self._peer = peer
+        self._guest = guest
         self._theirs = Library(peer, 8)
         self._own = Library(guest, 32)
         fetch = f"wget -q -O - http://{bed.ipv4(0)}:{self._theirs.port}/file | md5sum"
@@ -233,6 +239,26 @@ class _Checked:
         """Waits until more than `before` files have arrived at the guest; no byte of any may differ."""
         wait(lambda: len(self.sums()) > before + 1, "the guest to receive more")
         assert set(self.sums()) == {self._theirs.hash}
+
+    def hold(self, file: str) -> None:
+        """Has the guest hash `file` now, and again once it is asked to."""
+        begins = f"wget -q -O /dev/null http://{bed.ipv4(0)}:{self._theirs.port}/go"
+        hashes = f"md5sum <{file} >>/tmp/served/held"
+        self._guest.run(hashes, timeout=120).check()
+        self._guest.spawn(f"until {begins}; do sleep 0.2; done; {hashes}")
+
+    def check_held(self) -> None:
+        """Insists that no byte of that file differs."""
+        self._peer.run("touch /tmp/served/go").check()
+        asked = ["timeout", "20", "wget", "-q", "-O", "-", f"http://{bed.ipv4(1)}:{self._own.port}/held"]
+        hashes: list[str] = []
+
+        def are_there() -> bool:
+            hashes[:] = self._peer.run(asked).stdout.split()[::2]
+            return len(hashes) == 2
+
+        until(are_there, timeout=120, what="the guest to hash its file again")
+        assert len(set(hashes)) == 1, hashes
 
     def finish(self) -> None:
         """Waits for the file that the guest was sending when it moved."""
@@ -310,6 +336,51 @@ class _Streams:
         places.peer.run("rm /tmp/served/go").check()
         gap, last = max((after - at, at) for at, after in itertools.pairwise(answers) if at > moved.begun)
         return _Seen(moved.total, moved.downtime, gap, last + gap - moved.begun)
+
+
+_THROTTLED = 20 << 20
+"""Bytes a second of a migration whose pages come late."""
+_HELD = 64
+"""MiB of random bytes in the guest, which it reads before it leaves and again at its new place."""
+
+
+def _postcopy(old: Ask, new: Ask, path: Path) -> None:
+    """The guest runs at its new place while its memory comes."""
+    for ask in (old, new):
+        ask("migrate-set-capabilities", capabilities=[{"capability": "postcopy-ram", "state": True}])
+    old("migrate-set-parameters", **{"max-bandwidth": _THROTTLED, "max-postcopy-bandwidth": _THROTTLED})
+    new("migrate-incoming", uri=f"unix:{path}")
+    old("migrate", uri=f"unix:{path}")
+    wait(lambda: old("query-migrate").get("ram", {}).get("transferred", 0) > 1 << 20, "the migration to begin")
+    old("migrate-start-postcopy")
+    wait(lambda: new("query-status")["status"] == "running", "the guest to run at its new place")
+    assert not has_ended(old), "all memory came before the guest ran"
+    wait(lambda: has_ended(old), "the rest of the memory")
+
+
+@pytest.mark.parametrize("newest", [False, pytest.param(True, marks=pytest.mark.prove)], ids=["installed", "newest"])
+def test_a_guest_goes_on_at_another_memlane_while_its_memory_comes(
+    build: Builder, newest: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By postcopy through a channel of 20 MB/s: no byte of its transfers differs, nor of its memory."""
+    if newest:
+        monkeypatch.setattr(Movable, "program", str(foreign.newest_qemu()))
+    hosts = _Hosts(build)
+    hosts.boot()
+    slow_down(hosts.guest)
+    # Random bytes take a guest long: each MiB is the same ones after its number.
+    random = f"head -c {1 << 20} /dev/urandom >/tmp/random"
+    hosts.guest.run(f"{random}; for i in $(seq {_HELD}); do echo $i; cat /tmp/random; done >/tmp/held", timeout=120).check()
+    checked = _Checked(hosts.peer, hosts.guest)
+    checked.hold("/tmp/held")
+    before = len(checked.sums())
+    hosts.move(1, _postcopy)
+    checked.check_held()
+    checked.check(before)
+    checked.finish()
+    hosts.check()
+    fetched = re.search(r"postcopy has ended: (\d+) pages", hosts.far_log())
+    assert fetched and int(fetched[1]) > 0, hosts.far_log()
 
 
 @pytest.mark.parametrize(

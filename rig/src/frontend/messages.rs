@@ -1,5 +1,6 @@
 //! One method a message, in the words of the specification.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -65,7 +66,28 @@ impl Frontend {
 
     /// SET_MEM_TABLE.
     pub fn set_memory_table(&mut self, regions: &[VhostUserMemoryRegionInfo]) -> Result<()> {
-        self.say("SET_MEM_TABLE", |vhost| vhost.set_mem_table(regions).map(drop))
+        if let Some(bases) = self.say("SET_MEM_TABLE", |vhost| vhost.set_mem_table(regions))? {
+            self.bases = bases;
+            self.say("SET_MEM_TABLE", |vhost| vhost.postcopy_ack_mem_regions(FrontendReq::SET_MEM_TABLE))?;
+        }
+        Ok(())
+    }
+
+    /// POSTCOPY_ADVISE and POSTCOPY_LISTEN; the userfaultfd of the back end, for page faults of memory that it is told of from now on.
+    pub fn begin_postcopy(&mut self) -> Result<File> {
+        let userfault = self.say("POSTCOPY_ADVISE", |vhost| vhost.postcopy_advise())?;
+        self.say("POSTCOPY_LISTEN", |vhost| vhost.postcopy_listen())?;
+        Ok(userfault)
+    }
+
+    /// Addresses of the regions of the memory table in the back end, while postcopy listens.
+    pub fn postcopy_bases(&self) -> &[u64] {
+        &self.bases
+    }
+
+    /// POSTCOPY_END.
+    pub fn end_postcopy(&mut self) -> Result<()> {
+        self.say("POSTCOPY_END", |vhost| vhost.postcopy_end())
     }
 
     /// ADD_MEM_REG.

@@ -123,6 +123,8 @@ pub struct Frontend {
     timeout: Duration,
     acknowledge: Acknowledge,
     protocol: VhostUserProtocolFeatures,
+    /// Addresses of the regions in the back end, by which its page faults are known.
+    bases: Vec<u64>,
 }
 
 impl std::fmt::Debug for Frontend {
@@ -141,7 +143,7 @@ impl Frontend {
         let vhost = VhostFrontend::from_stream(copy()?, MAX_RINGS);
         let watchdog = Watchdog::new(copy()?);
         let protocol = VhostUserProtocolFeatures::empty();
-        Ok(Self { stream, vhost, watchdog, timeout, acknowledge: Acknowledge::Nothing, protocol })
+        Ok(Self { stream, vhost, watchdog, timeout, acknowledge: Acknowledge::Nothing, protocol, bases: Vec::new() })
     }
 
     /// Connects to the socket at `path`, trying again until `timeout` is over.

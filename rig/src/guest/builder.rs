@@ -164,6 +164,13 @@ impl GuestBuilder {
         self
     }
 
+    /// Asks for these protocol features, too.
+    #[must_use]
+    pub fn with_protocol(mut self, features: VhostUserProtocolFeatures) -> Self {
+        self.protocol.insert(features);
+        self
+    }
+
     /// The guest's memory; by default one region, as large as rings and buffers need and 1 MiB more.
     #[must_use]
     pub fn memory(mut self, plan: MemoryPlan) -> Self {

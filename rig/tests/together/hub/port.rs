@@ -348,4 +348,16 @@ impl VhostUserBackendReqHandlerMut for Port {
     fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
         Err(Error::InvalidOperation("log"))
     }
+    fn postcopy_advice(&mut self) -> Result<File> {
+        Err(Error::InvalidOperation("postcopy"))
+    }
+    fn postcopy_listen(&mut self) -> Result<()> {
+        Err(Error::InvalidOperation("postcopy"))
+    }
+    fn postcopy_end(&mut self) -> Result<()> {
+        Err(Error::InvalidOperation("postcopy"))
+    }
+    fn postcopy_ack_mem_regions(&mut self) -> Result<()> {
+        Err(Error::InvalidOperation("postcopy"))
+    }
 }

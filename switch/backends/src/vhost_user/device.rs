@@ -16,7 +16,7 @@ use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqH
 use super::control::{Commands, ControlQueue, HeldControlQueue};
 use super::device_state;
 use super::features::{self, Agreed, Circumstances, Opening};
-use super::saved::{SavedConnection, SavedInflight, SavedKick, SavedLog, SavedRegion};
+use super::saved::{SavedConnection, SavedInflight, SavedKick, SavedLog, SavedPostcopy, SavedRegion};
 use super::settings::DeviceSettings;
 use super::shared_memory_check::SharedMemoryProblem;
 use super::vring::{Addresses, Kick, Vring, VringError};
@@ -24,6 +24,7 @@ use crate::budget::Permit;
 use crate::descriptors::OF_CONTROL_QUEUE;
 use crate::frame::MacAddress;
 use crate::id::{Direction, MAX_PAIRS, RingKey};
+use crate::memory::postcopy::Postcopy;
 use crate::memory::{DirtyLog, InflightError, InflightRegion, MemoryMap, Region, RegionError, RegionTable, holes};
 use crate::network::{Network, RingParts, StartingRing};
 use crate::port::Offer;
@@ -54,6 +55,10 @@ pub(super) struct Device {
     inflight: Option<Arc<InflightRegion>>,
     /// The channel of a device state that the front end has begun to send.
     state: Option<File>,
+    /// The front end has announced postcopy, and it has not ended.
+    postcopy: Option<Arc<Postcopy>>,
+    /// The guest runs while its memory comes (POSTCOPY_LISTEN).
+    listening: bool,
     rings: Vec<Vring>,
     control: Option<ControlQueue>,
     status: u8,
@@ -92,6 +97,7 @@ enum Held {
     Channel,
     ControlQueue,
     State,
+    Userfault,
 }
 
 /// The error for a description that refers to a descriptor that was not sent.
@@ -123,6 +129,8 @@ impl Device {
             log: None,
             inflight: None,
             state: None,
+            postcopy: None,
+            listening: false,
             rings: (0..RINGS).map(|_| Vring::default()).collect(),
             control: None,
             status: 0,
@@ -349,13 +357,18 @@ impl Device {
             protocol: self.protocol,
             features: self.features.0,
             status: self.status(),
+            filling: self.memory.is_filling(),
+            postcopy: match &self.postcopy {
+                Some(_) if self.listening => SavedPostcopy::Listening,
+                Some(_) => SavedPostcopy::Advised,
+                None => SavedPostcopy::Inactive,
+            },
             active_pairs: if self.is_beside() { None } else { port.rings().active_pairs },
             channel: self
                 .backend_channel
                 .as_ref()
                 .map(|channel| Ok::<_, io::Error>(files.add(channel.try_clone()?)))
                 .transpose()?,
-            filling: self.memory.is_filling(),
             ..SavedConnection::default()
         };
         if let Some(log) = &self.log {
@@ -698,7 +711,9 @@ impl Device {
         {
             return Err(refuse(format!("lazy-memory needs userfaultfd, which this kernel or container refuses: {error}")));
         }
-        let map = Arc::new(map.with_holes(self.settings.lazy_memory, self.network.shared().settings.fill_timeout));
+        let fill_timeout = self.network.shared().settings.fill_timeout;
+        let map = map.with_holes(self.settings.lazy_memory || self.listening, fill_timeout).with_postcopy(self.postcopy.clone());
+        let map = Arc::new(map);
         self.count_control_operation();
         for index in 0..self.rings.len() {
             if self.rings[index].running {
@@ -709,9 +724,27 @@ impl Device {
                 }
             }
         }
+        if let Some(postcopy) = &self.postcopy {
+            postcopy.keep_only(map.regions());
+        }
         self.memory = Arc::clone(&map);
         self.settings.port.set_memory(Some(map));
         (0..RINGS).try_for_each(|index| self.start_if_complete(index))
+    }
+
+    /// Maps `region` for pages that the front end fetches; returns the address by which it knows their page faults.
+    fn map_to_fetch(&self, region: &Arc<Region>) -> Result<u64> {
+        let postcopy = self.postcopy.as_ref().ok_or_else(|| refuse("page faults without POSTCOPY_ADVISE"))?;
+        postcopy.add(region, &self.settings.port.mapped).map_err(refuse)
+    }
+
+    fn end_postcopy(&mut self) {
+        if let Some(postcopy) = self.postcopy.take() {
+            let fetched = postcopy.end();
+            if std::mem::take(&mut self.listening) {
+                self.settings.port.log(format_args!("postcopy has ended: {fetched} pages were fetched for its queues"));
+            }
+        }
     }
 
     /// The part of the configuration space that a network device has (virtio 1.4, section 5.1.4).
@@ -726,9 +759,10 @@ impl Device {
 }
 
 impl Drop for Device {
-    /// The front end has disconnected. Every front end that asks for the offer agrees to a part of it, except for one that needs
+    /// The front end has disconnected, and answers no page fault any more. Every front end that asks for the offer agrees to a part of it, except for one that needs
     /// CONFIG.
     fn drop(&mut self) {
+        self.end_postcopy();
         if self.protocol_offer.is_some() && self.protocol == 0 {
             self.settings.port.set_offers_config(true);
         }
@@ -793,7 +827,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         &mut self,
         regions: &[VhostUserMemoryRegion],
         files: Vec<File>,
-        _postcopy: Option<bool>,
+        postcopy: Option<bool>,
     ) -> Result<Option<Vec<u64>>> {
         let tables = regions.iter().map(table);
         self.check_length(tables.clone().fold(0, |all, table| all.saturating_add(table.length)))?;
@@ -801,24 +835,27 @@ impl VhostUserBackendReqHandlerMut for Device {
         for (table, file) in tables.zip(files) {
             regions.push(self.map(table, file, &regions)?);
         }
+        let bases = (postcopy == Some(true)).then(|| regions.iter().map(|region| self.map_to_fetch(region)).collect());
         self.change_memory(MemoryMap::new(regions).map_err(refuse)?)?;
-        Ok(None)
+        bases.transpose()
     }
 
     /// QEMU before 8.2 sends each region once for every queue pair; the repetitions are ignored.
-    fn add_mem_region(&mut self, region: &VhostUserSingleMemoryRegion, file: File, _postcopy: Option<bool>) -> Result<Option<u64>> {
-        let table = table(region);
-        if self.memory.regions().iter().any(|known| *known.table() == table) {
-            return Ok(None);
+    fn add_mem_region(&mut self, region: &VhostUserSingleMemoryRegion, file: File, postcopy: Option<bool>) -> Result<Option<u64>> {
+        let (table, fetches) = (table(region), postcopy == Some(true));
+        if let Some(known) = self.memory.regions().iter().find(|known| *known.table() == table) {
+            return fetches.then(|| self.map_to_fetch(known)).transpose();
         }
         self.check_length(self.memory.length().saturating_add(table.length))?;
         let mut regions = self.memory.regions().to_vec();
         if regions.len() as u64 >= SLOTS {
             return Err(refuse(format!("more than {SLOTS} memory regions")));
         }
-        regions.push(self.map(table, file, &regions)?);
+        let region = self.map(table, file, &regions)?;
+        let base = fetches.then(|| self.map_to_fetch(&region)).transpose()?;
+        regions.push(region);
         self.change_memory(MemoryMap::new(regions).map_err(refuse)?)?;
-        Ok(None)
+        Ok(base)
     }
 
     /// As when it is added: removing a region that is not there is no error (QEMU before 8.2 repeats the message for each queue
@@ -1030,6 +1067,35 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
         Err(refuse("shared memory regions, which were not offered"))
+    }
+
+    fn postcopy_advice(&mut self) -> Result<File> {
+        self.hold(Held::Userfault, true)?;
+        let postcopy = Postcopy::advise().map_err(Error::ReqHandlerError)?;
+        let userfault = postcopy.userfault().try_clone().map_err(Error::ReqHandlerError)?;
+        self.end_postcopy();
+        self.postcopy = Some(postcopy);
+        Ok(userfault)
+    }
+
+    fn postcopy_listen(&mut self) -> Result<()> {
+        self.listening = true;
+        self.memory.note_filling();
+        self.settings.port.log(format_args!("postcopy: its guest runs while its memory comes; queues wait for their pages"));
+        Ok(())
+    }
+
+    fn postcopy_ack_mem_regions(&mut self) -> Result<()> {
+        self.postcopy.as_ref().map_or(Ok(()), |postcopy| postcopy.begin().map_err(Error::ReqHandlerError))
+    }
+
+    fn postcopy_end(&mut self) -> Result<()> {
+        self.end_postcopy();
+        self.hold(Held::Userfault, false)?;
+        if !self.settings.lazy_memory {
+            self.memory.end_filling();
+        }
+        Ok(())
     }
 
     fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {

@@ -7,6 +7,7 @@ use std::fmt;
 use vhost::vhost_user::VhostUserProtocolFeatures as Protocol;
 use virtio_bindings::{virtio_config as config, virtio_net as net, virtio_ring as ring};
 
+use crate::memory::holes;
 use crate::offload::Offloads;
 use crate::ring::RingOptions;
 
@@ -141,6 +142,8 @@ pub struct Opening {
 /// offered, and nothing is lost.
 pub fn protocol(opening: Opening) -> Protocol {
     let mut offer = PROTOCOL;
+    // Where the kernel has no userfaultfd, page faults could not be handed to the front end.
+    offer.set(Protocol::PAGEFAULT, holes::check().is_ok());
     offer.set(Protocol::CONFIG, opening.owned || opening.wants_config);
     offer.set(Protocol::DEVICE_STATE, opening.owned);
     offer
@@ -148,7 +151,7 @@ pub fn protocol(opening: Opening) -> Protocol {
 
 /// All protocol features that any front end was offered, by this process or by the one that it took over from.
 pub(super) fn known_protocol() -> Protocol {
-    PROTOCOL | Protocol::CONFIG | Protocol::DEVICE_STATE
+    PROTOCOL | Protocol::CONFIG | Protocol::DEVICE_STATE | Protocol::PAGEFAULT
 }
 
 /// The circumstances that decide on the offer beside the port's configuration.

@@ -5,7 +5,7 @@
 //! port stays with the first, until the second sends the first message that sets up memory or a virtqueue.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
@@ -15,17 +15,18 @@ use vhost::vhost_user::message::FrontendReq;
 
 use super::device::{self, Device};
 use super::extra;
-use super::saved::{SavedConnection, StandingConnection};
+use super::saved::{SavedConnection, SavedPostcopy, StandingConnection};
 use super::settings::DeviceSettings;
 use super::wire::{self, Message, PartialMessage, Reply, WireError};
 use crate::budget::Permit;
 use crate::descriptors;
 use crate::executor::{Context, Watched};
 use crate::network::Network;
+use crate::system;
 use crate::takeover::ReceivedFiles;
 
 /// Requests that change nothing for the front end that has the port: they set up neither memory nor a virtqueue.
-const HARMLESS: [FrontendReq; 17] = [
+const HARMLESS: [FrontendReq; 19] = [
     FrontendReq::GET_FEATURES,
     FrontendReq::SET_OWNER,
     FrontendReq::GET_PROTOCOL_FEATURES,
@@ -43,6 +44,8 @@ const HARMLESS: [FrontendReq; 17] = [
     FrontendReq::SET_VRING_ERR,
     FrontendReq::SET_VRING_ENABLE,
     FrontendReq::RESET_DEVICE,
+    FrontendReq::POSTCOPY_ADVISE,
+    FrontendReq::POSTCOPY_LISTEN,
 ];
 
 /// See the module.
@@ -224,6 +227,12 @@ impl Crates {
             messages.push(ask(FrontendReq::GET_FEATURES));
             messages.push(number(FrontendReq::SET_FEATURES, saved.features));
         }
+        let postcopy: &[FrontendReq] = match saved.postcopy {
+            SavedPostcopy::Inactive => &[],
+            SavedPostcopy::Advised => &[FrontendReq::POSTCOPY_ADVISE],
+            SavedPostcopy::Listening => &[FrontendReq::POSTCOPY_ADVISE, FrontendReq::POSTCOPY_LISTEN],
+        };
+        messages.extend(postcopy.iter().map(|&request| ask(request)));
         for (request, payload) in messages {
             let message = Message { request: request.into(), flags: extra::VERSION, payload, files: Vec::new() };
             // The reply is not for the front end, which has had its own.
@@ -232,14 +241,13 @@ impl Crates {
         Ok(())
     }
 
-    /// Has the handler serve `message`, and adds its reply to `replies`. No reply carries file descriptors, because no feature is
-    /// offered that would.
+    /// Has the handler serve `message`, and adds its reply to `replies`, with the file descriptor that it may carry.
     fn serve(&mut self, message: &Message, replies: &mut Reply) -> io::Result<()> {
         message.send(&self.ours)?;
         let result = self.handler.handle_request();
-        let mut answer = [0; wire::HEADER + wire::MAX_PAYLOAD];
-        match (&self.ours).read(&mut answer) {
-            Ok(length) => replies.add_bytes(&answer[..length]),
+        let (mut answer, mut files) = ([0; wire::HEADER + wire::MAX_PAYLOAD], Vec::new());
+        match system::receive::<1>(&self.ours, &mut answer, &mut files) {
+            Ok(length) => replies.add_bytes(&answer[..length], files),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }

@@ -106,6 +106,9 @@ pub struct SavedConnection {
     /// Holes of guest memory are still to be filled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub filling: bool,
+    /// How far postcopy is.
+    #[serde(default, skip_serializing_if = "SavedPostcopy::is_inactive")]
+    pub postcopy: SavedPostcopy,
     /// Virtqueues that the front end has set up.
     pub rings: Vec<SavedRing>,
     /// Queue pairs that the driver requested.
@@ -125,6 +128,26 @@ pub struct SavedConnection {
     /// The front end that was admitted beside it, and waits for the port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub second: Option<Box<Self>>,
+}
+
+/// How far postcopy is. The page faults of another process are not answered, so there pages come as the front end sends them, and none is asked
+/// for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SavedPostcopy {
+    /// Not announced.
+    #[default]
+    Inactive,
+    /// POSTCOPY_ADVISE came.
+    Advised,
+    /// POSTCOPY_LISTEN came.
+    Listening,
+}
+
+impl SavedPostcopy {
+    fn is_inactive(&self) -> bool {
+        *self == Self::Inactive
+    }
 }
 
 /// A region of guest memory.

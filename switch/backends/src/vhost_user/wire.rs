@@ -193,9 +193,10 @@ impl Reply {
         self.files.extend(message.files);
     }
 
-    /// Appends the bytes of a message without file descriptors.
-    pub(super) fn add_bytes(&mut self, bytes: &[u8]) {
+    /// Appends the bytes of a message, and its file descriptors.
+    pub(super) fn add_bytes(&mut self, bytes: &[u8], files: Vec<File>) {
         self.bytes.extend_from_slice(bytes);
+        self.files.extend(files);
     }
 
     /// Sends as much as a non-blocking `stream` takes; returns true once all is sent.

@@ -2,7 +2,8 @@
 //! the pages that it needs, and goes on without a further kick.
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +15,9 @@ use memlane_rig::frames::NetHeader;
 use memlane_rig::guest::{GuestBuilder, Habit, Layout, ReceiveBuffers, RingStep, SendBuffers, Step, ToldBase, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
 use nix::fcntl::{FallocateFlags, fallocate};
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::unistd::{Whence, lseek64};
+use vhost::vhost_user::VhostUserProtocolFeatures as Protocol;
 
 const PAGE: u64 = 4096;
 const MEMORY: u64 = 2 << 20;
@@ -163,6 +166,107 @@ fn holes_that_a_guest_makes_are_filled_by_frames() {
         exchange(&mut a, &mut b, 2 + number);
     }
     assert!(bed.causes(0).iter().all(|cause| cause.cause != CauseKind::MemoryNotFilled));
+}
+
+/// The front end fetches pages: it answers page faults of the switch, by number of the page, and of the guest's own threads.
+struct Fetcher {
+    userfault: File,
+    base: u64,
+}
+
+impl Fetcher {
+    /// The page of the next page fault, if there is one within a moment.
+    fn next(&mut self) -> Option<u64> {
+        let mut wanted = [PollFd::new(self.userfault.as_fd(), PollFlags::POLLIN)];
+        poll(&mut wanted, 100_u16).unwrap();
+        // A message of userfaultfd(2): 0x12 for a page fault, and the address from byte 16 on.
+        let mut message = [0; 32];
+        self.userfault.read_exact(&mut message).ok()?;
+        assert_eq!(message[0], 0x12);
+        let address = u64::from_ne_bytes(message[16..24].try_into().unwrap());
+        Some((address - self.base) / PAGE)
+    }
+
+    fn wake(&self, page: u64) {
+        let range = [self.base + page * PAGE, PAGE];
+        // SAFETY: UFFDIO_WAKE reads a range of two words.
+        assert_eq!(unsafe { libc::ioctl(self.userfault.as_raw_fd(), 0x8010_aa02, range.as_ptr()) }, 0);
+    }
+}
+
+/// A port in postcopy, of which no page has come, with a frame of its guest in the transmit queue.
+fn arriving(bed: &Bed, b: &mut ToyGuest) -> (ToyGuest, Snapshot, Fetcher, Vec<u8>) {
+    let mut a = bed.guest_like(0, builder(bed).with_protocol(Protocol::PAGEFAULT));
+    exchange(&mut a, b, 1);
+    a.stop().unwrap();
+    let sent = frame(a.mac(), BROADCAST, 6000, 77);
+    post(&mut a, &sent);
+    let snapshot = Snapshot::of(&a);
+    let userfault = a.frontend().unwrap().begin_postcopy().unwrap();
+    a.start().unwrap();
+    let base = a.frontend().unwrap().postcopy_bases()[0];
+    (a, snapshot, Fetcher { userfault, base }, sent)
+}
+
+#[test]
+fn pages_come_by_postcopy_when_queues_need_them() {
+    let bed = Bed::new(2);
+    let mut b = bed.guest(1);
+    let (mut a, snapshot, mut fetcher, sent) = arriving(&bed, &mut b);
+    let mut come = Vec::new();
+    let arrived = loop {
+        if let Some(page) = fetcher.next() {
+            if !come.contains(&page) {
+                snapshot.fill(page);
+                come.push(page);
+            }
+            fetcher.wake(page);
+        }
+        if let Ok(frame) = b.receive(Duration::ZERO) {
+            break frame.bytes;
+        }
+        assert!(come.len() < 100, "{come:?}");
+    };
+    assert_eq!(arrived, sent);
+    assert!(come.len() >= 4 && snapshot.filled() == come.len() as u64 * PAGE, "{come:?}");
+    // The others come unasked for, and a frame meanwhile.
+    b.send(&frame(b.mac(), a.mac(), 1500, 5)).unwrap();
+    for page in (0..MEMORY / PAGE).filter(|page| !come.contains(page)) {
+        snapshot.fill(page);
+        fetcher.wake(page);
+    }
+    a.frontend().unwrap().end_postcopy().unwrap();
+    assert_eq!(a.receive(TIMEOUT).unwrap().bytes, frame(b.mac(), a.mac(), 1500, 5));
+    exchange(&mut a, &mut b, 9);
+    assert_eq!(fetcher.next(), None);
+}
+
+/// A front end that claims postcopy and answers nothing, and leaves: no page is filled, no other guest waits, and the port has the next one.
+#[test]
+fn page_faults_that_are_never_answered_hold_up_nobody() {
+    let bed = Bed::with_fill_timeout(3, Duration::from_secs(1));
+    let (mut b, mut c) = (bed.guest(1), bed.guest(2));
+    for ends in [false, true] {
+        let (mut a, snapshot, mut fetcher, _) = arriving(&bed, &mut b);
+        while c.receive(Duration::ZERO).is_ok() {}
+        assert!(fetcher.next().is_some());
+        for number in 0..20 {
+            pass(&mut b, &mut c, number);
+        }
+        if ends {
+            a.frontend().unwrap().end_postcopy().unwrap();
+            // Pages that have not come are fresh memory from now on.
+            wait_until(|| fetcher.next().is_none(), "no page is asked for any more");
+        } else {
+            let refused =
+                |bed: &Bed| matches!(bed.state(0), PortState::Quarantined(cause) if cause.contains("was still to be filled"));
+            bed.wait_for(refused, "the port is refused");
+            drop(a);
+            std::thread::sleep(POLL_INTERVAL);
+            assert_eq!(snapshot.filled(), 0);
+        }
+    }
+    pass(&mut c, &mut b, 99);
 }
 
 /// One more worker reads the frames of a guest that makes holes under them all the time.

@@ -17,7 +17,8 @@
 //! Covers are counted for each guest's memory ([`Owner`]), so that holes of one guest cost no other guest a repeated read. A frame that is
 //! copied from one guest to another is read from the sender's memory only: the receiver's is written.
 //!
-//! Without userfaultfd (a kernel or a container that refuses it) both mappings are one, and reads fill holes.
+//! Without userfaultfd (a kernel, or the seccomp filter of a container, that refuses the system call) both mappings are one, and reads fill
+//! holes.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -41,7 +42,7 @@ type Page = (usize, usize, u32);
 struct Own {
     /// Holes met since the thread settled last, by owner.
     met: [Cell<(u32, u32)>; COUNTS],
-    /// The same since it began, modulo 2^32: page faults that the kernel does not count for a receive buffer or transmit buffer.
+    /// The same since it began, modulo 2^32: page faults of a receive buffer, transmit buffer or descriptor chain that the kernel does not count.
     all: Cell<u32>,
     count: Cell<usize>,
     pages: [Cell<Page>; COVERS],

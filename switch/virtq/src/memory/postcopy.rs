@@ -1,9 +1,11 @@
-//! Postcopy: the guest runs already while its front end fetches its memory from another host (vhost-user, "Migration").
+//! Postcopy, the live migration in which the guest runs already while its front end fetches its memory from another host (vhost-user,
+//! "Migration").
 //!
 //! The front end answers page faults of a mapping that it was told of, which are reported to it by a userfaultfd of this process. Such a fault
 //! lasts until it has answered, which it may never do. So workers do not touch that mapping: they meet holes in their own
-//! ([`super::holes`]), leave the descriptor chain in the ring, and ask for the pages. **One thread for each port** touches these in the
-//! mapping of the front end, one after the other. A page is in the guest's file once it has come, for all mappings.
+//! ([`super::holes`]), leave the descriptor chain in the available ring (backpressure), and ask for the pages. **One thread for each port**
+//! touches these in the mapping of the front end, one after the other. A page is in the guest's file once it has come, for all mappings: the
+//! transmit queue or receive queue goes on with the descriptor chain, buffer segment or used ring that lies there.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -16,7 +18,7 @@ use super::region::{Quota, Region, RegionError};
 use super::sigbus;
 use crate::budget::Permit;
 
-/// Pages that are asked for at a time; further ones are asked for again.
+/// Pages that virtqueues ask for at a time; further ones are asked for again when the virtqueue is looked at next.
 const MOST: usize = 256;
 /// Bytes of the stack of the thread that fetches.
 const STACK: usize = 128 << 10;

@@ -147,7 +147,8 @@ impl ReceiveQueue {
         if self.torn == Repeat::No || placed != PlaceOutcome::NoRoom { Ok(placed) } else { self.place_again(packet) }
     }
 
-    /// As [`Self::place`], after other threads have covered pages of the sender's memory or of this guest's.
+    /// As [`Self::place`], after other threads have covered pages of the sender's transmit buffers or of this guest's receive buffers, descriptor
+    /// table or available ring.
     #[cold]
     fn place_again(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
         for _ in 0..ATTEMPTS {

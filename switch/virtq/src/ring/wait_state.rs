@@ -2,8 +2,8 @@
 
 use crate::time::Cycles;
 
-/// Attempts to read a guest's memory while other threads cover pages of it: a guest that makes holes all the time costs a worker no more, and
-/// waits.
+/// Attempts to read a descriptor chain, available ring or used ring while other threads cover pages of the guest's memory: a guest that makes
+/// holes all the time costs a worker no more, and its virtqueue waits.
 pub(super) const ATTEMPTS: u32 = 8;
 
 /// Outcome of a look at the available index.
