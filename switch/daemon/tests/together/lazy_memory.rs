@@ -8,7 +8,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::command::{Running, memlane};
 use crate::common::*;
+use crate::takeover;
 use memlane::control::causes::CauseKind;
 use memlane::port::PortState;
 use memlane_rig::frames::NetHeader;
@@ -36,7 +38,11 @@ const HABIT: Habit = Habit {
 };
 
 fn builder(bed: &Bed) -> GuestBuilder {
-    bed.builder(0)
+    restored(bed.builder(0))
+}
+
+fn restored(builder: GuestBuilder) -> GuestBuilder {
+    builder
         .habit(HABIT)
         .memory(MemoryPlan::new(MEMORY))
         .receive_buffers(ReceiveBuffers { count: Some(16), ..ReceiveBuffers::SMALL })
@@ -194,25 +200,57 @@ impl Fetcher {
     }
 }
 
-/// A port in postcopy, of which no page has come, with a frame of its guest in the transmit queue.
-fn arriving(bed: &Bed, b: &mut ToyGuest) -> (ToyGuest, Snapshot, Fetcher, Vec<u8>) {
-    let mut a = bed.guest_like(0, builder(bed).with_protocol(Protocol::PAGEFAULT));
-    exchange(&mut a, b, 1);
+/// The guest arrives by postcopy: no page of it has come, and a frame is in its transmit queue.
+fn arriving(a: &mut ToyGuest, b: &mut ToyGuest) -> (Snapshot, Fetcher, Vec<u8>) {
+    exchange(a, b, 1);
     a.stop().unwrap();
     let sent = frame(a.mac(), BROADCAST, 6000, 77);
-    post(&mut a, &sent);
-    let snapshot = Snapshot::of(&a);
+    post(a, &sent);
+    let snapshot = Snapshot::of(a);
     let userfault = a.frontend().unwrap().begin_postcopy().unwrap();
     a.start().unwrap();
     let base = a.frontend().unwrap().postcopy_bases()[0];
-    (a, snapshot, Fetcher { userfault, base }, sent)
+    (snapshot, Fetcher { userfault, base }, sent)
+}
+
+/// In a process of its own, which is confined. The process that takes over gets no page faults answered: it waits for the pages that the front end
+/// sends unasked.
+#[test]
+fn a_confined_process_fetches_pages_and_the_one_after_it_waits_for_the_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    takeover::net(folder, 2);
+    let mut running = Running::start(memlane(folder, &["up", "net.toml"]));
+    let [mut a, mut b] = [Protocol::PAGEFAULT, Protocol::empty()].map(|protocol| {
+        let index = usize::from(protocol.is_empty());
+        let builder = restored(ToyGuest::builder().mac(mac(index)).timeout(TIMEOUT)).with_protocol(protocol);
+        builder.connect(folder.join(format!("p{index}.sock"))).unwrap()
+    });
+    let (snapshot, mut fetcher, sent) = arriving(&mut a, &mut b);
+    let mut page = None;
+    wait_until(
+        || {
+            page = fetcher.next();
+            page.is_some()
+        },
+        "a page is asked for",
+    );
+    let first = page.unwrap();
+    snapshot.fill(first);
+    fetcher.wake(first);
+    takeover::take_over(folder, &mut running);
+    (0..MEMORY / PAGE).filter(|&page| page != first).for_each(|page| snapshot.fill(page));
+    assert_eq!(b.receive(TIMEOUT).unwrap().bytes, sent);
+    a.frontend().unwrap().end_postcopy().unwrap();
+    exchange(&mut a, &mut b, 9);
 }
 
 #[test]
 fn pages_come_by_postcopy_when_queues_need_them() {
     let bed = Bed::new(2);
     let mut b = bed.guest(1);
-    let (mut a, snapshot, mut fetcher, sent) = arriving(&bed, &mut b);
+    let mut a = bed.guest_like(0, builder(&bed).with_protocol(Protocol::PAGEFAULT));
+    let (snapshot, mut fetcher, sent) = arriving(&mut a, &mut b);
     let mut come = Vec::new();
     let arrived = loop {
         if let Some(page) = fetcher.next() {
@@ -247,7 +285,8 @@ fn page_faults_that_are_never_answered_hold_up_nobody() {
     let bed = Bed::with_fill_timeout(3, Duration::from_secs(1));
     let (mut b, mut c) = (bed.guest(1), bed.guest(2));
     for ends in [false, true] {
-        let (mut a, snapshot, mut fetcher, _) = arriving(&bed, &mut b);
+        let mut a = bed.guest_like(0, builder(&bed).with_protocol(Protocol::PAGEFAULT));
+        let (snapshot, mut fetcher, _) = arriving(&mut a, &mut b);
         while c.receive(Duration::ZERO).is_ok() {}
         assert!(fetcher.next().is_some());
         for number in 0..20 {

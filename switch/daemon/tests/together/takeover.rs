@@ -38,7 +38,8 @@ fn are_measured() -> bool {
 /// Longest time for a loaded machine.
 const LATE: Duration = Duration::from_secs(60);
 
-fn net(folder: &Path, ports: usize) {
+/// The file of a network with so many ports.
+pub fn net(folder: &Path, ports: usize) {
     let port = |n: usize| format!("[[port]]\nname = \"p{n}\"\nvhost-user = \"p{n}.sock\"\n");
     let text = format!("workers = 2\ncontrol = \"control\"\n{}", (0..ports).map(port).collect::<String>());
     write(folder, "net.toml", &text);
@@ -59,7 +60,7 @@ fn two_guests(folder: &Path) -> (Running, ToyGuest, ToyGuest) {
 }
 
 /// A process takes the network of `folder` over from `running`, which ends.
-fn take_over(folder: &Path, running: &mut Running) {
+pub fn take_over(folder: &Path, running: &mut Running) {
     let other = Running::start(memlane(folder, &["up", "net.toml", "--takeover"]));
     let mut before = std::mem::replace(running, other);
     assert!(ends(&mut before.0).success());

@@ -355,11 +355,17 @@ mod tests {
 
     #[test]
     fn huge_pages_have_holes_too() {
-        let (file, map) = guest(2 << 20, MFdFlags::MFD_HUGETLB);
-        for address in [0, 5 << 20] {
-            let (bytes, torn) = read(&map, address, 8192);
-            assert!(torn.met_hole && bytes.iter().all(|&byte| byte == 0) && filled(&file) == 0);
+        // Huge pages of a gigabyte are pages of this machine, if it has them.
+        let gigabyte = std::path::Path::new("/sys/kernel/mm/hugepages/hugepages-1048576kB").exists();
+        let kinds = [(2 << 20, MFdFlags::empty()), (1 << 30, MFdFlags::MFD_HUGE_1GB)];
+        for (page, kind) in kinds.into_iter().take(1 + usize::from(gigabyte)) {
+            let (file, map) = guest(page, MFdFlags::MFD_HUGETLB | kind);
+            for address in [0, 2 * page + (1 << 20), 3 * page - 4096] {
+                let (bytes, torn) = read(&map, address, 8192);
+                assert!(torn.met_hole && bytes.iter().all(|&byte| byte == 0) && filled(&file) == 0, "{page}");
+            }
         }
+        let (file, map) = guest(2 << 20, MFdFlags::MFD_HUGETLB);
         let info = std::fs::read_to_string("/proc/meminfo").unwrap();
         let free = info.lines().find_map(|line| line.strip_prefix("HugePages_Free:")?.trim().parse::<u64>().ok()).unwrap();
         if free > 0 {
