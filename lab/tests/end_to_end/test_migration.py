@@ -370,7 +370,9 @@ def test_a_guest_goes_on_at_another_memlane_while_its_memory_comes(
     slow_down(hosts.guest)
     # Random bytes take a guest long: each MiB is the same ones after its number.
     random = f"head -c {1 << 20} /dev/urandom >/tmp/random"
-    hosts.guest.run(f"{random}; for i in $(seq {_HELD}); do echo $i; cat /tmp/random; done >/tmp/held", timeout=120).check()
+    hosts.guest.run(
+        f"{random}; for i in $(seq {_HELD}); do echo $i; cat /tmp/random; done >/tmp/held", timeout=120
+    ).check()
     checked = _Checked(hosts.peer, hosts.guest)
     checked.hold("/tmp/held")
     before = len(checked.sums())
@@ -380,7 +382,8 @@ def test_a_guest_goes_on_at_another_memlane_while_its_memory_comes(
     checked.finish()
     hosts.check()
     fetched = re.search(r"postcopy has ended: (\d+) pages", hosts.far_log())
-    assert fetched and int(fetched[1]) > 0, hosts.far_log()
+    assert fetched is not None, hosts.far_log()
+    assert int(fetched[1]) > 0
 
 
 @pytest.mark.parametrize(
