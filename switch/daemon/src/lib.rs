@@ -46,8 +46,8 @@
 #![warn(unreachable_pub)]
 
 pub use memlane_dataplane::{
-    address_map, cpu_time, driven, egress, handover, headers, id, link, multicast, network, policy, port, refusal, segment,
-    settings, shared, stats, table, tap, too_long, trial, twin, verdict, weight, worker,
+    address_map, cpu_time, driven, egress, handover, headers, id, link, multicast, network, policy, port, record, refusal, replay,
+    segment, settings, shared, stats, table, tap, too_long, trial, twin, verdict, weight, worker,
 };
 pub use memlane_model::{author, descriptors, host_memory, journal, known_addresses, moment, peer, quantity};
 #[cfg(fuzzing)]

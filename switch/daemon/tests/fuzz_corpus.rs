@@ -32,6 +32,7 @@ fn every_seed_keeps_every_promise() {
     replay("network", fuzz::network::run);
     replay("offload", fuzz::offload::run);
     replay("pcap", fuzz::pcap::run);
+    replay("recording", fuzz::recording::run);
     replay("resolver", fuzz::resolver::run);
     replay("stream", fuzz::stream::run);
     replay("takeover", fuzz::takeover::run);

@@ -15,6 +15,7 @@
 //!   (`ingress::timer_poll`), timers (`timers`).
 //! - **DNS names** in policy rules stand for the addresses that a port's own questions were answered with ([`policy::grants`]); an answer waits
 //!   until all workers know them (`acknowledged`).
+//! - **Recordings** of verdicts are made by a [`record`]er at each worker, and a [`replay`] makes the verdicts again.
 //! - **Control side**: [`port`]s bring virtqueues to workers; the [`network`] adds and removes ports.
 //!
 //! This crate opens no sockets, reads no files of the host and no JSON, and knows no kind of port: the kinds of ports bring the
@@ -36,6 +37,7 @@ pub mod cpu_time;
 mod denials;
 pub mod driven;
 pub mod egress;
+mod grounds;
 pub mod handover;
 pub mod headers;
 pub mod id;
@@ -48,7 +50,9 @@ pub mod policy;
 pub mod pool;
 pub mod port;
 mod probes;
+pub mod record;
 pub mod refusal;
+pub mod replay;
 pub mod segment;
 pub mod settings;
 pub mod shared;

@@ -5,7 +5,9 @@
 //! reading for the bits that it needs; the flow cache and the fast path ([`crate::ring::fast_path`]) follow from that. The rules of [`identity`]
 //! and [`filter`] read more than Ethernet headers; verdicts on ARP and neighbour discovery are not kept.
 
+pub(crate) mod answers;
 pub mod filter;
+pub(crate) mod flooded;
 pub(crate) mod identity;
 pub mod reading;
 mod reply;
@@ -20,6 +22,7 @@ use crate::policy::gate::Gate;
 use crate::policy::rules::PortRules;
 use crate::stats::DropReason;
 use crate::table::{Learned, LearnedAddress, Table};
+use answers::Question;
 use reading::{Reading, Start};
 
 /// Destination of a frame.
@@ -80,13 +83,17 @@ pub fn decide<'f, 'r, 'g>(
 ) -> Decision {
     let (mut reading, sender) = (Reading::new(start.into()), sender.into());
     let (mut vlan, mut has_learned) = (0, false);
+    let tape = reading.start.tape();
+    if let Some(tape) = tape {
+        tape.begin();
+    }
     let learn = |station: LearnedAddress| {
         vlan = station.vlan;
-        let learned = table.learn(station, sender.port, now);
+        let learned = answers::learned(tape, station, || table.learn(station, sender.port, now));
         has_learned = learned == Learned::Changed;
         learned
     };
-    let find = |station| table.find(station);
+    let find = |station| answers::port(tape, Question::Behind(station), || table.find(station));
     let verdict = judge(&mut reading, sender, gate_of, table, learn, find).unwrap_or_else(Verdict::Drop);
     Decision { verdict, vlan, masks: reading.masks(), has_learned }
 }
@@ -136,12 +143,13 @@ fn judge<'g>(
     learn: impl FnOnce(LearnedAddress) -> Learned,
     find: impl FnOnce(LearnedAddress) -> Option<PortId>,
 ) -> Result<Verdict, DropReason> {
-    let source = frame.source();
-    may_send_from(source, sender, table)?;
+    let (source, tape) = (frame.source(), frame.start.tape());
+    let is_own = |mac| is_own(mac, sender, |mac| answers::port(tape, Question::Pinned(mac), || table.pinned(mac)));
+    may_use(source, sender, is_own)?;
     let tag = frame.vlan();
     let vlan = if sender.is_gated { sender.gate.vlans.of_sent(tag).ok_or(DropReason::VlanNotCarried)? } else { tag };
     let asks = match &sender.rules.identity {
-        Some(identity) => identity::check(frame, source, identity, |mac| is_own(mac, sender, table))?,
+        Some(identity) => identity::check(frame, source, identity, is_own)?,
         None => None,
     };
     if sender.rules.tells_leases {
@@ -163,20 +171,21 @@ fn judge<'g>(
     }
     match find(LearnedAddress { address: destination, vlan }) {
         Some(found) if found == sender.port => Err(DropReason::SamePort),
-        Some(found) if sender.is_gated => through_gates(frame, sender, found, gate_of(found), (vlan, tag)),
+        Some(found) if sender.is_gated => through_gates(frame, sender, found, gate_of, (vlan, tag)),
         Some(found) => Ok(Verdict::To(found)),
         None => Ok(flood),
     }
 }
 
-fn through_gates(
+fn through_gates<'g>(
     frame: &mut Reading<'_>,
     sender: Sender<'_>,
     to: PortId,
-    gate: Option<Gate<'_>>,
+    gate_of: impl FnOnce(PortId) -> Option<Gate<'g>>,
     (vlan, tag): (u16, u16),
 ) -> Result<Verdict, DropReason> {
-    let change = sender.gate.pass(&gate.unwrap_or(Gate::OPEN), vlan, tag)?;
+    let entrance = || gate_of(to).unwrap_or(Gate::OPEN).entrance(vlan);
+    let change = sender.gate.pass_into(answers::entrance(frame.start.tape(), (to, vlan), entrance), vlan, tag)?;
     sender.gate.filtered.map_or(Ok(()), |filtered| filtered.check(frame, vlan, to))?;
     Ok(change.map_or(Verdict::To(to), |change| Verdict::Retagged(to, change)))
 }
@@ -186,16 +195,21 @@ fn through_gates(
 /// # Errors
 /// It may not, for this reason.
 pub(crate) fn may_send_from(source: MacAddress, sender: Sender<'_>, table: &Table) -> Result<(), DropReason> {
+    may_use(source, sender, |mac| is_own(mac, sender, |mac| table.pinned(mac)))
+}
+
+/// As [`may_send_from`]; `is_own` tells whether an address is one of the port.
+fn may_use(source: MacAddress, sender: Sender<'_>, is_own: impl FnOnce(MacAddress) -> bool) -> Result<(), DropReason> {
     if !source.is_unicast() {
         return Err(DropReason::BadSource);
     }
-    let may = !sender.rules.is_guarded || is_own(source, sender, table);
+    let may = !sender.rules.is_guarded || is_own(source);
     may.then_some(()).ok_or(DropReason::SpoofedSource)
 }
 
-/// Whether `mac` is pinned to the port, or it may use it beside that.
-fn is_own(mac: MacAddress, sender: Sender<'_>, table: &Table) -> bool {
-    table.pinned(mac) == Some(sender.port) || sender.rules.macs.contains(&mac)
+/// Whether `mac` is pinned to the port, as `pinned` tells, or it may use it beside that.
+fn is_own(mac: MacAddress, sender: Sender<'_>, pinned: impl FnOnce(MacAddress) -> Option<PortId>) -> bool {
+    pinned(mac) == Some(sender.port) || sender.rules.macs.contains(&mac)
 }
 
 /// Validity of a verdict: until some address moves or goes, and no longer than this second, so that senders' FDB entries are

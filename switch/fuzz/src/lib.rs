@@ -1,7 +1,7 @@
 //! Hostile input, thrown at memlane by chance: the bodies of the fuzz targets.
 //!
 //! - [`script`]: the fuzzer's bytes, read as numbers.
-//! - [`addresses`], [`config`], [`control`], [`filter`], [`frame`], [`names`], [`network`], [`offload`], [`messages`], [`multicast`], [`pcap`], [`device`], [`resolver`], [`stream`], [`takeover`], [`twin`], [`xen`]: a target each. `run` takes bytes and panics if a promise is broken.
+//! - [`addresses`], [`config`], [`control`], [`filter`], [`frame`], [`names`], [`network`], [`offload`], [`messages`], [`multicast`], [`pcap`], [`device`], [`recording`], [`resolver`], [`stream`], [`takeover`], [`twin`], [`xen`]: a target each. `run` takes bytes and panics if a promise is broken.
 //! - [`parser`], [`judge`]: the parts of a frame and its right result, computed again, simply, and with nothing from the switch.
 //! - [`seeds`]: the inputs that fuzzing begins with; the folder `seeds/` holds them under speaking names.
 //!
@@ -23,6 +23,7 @@ pub mod network;
 pub mod offload;
 pub mod parser;
 pub mod pcap;
+pub mod recording;
 pub mod resolver;
 pub mod script;
 pub mod seeds;

@@ -40,6 +40,7 @@ pub fn seeds() -> Vec<Seed> {
     add("multicast", named(super::multicast::seeds()));
     add("names", named(super::names::seeds()));
     add("network", super::network::seeds());
+    add("recording", named(super::recording::seeds()));
     add("resolver", named(super::resolver::seeds()));
     add("offload", offloads());
     add("messages", conversations());

@@ -43,6 +43,9 @@ macro_rules! network_events {
             /// The name of each event, and its MESSAGE_ID (systemd.journal-fields(7)).
             pub const MESSAGE_IDS: &[(&'static str, &'static str)] = &[$(($name, $id),)*];
 
+            /// The names of all events.
+            pub const NAMES: &[&'static str] = &[$($name,)*];
+
             /// Name of the event.
             pub fn name(&self) -> &'static str {
                 match self {
@@ -314,6 +317,36 @@ network_events! {
         #[serde(skip_serializing_if = "Option::is_none", default)]
         by: Option<Author>,
     },
+    /// The recorder of verdicts has started.
+    "recorder-started" "8d0c1f5b6a0e4e6f9d4a2c7be1f3a560" RecorderStarted {
+        /// Bytes of memory for records.
+        memory: u64,
+        /// Author of the change; none if the network did it by itself, as at a takeover.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<Author>,
+    },
+    /// The recorder of verdicts has stopped.
+    "recorder-stopped" "5b7e3a9c20d64f0d8c1e94f6a7d25b38" RecorderStopped {
+        /// Author of the change; none if the network did it by itself, as at a takeover.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<Author>,
+    },
+    /// A recording has begun: a client reads the records of the recorder.
+    "recording-started" "c2f94d1a7b3e4085a6d0e8b159c7f462" RecordingStarted {
+        /// Author of the change; none if the network did it by itself, as at a takeover.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<Author>,
+    },
+    /// A recording has been written.
+    "recording-ended" "0f6ad83be5174c92b1c8d7f420e96a3d" RecordingEnded {
+        /// Records that were written.
+        records: u64,
+        /// Records that were overwritten before.
+        missed: u64,
+        /// Author of the change; none if the network did it by itself, as at a takeover.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<Author>,
+    },
     /// A trial of policy rules has begun: they decide on no frame.
     "policy-trial-started" "80b14edfed2119317ff5f7171e753a88" PolicyTrialStarted {
         /// Number of the trial.
@@ -415,6 +448,10 @@ impl NetworkEvent {
             | Self::ReloadRefused { .. }
             | Self::CaptureStarted { .. }
             | Self::CaptureEnded { .. }
+            | Self::RecorderStarted { .. }
+            | Self::RecorderStopped { .. }
+            | Self::RecordingStarted { .. }
+            | Self::RecordingEnded { .. }
             | Self::PolicyTrialStarted { .. }
             | Self::PolicyTrialEnded { .. }
             | Self::TakenOver { .. }
@@ -435,6 +472,10 @@ impl NetworkEvent {
             | Self::ReloadRefused { by, .. }
             | Self::CaptureStarted { by, .. }
             | Self::CaptureEnded { by, .. }
+            | Self::RecorderStarted { by, .. }
+            | Self::RecorderStopped { by, .. }
+            | Self::RecordingStarted { by, .. }
+            | Self::RecordingEnded { by, .. }
             | Self::PolicyTrialStarted { by, .. }
             | Self::PolicyTrialEnded { by, .. }
             | Self::TakenOver { by, .. }
@@ -511,6 +552,12 @@ impl NetworkEvent {
             }
             E::CaptureEnded { frames, missed, .. } => {
                 format!("network: capture ended: {}, {missed} missed", counted(*frames, "frame"))
+            }
+            E::RecorderStarted { memory, .. } => format!("network: recorder started, with {} MiB", memory >> 20),
+            E::RecorderStopped { .. } => "network: recorder stopped".into(),
+            E::RecordingStarted { .. } => "network: recording of verdicts begun".into(),
+            E::RecordingEnded { records, missed, .. } => {
+                format!("network: recording ended: {}, {missed} missed", counted(*records, "verdict"))
             }
             E::PolicyTrialStarted { trial, rules, milliseconds, .. } => {
                 format!(

@@ -1,8 +1,8 @@
 //! The values of a memlane network that its file, its control socket and its data path share.
 //!
 //! - **Configured**: [`limits`], [`addresses`] and [`vlans`] of a port, [`policy`] rules and the DNS names in them ([`name_pattern`]), [`impairment`] of an emulated link, [`poll`]; their text with units is a [`quantity`], and that of a time a [`moment`].
-//! - **Reported**: [`totals`] of a port's counters, [`denials`] by policy rules, [`forecast`]s, [`loop_report`]s, [`known_addresses`], the [`peer`] of a connection, the [`author`] of a change, and the events
-//!   of the [`journal`].
+//! - **Reported**: [`totals`] of a port's counters, [`denials`] by policy rules, [`forecast`]s, [`loop_report`]s, [`known_addresses`], the [`peer`] of a connection, the [`author`] of a change, the events
+//!   of the [`journal`], and the states in a [`recording`].
 //! - **The host**: [`descriptors`] and [`host_memory`] that this process may use, and the [`load`] of the CPUs.
 //!
 //! All JSON of these values and all reading of `/proc` is here, so the data path (`memlane-dataplane`) does neither.
@@ -28,5 +28,6 @@ pub mod peer;
 pub mod policy;
 pub mod poll;
 pub mod quantity;
+pub mod recording;
 pub mod totals;
 pub mod vlans;

@@ -5,6 +5,7 @@
 //!
 //! - [`bpf`]: classic BPF programs, which select the frames of a capture.
 //! - [`pcapng`]: captures in the format of Wireshark.
+//! - [`recording`]: recordings of verdicts, and their reader.
 //! - [`metrics`]: OpenMetrics and the Prometheus text format.
 //! - [`events`]: a bounded ring of recent events.
 //! - [`accept`]: the forms that a client accepts.
@@ -17,3 +18,4 @@ pub mod bpf;
 pub mod events;
 pub mod metrics;
 pub mod pcapng;
+pub mod recording;

@@ -33,7 +33,10 @@ mod output;
 mod policy;
 mod ports;
 mod qemu;
+mod record;
+mod recording;
 mod reload;
+mod replay;
 mod service;
 mod set;
 mod signals;
@@ -192,6 +195,23 @@ enum Command {
                             memlane capture net.toml web -f 'udp port 53' -w - | tcpdump -nr -\n  \
                             memlane capture net.toml --drops -w drops.pcapng")]
     Capture(capture::Capture),
+    /// Record the verdicts of a running network, with all that they were made of but no payload, for `memlane replay`.
+    ///
+    /// Without -w, starts the flight recorder: each worker keeps its last verdicts in memory. With -w, writes a file: verdicts as they are made, until
+    /// Ctrl-C; with --dump, --last or --on those that the flight recorder has. The file is readable by its owner only.
+    #[command(after_help = "Examples:\n  memlane record net.toml\n  memlane record net.toml -w incident.rec --last 60s\n  \
+                            memlane record net.toml -w fault.rec --on port-quarantined\n  \
+                            memlane record net.toml -w day.rec --size 1G\n  memlane record net.toml --stop")]
+    Record(record::Record),
+    /// Make the verdicts of a recording again, by the same code: all, one frame's with its grounds, or by another policy.
+    ///
+    /// Exit code 1: a verdict is another one than was recorded. Waiting, rate limits and link emulation are no part of a verdict.
+    #[command(
+        after_help = "Examples:\n  memlane replay incident.rec\n  memlane replay incident.rec --at '2026-11-28 03:12' --port web\n  \
+                            memlane replay incident.rec --frame 4711\n  memlane replay incident.rec --with new.toml\n  \
+                            memlane replay incident.rec -w incident.pcapng"
+    )]
+    Replay(replay::Replay),
     /// Show networks and ports to Wireshark and tshark as interfaces (extcap).
     ///
     /// Wireshark runs this command under the name memlane-extcap, by a link in its folder for extcap programs.
@@ -444,6 +464,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Events(events) => events.run(),
         Command::Why(why) => why.run(),
         Command::Capture(capture) => capture.run(),
+        Command::Record(record) => record.run(),
+        Command::Replay(replay) => replay.run(),
         Command::Extcap(extcap) => extcap.run(),
         Command::Ls(list) => list.run(),
         Command::Addresses(addresses) => addresses.run(),

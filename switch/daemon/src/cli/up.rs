@@ -24,6 +24,7 @@ use crate::config::web::WebListener;
 use crate::config::{Config, Mistakes, default_control, default_state, own_folder, runtime_folder};
 use crate::control::author::of_this_process;
 use crate::control::identity::NetFile;
+use crate::control::record;
 use crate::control::reload::ReloadOptions;
 use crate::control::running::{self, Recorded};
 use crate::control::scrape::{self, Scrapes};
@@ -46,6 +47,8 @@ use crate::takeover::take::{TakenSockets, Takeover};
 
 /// Timeout for pending control requests at the end.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// Time for recordings to be written after a fatal error.
+const RECORDS: Duration = Duration::from_secs(1);
 /// Timeout for the end after a fatal error: sessions may take two seconds, and pending control requests two more.
 const LATEST_END: Duration = Duration::from_secs(6);
 
@@ -466,6 +469,9 @@ async fn serve(
     };
     manager.stopping();
     kept::end();
+    if managed.fatal().is_some() {
+        record::give_time(RECORDS);
+    }
     managed.stop();
     result
 }

@@ -8,7 +8,7 @@
 //!    [`causes`], [`problem`]: the responses.
 //! 3. [`metrics`]: the same numbers for Prometheus, also at a socket of their own ([`scrape`]). [`health`]: whether workers answer.
 //!    [`author`]: the process that asks for a change, for events.
-//! 4. [`stream`]: streaming responses: events, and frames ([`capture`]).
+//! 4. [`stream`]: streaming responses: events, frames ([`capture`]), and verdicts ([`record`]).
 //! 5. [`web`]: the web page, at an address of its own.
 //! 6. [`server`]: limits of connections and requests. [`listening`]: the control socket. [`client`]: the client of the commands; [`reach`], [`error`]: why it cannot
 //!    connect. [`running`]: discovery of running networks.
@@ -34,6 +34,7 @@ pub mod metrics;
 pub mod packet;
 pub mod problem;
 mod reach;
+pub mod record;
 pub mod reload;
 pub mod report;
 pub mod routes;

@@ -24,6 +24,7 @@ use super::health::{Alive, Ready};
 use super::identity::Identity;
 use super::managed::{Managed, WantedPort};
 use super::problem::Refusal;
+use super::record::{self, RecorderOrder, RecorderView, RecordingOrder};
 use super::reload::{ReloadOptions, Reloaded};
 use super::report::{PortReport, PortView, Report, SegmentReport, SegmentView};
 use super::stream::{self, EventsQuery, Form, Lease};
@@ -389,6 +390,31 @@ fn with_denials(api: Api) -> Api {
         about("denials_of_port", "Frames from the port's guest that policy rules refuse.", &[404, 503]),
         denials,
     )
+    .route(
+        Method::GET,
+        "/v1/recorder",
+        about("recorder", "Whether the recorder of verdicts runs.", &[503]),
+        recorder,
+    )
+    .route(
+        Method::POST,
+        "/v1/recorder",
+        About {
+            status: StatusCode::CREATED,
+            ..about(
+                "start_recorder",
+                "Starts the recorder: each worker keeps its last verdicts in memory, with what they were made of and without payload.",
+                &[400, 409, 413, 422, 503],
+            )
+        },
+        start_recorder,
+    )
+    .route(
+        Method::DELETE,
+        "/v1/recorder",
+        about("stop_recorder", "Stops the recorder, and frees its memory.", &[404, 503]),
+        stop_recorder,
+    )
     .route(Method::POST, "/v1/policy/trial", created_trial(), try_policy)
     .route(
         Method::GET,
@@ -451,6 +477,17 @@ fn with_streams(api: Api) -> Api {
         ),
         &[capture::CONTENT_TYPE],
         begin_capture,
+    )
+    .stream(
+        Method::POST,
+        "/v1/recording",
+        about(
+            "record",
+            "Streams recorded verdicts as a file for `memlane replay`: those of the recorder's memory, or all until the client closes the connection.",
+            &[400, 409, 413, 422, 500, 503],
+        ),
+        &[record::CONTENT_TYPE],
+        begin_recording,
     )
     .route(Method::GET, "/v1/openapi.json", about("openapi", "This document.", &[]), openapi)
 }
@@ -609,6 +646,28 @@ fn begin_capture(
     lease: Lease,
 ) -> Result<Response, Refusal> {
     capture::begin(managed, request, lease)
+}
+
+fn begin_recording(
+    managed: &Arc<Managed>,
+    _: &HeaderMap,
+    NoQuery {}: &NoQuery,
+    Sent(order): Sent<RecordingOrder>,
+    lease: Lease,
+) -> Result<Response, Refusal> {
+    record::open(managed, order, lease)
+}
+
+fn recorder(managed: &Managed, _: &str, (): ()) -> Result<RecorderView, Refusal> {
+    record::view(managed)
+}
+
+fn start_recorder(managed: &Managed, _: &str, Sent(order): Sent<RecorderOrder>) -> Result<RecorderView, Refusal> {
+    record::start(managed, &order)
+}
+
+fn stop_recorder(managed: &Managed, _: &str, (): ()) -> Result<RecorderView, Refusal> {
+    record::stop(managed)
 }
 
 fn openapi(_: &Managed, _: &str, (): ()) -> Result<Value, Refusal> {

@@ -11,8 +11,13 @@ use memlane::config::Config;
 use memlane::control::causes::{Cause, CauseKind, PortCauses};
 use memlane::daemon::Daemon;
 use memlane::id::PortId;
+use memlane::network::{Network, Place};
 use memlane::port::{Port, PortState};
+use memlane::record::Recording;
+use memlane::replay::Replay;
 use memlane::stats::{DropReason, PortTotals};
+use memlane_model::recording::Description;
+use memlane_observe::recording::Frame;
 use memlane_rig::guest::{GuestBuilder, ReceiveBuffers, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
 
@@ -25,11 +30,15 @@ pub const ALL_LOOKS: Duration = Duration::from_millis(400);
 /// After this, the worker of a network that does not poll sleeps, and no lost-notification check was yet.
 pub const ASLEEP: Duration = Duration::from_millis(5);
 
+/// Bytes of memory of recorders.
+const RECORDER: usize = 256 << 20;
+
 /// A running network; its sockets go with it.
 pub struct Bed {
     daemon: Option<Daemon>,
     config: Config,
     folder: tempfile::TempDir,
+    recording: Option<Arc<Recording>>,
 }
 
 impl Bed {
@@ -57,7 +66,18 @@ impl Bed {
         let folder = tempfile::tempdir().unwrap();
         let config = Config::parse(&text.replace("FOLDER", &folder.path().display().to_string()), "test").unwrap();
         let daemon = Some(Daemon::start(&config).unwrap());
-        Self { daemon, config, folder }
+        let bed = Self { daemon, config, folder, recording: None };
+        // Each test of verdicts is one of the recorder, too.
+        if std::env::var_os("MEMLANE_TEST_RECORD").is_some() { bed.recorded() } else { bed }
+    }
+
+    /// The same, with a recorder: each verdict is made again when the network stops, and must be the same.
+    #[must_use]
+    pub fn recorded(mut self) -> Self {
+        if self.recording.is_none() {
+            self.recording = Some(self.daemon().network().record(RECORDER).unwrap());
+        }
+        self
     }
 
     /// A network with `ports` ports that wait for guest memory to be filled only so long.
@@ -158,6 +178,9 @@ impl Bed {
 
     pub fn stop(&mut self) {
         if let Some(daemon) = self.daemon.take() {
+            if let Some(recording) = self.recording.take().filter(|_| !std::thread::panicking()) {
+                replayed(daemon.network(), &recording);
+            }
             daemon.stop();
         }
     }
@@ -167,6 +190,57 @@ impl Drop for Bed {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// The replay of a recording.
+pub struct Replayed {
+    recording: Arc<Recording>,
+    replay: Replay,
+    place: Place,
+    /// Records so far, and those of them that were overwritten before.
+    pub count: u64,
+    pub missed: u64,
+}
+
+impl Replayed {
+    pub fn of(recording: Arc<Recording>) -> Self {
+        let replay = Replay::new(&Description { reasons: reasons(), ..Description::default() });
+        Self { recording, replay, place: Place::default(), count: 0, missed: 0 }
+    }
+
+    /// Makes the verdicts again that are new. Panics if one is another, or not known.
+    pub fn go_on(&mut self, network: &Network) {
+        let Self { recording, replay, place, count, missed } = self;
+        let records = network.records(recording, place).unwrap();
+        records.states.into_iter().for_each(|state| replay.learn(state));
+        for (worker, records) in records.workers.iter().enumerate() {
+            *missed += records.missed;
+            for chunk in &records.chunks {
+                let (mut rest, mut number) = (&chunk.bytes[..], chunk.first);
+                while let Some((frame, after)) = Frame::decode(rest) {
+                    if number >= records.first {
+                        let (recorded, again) = (replay.recorded(&frame).unwrap(), replay.judge(&frame));
+                        assert_eq!(again.as_ref(), Ok(&recorded), "record {number} of worker {worker}: {frame:?}");
+                        *count += 1;
+                    }
+                    (rest, number) = (after, number + 1);
+                }
+                assert!(rest.is_empty() && number == chunk.end());
+            }
+        }
+    }
+}
+
+/// Makes each verdict of a recording again; returns how many records there are. Panics if a verdict is another, or not known.
+pub fn replayed(network: &Network, recording: &Arc<Recording>) -> u64 {
+    let mut replayed = Replayed::of(Arc::clone(recording));
+    replayed.go_on(network);
+    replayed.count
+}
+
+/// The names of the reasons of drops.
+fn reasons() -> Vec<String> {
+    DropReason::ALL.iter().map(|reason| reason.name().to_owned()).collect()
 }
 
 /// Waits until `condition` holds.

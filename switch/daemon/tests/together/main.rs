@@ -65,6 +65,7 @@ mod policy;
 mod port_settings;
 mod probes;
 mod properties;
+mod record;
 mod renamed;
 mod ring_states;
 mod rings_agree_with_virtio_queue;

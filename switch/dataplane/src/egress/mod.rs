@@ -23,15 +23,16 @@ mod wait_queue;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::copy::Block;
 use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units;
-use crate::frame::{Head, SHORTEST};
+use crate::frame::SHORTEST;
 use crate::id::{PortId, RingKey, RouteEntry, Slot};
 use crate::link::{Impairment, Path};
 use crate::outcome::Outcome;
-use crate::packet::{Packet, Reach, TagChange};
-use crate::port::Port;
+use crate::packet::{Packet, Reach};
 use crate::port::queue_view::QueueView;
+use crate::record::{LastDecision, Recorder};
 use crate::ring::{ReceiveQueue, Ring, RingFault, TransmitQueue, fast_path};
 use crate::settings::Settings;
 use crate::slots::Slots;
@@ -42,7 +43,7 @@ use crate::timers::Timers;
 use crate::tuning::FLOODS;
 pub use crate::tuning::QUANTUM;
 use crate::verdict::Masks;
-use crate::verdict::filter::FilteredFlood;
+use crate::verdict::flooded::Passage;
 use crate::weight::Weight;
 pub use account::Accounts;
 use delay::DelayLine;
@@ -57,44 +58,6 @@ pub use wait_queue::WaitQueue;
 /// Work units for enqueued frames, or for frames of link emulation, after which the rest is left to the next poll iteration.
 const WAITING: u64 = 2 * work_units::TURN;
 
-/// How a flooded frame reaches one of the receivers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Passage {
-    /// As it is.
-    Same,
-    /// With another VLAN tag.
-    Retagged(TagChange),
-    /// Not at all.
-    None,
-    /// It is dropped for this reason, which is counted there.
-    Dropped(DropReason),
-}
-
-impl Passage {
-    /// That of a frame with this `head` from one port to another, `filtered` by policy rules, if there are any.
-    #[inline]
-    pub(crate) fn between(sender: &Port, to: &Port, head: Head, filtered: Option<&FilteredFlood<'_>>) -> Self {
-        let is_gated = sender.segment.is_gated();
-        if !is_gated && !head.destination().is_reserved_group() {
-            return Self::Same;
-        }
-        let (from, gate, tag) = (sender.policy.gate(), to.policy.gate(), head.vlan().0);
-        if gate.drops_reserved && head.destination().is_reserved_group() {
-            return Self::None;
-        }
-        if !is_gated {
-            return Self::Same;
-        }
-        let is_denied = || filtered.is_some_and(|filtered| !filtered.passes(to.id));
-        match from.vlans.of_sent(tag).map(|vlan| from.pass(&gate, vlan, tag)) {
-            Some(Ok(_)) if is_denied() => Self::Dropped(DropReason::PolicyDenied),
-            Some(Ok(None)) => Self::Same,
-            Some(Ok(Some(change))) => Self::Retagged(change),
-            Some(Err(_)) | None => Self::None,
-        }
-    }
-}
-
 /// Common properties of frames that take the fast path together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FastPathKey<'c> {
@@ -105,6 +68,8 @@ pub(crate) struct FastPathKey<'c> {
     pub masks: Masks<'c>,
     /// The receiver.
     pub port: PortId,
+    /// The decision of which they have the verdict, if a recorder knows it.
+    pub last: Option<&'c LastDecision>,
 }
 
 /// Outcome of an offered packet.
@@ -495,7 +460,7 @@ impl Egress {
         slice: &mut Slice,
         sizes: &FrameSizes,
     ) -> (u16, u64) {
-        let FastPathKey { sender, weight, masks, port } = key;
+        let FastPathKey { sender, weight, masks, port, last } = key;
         let &[entry] = self.entries(port) else { return (0, 0) };
         let Some(queue) = self.slots.get_mut(entry.slot) else { return (0, 0) };
         let is_free = queue.admit(sender, self.now) && queue.is_free();
@@ -504,10 +469,16 @@ impl Egress {
             return (0, 0);
         }
         receive.set_longest(queue.port.longest_frame());
-        let Work { taps, work_units, .. } = &mut self.work;
+        let Work { taps, work_units, recorder, .. } = &mut self.work;
+        let record = match (recorder, last) {
+            (None, _) => None,
+            (Some(recorder), Some(last)) => Some(Record { recorder, last, way: (sender, port), now: self.now }),
+            // The next frame is decided on anew.
+            (Some(_), None) => return (0, 0),
+        };
         let watch = if taps.are_on() { taps.watch(sender, port, masks) } else { Some(Watch::Off) };
         let Some(watch) = watch else { return (0, 0) };
-        let carried = carry((transmit, receive), (masks, watch), most, work_units, slice, sizes);
+        let carried = carry((transmit, receive), (masks, watch, record), most, work_units, slice, sizes);
         let Carried { frames, bytes, fault } = carried;
         if let Some(fault) = fault {
             queue.fail(fault, &mut self.work);
@@ -792,11 +763,29 @@ struct Carried {
     fault: Option<RingFault>,
 }
 
+/// The recorder of frames on the fast path.
+struct Record<'r> {
+    recorder: &'r mut Recorder,
+    last: &'r LastDecision,
+    /// Sender and receiver.
+    way: (PortId, PortId),
+    now: Cycles,
+}
+
+impl Record<'_> {
+    /// Writes the record of a frame of `length` bytes that begins with `start`; always true.
+    #[inline]
+    fn write(&mut self, start: &Block, length: u32) -> bool {
+        self.recorder.carried(self.last, self.way, start, length, self.now);
+        true
+    }
+}
+
 /// Carries up to `most` frames that fit the `masks` from one ring to the other, as far as no capture selects them, until the slice is over.
 #[inline]
 fn carry(
     (transmit, receive): (&mut TransmitQueue, &mut ReceiveQueue),
-    (masks, mut watch): (Masks<'_>, Watch<'_>),
+    (masks, mut watch, mut record): (Masks<'_>, Watch<'_>, Option<Record<'_>>),
     most: u16,
     work_units: &mut u64,
     slice: &mut Slice,
@@ -814,10 +803,14 @@ fn carry(
         }
         let count = |length, frames: u16| sizes.add_frames(length, frames.into());
         let left = most - all.frames;
-        let carried = match &mut watch {
-            Watch::Off if masks.further.is_empty() => fast_path::carry(transmit, receive, masks.head, left, count),
-            Watch::Off => fast_path::carry_narrowly(transmit, receive, (masks.head, masks.further), left, count),
-            Watch::Filtered(filters) => {
+        let carried = match (&mut watch, &mut record) {
+            (watch, Some(record)) => {
+                let fits = |start: &Block, length| watch.pass(masks, start, length) && record.write(start, length);
+                fast_path::carry_if(transmit, receive, fits, left, count)
+            }
+            (Watch::Off, None) if masks.further.is_empty() => fast_path::carry(transmit, receive, masks.head, left, count),
+            (Watch::Off, None) => fast_path::carry_narrowly(transmit, receive, (masks.head, masks.further), left, count),
+            (Watch::Filtered(filters), None) => {
                 fast_path::carry_if(transmit, receive, |start, length| filters.pass(masks, start, length), left, count)
             }
         };

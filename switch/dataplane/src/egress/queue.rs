@@ -26,6 +26,7 @@ use crate::policy::rules::{KnownRules, PortRules};
 use crate::port::Port;
 use crate::port::queue_view::QueueView;
 use crate::probes;
+use crate::record::Recorder;
 use crate::ring::{BURDEN, PlaceOutcome, Ring, RingFault};
 use crate::stats::{DropReason, PortCounters, Sampler};
 use crate::tap::Taps;
@@ -84,6 +85,8 @@ pub(crate) struct Work {
     pub faults: Vec<(PortId, RingFault)>,
     /// Copies frames for captures.
     pub taps: Taps,
+    /// Records verdicts.
+    pub recorder: Option<Box<Recorder>>,
     /// Chooses the frames of which the latency from transmit queue to receive queue is measured.
     pub sampler: Sampler,
     /// The worker that does it.

@@ -69,6 +69,12 @@ impl Sources {
         }
     }
 
+    /// Another recorder begins: no source has a verdict that it knows.
+    pub(crate) fn begin_recording(&mut self) {
+        self.forget_verdicts(&Changed::All);
+        self.slots.iter_mut().for_each(|(_, source)| source.last_decision = None);
+    }
+
     pub(crate) fn set_state(&mut self, slot: Slot, state: PollState) {
         let Some(source) = self.slots.get_mut(slot) else { return };
         let old = std::mem::replace(&mut source.state, state);

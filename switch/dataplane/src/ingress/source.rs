@@ -16,6 +16,7 @@ use crate::packet::{Packet, Stamp};
 use crate::policy::rules::{KnownRules, PortRules};
 use crate::port::Port;
 use crate::probes;
+use crate::record::LastDecision;
 use crate::ring::{Ring, RingFault, SplitRing, StoppedRing};
 use crate::settings::{Poll, Settings};
 use crate::stats::{DropReason, PortCounters};
@@ -73,6 +74,8 @@ pub(crate) struct Source {
     pub active: Cycles,
     /// Whether it sends a one-way stream, without waiting for answers.
     pub stream: Stream,
+    /// Its last decision, while a recorder is on.
+    pub last_decision: Option<Box<LastDecision>>,
 }
 
 /// Backpressure: a descriptor chain that was left in the transmit ring, to be opened again.
@@ -146,6 +149,7 @@ impl Source {
             notification: NotificationState::default(),
             active: 0,
             stream: Stream::default(),
+            last_decision: None,
         }
     }
 

@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::Network;
 use crate::id::PortId;
 use crate::journal::NetworkEvent;
-use crate::policy::filter::{Filtered, Member, PolicyRule};
+use crate::policy::filter::{Member, PolicyRule};
 use crate::policy::flows;
 use crate::policy::grants::{SavedGrant, seconds_of};
 use crate::policy::rulebook::{Rulebook, Work};
@@ -18,8 +18,6 @@ use crate::port::Port;
 use crate::segment::Responds;
 use crate::time::{Cycles, cycles, in_cycles};
 use crate::trial::{self, Groups, Trials};
-use crate::verdict::filter::FilteredFlood;
-use crate::verdict::reading::Start;
 
 /// Most destinations in the list of the network's denials: what a client reads at once.
 const MOST_DENIALS: usize = 4096;
@@ -31,19 +29,6 @@ pub struct TrialRuns;
 
 /// The reason for refusing a name without a rule or default about it.
 const NAMES_ONLY: &str = "the port's rules name the DNS names that it may ask for";
-
-/// A rule that denies a frame, for the operator.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Denial {
-    /// The receiver.
-    pub to: String,
-    /// The rule, and its place.
-    pub rule: String,
-    /// Its line in the file, 0 if it is not known.
-    pub line: usize,
-    /// A rule that would allow the frame, if it stood before.
-    pub allowed_by: String,
-}
 
 impl Network {
     /// The policy rules.
@@ -231,16 +216,6 @@ impl Network {
         }
     }
 
-    /// The rule that denies the frame which begins with `start`, from `port` to `to`.
-    pub(super) fn denial_for(&self, port: &Port, to: &Port, start: Start<'_>) -> Option<Denial> {
-        let filter = self.shared.filter.get();
-        let flood =
-            FilteredFlood::new(Filtered { filter: &filter, from: port.id, is_forecast: true }, start, port.vlan_of(start.head()));
-        let rule = flood.denying(to.id)?;
-        let allowing = flood.target().allowing(&port.name, Some(&to.name), filter.limits_destinations());
-        Some(Denial { to: to.name.clone(), rule: rule.text(), line: rule.line(), allowed_by: allowing.stated() })
-    }
-
     /// The frames that rules refuse, of all ports that have some: the latest [`MOST_DENIALS`], the others are counted.
     pub fn denials(&self) -> Vec<PortDenials> {
         latest(self.ports().iter().map(|port| self.denials_of(port)))
@@ -249,15 +224,6 @@ impl Network {
     /// The frames of a port's guest that rules refuse, or audits would refuse.
     pub fn denials_of(&self, port: &Port) -> PortDenials {
         trial::together(port.denials(), self.shared.trials.get().audited(port.id, &port.name), port.policy.labels())
-    }
-
-    /// The rule that allows the frame which begins with `start`, from `port` to `to`: its words and its line; `None` if no rule is about it.
-    pub(super) fn allowing_rule(&self, port: &Port, to: &Port, start: Start<'_>) -> Option<(String, usize)> {
-        let filter = self.shared.filter.get();
-        let flood =
-            FilteredFlood::new(Filtered { filter: &filter, from: port.id, is_forecast: true }, start, port.vlan_of(start.head()));
-        let rule = flood.deciding(to.id).filter(|rule| rule.allows())?;
-        Some((rule.text(), rule.line()))
     }
 }
 

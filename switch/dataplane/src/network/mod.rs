@@ -12,7 +12,8 @@
 //! 7. [`mod@filter`]: policy rules between ports.
 //! 8. [`snooping`]: multicast groups, and their querier.
 //! 9. [`why`]: forecasts of a frame's outcome.
-//! 10. [`fatal`]: a panic of a worker or of the fault handler ends the network.
+//! 10. [`recordings`]: verdicts that can be made again.
+//! 11. [`fatal`]: a panic of a worker or of the fault handler ends the network.
 
 mod captures;
 pub mod fatal;
@@ -20,6 +21,7 @@ mod filter;
 mod loops;
 mod notices;
 mod payer;
+mod recordings;
 mod registry;
 mod rings;
 mod snooping;
@@ -41,6 +43,7 @@ use memlane_model::denials::PortDenials;
 pub use memlane_model::forecast::{Forecast, ForecastDrop};
 pub use memlane_model::loop_report::LoopReport;
 use payer::Payer;
+pub use recordings::{Place, RecorderRuns, Records, WorkerRecords};
 use registry::PortRegistry;
 pub use registry::{AddError, AttachSettings};
 pub use rings::{RingParts, StartingRing};
@@ -59,6 +62,7 @@ use crate::policy::PortLimits;
 use crate::policy::rulebook::Rulebook;
 use crate::port::settings::PortSettings;
 use crate::port::{Port, PortState};
+use crate::record::Recording;
 use crate::shared::Shared;
 use crate::tap::Follower;
 use crate::time::cycles;
@@ -84,6 +88,8 @@ pub struct Network {
     payer: Payer,
     /// The captures that run, by their numbers.
     captures: Mutex<Vec<(u64, Follower)>>,
+    /// The recording that runs.
+    recorder: Mutex<Option<Arc<Recording>>>,
     /// When first drops were last looked for; 0 before the first time.
     looked: AtomicU64,
     started: Instant,
@@ -149,6 +155,7 @@ impl Network {
             payer,
             fatal: Arc::default(),
             captures: Mutex::default(),
+            recorder: Mutex::default(),
             looked: AtomicU64::new(0),
             started: Instant::now(),
             snooping: Mutex::default(),

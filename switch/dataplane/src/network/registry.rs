@@ -221,6 +221,7 @@ impl Network {
         }
         configure_addresses(&port, settings);
         self.tell_captures(&port);
+        self.tell_recorder(&port);
         self.registry_mut().enter(&port);
         let (port_name, segment) = (port.name.clone(), port.segment.name.clone());
         let labels = settings.limits.labels.clone();

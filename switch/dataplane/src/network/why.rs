@@ -7,21 +7,21 @@ use memlane_model::forecast::Forecast;
 use super::Network;
 use crate::address_map::resolution::{self, Resolution};
 use crate::audience::Audience;
-use crate::egress::Passage;
-use crate::frame::{ETHERNET, Head, MacAddress, NetHeader, START};
+use crate::frame::{ETHERNET, MacAddress, NetHeader, START};
+use crate::grounds::{self, Named};
 use crate::id::PortId;
-use crate::packet::TagChange;
 use crate::policy::Flood;
-use crate::policy::filter::Filtered;
-use crate::policy::gate::{Gate, Vlans};
+use crate::policy::filter::{Filter, Filtered};
+use crate::policy::gate::Gate;
 use crate::port::Port;
-use crate::port::refused::{REASONS, Refused};
+use crate::port::refused::Refused;
 use crate::stats::DropReason;
-use crate::table::{Kind, Learned, LearnedAddress, Table};
+use crate::table::{Kind, LearnedAddress, Table};
 use crate::time::cycles;
 use crate::too_long;
 use crate::twin::Hidden;
 use crate::verdict::filter::FilteredFlood;
+use crate::verdict::flooded::Passage;
 use crate::verdict::reading::Start;
 use crate::verdict::{Foreseen, Sender, Verdict, foresee};
 use memlane_model::quantity::counted;
@@ -35,60 +35,22 @@ fn exceeded_mtu(to: &Port, start: Start<'_>, length: usize) -> Option<u16> {
     too_long::check_frame(start.bytes(), length as u32, NetHeader::default(), mtu).is_err().then_some(mtu)
 }
 
-/// The gate that the frame does not pass.
-fn tell_gates(forecast: &mut Forecast, port: &Port, reason: DropReason, receiver: Option<&Port>, head: Head) {
-    let (name, destination) = (&port.name, head.destination());
-    match (reason, receiver) {
-        (DropReason::Isolated, Some(to)) => {
-            forecast.step(format!("destination {destination} is behind {}, and both ports are isolated", to.name));
-            [name, &to.name].into_iter().for_each(|name| forecast.denied_by(name, "isolated"));
-        }
-        (DropReason::VlanNotCarried, Some(to)) if port.policy.gate().vlans.of_sent(head.vlan().0).is_some() => {
-            forecast.step(format!("destination {destination} is behind {}, which does not carry the VLAN", to.name));
-            forecast.denied_by(&to.name, vlan_key(to));
-        }
-        (DropReason::ReservedGroup, _) => {
-            forecast.step(format!("destination {destination} is a reserved group address, and {name} drops these (key reserved)"));
-            forecast.denied_by(name, "reserved");
-        }
-        (DropReason::VlanNotCarried, _) => forecast.denied_by(name, vlan_key(port)),
-        _ => {}
-    }
-}
-
 /// Why a port that is none of this `audience` does not get a flooded frame.
 fn not_heard(audience: Audience) -> &'static str {
     match audience {
-        Audience::Members(_) => "its guest has not reported the group (multicast = \"snoop\")",
-        Audience::Servers(_) => "memlane answers requests to servers (subnet), and the port has no may-serve",
+        Audience::Members(_) => grounds::NO_MEMBER,
+        Audience::Servers(_) => grounds::NO_SERVER,
     }
 }
 
-/// The key that states the VLANs of `port`.
-fn vlan_key(port: &Port) -> &'static str {
-    if matches!(port.policy.gate().vlans, Vlans::Trunk { .. }) { "trunk" } else { "vlan" }
+/// The frame from `port` that begins with `start`, before the policy rules.
+fn filtered<'f>(filter: &'f Filter, port: &Port, start: Start<'f>) -> FilteredFlood<'f> {
+    FilteredFlood::new(Filtered { filter, from: port.id, is_forecast: true }, start, port.vlan_of(start.head()))
 }
 
-/// The rule about addresses that refuses the frame, and the key that would allow it.
-fn tell_refused(forecast: &mut Forecast, port: &Port, reason: DropReason, refused: &Refused) {
-    let claim = refused.ip.map_or_else(|| "an address that it hides".into(), |ip| ip.to_string());
-    let (name, mac) = (&port.name, refused.mac);
-    let is_own = port.segment.table().pinned(mac) == Some(port.id);
-    if REASONS.contains(&reason) {
-        forecast.denied_by(name, "anti-spoof");
-        refused.remedy_key(reason, is_own).into_iter().for_each(|key| forecast.allowed_by(name, key));
-    }
-    let rule = match reason {
-        DropReason::SpoofedIp => format!("its IP source {claim} is not an address of {name} behind {mac}"),
-        DropReason::SpoofedArp => {
-            format!("it tells the segment that {claim} is at {mac}, and {name} has no such pair of addresses")
-        }
-        DropReason::NotAServer => {
-            format!("it is a DHCP answer, a router advertisement or a redirect, and {name} may not serve them")
-        }
-        _ => return,
-    };
-    forecast.step(format!("anti-spoof = \"all\": {rule}; key that would allow it: {}", refused.remedy(reason, is_own)));
+/// The words for `port`.
+fn named(port: &Port) -> Named<'_> {
+    Named { name: &port.name, vlans: port.policy.gate().vlans }
 }
 
 impl Network {
@@ -158,12 +120,14 @@ impl Network {
         let member = |id: PortId| ports.iter().find(|port| port.id == id);
         let gate_of = |id| member(id).map(|port| port.policy.gate());
         let foreseen = foresee(start, sender, gate_of, table, now);
-        self.tell_source(forecast, port, &foreseen);
+        grounds::tell_source(forecast, &port.name, &foreseen, |port| self.name(port));
         if let Verdict::Drop(reason) = foreseen.verdict {
             let destination = LearnedAddress { address: head.destination(), vlan: port.vlan_of(head) };
             let receiver = table.find(destination).and_then(member);
-            tell_refused(forecast, port, reason, &Refused::of(start.bytes()));
-            tell_gates(forecast, port, reason, receiver.map(|port| &**port), head);
+            let refused = Refused::of(start.bytes());
+            let is_own = table.pinned(refused.mac) == Some(port.id);
+            grounds::tell_refused(forecast, &port.name, reason, &refused, is_own);
+            grounds::tell_gates(forecast, named(port), reason, receiver.map(|port| named(port)), head);
             if let (DropReason::PolicyDenied, Some(to)) = (reason, receiver) {
                 self.tell_denial(forecast, port, to, start);
             }
@@ -176,18 +140,9 @@ impl Network {
         if let Some(receiver) = self.port(to)
             && let Some(mtu) = exceeded_mtu(&receiver, start, length)
         {
-            forecast.step(format!("the packet is longer than the MTU of {} ({mtu}): its sender is told by ICMP", receiver.name));
-            return forecast.drop_at(&receiver.name, DropReason::TooLong);
+            return grounds::tell_too_long(forecast, &receiver.name, mtu);
         }
-        match foreseen.verdict {
-            Verdict::Retagged(_, TagChange::Push(vlan)) => {
-                forecast.step(format!("{} carries VLAN {vlan} with a tag: it is added", self.name(to)))
-            }
-            Verdict::Retagged(_, TagChange::Pop) => {
-                forecast.step(format!("{} carries VLAN {} without a tag: it is removed", self.name(to), foreseen.vlan))
-            }
-            _ => {}
-        }
+        grounds::tell_tag(forecast, foreseen.verdict, foreseen.vlan, &self.name(to));
         self.receive(forecast, to, length, true);
     }
 
@@ -221,46 +176,6 @@ impl Network {
         self.port(port).map_or_else(|| "a detached port".into(), |port| port.name.clone())
     }
 
-    fn tell_source(&self, forecast: &mut Forecast, port: &Port, foreseen: &Foreseen) {
-        let Foreseen { source, vlan, .. } = *foreseen;
-        let vlan = if vlan == 0 { String::new() } else { format!(" in VLAN {vlan}") };
-        let name = &port.name;
-        forecast.step(match (foreseen.learned, foreseen.verdict) {
-            (None, Verdict::Drop(DropReason::SpoofedSource)) => {
-                format!("source {source} is not the mac of {name}, and anti-spoof allows no other")
-            }
-            (None, Verdict::Drop(DropReason::SpoofedIp | DropReason::SpoofedArp | DropReason::NotAServer)) => {
-                format!("source {source} is a MAC address of {name}")
-            }
-            (None, Verdict::Drop(DropReason::VlanNotCarried)) => {
-                format!("the frame is in no VLAN of {name}: an access port sends without tags, a trunk with tags of its VLANs")
-            }
-            (None, _) => format!("source {source} is not a unicast address: all zeroes, or a group address"),
-            (Some(Learned::Known), _) => format!("source {source}{vlan} is known behind {name}"),
-            (Some(Learned::Changed), _) => match foreseen.behind {
-                Some(other) => format!("source {source}{vlan} moves from {} to {name}", self.name(other)),
-                None => format!("source {source}{vlan} is new, and is learned behind {name}"),
-            },
-            (Some(Learned::NoRoom), _) => {
-                format!("source {source}{vlan} is new, but is not learned: {name} has reached the limit of MAC addresses per port")
-            }
-            (Some(Learned::Pinned), _) => {
-                let owner = foreseen.behind.map_or_else(String::new, |owner| self.name(owner));
-                format!("source {source} is the mac of {owner}, and no other port may send from it")
-            }
-            (Some(Learned::Held), _) => {
-                let home = foreseen.behind.map_or_else(String::new, |home| self.name(home));
-                format!("source {source}{vlan} moved too often, as in a loop, and is held at {home}")
-            }
-        });
-        if let (Some(Learned::Pinned), Some(owner)) = (foreseen.learned, foreseen.behind) {
-            forecast.denied_by(&self.name(owner), "mac");
-        }
-        if foreseen.verdict == Verdict::Drop(DropReason::SamePort) {
-            forecast.step(format!("the destination is behind {name} too: the guest's own bridge delivers such frames"));
-        }
-    }
-
     /// An unknown destination that is known in other VLANs: guests with different VLAN tags do not reach each other.
     fn tell_other_vlans(&self, forecast: &mut Forecast, table: &Table, destination: LearnedAddress) {
         let records = table.records().into_iter();
@@ -280,37 +195,22 @@ impl Network {
 
     /// The policy rule that denies the frame, and one that would allow it.
     fn tell_denial(&self, forecast: &mut Forecast, port: &Port, to: &Port, start: Start<'_>) {
-        let Some(denial) = self.denial_for(port, to, start) else { return };
-        forecast.decided_by_rule(denial.line, false);
-        let (to, rule, allowed_by) = (denial.to, denial.rule, denial.allowed_by);
-        forecast.step(format!(
-            "frames from {} to {to} meet the rule {rule}; before it, this one would allow the frame: {allowed_by}",
-            port.name
-        ));
+        let filter = self.shared.filter.get();
+        grounds::tell_denial(forecast, &filtered(&filter, port, start), (&port.name, (to.id, &to.name)));
     }
 
     /// The policy rule that allows the frame, if one does; else it passes because no rule is about it.
     fn tell_allowing_rule(&self, forecast: &mut Forecast, port: &Port, to: PortId, start: Start<'_>) {
-        if self.shared.filter.get().is_empty() {
-            return;
-        }
-        let Some(to) = self.port(to) else { return };
-        match self.allowing_rule(port, &to, start) {
-            Some((rule, line)) => {
-                forecast.decided_by_rule(line, true);
-                forecast.step(format!("frames from {} to {} meet the rule {rule}, which allows them", port.name, to.name));
-            }
-            None => forecast.step(format!("no policy rule is about such frames from {} to {}, so they pass", port.name, to.name)),
-        }
+        let filter = self.shared.filter.get();
+        let Some(to) = self.port(to).filter(|_| !filter.is_empty()) else { return };
+        grounds::tell_allowing_rule(forecast, &filtered(&filter, port, start), (&port.name, (to.id, &to.name)));
     }
 
     fn flood(&self, forecast: &mut Forecast, port: &Port, start: Start<'_>, length: usize, now: u32) {
         let (head, filter) = (start.head(), self.shared.filter.get());
         let filtered = Filtered { filter: &filter, from: port.id, is_forecast: true };
         let filtered = FilteredFlood::new(filtered, start, port.vlan_of(head));
-        let destination = head.destination();
-        let what = if destination.is_group() { "is a group address" } else { "is unknown" };
-        forecast.step(format!("destination {destination} {what}: the frame is flooded to segment {}", port.segment.name));
+        grounds::tell_flood(forecast, head, &port.segment.name);
         let members = port.segment.members();
         let uplink = port.segment.uplink();
         let suspect = uplink != Some(port.id) && port.segment.table().is_suspect(port.id, now);
@@ -321,12 +221,9 @@ impl Network {
         }
         for member in members.into_iter().filter(|&member| member != port.id) {
             let Some(to) = self.port(member) else { continue };
-            match Passage::between(port, &to, head, Some(&filtered)) {
-                Passage::None => {
-                    let (to, from) = (&to.name, &port.name);
-                    let keys = "isolated, vlan, trunk or reserved";
-                    forecast.step(format!("{to} does not receive it: by {keys} of {to} or {from}"));
-                }
+            let from = (port.segment.is_gated(), port.policy.gate());
+            match Passage::by_gates(from, (to.id, |vlan| to.policy.gate().entrance(vlan)), head, Some(&filtered)) {
+                Passage::None => grounds::tell_kept_apart(forecast, &port.name, &to.name),
                 Passage::Dropped(reason) => {
                     self.tell_denial(forecast, port, &to, start);
                     // Where nothing receives, nothing is counted.

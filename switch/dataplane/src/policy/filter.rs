@@ -29,6 +29,8 @@ pub struct Filter {
     /// The filter of a port that has not been entered.
     pub(super) unnamed: Arc<PortFilter>,
     pub(super) summary: Summary,
+    /// All rules, in their order.
+    pub(super) rules: Arc<[Arc<Rule>]>,
     /// Number of the last change of a rule about all ports, or of the place of one, among all changes of filters of this process.
     pub(super) generation: u64,
 }
@@ -67,6 +69,10 @@ pub(super) struct PortFilter {
     pub grants: Option<Arc<Grants>>,
     /// The port is a segment's responder.
     pub is_exempt: bool,
+    /// The port's name, and its groups.
+    pub names: Arc<[Box<str>]>,
+    /// The port's segment.
+    pub segment: Arc<str>,
 }
 
 impl PortFilter {
@@ -181,6 +187,26 @@ impl Filter {
             return Changed::All;
         }
         Changed::Ports(self.ports.differing(&before.ports))
+    }
+
+    /// All rules, in their order.
+    pub(crate) fn rules(&self) -> &Arc<[Arc<Rule>]> {
+        &self.rules
+    }
+
+    /// All rules as the configuration has them.
+    pub(crate) fn stated(&self) -> Vec<PolicyRule> {
+        self.rules.iter().map(|rule| rule.configured()).collect()
+    }
+
+    /// The ports that it knows.
+    pub(crate) fn members(&self) -> Vec<PortId> {
+        self.ports.differing(&PortMap::default())
+    }
+
+    /// The names and the segment of a port, and whether no rule concerns it; `None` if it does not know the port.
+    pub(crate) fn member(&self, port: PortId) -> Option<(&[Box<str>], &str, bool)> {
+        self.ports.get(port).map(|port| (&*port.names, &*port.segment, port.is_exempt))
     }
 
     fn port(&self, port: PortId) -> &PortFilter {

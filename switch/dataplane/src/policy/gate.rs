@@ -46,7 +46,8 @@ impl Vlans {
         }
     }
 
-    fn has(tagged: &[u64; WORDS], vlan: u16) -> bool {
+    /// Whether a set of VLANs has this one.
+    pub(crate) fn has(tagged: &[u64; WORDS], vlan: u16) -> bool {
         tagged[usize::from(vlan % 4096) / 64] >> (vlan % 64) & 1 != 0
     }
 
@@ -70,6 +71,36 @@ impl Vlans {
             Self::Trunk { native, .. } if vlan == *native && vlan != 0 => Some(false),
             Self::Trunk { tagged, .. } => Self::has(tagged, vlan).then_some(true),
         }
+    }
+}
+
+/// How frames of a VLAN enter a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entrance {
+    /// The port exchanges frames only with ports that are not isolated.
+    pub isolated: bool,
+    /// The port drops frames to reserved groups.
+    pub drops_reserved: bool,
+    /// Whether they enter with a tag; `None` if the port does not carry the VLAN.
+    pub is_tagged: Option<bool>,
+}
+
+impl Entrance {
+    /// Its number in recordings: bit 0 for an isolated port, bit 1 for one that drops reserved groups, and above it 0 for no entrance, 1 without a
+    /// tag, 2 with one.
+    pub(crate) fn number(self) -> u16 {
+        let form = self.is_tagged.map_or(0, |is_tagged| 1 + u16::from(is_tagged));
+        u16::from(self.isolated) | u16::from(self.drops_reserved) << 1 | form << 2
+    }
+
+    /// That with this number.
+    pub(crate) fn of_number(number: u16) -> Self {
+        let is_tagged = match number >> 2 {
+            1 => Some(false),
+            2 => Some(true),
+            _ => None,
+        };
+        Self { isolated: number & 1 != 0, drops_reserved: number & 2 != 0, is_tagged }
     }
 }
 
@@ -103,10 +134,25 @@ impl Gate<'_> {
     /// It does not pass, for this reason.
     #[inline]
     pub fn pass(&self, receiver: &Gate<'_>, vlan: u16, tag: u16) -> Result<Option<TagChange>, DropReason> {
-        if self.isolated && receiver.isolated {
+        self.pass_into(receiver.entrance(vlan), vlan, tag)
+    }
+
+    /// How frames of `vlan` enter the port.
+    #[inline]
+    pub fn entrance(&self, vlan: u16) -> Entrance {
+        Entrance { isolated: self.isolated, drops_reserved: self.drops_reserved, is_tagged: self.vlans.is_tagged(vlan) }
+    }
+
+    /// As [`Self::pass`], into a port with this `entrance`.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn pass_into(&self, entrance: Entrance, vlan: u16, tag: u16) -> Result<Option<TagChange>, DropReason> {
+        if self.isolated && entrance.isolated {
             return Err(DropReason::Isolated);
         }
-        let is_tagged = receiver.vlans.is_tagged(vlan).ok_or(DropReason::VlanNotCarried)?;
+        let is_tagged = entrance.is_tagged.ok_or(DropReason::VlanNotCarried)?;
         Ok(match (tag != 0, is_tagged) {
             (true, false) => Some(TagChange::Pop),
             (false, true) => Some(TagChange::Push(vlan)),

@@ -82,8 +82,8 @@ pub struct Work {
 #[derive(Debug)]
 struct Entered {
     /// The port's name, and its groups.
-    names: Vec<Box<str>>,
-    segment: Box<str>,
+    names: Arc<[Box<str>]>,
+    segment: Arc<str>,
     flows: Option<Arc<Flows>>,
     grants: Option<Arc<Grants>>,
     is_exempt: bool,
@@ -142,6 +142,7 @@ impl Rulebook {
         if moved.count() > 0 {
             self.filter.generation = next_generation();
         }
+        self.filter.rules = self.rules.iter().map(Arc::clone).collect();
         self.summarise();
         self.compile(&dirty);
         if !self.filter.summary.decides {
@@ -163,7 +164,7 @@ impl Rulebook {
 
     /// Adds the port of a segment's responder: no rule judges its frames, nor those to it.
     pub fn enter_responder(&mut self, port: PortId) {
-        self.place(port, Entered { names: Vec::new(), segment: "".into(), flows: None, grants: None, is_exempt: true });
+        self.place(port, Entered { names: Arc::default(), segment: "".into(), flows: None, grants: None, is_exempt: true });
     }
 
     /// Removes a port.
@@ -177,10 +178,10 @@ impl Rulebook {
 
     fn place(&mut self, port: PortId, entered: Entered) {
         self.forget(port);
-        for name in &entered.names {
+        for name in &*entered.names {
             self.named.entry(name.clone()).or_default().insert(port);
         }
-        self.in_segment.entry(entered.segment.clone()).or_default().insert(port);
+        self.in_segment.entry((*entered.segment).into()).or_default().insert(port);
         if self.ports.len() <= port.index() {
             self.ports.resize_with(port.index() + 1, || None);
         }
@@ -323,7 +324,7 @@ impl Rulebook {
             lists.into_boxed_slice()
         };
         let of_members = names.iter().filter_map(|name| self.members.get(name));
-        let defaults = of_members.chain(self.segments.get(segment).filter(|_| !is_exempt)).filter_map(|rules| rules.first());
+        let defaults = of_members.chain(self.segments.get(&**segment).filter(|_| !is_exempt)).filter_map(|rules| rules.first());
         let filter = PortFilter {
             generation: next_generation(),
             from: lists(&self.from),
@@ -333,6 +334,8 @@ impl Rulebook {
             flows: flows.clone(),
             grants: grants.clone(),
             is_exempt: *is_exempt,
+            names: Arc::clone(names),
+            segment: Arc::clone(segment),
         };
         if self.filter.ports.get(port).is_some_and(|present| present.is_same(&filter)) {
             return;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use memlane_model::addresses::{AllowedPair, Inside, Prefix, Service};
+use memlane_model::recording;
 
 use super::{AntiSpoof, PortLimits};
 use crate::frame::MacAddress;
@@ -34,8 +35,10 @@ impl Autoconf {
 /// The addresses that a port may use, with `anti-spoof = "all"`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// With any MAC address of the port.
+    /// With any MAC address of the port; the last ones are leased.
     addresses: Vec<Prefix>,
+    /// How many are leased.
+    leased: usize,
     /// With this MAC address.
     pairs: Vec<(MacAddress, Prefix)>,
     /// Addresses that its guests may make.
@@ -83,6 +86,47 @@ impl PortRules {
     pub const NONE: Self =
         Self { is_guarded: false, macs: Vec::new(), identity: None, tells_leases: false, groups: Vec::new(), twin: None };
 
+    /// The rules as a recording has them.
+    pub(crate) fn saved(&self) -> recording::Sender {
+        let identity = self.identity.as_ref().map(|identity| recording::Identity {
+            addresses: identity.addresses.clone(),
+            leased: identity.leased,
+            pairs: identity.pairs.iter().map(|(mac, prefix)| (mac.to_string(), *prefix)).collect(),
+            autoconf: identity.autoconf.map(|Autoconf { prefix, responder }| (prefix, responder.0)),
+            serves_dhcp: identity.serves_dhcp,
+            serves_ra: identity.serves_ra,
+        });
+        let macs = self.macs.iter().map(ToString::to_string).collect();
+        let (is_guarded, tells_leases, groups) = (self.is_guarded, self.tells_leases, self.groups.clone());
+        recording::Sender { is_guarded, macs, identity, tells_leases, groups, ..recording::Sender::default() }
+    }
+
+    /// The rules of a recording; MAC addresses that are none are left out.
+    pub(crate) fn restored(saved: &recording::Sender) -> Self {
+        let identity = saved.identity.as_ref().map(|identity| Identity {
+            addresses: identity.addresses.clone(),
+            leased: identity.leased,
+            pairs: identity.pairs.iter().filter_map(|(mac, prefix)| Some((mac.parse().ok()?, *prefix))).collect(),
+            autoconf: identity.autoconf.map(|(prefix, responder)| Autoconf { prefix, responder: PortId(responder) }),
+            serves_dhcp: identity.serves_dhcp,
+            serves_ra: identity.serves_ra,
+        });
+        let macs = saved.macs.iter().filter_map(|mac| mac.parse().ok()).collect();
+        let (is_guarded, tells_leases, groups) = (saved.is_guarded, saved.tells_leases, saved.groups.clone());
+        Self { is_guarded, macs, identity, tells_leases, groups, twin: None }
+    }
+
+    /// The same, with the addresses that were leased to the port in `recorded`, and those that its guests may make.
+    #[must_use]
+    pub(crate) fn leased_as(mut self, recorded: &Self) -> Self {
+        if let (Some(identity), Some(recorded)) = (&mut self.identity, &recorded.identity) {
+            let first = recorded.addresses.len().saturating_sub(recorded.leased);
+            identity.addresses.extend(recorded.addresses.get(first..).unwrap_or_default());
+            (identity.leased, identity.autoconf) = (recorded.leased, recorded.autoconf);
+        }
+        self
+    }
+
     /// The rules by these settings.
     pub fn of(limits: &PortLimits) -> Self {
         let is_guarded = limits.anti_spoof != AntiSpoof::Off;
@@ -90,6 +134,7 @@ impl PortRules {
         let with_any = limits.allowed.iter().filter(|pair| pair.mac.is_none()).filter_map(|pair| pair.ip);
         let identity = || Identity {
             addresses: limits.addresses.iter().copied().map(Prefix::from).chain(with_any).collect(),
+            leased: 0,
             pairs: limits.allowed.iter().filter_map(|pair| pair.mac.zip(pair.ip)).collect(),
             autoconf: None,
             serves_dhcp: limits.may_serve.contains(&Service::Dhcp),
@@ -149,6 +194,7 @@ impl Published<PortRules> {
         let mut rules = present.configured.clone();
         if let Some(identity) = &mut rules.identity {
             identity.addresses.extend(&present.leased);
+            identity.leased = present.leased.len();
             identity.autoconf = present.autoconf;
         }
         rules.twin.clone_from(&present.twin);
@@ -203,6 +249,12 @@ impl<R> KnownRules<R> {
     /// The rules.
     #[inline]
     pub fn get(&self) -> &R {
+        &self.rules
+    }
+
+    /// The reference itself.
+    #[inline]
+    pub(crate) fn shared(&self) -> &Arc<R> {
         &self.rules
     }
 }

@@ -130,6 +130,17 @@ impl Taps {
     }
 }
 
+impl Watch<'_> {
+    /// Whether a frame of `length` bytes that begins with `start` fits `masks`, and no capture selects it.
+    #[inline]
+    pub(crate) fn pass(&mut self, masks: Masks<'_>, start: &Block, length: u32) -> bool {
+        match self {
+            Self::Off => masks.head.fits_block(start) && (masks.further.is_empty() || masks.further.fits_block(start)),
+            Self::Filtered(filters) => filters.pass(masks, start, length),
+        }
+    }
+}
+
 impl Filters<'_> {
     /// Whether a frame of `length` bytes that begins with `start` fits `masks`, and no filter selects it.
     #[inline(always)]

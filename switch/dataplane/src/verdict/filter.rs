@@ -14,6 +14,7 @@
 
 use std::net::IpAddr;
 
+use super::answers::{self, Question};
 use super::reading::{Reading, Start};
 use super::reply::Asked;
 use crate::frame::{TCP, TYPE_IPV4, TYPE_IPV6, network_type};
@@ -73,7 +74,8 @@ impl<'f> Filtered<'f> {
         // The bits of the frame were read, and those of its flow are others.
         let mut other = *frame;
         let mut allowing = |flow: Flow, opener: PortId, answerer: PortId| {
-            let known = self.filter.flows(opener).is_some_and(|flows| flows.is_open(flow));
+            let is_open = || self.filter.flows(opener).is_some_and(|flows| flows.is_open(flow));
+            let known = answers::is(frame.start.tape(), Question::Open(opener, flow), is_open);
             let protocol = if flow.protocol == 0 { traffic.protocol } else { Field::Is(flow.protocol) };
             let rule = self.filter.deciding((opener, answerer), &Traffic::of_flow(flow, protocol), &mut other);
             rule.filter(|rule| known && rule.allows())
@@ -349,8 +351,11 @@ impl Filter {
                     if rules.has_names() {
                         // Each address has grants of its own.
                         frame.mark(traffic.address..traffic.address + bits_of(address) as usize / 8);
+                        let tape = frame.start.tape();
                         let is_for = |index, rule: &Rule| {
-                            has(interval.rules, index) || rules.is_named(index) && self.is_granted(from, rule, address)
+                            let granted = || self.is_granted(from, rule, address);
+                            let question = Question::Granted(from, address, rule.identity());
+                            has(interval.rules, index) || rules.is_named(index) && answers::is(tape, question, granted)
                         };
                         let mut before = rules.rules().take_while(is_before);
                         before.find(|&(index, rule)| is_for(index, rule) && decides(rule, frame))

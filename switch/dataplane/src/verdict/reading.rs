@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::answers::Answers;
 use crate::frame::{FurtherMask, Head, MacAddress, MatchMask, SHORT_START, START};
 use crate::packet::Packet;
 
@@ -10,13 +11,27 @@ use crate::packet::Packet;
 pub struct Start<'f> {
     head: Head,
     bytes: &'f [u8],
+    /// The tape of the verdict, if it is recorded or replayed.
+    tape: Answers<'f>,
 }
 
 impl<'f> Start<'f> {
     /// The frame that begins with `start`, of which the first `length` bytes are its own.
     #[inline]
     pub fn new(start: &'f [u8; START], length: usize) -> Self {
-        Self { head: Head::of(start), bytes: &start[..length.min(START)] }
+        Self { head: Head::of(start), bytes: &start[..length.min(START)], tape: None }
+    }
+
+    /// The same, with the tape of the verdict.
+    #[must_use]
+    pub(crate) fn on(self, tape: Answers<'f>) -> Self {
+        Self { tape, ..self }
+    }
+
+    /// The tape of the verdict.
+    #[inline]
+    pub(crate) fn tape(self) -> Answers<'f> {
+        self.tape
     }
 
     /// Its Ethernet addresses and type.
@@ -42,7 +57,7 @@ impl<'f> From<&'f Packet> for Start<'f> {
 impl From<Head> for Start<'_> {
     /// A frame of which no more than this is known.
     fn from(head: Head) -> Self {
-        Self { head, bytes: &[] }
+        Self { head, bytes: &[], tape: None }
     }
 }
 

@@ -38,6 +38,7 @@ use crate::id::{PortId, RingKey, SegmentId, Slot};
 use crate::ingress::Sources;
 use crate::packet::Packet;
 use crate::port::Port;
+use crate::record::{Chunk, Recorder};
 use crate::ring::RingFault;
 use crate::shared::Shared;
 use crate::tap::Tap;
@@ -177,6 +178,21 @@ impl Worker {
         self.egress.work.taps.remove(number)
     }
 
+    /// Records verdicts from now on; returns the recorder that did before.
+    pub(crate) fn set_recorder(&mut self, recorder: Option<Box<Recorder>>) -> Option<Box<Recorder>> {
+        self.sources.begin_recording();
+        let before = std::mem::replace(&mut self.egress.work.recorder, recorder);
+        if let Some(recorder) = &mut self.egress.work.recorder {
+            recorder.set_filter(self.port_table.filter());
+        }
+        before
+    }
+
+    /// The records from number `first` on, and some before them; and how many were too long to be written.
+    pub(crate) fn recorded(&self, first: u64) -> Option<(Vec<Arc<Chunk>>, u64)> {
+        self.egress.work.recorder.as_ref().map(|recorder| (recorder.since(first), recorder.lost()))
+    }
+
     /// Ends [`Self::run`] after this poll iteration.
     pub fn quit(&mut self) {
         self.quit = Some(Quit::Told);
@@ -185,6 +201,9 @@ impl Worker {
     /// Ends while frames may be in flight between workers. The memory of its virtqueues stays mapped, because other workers may be
     /// reading frames there; commands that wait for its answers fail.
     pub(crate) fn abandon(mut self) {
+        if let Some(recorder) = &self.egress.work.recorder {
+            recorder.leave();
+        }
         let unanswered: Vec<_> = self.sources.iter().filter_map(|(_, source)| source.when_back.take()).collect();
         std::mem::forget(self);
         drop(unanswered);

@@ -2,18 +2,20 @@
 //! cost in the accounting. Any other reaction to a frame's outcome belongs here.
 
 use super::port_table::PortTable;
+use crate::audience::Audience;
 use crate::cpu_time::accounting::Accounting;
 use crate::cpu_time::work_units;
 use crate::denials::{Cause, Key};
-use crate::egress::{Egress, Passage};
-use crate::frame::Head;
+use crate::egress::Egress;
 use crate::id::PortId;
 use crate::outcome::Outcome;
 use crate::packet::Packet;
+use crate::policy::gate::Entrance;
 use crate::port::Port;
 use crate::stats::DropReason;
 use crate::time::Cycles;
 use crate::verdict::filter::FilteredFlood;
+use crate::verdict::flooded::{Flooded, Passage, Receiver};
 use crate::verdict::reading::Start;
 use crate::weight::Weight;
 
@@ -24,11 +26,24 @@ pub(super) struct Outcomes<'w> {
     pub accounting: &'w mut Accounting,
 }
 
-/// How a flooded frame with this `head` from `sender` reaches `to`.
-fn passage(port_table: &PortTable, sender: PortId, to: PortId, head: Head, filtered: Option<&FilteredFlood<'_>>) -> Passage {
-    // A sender that is gone meanwhile had a gate that is not known any more.
-    let (Some(sender), Some(to)) = (port_table.port(sender), port_table.port(to)) else { return Passage::None };
-    Passage::between(sender, to, head, filtered)
+/// A port as the receiver of a flooded frame.
+struct Member<'p> {
+    port: &'p Port,
+    audience: Option<Audience>,
+}
+
+impl Receiver for Member<'_> {
+    fn hears(&self) -> bool {
+        self.audience.is_none_or(|audience| self.port.hears(audience))
+    }
+
+    fn entrance(&self, vlan: u16) -> Entrance {
+        self.port.policy.gate().entrance(vlan)
+    }
+
+    fn mtu(&self) -> Option<u16> {
+        self.port.mtu()
+    }
 }
 
 impl Outcomes<'_> {
@@ -96,16 +111,20 @@ impl Outcomes<'_> {
         let (copied, length) = (port_table.filtered(sender).map(|filtered| (filtered, packet.start)), packet.start_length as usize);
         let vlan = port_table.port(sender).map_or(0, |port| port.vlan_of(head));
         let filtered = copied.as_ref().map(|(filtered, start)| FilteredFlood::new(*filtered, Start::new(start, length), vlan));
-        let (length, audience) = (port_table.long_packet(packet), port_table.audience(packet));
-        let exceeds = |to| length.is_some_and(|length| port_table.mtu(to).is_some_and(|mtu| length > mtu.into()));
-        let hears = |to| audience.is_none_or(|audience| port_table.port(to).is_some_and(|to| to.hears(audience)));
-        let passage = |to| match passage(port_table, sender, to, head, filtered.as_ref()) {
-            // A request to a server is denied to no port that would not receive it.
-            _ if !hears(to) => Passage::None,
-            passage @ (Passage::None | Passage::Dropped(_)) => passage,
-            _ if exceeds(to) => Passage::Dropped(DropReason::TooLong),
-            passage => passage,
+        let (long, audience) = (port_table.long_packet(packet), port_table.audience(packet));
+        let member = |to| port_table.port(to).map(|port| Member { port, audience });
+        // A sender that is gone meanwhile had a gate that is not known any more.
+        let flooded = port_table.port(sender).map(|sender| {
+            let (is_gated, gate) = (sender.segment.is_gated(), sender.policy.gate());
+            Flooded { head, is_gated, gate, filtered: filtered.as_ref(), long, tape: None }
+        });
+        let passage = |to| match (&flooded, member(to)) {
+            (Some(flooded), Some(member)) => flooded.passage(to, &member),
+            _ => Passage::None,
         };
+        if egress.work.recorder.is_some() {
+            self.record_flood(egress, packet, ports, (long, audience, now));
+        }
         if port_table.trials().is_on(now) {
             let is_other = |to: &PortId| *to != sender && egress.route_here(*to).is_some();
             let receivers = ports.iter().copied().filter(is_other);
@@ -126,6 +145,38 @@ impl Outcomes<'_> {
             self.note_denied(filtered, (port, key), first, copies, now);
         }
         held
+    }
+
+    /// Records how a packet is flooded to those of `ports` that are served here; it may be `long`.
+    #[cold]
+    fn record_flood(
+        &self,
+        egress: &mut Egress,
+        packet: &Packet,
+        ports: &[PortId],
+        (long, audience, now): (Option<u32>, Option<Audience>, Cycles),
+    ) {
+        let port_table = self.port_table;
+        let Some(sender) = port_table.port(packet.source) else { return };
+        let Some(mut recorder) = egress.work.recorder.take() else { return };
+        let (rules, head) = (sender.policy.rules.get(), Start::from(packet).head());
+        let served = ports.iter().filter(|&&to| to != sender.id && egress.route_here(to).is_some());
+        let members = served.filter_map(|&to| port_table.port(to)).map(|port| (port.id, Member { port, audience }));
+        let (is_gated, gate, vlan) = (sender.segment.is_gated(), sender.policy.gate(), sender.vlan_of(head));
+        let filtered = port_table.filtered(sender.id);
+        recorder.flooded(
+            (packet, &rules, sender),
+            (vlan, long.is_some()),
+            members,
+            |(to, member), tape| {
+                let start = Start::from(packet).on(Some(tape));
+                let filtered = filtered.map(|filtered| FilteredFlood::new(filtered, start, vlan));
+                let flooded = Flooded { head, is_gated, gate, filtered: filtered.as_ref(), long, tape: Some(tape) };
+                (to, flooded.passage(to, &member))
+            },
+            now,
+        );
+        egress.work.recorder = Some(recorder);
     }
 
     /// A frame of `sender` was flooded to the ports of this worker, or answered by the switch, at the cost of so many work units. Drops were counted before.

@@ -45,6 +45,9 @@ impl Worker {
         self.egress.begin_pass(self.now);
         if let Some(changed) = self.port_table.refresh_filter(&self.shared) {
             self.sources.forget_verdicts(&changed);
+            if let Some(recorder) = &mut self.egress.work.recorder {
+                recorder.set_filter(self.port_table.filter());
+            }
         }
         if !self.burdens.is_empty() {
             self.look_at_burdens();

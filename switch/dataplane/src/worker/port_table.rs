@@ -81,6 +81,11 @@ impl PortTable {
         Some(self.filter.get().changed_since(&before))
     }
 
+    /// The policy rules between ports.
+    pub(super) fn filter(&self) -> &Arc<Filter> {
+        self.filter.shared()
+    }
+
     /// Rules that decide on no frame.
     #[inline]
     pub(super) fn trials(&self) -> &Trials {

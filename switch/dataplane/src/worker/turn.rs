@@ -3,7 +3,7 @@
 
 use super::outcome::Outcomes;
 use super::peers::{Message, Peers};
-use super::port_table::Members;
+use super::port_table::{Members, PortTable};
 use crate::ablation;
 use crate::address_map::lease::Lease;
 use crate::address_map::resolution::{self, Resolution};
@@ -22,13 +22,16 @@ use crate::outcome::Outcome;
 use crate::packet::{Packet, Reach, Stamp, TagChange};
 use crate::policy::Limiter;
 use crate::policy::gate::Gate;
+use crate::policy::rules::PortRules;
 use crate::port::{Port, refused};
+use crate::record::Sequel;
 use crate::refusal;
 use crate::ring::{OpenOutcome, Ring, RingFault};
 use crate::stats::{DropReason, PortCounters, WorkerCounters};
 use crate::table::{LearnedAddress, Table};
 use crate::time::Cycles;
 use crate::too_long;
+use crate::verdict::answers::Answers;
 use crate::verdict::filter::FilteredFlood;
 use crate::verdict::reading::Start;
 use crate::verdict::{Epoch, FlowCache, Sender, Verdict};
@@ -102,7 +105,10 @@ impl Turn<'_> {
         if !self.source.enabled {
             return self.discard(waiting);
         }
-        if self.source.rules.refresh(&self.port.policy.rules) | self.port.policy.grants.have_changed(&mut self.source.grants_seen) {
+        if self.source.rules.refresh(&self.port.policy.rules) {
+            (self.source.flow_cache, self.source.last_decision) = (FlowCache::default(), None);
+        }
+        if self.port.policy.grants.have_changed(&mut self.source.grants_seen) {
             self.source.flow_cache = FlowCache::default();
         }
         let batch = self.take(waiting, limiter, packet)?;
@@ -168,6 +174,7 @@ impl Turn<'_> {
                 if self.forward(packet, table, outside) == TurnOutcome::Backpressured {
                     return Ok(false);
                 }
+                self.commit_record();
                 batch.frames += 1;
                 batch.bytes += u64::from(packet.length);
                 self.counters(packet.source).sizes.add_frames(packet.length, 1);
@@ -175,6 +182,7 @@ impl Turn<'_> {
             }
             OpenOutcome::Dropped(reason) => {
                 self.egress.work.taps.unread(packet.source, reason);
+                self.record_unread(reason);
                 self.outcomes.dropped(packet.source, packet.source, reason);
             }
             OpenOutcome::Nothing => {
@@ -241,7 +249,8 @@ impl Turn<'_> {
         match (&mut self.source.feed, self.source.flow_cache.destination(self.source.key.port, table, epoch)) {
             (Feed::Ring(transmit), Some((masks, port))) => {
                 let sender = self.source.key.port;
-                let key = FastPathKey { sender, weight: self.weight, masks, port };
+                let last = self.source.last_decision.as_deref();
+                let key = FastPathKey { sender, weight: self.weight, masks, port, last };
                 let carried = self.egress.fast_path(transmit, key, most, slice, &self.port.counters(self.worker.into()).sizes);
                 if carried.0 > 0 {
                     self.outcomes.enter_fast_path(sender, port, carried.0, carried.1);
@@ -258,6 +267,7 @@ impl Turn<'_> {
         while count < most.into() && self.source.feed.discard()? {
             let port = self.source.port();
             self.egress.work.taps.unread(port, DropReason::TransmitDisabled);
+            self.record_unread(DropReason::TransmitDisabled);
             self.outcomes.dropped(port, port, DropReason::TransmitDisabled);
             count += 1;
         }
@@ -272,13 +282,14 @@ impl Turn<'_> {
     /// Forwards a packet with the addresses `outside`, if they could be exchanged.
     fn forward(&mut self, packet: &mut Packet, table: &Table, outside: Result<(), DropReason>) -> TurnOutcome {
         if let Err(reason) = outside.and_then(|()| check(packet, &self.source.offloads)) {
+            self.record_early(packet, reason);
             return self.drop_at(packet.source, packet, reason);
         }
         self.port.fragmenting.settle(packet, self.second);
         let verdict = self.decide(packet, table);
         if !self.port.segment.is_short(packet.length)
             && let Verdict::To(port) | Verdict::Retagged(port, _) = verdict
-            && let Some(mtu) = self.outcomes.port_table.mtu(port)
+            && let Some(mtu) = self.mtu_to(port)
             && let Err(answer) = too_long::check(packet, mtu)
         {
             return self.refuse_too_long(port, packet, answer);
@@ -316,17 +327,79 @@ impl Turn<'_> {
     /// The verdict on a packet, by the flow cache or anew.
     #[inline]
     fn decide(&mut self, packet: &mut Packet, table: &Table) -> Verdict {
+        if self.egress.work.recorder.is_some() { self.decide_on_record(packet, table) } else { self.decide_by(packet, table, None) }
+    }
+
+    fn decide_by(&mut self, packet: &mut Packet, table: &Table, tape: Answers<'_>) -> Verdict {
         let epoch = self.epoch(table);
-        let (rules, port_table) = (self.source.rules.get(), self.outcomes.port_table);
-        let gate = Gate { filtered: port_table.filtered(packet.source), ..self.port.policy.gate() };
-        let sender = Sender { port: packet.source, rules, gate, is_gated: self.port.segment.is_gated() };
+        let port_table = self.outcomes.port_table;
+        let sender = sender(port_table, self.port, self.source.rules.get());
+        let gate = sender.gate;
         let gate_of = |port| port_table.port(port).map(|port| port.policy.gate());
         if (sender.rules.identity.is_some() || gate.filtered.is_some())
             && !self.source.flow_cache.fits(Start::from(&*packet), epoch)
         {
             packet.copy_more();
         }
-        self.source.flow_cache.decide(&*packet, sender, gate_of, table, epoch)
+        self.source.flow_cache.decide(Start::from(&*packet).on(tape), sender, gate_of, table, epoch)
+    }
+
+    /// As [`Self::decide`], for the recorder.
+    #[cold]
+    fn decide_on_record(&mut self, packet: &mut Packet, table: &Table) -> Verdict {
+        let Some(mut recorder) = self.egress.work.recorder.take() else { return self.decide_by(packet, table, None) };
+        let verdict = self.decide_by(packet, table, Some(recorder.begin(self.now)));
+        let Self { source, port, outcomes, .. } = self;
+        let (rules, is_long) = (source.rules.shared(), !port.segment.is_short(packet.length));
+        let sender = sender(outcomes.port_table, port, rules);
+        recorder.decided(&mut source.last_decision, (&sender, port, source.key.pair), rules, (packet, is_long), verdict);
+        self.egress.work.recorder = Some(recorder);
+        verdict
+    }
+
+    /// Records that the present frame was dropped before its verdict.
+    #[cold]
+    fn record_early(&mut self, packet: &Packet, reason: DropReason) {
+        let Self { source, port, egress, now, .. } = self;
+        if let Some(recorder) = &mut egress.work.recorder {
+            let (rules, queue) = (source.rules.shared(), source.key.pair);
+            recorder.dropped_early(&mut source.last_decision, (port, queue), rules, (packet, reason), *now);
+        }
+    }
+
+    /// Records that a frame was dropped before it was read.
+    #[cold]
+    fn record_unread(&mut self, reason: DropReason) {
+        let (port, queue) = (self.source.port(), self.source.key.pair);
+        if let Some(recorder) = &mut self.egress.work.recorder {
+            recorder.unread((port, queue), reason, self.now);
+        }
+    }
+
+    /// The verdict on the present frame stands.
+    #[inline]
+    fn commit_record(&mut self) {
+        if let Some(recorder) = &mut self.egress.work.recorder {
+            recorder.commit();
+        }
+    }
+
+    /// Records what follows the verdict on the present frame.
+    #[cold]
+    fn record_sequel(&mut self, sequel: Sequel, reason: Option<DropReason>) {
+        if let Some(recorder) = &mut self.egress.work.recorder {
+            recorder.note_sequel(sequel, reason);
+        }
+    }
+
+    /// MTU of the way to `port`.
+    #[cold]
+    fn mtu_to(&mut self, port: PortId) -> Option<u16> {
+        let mtu = self.outcomes.port_table.mtu(port);
+        if let Some(recorder) = &mut self.egress.work.recorder {
+            recorder.note_mtu(mtu);
+        }
+        mtu
     }
 
     /// Learns the lease that a frame of a DHCP server acknowledges, if it does.
@@ -372,6 +445,7 @@ impl Turn<'_> {
             return None;
         }
         addresses.count_answer();
+        self.record_sequel(Sequel::Answered, None);
         self.outcomes.flooded(packet.source, self.egress.work.work_units - before);
         self.source.feed.finish(packet);
         Some(TurnOutcome::Done)
@@ -383,6 +457,7 @@ impl Turn<'_> {
         if let Some(answer) = answer {
             self.answer_for(port, &answer);
         }
+        self.record_sequel(Sequel::TooLong, Some(DropReason::TooLong));
         self.drop_at(port, packet, DropReason::TooLong)
     }
 
@@ -529,6 +604,7 @@ impl Turn<'_> {
             if let Some(learned) = learned {
                 self.segment.table.return_home(learned, sender, self.second);
             }
+            self.record_sequel(Sequel::Limited, Some(reason));
             return self.drop_at(sender, packet, reason);
         }
         if self.port.segment.has_responder()
@@ -552,6 +628,7 @@ impl Turn<'_> {
                 self.source.feed.come_back(packet.head);
             }
         }
+        self.commit_record();
         let held = self.outcomes.flood(self.egress, packet, &self.segment.ports, self.now);
         self.outcomes.flooded(sender, self.egress.work.work_units - before);
         self.source.feed.hold(packet.head, held);
@@ -590,6 +667,13 @@ impl Turn<'_> {
         self.source.feed.finish(packet);
         TurnOutcome::Done
     }
+}
+
+/// The sender of frames of `port`, before a verdict.
+#[inline]
+fn sender<'w>(port_table: &'w PortTable, port: &'w Port, rules: &'w PortRules) -> Sender<'w> {
+    let gate = Gate { filtered: port_table.filtered(port.id), ..port.policy.gate() };
+    Sender { port: port.id, rules, gate, is_gated: port.segment.is_gated() }
 }
 
 /// Checks the offloads that the sender requests; most frames request none.
