@@ -215,6 +215,7 @@ impl Ledger {
     /// The configuration becomes `next`: until [`Self::end_change`] either is right.
     pub fn begin_change(&mut self, next: Config) {
         self.configs.push(next);
+        self.note_limits();
         if !self.is_parallel {
             return;
         }
@@ -242,12 +243,18 @@ impl Ledger {
 
     /// Notes whether a guest has room for all that a poll iteration brings.
     pub fn note_room(&mut self, life: Life, has_room: bool) {
-        let no_link = self.ports_of(life).all(|(_, port)| port.settings.link.is_none());
-        let is_free = |port: &PortState| port.receives && port.settings.enabled && port.settings.limits.receive == Limit::default();
-        let is_free = no_link && self.ports_of(life).all(|(_, port)| is_free(port));
-        let account = &mut self.accounts[life];
-        account.has_room &= has_room && is_free;
-        account.has_no_link &= no_link;
+        self.accounts[life].has_room &= has_room;
+    }
+
+    /// Notes which guests the newest configuration lets lose or delay frames.
+    fn note_limits(&mut self) {
+        let ports = self.configs.last().into_iter().flat_map(|config| config.ports.iter().flatten());
+        for PortState { life, settings, receives, .. } in ports {
+            let account = &mut self.accounts[*life];
+            account.has_no_link &= settings.link.is_none();
+            account.has_room &=
+                settings.link.is_none() && *receives && settings.enabled && settings.limits.receive == Limit::default();
+        }
     }
 
     /// The flood `number` is perhaps still on its way to other workers.
@@ -628,6 +635,7 @@ impl Ledger {
             let counts: Vec<(DropReason, u64)> = account.refused.keys().map(|&reason| (reason, account.dropped(reason))).collect();
             account.refused = counts.into_iter().map(|(reason, count)| (reason, Bounds { least: count, most: count })).collect();
         }
+        self.note_limits();
     }
 }
 

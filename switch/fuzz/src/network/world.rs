@@ -97,7 +97,13 @@ impl Floor {
 
     /// Guest `from` makes a frame available.
     fn send(&mut self, from: usize, dice: &mut Dice, kicks: bool) {
-        let frame = self.frame(from, dice);
+        let head = dice.number();
+        self.send_like(from, head, dice, kicks);
+    }
+
+    /// As [`Self::send`], with the Ethernet header of `head`.
+    fn send_like(&mut self, from: usize, head: u64, dice: &mut Dice, kicks: bool) {
+        let frame = self.frame(from, &mut Dice::of(head), dice);
         let Some(guest) = &mut self.guests[from] else { return };
         if !guest.send(frame.number, &frame.bytes(frame.tag), dice) {
             return;
@@ -124,15 +130,15 @@ impl Floor {
         }
     }
 
-    fn frame(&self, from: usize, dice: &mut Dice) -> Frame {
+    fn frame(&self, from: usize, head: &mut Dice, dice: &mut Dice) -> Frame {
+        let tag = if head.once_in(3) { head.pick(&settings::VLANS) } else { 0 };
+        let (to, from_mac) = (destination(head), if head.once_in(12) { address(head.below(PORTS)) } else { address(from) });
+        let from_mac = if head.once_in(100) { head.pick(&[MacAddress::default(), MacAddress::BROADCAST]) } else { from_mac };
         let length = match dice.below(8) {
             0 => 64 + dice.below(1450),
             1 => 1514,
             _ => 64 + dice.below(80),
         };
-        let tag = if dice.once_in(3) { dice.pick(&settings::VLANS) } else { 0 };
-        let (to, from_mac) = (destination(dice), if dice.once_in(12) { address(dice.below(PORTS)) } else { address(from) });
-        let from_mac = if dice.once_in(100) { dice.pick(&[MacAddress::default(), MacAddress::BROADCAST]) } else { from_mac };
         let body = body(from, to, from_mac, dice);
         Frame { to, from: from_mac, tag, body, number: self.number, length: length.max(90) }
     }
@@ -198,7 +204,7 @@ fn destination(dice: &mut Dice) -> MacAddress {
 
 fn body(from: usize, to: MacAddress, mac: MacAddress, dice: &mut Dice) -> Body {
     let own = if dice.once_in(16) { dice.below(PORTS) } else { from };
-    let other = if dice.once_in(16) { dice.below(PORTS) } else { usize::from(to.bytes()[5]) % PORTS };
+    let other = if dice.once_in(4) { dice.below(PORTS) } else { usize::from(to.bytes()[5]) % PORTS };
     match dice.below(16) {
         0 => Body::Other,
         1 => Body::Arp(if dice.once_in(8) { address(dice.below(PORTS)) } else { mac }, settings::ip(own, false)),
@@ -311,11 +317,12 @@ impl World {
         self.tell(|| format!("guest {from} has sent"));
     }
 
-    /// One flow of equal frames, for the flow cache and the fast path.
+    /// Frames with the same Ethernet header, most of one flow, for the flow cache and the fast path.
     pub fn stream(&mut self, from: usize, dice: &mut Dice) {
-        let seed = dice.number();
+        let (head, rests) = (dice.number(), [dice.number(), dice.number(), dice.number()]);
         for _ in 0..dice.below(256) {
-            self.floor.borrow_mut().send(from, &mut Dice::of(seed), true);
+            let rest = if dice.once_in(6) { dice.pick(&rests) } else { rests[0] };
+            self.floor.borrow_mut().send_like(from, head, &mut Dice::of(rest), true);
         }
         self.tell(|| format!("guest {from} streams"));
     }
