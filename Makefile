@@ -310,7 +310,7 @@ test-xen: build xenvmnic
 	grep -q ',memlane,.*,instructions_per_packet,' target/test-xen/xen_table_1/samples.csv
 
 # Programs in Python beside the lab.
-SCRIPTS := ../words/count ../words/pages ../docs/theme/take_along.py
+SCRIPTS := ../switch/mutants ../words/count ../words/pages ../docs/theme/take_along.py
 lab-lint: deps
 	cd lab && ../.venv/bin/ruff format --check . $(SCRIPTS) && ../.venv/bin/ruff check . $(SCRIPTS) && ../.venv/bin/mypy
 	$(foreach script,$(SCRIPTS),(cd lab && ../.venv/bin/mypy --strict $(script)) &&) true

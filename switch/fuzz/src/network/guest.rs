@@ -23,13 +23,13 @@ use super::Dice;
 const HEADER: usize = 12;
 /// Bytes of a transmit buffer.
 const BUFFER: usize = 2048;
-/// Longest indirect table.
+/// Longest indirect descriptor table.
 const TABLE: u16 = 4;
 
-/// When its driver looks at its rings.
+/// When the driver looks at the used ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attention {
-    /// After every poll iteration.
+    /// After every poll iteration (busy polling).
     Polls,
     /// When an interrupt comes.
     Interrupted,
@@ -37,7 +37,7 @@ pub enum Attention {
     Stalled,
 }
 
-/// The habits of a driver.
+/// The habits of a driver, and its negotiated features.
 #[derive(Clone, Copy, Debug)]
 pub struct Habit {
     /// Entries of a virtqueue.
@@ -100,9 +100,9 @@ pub struct Guest {
     /// Transmit buffers that are free, and those in flight by head.
     free: Vec<u64>,
     sending: Vec<u64>,
-    /// Receive buffers by head.
+    /// Receive buffers by head of the descriptor chain.
     buffers: Vec<u64>,
-    /// Numbers of the frames that the switch has not taken, as far as is known.
+    /// Numbers of the frames that the switch has not taken from the available ring, as far as is known.
     pub pending: VecDeque<u32>,
     /// Parts of a frame of which more are to come, and how many.
     parts: (Vec<u8>, u16),
@@ -249,20 +249,50 @@ impl Guest {
     /// Takes all frames from the receive queue, and posts their receive buffers again.
     pub fn take(&mut self, mut each: impl FnMut(&[u8])) {
         loop {
-            while let Some(used) = self.receive.poll().expect("each buffer is completed once") {
-                let length = used.length as usize;
-                let bytes = self.memory.bytes(self.buffers[used.head as usize], length).expect("inside memory");
-                self.receive.offer(used.head as u16);
-                self.take_part(&bytes, &mut each);
-            }
-            self.receive.publish();
-            if self.receive.kick_needed() {
-                self.events[1].kick.write(1).expect("room in a counter");
-            }
+            self.take_some(usize::MAX, &mut each);
             if self.habit.attention == Attention::Polls || !self.receive.set_interrupts(Interrupts::Next) {
                 return;
             }
         }
+    }
+
+    /// Takes at most so many receive buffers, and posts them again.
+    pub fn take_some(&mut self, most: usize, mut each: impl FnMut(&[u8])) {
+        for _ in 0..most {
+            let Some(used) = self.receive.poll().expect("each buffer is completed once") else { break };
+            let length = used.length as usize;
+            let bytes = self.memory.bytes(self.buffers[used.head as usize], length).expect("inside memory");
+            self.receive.offer(used.head as u16);
+            self.take_part(&bytes, &mut each);
+        }
+        self.receive.publish();
+        if self.receive.kick_needed() {
+            self.events[1].kick.write(1).expect("room in a counter");
+        }
+    }
+
+    /// Whether the switch can see which frames its driver has taken, and so that an interrupt was lost (EVENT_IDX).
+    pub fn may_lose_interrupts(&self) -> bool {
+        self.habit.attention == Attention::Interrupted && self.habit.event_index
+    }
+
+    /// The driver takes all frames, and has yet to ask for the next interrupt.
+    pub fn begin_sleep(&mut self, each: impl FnMut(&[u8])) {
+        self.take(each);
+        self.receive.set_interrupts(Interrupts::Off);
+        // An interrupt of before.
+        let _ = self.events[1].call.read();
+    }
+
+    /// The driver asks for the next interrupt, and does not look again: it has no memory barriers.
+    pub fn end_sleep(&mut self) {
+        self.receive.set_interrupts(Interrupts::Next);
+    }
+
+    /// Whether frames lie in the receive queue that its driver would take when it is interrupted.
+    pub fn is_to_be_interrupted(&self) -> bool {
+        let has_frames = self.receive.shared().used_index() != self.receive.taken_index();
+        self.habit.attention == Attention::Interrupted && has_frames
     }
 
     fn take_part(&mut self, bytes: &[u8], each: &mut impl FnMut(&[u8])) {

@@ -60,7 +60,7 @@ struct Account {
     is_over: bool,
 }
 
-/// A rate limit, the moment since which it is in force, and the frames and bytes that had passed then.
+/// A rate limit (token bucket), the moment since which it is in force, and the frames and bytes that had passed then.
 #[derive(Clone, Debug)]
 struct Metered {
     limit: Limit,
@@ -96,7 +96,7 @@ impl Account {
             .sum()
     }
 
-    /// Frames and bytes that it transmitted, or received.
+    /// Frames and bytes that passed the transmit queue, or the receive queue.
     fn passed(&self, is_receive: bool) -> [u64; 2] {
         let count = |counters: &PortCounters| match is_receive {
             false => [counters.transmit_frames.get(), counters.transmit_bytes.get()],
@@ -149,15 +149,15 @@ impl Account {
     }
 }
 
-/// A frame that the switch took.
+/// A frame that the switch took from a transmit queue.
 #[derive(Debug)]
 struct Sent {
     from: Life,
     frame: Frame,
-    /// Copies that may arrive.
+    /// Copies that may arrive in receive queues.
     to: Vec<Copy>,
     is_flooded: bool,
-    /// Copies that rules deny at least.
+    /// Copies that rules deny at least: those of a flooded frame.
     denied: u64,
     verdicts: Vec<Verdict>,
 }
@@ -175,7 +175,7 @@ struct Copy {
 pub struct Ledger {
     /// The configuration; while it changes, that before and that after.
     configs: Vec<Config>,
-    /// There are several workers.
+    /// There are several workers, with inter-worker queues.
     is_parallel: bool,
     /// Each verdict is printed.
     is_told: bool,
@@ -187,6 +187,8 @@ pub struct Ledger {
     sent: HashMap<u32, Sent>,
     /// Copies that may be counted nowhere, because a process or a port with frames on an emulated link ended.
     pub lost: u64,
+    /// Frames of one guest that arrived in the receive queue of another.
+    arrived: HashMap<(Life, Life), u64>,
     /// The last frame of each flow of a guest that arrived at another; no flow is reordered without link emulation.
     last: HashMap<(Life, Life, u64), u32>,
     /// Frames of transmit queues that stopped, when no frame was in flight last.
@@ -285,7 +287,7 @@ impl Ledger {
         self.sent.insert(number, sent);
     }
 
-    /// Copies of `sent` for these ports.
+    /// Copies of `sent` for the receive queues of these ports.
     fn owe(&mut self, sent: &mut Sent, reached: &[(Life, u16)], must: bool) {
         for &(to, tag) in reached {
             match sent.to.iter_mut().find(|copy| copy.to == to) {
@@ -328,7 +330,7 @@ impl Ledger {
         self.forget(life);
     }
 
-    /// Nothing is behind `life` any more.
+    /// No FDB entry leads to `life` any more.
     pub fn forget(&mut self, life: Life) {
         for learned in self.learned.values_mut() {
             if learned.behind.remove(&Some(life)) {
@@ -397,7 +399,7 @@ impl Ledger {
         for taken in taken {
             for number in &taken.numbers {
                 self.judge(taken.life, *number, now);
-                // Another worker may know of more flows by then.
+                // Another worker may know of more flows when the inter-worker queue is served.
                 if has_defaults && self.is_parallel && self.sent.get(number).is_some_and(|sent| sent.is_flooded) {
                     self.widen(*number);
                 }
@@ -543,6 +545,22 @@ impl Ledger {
         denied
     }
 
+    /// How many frames of one guest have arrived at another.
+    pub fn arrived(&self, from: Life, to: Life) -> u64 {
+        self.arrived.get(&(from, to)).copied().unwrap_or(0)
+    }
+
+    /// Whether `frame` of a guest surely goes to `to` alone, and no limit, link or closed queue is on the way.
+    pub fn is_free(&self, life: Life, frame: &Frame, to: Life, now: u64) -> bool {
+        let goes = matches!(self.verdicts(life, frame, now, |_, _| {})[..], [Verdict::To(only, _)] if only == to);
+        let is_open = |port: &PortState| {
+            let limits = &port.settings.limits;
+            let is_limited = limits.transmit != Limit::default() || limits.receive != Limit::default();
+            port.settings.enabled && port.receives && port.sends && !is_limited && port.settings.link.is_none()
+        };
+        goes && [life, to].iter().all(|&life| self.config().port(life).is_some_and(is_open))
+    }
+
     /// An announcement of the port may arrive everywhere in its segment, or be refused.
     pub fn announce(&mut self, life: Life, mac: MacAddress) {
         let Some(port) = self.config().port(life).cloned() else { return };
@@ -575,6 +593,7 @@ impl Ledger {
         };
         assert!(!copy.arrived, "guest {life} received frame {number} twice");
         copy.arrived = true;
+        *self.arrived.entry((sent.from, life)).or_default() += 1;
         if !sent.is_flooded && self.accounts[life].has_no_link {
             let before = self.last.insert((sent.from, life, sent.frame.flow()), number);
             assert!(
@@ -587,7 +606,7 @@ impl Ledger {
         assert!(bytes == expected, "guest {life} received frame {number} as {bytes:02x?} in place of {expected:02x?}");
     }
 
-    /// Nothing is counted or has arrived beyond what the model allows.
+    /// No frame has arrived, and no drop reason is counted, beyond the model.
     pub fn check(&self) {
         for (life, account) in self.accounts.iter().enumerate().filter(|(_, account)| !account.is_over) {
             account.check_limits(life, driven::now());
@@ -606,7 +625,7 @@ impl Ledger {
         }
     }
 
-    /// No frame is under way: all that is owed has arrived or was counted.
+    /// No frame is in flight: all that is owed has arrived, or was counted for one drop reason.
     pub fn check_at_rest(&mut self) {
         self.check();
         let stopped: u64 = self.accounts.iter().map(|account| account.dropped(DropReason::SenderStopped)).sum();
@@ -624,7 +643,7 @@ impl Ledger {
         self.settle();
     }
 
-    /// Counts on from here: nothing is under way.
+    /// Counts on from here: no frame is in flight.
     fn settle(&mut self) {
         self.sent.clear();
         for account in &mut self.accounts {

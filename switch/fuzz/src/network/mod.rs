@@ -26,13 +26,15 @@ use world::{PORTS, World};
 /// Steps of the script of a seed.
 pub const STEPS: usize = 400;
 
-/// Acts, by weight.
-const ACTS: [(usize, Act); 16] = [
+/// Acts: traffic, lost notifications, changes, takeovers; by weight.
+const ACTS: [(usize, Act); 18] = [
     (24, Act::Send),
     (6, Act::Stream),
     (40, Act::Work),
     (4, Act::Pass),
     (3, Act::SendLate),
+    (3, Act::SleepLate),
+    (2, Act::Contest),
     (3, Act::Attention),
     (4, Act::Settings),
     (3, Act::Policy),
@@ -54,6 +56,8 @@ enum Act {
     Work,
     Pass,
     SendLate,
+    SleepLate,
+    Contest,
     Attention,
     Settings,
     Policy,
@@ -113,6 +117,8 @@ fn act(world: &mut World, Step { act, place, seed }: Step) {
         Act::Work => world.work(&mut dice),
         Act::Pass => world.pass(&mut dice),
         Act::SendLate => world.send_late(place, &mut dice),
+        Act::SleepLate => world.sleep_late(place),
+        Act::Contest => world.contest(&mut dice),
         Act::Attention => world.change_attention(place, &mut dice),
         Act::Settings => world.change_settings(place, &mut dice),
         Act::Policy => world.change_policy(&mut dice),

@@ -26,8 +26,8 @@ pub fn ip(place: usize, is_v6: bool) -> IpAddr {
 /// Settings of the guest in a place, without VLANs.
 pub fn port(place: usize, dice: &mut Dice) -> PortSettings {
     let limit = |dice: &mut Dice| match dice.below(8) {
-        0 => Limit { rate: Some("100Mbit".into()), packets: None, burst_ms: Some(1) },
-        1 => Limit { rate: None, packets: Some(20_000), burst_ms: Some(1) },
+        0 => Limit { rate: Some("12345678bit".into()), packets: None, burst_ms: Some(3) },
+        1 => Limit { rate: None, packets: Some(12_345), burst_ms: Some(3) },
         _ => Limit::default(),
     };
     let limits = PortLimits {

@@ -30,16 +30,21 @@ use super::settings;
 /// Ports that may be there.
 pub const PORTS: usize = 6;
 pub const SEGMENTS: usize = 2;
-/// When the clock begins: long after the machine started.
+/// When the clock begins: long after the machine started, as a time-stamp counter.
 const BEGIN: Cycles = 1 << 40;
 /// FDB aging, in seconds.
 const AGE: u32 = 40;
 const STALL: Duration = Duration::from_millis(20);
-/// Time in which everything under way comes to its end, whatever the limits.
+/// Time in which every frame in flight or enqueued comes to its end, whatever the rate limits.
 const REST: Cycles = 20 * clock::FREQUENCY;
-/// Most time between two rounds of a worker that waits for the end of everything under way.
+/// Most time between two poll iterations while frames are in flight.
 const LONGEST: Cycles = clock::FREQUENCY / 200;
-/// Rounds without anything under way, after which that has come to its end.
+/// Poll iterations of a contest (fair queueing), and those after which it begins to count.
+const ROUNDS: usize = 300;
+const WARM_UP: usize = 50;
+/// Frames that a guest may have beyond its share: those of two transmit batches.
+const SLACK: u64 = 64;
+/// Poll iterations without a frame in flight, after which none is.
 const QUIET: usize = 4;
 
 fn second() -> u64 {
@@ -69,7 +74,7 @@ impl Floor {
         }
     }
 
-    /// Notes the frames that a worker took.
+    /// Notes the frames that a worker took from transmit queues.
     fn observe(&mut self, worker: usize) {
         let (workers, ledger) = (self.workers.len(), &mut self.ledger);
         let mut all = Vec::new();
@@ -83,7 +88,7 @@ impl Floor {
         ledger.take(&all, second());
     }
 
-    /// Something happens by chance while the control side waits.
+    /// A frame and a poll iteration by chance, while the control side waits.
     fn happen(&mut self) {
         if self.dice.once_in(4) {
             let mut dice = Dice::of(self.dice.number());
@@ -95,7 +100,7 @@ impl Floor {
         self.drive(worker);
     }
 
-    /// Guest `from` makes a frame available.
+    /// Guest `from` makes a frame available in its transmit queue.
     fn send(&mut self, from: usize, dice: &mut Dice, kicks: bool) {
         let head = dice.number();
         self.send_like(from, head, dice, kicks);
@@ -104,15 +109,66 @@ impl Floor {
     /// As [`Self::send`], with the Ethernet header of `head`.
     fn send_like(&mut self, from: usize, head: u64, dice: &mut Dice, kicks: bool) {
         let frame = self.frame(from, &mut Dice::of(head), dice);
-        let Some(guest) = &mut self.guests[from] else { return };
+        self.send_frame(from, frame, dice, kicks);
+    }
+
+    /// Makes this frame available; false if the transmit queue is full.
+    fn send_frame(&mut self, from: usize, frame: Frame, dice: &mut Dice, kicks: bool) -> bool {
+        let Some(guest) = &mut self.guests[from] else { return false };
+        let frame = Frame { number: self.number, ..frame };
         if !guest.send(frame.number, &frame.bytes(frame.tag), dice) {
-            return;
+            return false;
         }
         self.number += 1;
         self.ledger.make(frame);
         if kicks && guest.kick_needed() {
             guest.kick();
         }
+        true
+    }
+
+    /// Two guests send to a third one as fast as they can, and that posts few receive buffers: by fair queueing each has its share by its weight.
+    fn contest(&mut self, dice: &mut Dice) {
+        let places: Vec<usize> = (0..3).map(|_| dice.below(PORTS)).collect();
+        let [one, other, to] = places[..] else { return };
+        let Some(lives) = places.iter().map(|&place| Some(self.guests[place].as_ref()?.life)).collect::<Option<Vec<Life>>>() else {
+            return;
+        };
+        let frame = |from| Frame { to: address(to), from: address(from), tag: 0, body: Body::Other, number: 0, length: 90 };
+        let is_free = |from: usize, life| self.ledger.is_free(life, &frame(from), lives[2], second());
+        let is_apart = one != other && one != to && other != to;
+        if self.workers.len() > 1 || !is_apart || !is_free(one, lives[0]) || !is_free(other, lives[1]) {
+            return;
+        }
+        let weight = |life| self.ledger.config().port(life).map_or(1, |port| u64::from(port.settings.limits.weight));
+        let weights = [weight(lives[0]), weight(lives[1])];
+        let attention = std::mem::replace(&mut self.guests[to].as_mut().expect("a guest").habit.attention, Attention::Stalled);
+        let (mut begin, mut is_contest) = ([0; 2], true);
+        for round in 0..ROUNDS {
+            for from in [one, other] {
+                while self.send_frame(from, frame(from), dice, true) {}
+            }
+            self.drive(0);
+            let Self { guests, ledger, .. } = self;
+            guests[to].iter_mut().for_each(|guest| guest.take_some(4, |bytes| ledger.receive(lives[2], bytes)));
+            clock::set(clock::now() + 20_000);
+            if round == WARM_UP {
+                begin = [0, 1].map(|which| self.ledger.arrived(lives[which], lives[2]));
+            }
+            let has_more = |place: usize| self.guests[place].as_ref().is_some_and(|guest| guest.transmit.in_flight() > 8);
+            is_contest &= has_more(one) && has_more(other);
+        }
+        self.guests[to].iter_mut().for_each(|guest| guest.habit.attention = attention);
+        let got = [0, 1].map(|which| self.ledger.arrived(lives[which], lives[2]) - begin[which]);
+        let has_share =
+            |mine: usize, others: usize| got[mine] * weights[others] <= 2 * got[others] * weights[mine] + SLACK * weights[others];
+        let is_fair = has_share(0, 1) && has_share(1, 0);
+        assert!(
+            !is_contest || is_fair,
+            "guests {:?} with weights {weights:?} have {got:?} frames at guest {}",
+            &lives[..2],
+            lives[2]
+        );
     }
 
     /// A guest whose driver has no memory barriers looks whether a kick is wanted, and then makes a frame available: the worker may have fallen
@@ -128,6 +184,17 @@ impl Floor {
         {
             guest.kick();
         }
+    }
+
+    /// A guest whose driver has no memory barriers finds no more frames, and then asks for interrupts: frames may have come in between.
+    fn sleep_late(&mut self, place: usize) {
+        let Some(guest) = self.guests[place].as_mut().filter(|guest| guest.may_lose_interrupts()) else {
+            return;
+        };
+        let (life, ledger) = (guest.life, &mut self.ledger);
+        guest.begin_sleep(|bytes| ledger.receive(life, bytes));
+        (0..self.workers.len()).for_each(|worker| self.drive(worker));
+        self.guests[place].iter_mut().for_each(Guest::end_sleep);
     }
 
     fn frame(&self, from: usize, head: &mut Dice, dice: &mut Dice) -> Frame {
@@ -148,11 +215,12 @@ impl Floor {
             let port = self.ledger.config().port(guest.life);
             let held = port.is_some_and(|port| !port.settings.enabled);
             let waiting = guest.transmit.in_flight() as usize;
-            guest.port.totals().waiting == 0 && (waiting == 0 || held && waiting == guest.pending.len())
+            let is_served = guest.port.totals().waiting == 0 && !guest.is_to_be_interrupted();
+            is_served && (waiting == 0 || held && waiting == guest.pending.len())
         })
     }
 
-    /// Time passes until nothing is under way.
+    /// Time passes until no frame is in flight or enqueued.
     fn rest(&mut self) {
         let (begin, mut step, mut rounds) = (clock::now(), 2_000, 0);
         while rounds < QUIET {
@@ -187,7 +255,7 @@ impl Floor {
     }
 }
 
-/// The MAC address of the guest in a place.
+/// The unicast MAC address of the guest in a place.
 pub fn address(place: usize) -> MacAddress {
     MacAddress::new([2, 0, 0, 0, 0, place as u8])
 }
@@ -290,7 +358,7 @@ impl World {
         self.floor.borrow_mut().dice = Dice::of(seed);
     }
 
-    /// Acts on the events of workers, and compares what was counted with what is right.
+    /// Acts on the events of workers as the fault handler, and compares the counters, drop reasons among them, with the ledger.
     pub fn look(&mut self) {
         while let Ok(event) = self.events.try_recv() {
             match event {
@@ -330,6 +398,16 @@ impl World {
     pub fn send_late(&mut self, from: usize, dice: &mut Dice) {
         self.floor.borrow_mut().send_late(from, dice);
         self.tell(|| format!("guest {from} sends and may lose its kick"));
+    }
+
+    pub fn contest(&mut self, dice: &mut Dice) {
+        self.floor.borrow_mut().contest(dice);
+        self.tell(|| "two guests had their shares of a third one".into());
+    }
+
+    pub fn sleep_late(&mut self, place: usize) {
+        self.floor.borrow_mut().sleep_late(place);
+        self.tell(|| format!("guest {place} sleeps and may lose its interrupt"));
     }
 
     pub fn work(&mut self, dice: &mut Dice) {
@@ -396,7 +474,7 @@ impl World {
         self.admit(place, state, [0; 2], |port| Guest::new(life, port, habit));
     }
 
-    /// Adds a port, and serves its guest from now on.
+    /// Adds a port, and starts the virtqueues of its guest.
     fn admit(&mut self, place: usize, state: PortState, bases: [u16; 2], guest: impl FnOnce(Arc<Port>) -> Guest) {
         let mut next = self.config();
         next.ports[place] = Some(state.clone());
@@ -425,7 +503,7 @@ impl World {
         parts.into_iter().for_each(|parts| self.network.start_ring(&port, parts));
     }
 
-    /// An address that is pinned, or is not any more, may be anywhere.
+    /// An address that is pinned in the FDB, or is not any more, may be anywhere.
     fn blur(&self, mac: Option<MacAddress>, segment: usize) {
         let mut floor = self.floor.borrow_mut();
         mac.into_iter().for_each(|mac| floor.ledger.blur(mac, segment, None));
@@ -511,6 +589,8 @@ impl World {
                 guest
             });
         }
+        // Interrupts that the process before the takeover has not sent.
+        self.network.end_held();
         self.tell(|| "another process took over".into());
     }
 
@@ -572,13 +652,17 @@ impl World {
         self.floor.borrow_mut().ledger.announce(life, mac);
         self.tell(|| format!("guest {place} announces {mac}"));
         self.network.announce(&port, mac);
+        // MAC learning of a worker came meanwhile, before or after frames of others.
+        let mut floor = self.floor.borrow_mut();
+        let segment = floor.ledger.config().port(life).map_or(0, |port| port.segment);
+        floor.ledger.blur(mac, segment, Some(life));
     }
 
     fn life(&self, place: usize) -> Life {
         self.floor.borrow().guests[place].as_ref().map(|guest| guest.life).expect("a guest")
     }
 
-    /// All ports go, and nothing is left of them.
+    /// All ports go, and no segment (broadcast domain), quota or frame is left of them.
     pub fn end(mut self) -> Totals {
         self.rest();
         (0..PORTS).for_each(|place| self.detach(place));
