@@ -76,6 +76,9 @@ impl VuSource {
         for _ in 0..size / descriptors {
             let start = memory.allocate(Self::stride(longest), LINE as u64)?;
             let frame = start + LINE as u64;
+            // A guest's kernel has written a transmit buffer before it sends it. Pages that were never written are holes of guest memory, each
+            // of which costs the switch a page fault for each frame.
+            memory.write(frame, &vec![0; longest])?;
             let head = prepare(&mut queue, shape, frame, longest as u32)?;
             slots[usize::from(head)] = Slot {
                 frame: memory.pointer(frame, longest as u64)?,
