@@ -7,6 +7,10 @@ mod fuzz;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use proptest::collection::vec;
+use proptest::prelude::any;
+use proptest::test_runner::{Config, TestRunner};
+
 /// Runs the body of `target` on each of its seeds, in the order of their names.
 fn replay(target: &str, body: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds").join(target);
@@ -16,6 +20,25 @@ fn replay(target: &str, body: fn(&[u8])) {
         println!("{}", seed.display());
         body(&std::fs::read(seed).unwrap());
     }
+}
+
+/// Recordings that were edited: seeds with other bytes in them.
+#[test]
+fn no_edited_recording_breaks_the_replay() {
+    let seeds = fuzz::recording::seeds();
+    let mut runner = TestRunner::new(Config { cases: 2000, failure_persistence: None, ..Config::default() });
+    let edits = vec((any::<usize>(), any::<u8>()), 1..6);
+    runner
+        .run(&(0..seeds.len(), edits), |(seed, edits)| {
+            let mut bytes = seeds[seed].1.clone();
+            for (at, byte) in edits {
+                let at = at % bytes.len();
+                bytes[at] = byte;
+            }
+            fuzz::recording::run(&bytes);
+            Ok(())
+        })
+        .unwrap();
 }
 
 #[test]

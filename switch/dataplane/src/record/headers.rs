@@ -56,9 +56,10 @@ fn ipv6(bytes: &[u8]) -> usize {
     let Some(packet) = Ipv6::parse(bytes) else { return IPV6_HEADER };
     match packet.upper(bytes) {
         Upper::Header { protocol, at, .. } => at + transport(protocol, bytes.get(at..).unwrap_or_default()),
-        // Nothing but extension headers, or a payload of which nothing is copied.
+        // Nothing but extension headers.
         Upper::Beyond if is_extension(packet.next) => bytes.len(),
-        Upper::Beyond => IPV6_HEADER,
+        // Behind the length that the packet states: anti-spoofing reads the ports all the same.
+        Upper::Beyond => IPV6_HEADER + transport(packet.next, bytes.get(IPV6_HEADER..).unwrap_or_default()),
         Upper::Later => later_fragment(packet.next, bytes),
     }
 }
@@ -140,6 +141,9 @@ mod tests {
         assert_eq!(kept(&v4(47, 0, &[])), 20 + 4, "another protocol");
         assert_eq!(kept(&v6(TCP, &tcp)), 40 + 32);
         assert_eq!(kept(&v6(UDP, &[0; 8])), 40 + 8);
+        let mut without = v6(UDP, &[0; 8]);
+        without[18..20].fill(0);
+        assert_eq!(kept(&without), 40 + 8, "a packet that states no payload");
         assert_eq!(kept(&v6(44, &[UDP, 0, 1, 0, 0, 0, 0, 1])), 40 + 8, "a later fragment");
         assert_eq!(kept(&v6(60, &[44, 0, 1, 4, 0, 0, 0, 0, UDP, 0, 1, 0, 0, 0, 0, 1])), 40 + 16, "one behind options");
         assert_eq!(kept(&v6(ICMPV6, &[128, 0, 0, 0, 0, 1, 0, 1])), 40 + 8);

@@ -12,7 +12,7 @@ use crate::policy::rules::PortRules;
 use crate::port::Port;
 use crate::time::Cycles;
 
-/// Most states that are kept; beyond, the oldest goes, and frames that refer to it cannot be replayed.
+/// Most states that are kept; beyond, the oldest goes that no port or worker has any more, and frames that refer to it cannot be replayed.
 const MOST: usize = 4 * MAX_PORTS;
 
 /// A state.
@@ -21,6 +21,17 @@ enum Kept {
     Port(NamedPort),
     Sender(KeptSender),
     Filter(Arc<Filter>),
+}
+
+impl Kept {
+    /// Whether no port and no worker decides by it any more.
+    fn is_unused(&self) -> bool {
+        match self {
+            Self::Port(_) => false,
+            Self::Sender(sender) => Arc::strong_count(&sender.rules) == 1,
+            Self::Filter(filter) => Arc::strong_count(filter) == 1,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -75,7 +86,8 @@ impl States {
     fn keep(&mut self, kept: Kept) -> u32 {
         self.count += 1;
         if self.kept.len() >= MOST {
-            self.kept.pop_front();
+            let unused = self.kept.iter().position(|(_, kept)| kept.is_unused()).unwrap_or(0);
+            self.kept.remove(unused);
         }
         self.kept.push_back((self.count, kept));
         self.count
@@ -141,4 +153,50 @@ fn saved_ports(filter: &Filter, ports: Vec<PortId>) -> Vec<RulesPort> {
         Some(RulesPort { port: port.0, names, segment: segment.into(), is_exempt })
     };
     ports.into_iter().filter_map(saved).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::filter::PolicyRule;
+    use crate::policy::rulebook::Rulebook;
+    use crate::settings::Settings;
+    use crate::shared::Shared;
+
+    #[test]
+    fn a_state_in_use_outlasts_many_others() {
+        let ports = Port::row(&Shared::new(1, 7, Settings::default()), 2);
+        let mut states = States::default();
+        let used = ports[0].policy.rules.get();
+        let number = states.sender(&ports[0], &used);
+        for _ in 0..MOST + 10 {
+            states.sender(&ports[1], &Arc::default());
+        }
+        assert_eq!(states.sender(&ports[0], &used), number, "it is known still");
+        let (kept, last) = states.since(0);
+        assert!(kept.len() == MOST && last as usize == MOST + 11);
+        assert_eq!(states.since(last).0, []);
+    }
+
+    #[test]
+    fn rules_are_saved_as_differences() {
+        let (mut book, mut states) = (Rulebook::default(), States::default());
+        let rule = |line| PolicyRule { line, ..PolicyRule::default() };
+        book.set_rules(&[rule(3)]);
+        let enter = |book: &mut Rulebook, port: u16| {
+            let name = format!("p{port}");
+            let member = crate::policy::filter::Member { name: &name, segment: "lan", groups: &[], flows: None, grants: None };
+            book.enter(PortId(port), member);
+        };
+        (0..3).for_each(|port| enter(&mut book, port));
+        states.filter(&Arc::new(book.filter().clone()));
+        enter(&mut book, 7);
+        book.remove(PortId(1));
+        states.filter(&Arc::new(book.filter().clone()));
+        let (saved, _) = states.since(0);
+        let [State::Rules(first), State::Rules(second)] = &saved[..] else { panic!("{saved:?}") };
+        assert_eq!((first.base, first.ports.len(), first.rules.as_ref().unwrap()[0].line), (0, 3, 3));
+        assert!(second.base == first.number && second.rules.is_none(), "{second:?}");
+        assert_eq!((second.ports[0].port, second.ports.len(), &second.gone[..]), (7, 1, &[1][..]));
+    }
 }
