@@ -175,6 +175,9 @@ struct Copy {
 pub struct Ledger {
     /// The configuration; while it changes, that before and that after.
     configs: Vec<Config>,
+    /// The pinned address of a port that is being removed. Workers forget the port first: rules for ports may deny frames to the address
+    /// meanwhile.
+    pub leaving: Option<MacAddress>,
     /// There are several workers, with inter-worker queues.
     is_parallel: bool,
     /// Each verdict is printed.
@@ -468,6 +471,10 @@ impl Ledger {
                     verdicts.push(verdict);
                 }
             }
+        }
+        let denied = Verdict::Drop(DropReason::PolicyDenied);
+        if self.leaving == Some(frame.to) && !verdicts.contains(&denied) {
+            verdicts.push(denied);
         }
         verdicts
     }

@@ -514,8 +514,11 @@ impl World {
         let mut next = self.config();
         let old = next.ports[place].take();
         let life = self.life(place);
+        let address = old.as_ref().and_then(|old| old.settings.mac);
         self.floor.borrow_mut().ledger.may_forget(life);
+        self.floor.borrow_mut().ledger.leaving = address;
         self.change(next, |network| network.remove_port(&port));
+        self.floor.borrow_mut().ledger.leaving = None;
         self.tell(|| format!("guest {place} is detached"));
         let mut floor = self.floor.borrow_mut();
         let mut guest = floor.guests[place].take().expect("a guest");
