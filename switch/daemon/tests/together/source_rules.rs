@@ -329,3 +329,25 @@ fn tuned_constants_of_the_data_path_stand_together_and_are_few() {
         assert!(times.is_empty(), "{file}: {times:?} belong to tuning.rs");
     }
 }
+
+/// Lines of code of a crate: neither comments nor tests.
+fn code_lines(name: &str) -> usize {
+    let code = |text: &String| without_tests(&without_comments(text)).lines().filter(|line| !line.trim().is_empty()).count();
+    files_of(name).iter().filter(|(file, _)| !file.ends_with("tests.rs")).map(|(_, text)| code(text)).sum()
+}
+
+#[test]
+fn the_page_on_where_things_live_shows_each_crate_and_its_size() {
+    let page = fs::read_to_string(top().join("docs/explanation/where-things-live.md")).unwrap();
+    let of_line = |line: &'_ str| -> Option<(String, usize)> {
+        let (head, _) = line.trim_start().split_once(" lines ")?;
+        let (name, lines) = head.split_once(' ')?;
+        Some((name.to_owned(), lines.replace(' ', "").parse().ok()?))
+    };
+    let shown: BTreeMap<String, usize> = page.lines().filter_map(of_line).collect();
+    for name in CRATES.into_iter().chain(["observe"]) {
+        let (told, there) = (shown.get(name), code_lines(name));
+        assert!(told.is_some_and(|told| told.abs_diff(there) <= there / 10), "{name}: {there} lines, the page says {told:?}");
+    }
+    assert_eq!(shown.len(), CRATES.len() + 1, "{shown:?}");
+}
