@@ -38,13 +38,13 @@ use crate::verdict::{Sender, Verdict, decide};
 pub enum Outcome {
     /// The verdict.
     Verdict(Verdict),
-    /// It was too long for the path MTU to this port.
+    /// The frame was too long for the path MTU to this port.
     TooLong(PortId),
     /// The switch answered it, a question of ARP or neighbour discovery.
     Answered,
-    /// It was to be flooded, and a rate limit dropped it, with this drop reason.
+    /// The frame was to be flooded, and a rate limit dropped it, with this drop reason.
     Limited(DropReason),
-    /// It was dropped before a verdict, with this drop reason: a malformed descriptor chain or offload.
+    /// The frame was dropped before a verdict, with this drop reason: a malformed descriptor chain or offload.
     Early(DropReason),
     /// Copies of a flooded frame.
     Copies(Vec<(PortId, CopyOutcome)>),
@@ -61,7 +61,7 @@ pub enum CopyOutcome {
     Tagged,
     /// Without its VLAN tag, as an access port carries it.
     Untagged,
-    /// It was dropped with this drop reason.
+    /// The frame was dropped with this drop reason.
     Dropped(DropReason),
 }
 

@@ -42,15 +42,15 @@ pub enum State {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct NamedPort {
-    /// Its number.
+    /// The port's number.
     pub port: u16,
-    /// Its name.
+    /// The port's name.
     pub name: String,
-    /// Its segment.
+    /// The port's segment.
     pub segment: String,
     /// When it got its number, in cycles.
     pub since: u64,
-    /// Its configured MAC address.
+    /// The port's configured MAC address.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mac: Option<String>,
 }
@@ -76,11 +76,11 @@ pub struct Sender {
     pub number: u32,
     /// Number of the port.
     pub port: u16,
-    /// Its name.
+    /// The port's name.
     pub name: String,
-    /// Its segment.
+    /// The port's segment.
     pub segment: String,
-    /// Its VLANs.
+    /// The VLANs that the port carries.
     pub vlans: RecordedVlans,
     /// Anti-spoofing: its source MAC address must be its own.
     pub is_guarded: bool,
@@ -89,9 +89,9 @@ pub struct Sender {
     /// Anti-spoofing: all its addresses must be its own, which are these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub identity: Option<Identity>,
-    /// It may answer as a DHCP server, so that each lease is learned from it.
+    /// The port may answer as a DHCP server, so that each lease is learned from it.
     pub tells_leases: bool,
-    /// Its groups.
+    /// The port's groups.
     pub groups: Vec<String>,
 }
 
@@ -107,9 +107,9 @@ pub struct Identity {
     pub pairs: Vec<(String, Prefix)>,
     /// The prefix of addresses that its guests may make, and the number of the segment's responder.
     pub autoconf: Option<(std::net::Ipv6Addr, u16)>,
-    /// It may answer as a DHCP server.
+    /// The port may answer as a DHCP server.
     pub serves_dhcp: bool,
-    /// It may send a router advertisement (neighbour discovery).
+    /// The port may send a router advertisement (neighbour discovery).
     pub serves_ra: bool,
 }
 
@@ -134,11 +134,11 @@ pub struct Rules {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct RulesPort {
-    /// Its number.
+    /// The port's number.
     pub port: u16,
-    /// Its name, and its groups.
+    /// The port's name and groups.
     pub names: Vec<String>,
-    /// Its segment.
+    /// The port's segment.
     pub segment: String,
     /// Whether it is a segment's responder (DHCP, DNS): no rule concerns it.
     pub is_exempt: bool,

@@ -215,7 +215,7 @@ impl Out<'_> {
 pub struct FloodCopy<'b> {
     /// Number of the port.
     pub port: u16,
-    /// Its outcome there.
+    /// The frame's outcome there.
     pub outcome: u8,
     /// Number of the drop reason.
     pub reason: u8,
@@ -346,10 +346,10 @@ pub fn begin(description: &[u8]) -> Vec<u8> {
 /// A file is no recording that this reader takes, or not all of one.
 #[derive(Debug, Error)]
 pub enum RecordingError {
-    /// It does not begin as one.
+    /// The file does not begin as a recording.
     #[error("it is no recording of memlane")]
     Magic,
-    /// It is one of another version.
+    /// The recording is of another version.
     #[error("it is a recording of version {0}, and this memlane reads version {VERSION}: use the memlane that recorded it")]
     Version(u32),
     /// The file ends inside a block.
@@ -377,7 +377,7 @@ impl<R: Read> Reader<R> {
     /// The reader of `from`, and the description of the recording (JSON).
     ///
     /// # Errors
-    /// It is no recording, or of another version.
+    /// The file is no recording, or one of another version.
     pub fn new(mut from: R) -> Result<(Self, Vec<u8>), RecordingError> {
         let mut head = [0; 12];
         if fill(&mut from, &mut head)? < head.len() || head[..8] != MAGIC {

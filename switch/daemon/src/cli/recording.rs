@@ -82,7 +82,7 @@ pub(super) struct Recorded<'r> {
 }
 
 impl Recorded<'_> {
-    /// Its moment in words.
+    /// The frame's moment in words.
     pub(super) fn moment(&self) -> String {
         moment(self.time as f64 / 1e9)
     }

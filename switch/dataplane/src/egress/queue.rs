@@ -675,7 +675,7 @@ impl EgressQueue {
         counters.waiting.set((counters.waiting.get() + waiting).saturating_sub(before));
     }
 
-    /// It ends, with no frame enqueued: those in flight on its emulated link are dropped.
+    /// Ends the queue, at which no frame is enqueued: frames in flight on the emulated link are dropped.
     pub(super) fn end(&mut self, packet: &mut Packet, counters: &PortCounters, work: &mut Work) {
         let reason = DropReason::ReceiverAbsent;
         if let Some(mut line) = self.line.take() {

@@ -74,7 +74,7 @@ pub(crate) struct Source {
     pub active: Cycles,
     /// Whether it sends a one-way stream, without waiting for answers.
     pub stream: Stream,
-    /// Its last decision, while a recorder is on.
+    /// The last decision on its frames, while a recorder is on.
     pub last_decision: Option<Box<LastDecision>>,
 }
 

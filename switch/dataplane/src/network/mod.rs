@@ -214,7 +214,7 @@ impl Network {
         &self.fatal
     }
 
-    /// Acts on an event of a worker: the fault handler does, or whoever drives an unstarted network.
+    /// Acts on an event of a worker: the fault handler does, or the driver of an unstarted network.
     pub fn act(&self, event: Event) {
         match event {
             Event::RingFault(port, session, fault) if session == port.session() => self.quarantine(&port, &fault.to_string()),

@@ -86,14 +86,14 @@ pub struct Entrance {
 }
 
 impl Entrance {
-    /// Its number in recordings: bit 0 for an isolated port, bit 1 for one that drops reserved groups, and above it 0 for no entrance, 1 without a
+    /// The gate's number in recordings: bit 0 for an isolated port, bit 1 for one that drops reserved groups, and above it 0 for no entrance, 1 without a
     /// tag, 2 with one.
     pub(crate) fn number(self) -> u16 {
         let form = self.is_tagged.map_or(0, |is_tagged| 1 + u16::from(is_tagged));
         u16::from(self.isolated) | u16::from(self.drops_reserved) << 1 | form << 2
     }
 
-    /// That with this number.
+    /// The gate with this number.
     pub(crate) fn of_number(number: u16) -> Self {
         let is_tagged = match number >> 2 {
             1 => Some(false),

@@ -89,7 +89,7 @@ impl Tried {
     /// The verdicts on a recorded frame, or on its copies, that would be others; none if all stay.
     ///
     /// # Errors
-    /// They are not known.
+    /// The changes are not known.
     pub fn judge(&mut self, replay: &Replay, frame: &Frame<'_>) -> Result<Vec<Change>, NotKnown> {
         if frame.flags & IS_EARLY != 0 {
             return Ok(Vec::new());

@@ -17,12 +17,12 @@ pub(crate) enum Passage {
     Retagged(TagChange),
     /// Not at all.
     None,
-    /// It is dropped for this reason, which is counted there.
+    /// The frame is dropped for this reason, which is counted there.
     Dropped(DropReason),
 }
 
 impl Passage {
-    /// That of a frame with this `head` from a port in this gate, `filtered` by policy rules, if there are any; `entrance` tells how frames of a VLAN
+    /// The passage of a frame with this `head` from a port in this gate, `filtered` by policy rules, if there are any; `entrance` tells how frames of a VLAN
     /// enter the port `to`.
     #[inline]
     pub(crate) fn by_gates(
@@ -57,7 +57,7 @@ impl Passage {
 /// See the module.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flooded<'f> {
-    /// Its Ethernet header.
+    /// The frame's Ethernet header.
     pub head: Head,
     /// Whether gates decide in its segment.
     pub is_gated: bool,

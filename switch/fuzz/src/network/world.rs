@@ -35,7 +35,7 @@ const BEGIN: Cycles = 1 << 40;
 /// FDB aging, in seconds.
 const AGE: u32 = 40;
 const STALL: Duration = Duration::from_millis(20);
-/// Time in which every frame in flight or enqueued comes to its end, whatever the rate limits.
+/// Time in which every frame in flight or enqueued comes to its end under any rate limit.
 const REST: Cycles = 20 * clock::FREQUENCY;
 /// Most time between two poll iterations while frames are in flight.
 const LONGEST: Cycles = clock::FREQUENCY / 200;

@@ -305,7 +305,7 @@ impl Iovec {
         }
     }
 
-    /// Appends its bytes to `to`, read from its file, where a hole is zeros and stays one, whatever any thread covers ([`super::holes`]). Bytes
+    /// Appends its bytes to `to`, read from its file, where a hole is zeros and stays one under every cover ([`super::holes`]). Bytes
     /// that are in no mapping for reading are copied.
     #[cold]
     pub fn append_from_file(&self, to: &mut Vec<u8>) {

@@ -113,7 +113,7 @@ pub(super) fn userfault_of_front_end() -> io::Result<File> {
     Ok(file)
 }
 
-/// Has missing pages in the `length` bytes at `start` reported to the reader of `userfault`, for whom their readers wait.
+/// Has missing pages in the `length` bytes at `start` reported to the reader of `userfault`, for which accesses wait.
 pub(super) fn report_to(userfault: &File, start: usize, length: usize) -> io::Result<()> {
     let mut words = [start as u64, length as u64, UFFDIO_REGISTER_MODE_MISSING, 0];
     request(userfault, UFFDIO_REGISTER, &mut words).map_err(io::Error::from_raw_os_error)
