@@ -2,6 +2,7 @@
 
 - A capture that selects nothing, and a scrape of 1000 ports each second, beside a blast of 64-byte frames: each round
   measures the blast with and without them, one right beside the other.
+- The flight recorder beside the same blast, and a recording into a file beside 200 000 frames a second, with its size.
 - The time and size of such a scrape.
 - The CPU time of `memlane top` at 1000 ports, and how often a watchdog of ten seconds wakes idle workers.
 """
@@ -78,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         {
             "capture": lambda side, work: [_beside_a_capture(side, work, chosen.rounds, chosen.seconds / 3)],
             "scrape": lambda side, work: [_beside_scrapes(side, work, chosen.rounds, chosen.seconds)],
+            "recorder": lambda side, work: [_beside_a_recorder(side, work, chosen.rounds, chosen.seconds / 3)],
+            "recording": lambda side, work: _beside_a_recording(side, work, chosen.rounds, chosen.seconds / 3),
             "scrapes": _scrapes,
             "top": lambda side, work: [_top(side, work)],
             "watchdog": _watchdog,
@@ -134,9 +137,9 @@ def built() -> Side:
 # ---- beside a blast
 
 
-def _blast(side: Side, work: Path, seconds: float) -> float:
+def _blast(side: Side, work: Path, seconds: float, *options: str) -> float:
     """Nanoseconds of a 64-byte frame between the first two ports of a network."""
-    return rows.Blast("64 B", "--sizes", "64").through(side, work, seconds)
+    return rows.Blast("64 B", "--sizes", "64", *options).through(side, work, seconds)
 
 
 def _rounds(
@@ -187,6 +190,59 @@ def _capturing(side: Side, work: Path) -> Iterator[None]:
     finally:
         capture.terminate()
         capture.communicate()
+
+
+def _beside_a_recorder(side: Side, work: Path, rounds: int, seconds: float) -> Figure:
+    with rows.network(side, work, pair(work)):
+        return _rounds(
+            "64 B beside the flight recorder",
+            rounds,
+            lambda: _blast(side, work, seconds),
+            lambda: _flight_recorder(side, work),
+            15,
+        )
+
+
+@contextmanager
+def _flight_recorder(side: Side, work: Path) -> Iterator[None]:
+    command: list[str | Path] = [side.programs["memlane"], "record", work / "net.toml"]
+    rows.execute(command)
+    try:
+        yield
+    finally:
+        rows.execute([*command, "--stop"])
+
+
+def _beside_a_recording(side: Side, work: Path, rounds: int, seconds: float) -> list[Figure]:
+    rates: list[float] = []
+    with rows.network(side, work, pair(work)):
+        cost = _rounds(
+            "200 000 frames/s beside a recording",
+            rounds,
+            # Two senders.
+            lambda: _blast(side, work, seconds, "--rate-pps", "100k"),
+            lambda: _recording(side, work, rates),
+            2,
+        )
+    return [cost, Figure("recording of 200 000 frames/s", "MB/s", stats.median(rates), 32)]
+
+
+@contextmanager
+def _recording(side: Side, work: Path, rates: list[float]) -> Iterator[None]:
+    """Records into a file, whose growth in MB/s is added to `rates`."""
+    file = work / "recording"
+    command: list[str | Path] = [side.programs["memlane"], "record", work / "net.toml", "-w", file]
+    recording = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert recording.stderr
+        if "begins" not in (told := recording.stderr.readline()):
+            raise LabError(f"the recording did not begin: {told}{recording.stderr.read()}")
+        began = time.monotonic()
+        yield
+        rates.append(file.stat().st_size / 1e6 / (time.monotonic() - began))
+    finally:
+        recording.terminate()
+        recording.communicate()
 
 
 def _beside_scrapes(side: Side, work: Path, rounds: int, seconds: float) -> Figure:

@@ -14,12 +14,12 @@ mod states;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memlane_observe::recording::{
-    COPIES, DROPS_RESERVED, FRAME, FloodCopy, Frame, HAS_HEADER, IS_CACHED, IS_EARLY, IS_GATED, IS_ISOLATED, IS_LONG, IS_SHORT,
-    LONGEST_FRAME, LONGEST_RECORD, MTU_AT, REASON_AT, SEQUEL_AT,
+    BATCH, COPIES, DROPS_RESERVED, FRAME, FloodCopy, Frame, HAS_HEADER, IS_CACHED, IS_EARLY, IS_GATED, IS_ISOLATED, IS_LONG,
+    IS_SHORT, LONGEST_FRAME, LONGEST_RECORD, MTU_AT, PART, REASON_AT, SEQUEL_AT,
 };
 
 use crate::copy::Block;
-use crate::frame::NetHeader;
+use crate::frame::{NetHeader, SHORT_START};
 use crate::id::PortId;
 use crate::packet::{Packet, TagChange};
 use crate::policy::filter::Filter;
@@ -30,7 +30,7 @@ use crate::time::Cycles;
 use crate::verdict::answers::{MOST, Tape};
 use crate::verdict::flooded::Passage;
 use crate::verdict::{Sender, Verdict};
-use headers::headers;
+use headers::{headers, length_of_headers};
 pub use ring::Chunk;
 use ring::RecordRing;
 pub use states::States;
@@ -48,6 +48,9 @@ pub(crate) const SAME: u8 = 1;
 pub(crate) const PUSHED: u8 = 2;
 pub(crate) const POPPED: u8 = 3;
 pub(crate) const DROPPED: u8 = 4;
+
+/// Most frames of a batch.
+pub(crate) const MOST_IN_BATCH: u16 = 256;
 
 /// Sequel of a frame behind its verdict: no part of the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -268,28 +271,39 @@ impl Recorder {
         self.commit();
     }
 
-    /// Writes the record of a frame of `length` bytes that begins with `start` and goes to the port `to` on the fast path, in moment `now`.
+    /// Begins the record of frames that go to the port `to` on the fast path in moment `now`, [`MOST_IN_BATCH`] at most; [`Self::end_batch`] must follow.
     #[inline]
-    pub(crate) fn carried(&mut self, last: &LastDecision, (from, to): (PortId, PortId), start: &Block, length: u32, now: Cycles) {
-        let bytes = start.bytes();
-        let frame = Frame {
-            kind: FRAME,
+    pub(crate) fn begin_batch(&mut self, last: &LastDecision, (from, to): (PortId, PortId), now: Cycles) {
+        self.now = now;
+        let batch = Frame {
+            kind: BATCH,
             flags: last.flags | IS_CACHED,
             port: from.0,
             queue: last.queue,
             moment: now,
-            length,
             sender: last.sender,
             filter: self.filter,
             to: to.0,
             verdict: TO,
             answers: last.answers(),
-            bytes: headers(&bytes),
             ..Frame::default()
         };
-        let mut record = [0; LONGEST_FRAME];
-        let length = frame.encode(&mut record);
-        self.ring.write(record.get(..length).unwrap_or_default(), &[], now);
+        let length = batch.encode(&mut self.pending);
+        let most = length + usize::from(MOST_IN_BATCH) * (PART + SHORT_START);
+        self.ring.begin(self.pending.get(..length).unwrap_or_default(), most);
+    }
+
+    /// Adds a frame of `length` bytes that begins with `start` to the batch.
+    #[inline]
+    pub(crate) fn carried(&mut self, start: &Block, length: u32) {
+        let bytes = start.bytes();
+        self.ring.put_part(length, &bytes, length_of_headers(&bytes));
+    }
+
+    /// Ends the batch of `frames`, which were carried.
+    #[inline]
+    pub(crate) fn end_batch(&mut self, frames: u16) {
+        self.ring.end(frames, self.now);
     }
 
     /// Writes the record of the copies of a flooded frame in `vlan` of a sender in a `gate`: `passage` tells the outcome for each of the
@@ -327,7 +341,7 @@ impl Recorder {
             | flag(IS_ISOLATED, gate.isolated)
             | flag(DROPS_RESERVED, gate.drops_reserved);
         let state = self.shared.states().sender(sender, rules);
-        let frame = Frame { flags, sender: state, tag: vlan, verdict: FLOOD, copies: &copies, ..self.frame(COPIES, packet) };
+        let frame = Frame { flags, sender: state, tag: vlan, verdict: FLOOD, parts: &copies, ..self.frame(COPIES, packet) };
         let length = with_header(frame, packet.header).encode(&mut self.pending);
         self.ring.write(self.pending.get(..length).unwrap_or_default(), &copies, now);
         self.copies = copies;

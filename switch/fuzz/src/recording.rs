@@ -5,7 +5,9 @@ use memlane::policy::PortLimits;
 use memlane::policy::filter::PolicyRule;
 use memlane::replay::{Replay, Tried};
 use memlane::stats::DropReason;
-use memlane_observe::recording::{Block, COPIES, Clock, FRAME, FloodCopy, Frame, IS_GATED, IS_LONG, LONGEST_FRAME, Reader, begin};
+use memlane_observe::recording::{
+    BATCH, Block, COPIES, Clock, FRAME, FloodCopy, Frame, IS_GATED, IS_LONG, LONGEST_FRAME, Reader, begin, frames,
+};
 
 /// Description of the recordings that are made here.
 fn description() -> String {
@@ -53,7 +55,7 @@ fn read(data: &[u8]) {
         match reader.block() {
             Ok(Some(Block::State(json))) => drop(serde_json::from_slice(&json).map(|state| replay.learn(state))),
             Ok(Some(Block::Clock(next))) => clock = next,
-            Ok(Some(Block::Frames { records, .. })) => frames(&records, (&replay, &mut tried), clock),
+            Ok(Some(Block::Frames { records, .. })) => judge(&records, (&replay, &mut tried), clock),
             Ok(Some(_)) => {}
             Ok(None) => return,
             Err(error) => return assert!(!error.to_string().is_empty()),
@@ -61,11 +63,8 @@ fn read(data: &[u8]) {
     }
 }
 
-fn frames(records: &[u8], (replay, tried): (&Replay, &mut Tried), clock: Clock) {
-    let mut rest = records;
-    while let Some((frame, after)) = Frame::decode(rest) {
-        assert!(after.len() < rest.len());
-        rest = after;
+fn judge(records: &[u8], (replay, tried): (&Replay, &mut Tried), clock: Clock) {
+    for frame in frames(records) {
         clock.time(frame.moment);
         let once = replay.judge(&frame);
         assert_eq!(once, replay.judge(&frame));
@@ -85,11 +84,11 @@ fn piece(kind: u8, content: &[u8]) -> Vec<u8> {
 fn record(frame: Frame<'_>) -> Vec<u8> {
     let mut record = [0; LONGEST_FRAME];
     let length = frame.encode(&mut record);
-    [&record[..length], frame.copies].concat()
+    [&record[..length], frame.parts].concat()
 }
 
 /// Recordings that reach far.
-pub fn seeds() -> [(&'static str, Vec<u8>); 5] {
+pub fn seeds() -> [(&'static str, Vec<u8>); 6] {
     const SENDER: &str =
         r#"{"sender":{"number":1,"port":0,"name":"a","segment":"lan","is-guarded":true,"identity":{"addresses":["10.0.0.1/32"]}}}"#;
     const RULES: &str = r#"{"rules":{"number":2,"rules":[{"from":"a","protocol":"tcp","action":"allow"},{"default":"deny","members":"b","line":7}],"ports":[{"port":0,"names":["a"],"segment":"lan"},{"port":1,"names":["b"],"segment":"lan"}]}}"#;
@@ -120,12 +119,15 @@ pub fn seeds() -> [(&'static str, Vec<u8>); 5] {
         length: 1514,
         answers: &[],
         bytes: &broadcast,
-        copies: &copies,
+        parts: &copies,
         ..frame
     };
+    let parts = [&[60, 0, 0, 0, tcp.len() as u8][..], &tcp].concat().repeat(2);
+    let batch = Frame { kind: BATCH, bytes: &[], parts: &parts, ..frame };
     let clock = piece(1, &[0; 9]);
     [
         ("a-frame", [&states[..], &clock, &piece(3, &record(frame))].concat()),
+        ("a-batch", [&states[..], &clock, &piece(3, &record(batch))].concat()),
         ("a-flooded-frame", [&states[..], &piece(3, &record(flooded))].concat()),
         ("a-record-that-is-cut", [&states[..], &piece(3, &record(frame)[..50])].concat()),
         (

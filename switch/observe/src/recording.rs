@@ -14,7 +14,7 @@ use thiserror::Error;
 /// First bytes of a recording.
 pub const MAGIC: [u8; 8] = *b"MEMLANER";
 /// Version of the format; a reader takes no other.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Most bytes of a block.
 pub const LONGEST_BLOCK: usize = 16 << 20;
 /// Most bytes of a record.
@@ -49,12 +49,18 @@ pub const IS_CACHED: u8 = 128;
 pub const FRAME: u8 = 1;
 /// Copies of a flooded frame at one worker.
 pub const COPIES: u8 = 2;
+/// Frames of the fast path, all with one verdict; [`frames`] reads them as frames of their own.
+pub const BATCH: u8 = 3;
+/// Bytes of a frame of a batch before its headers.
+pub const PART: usize = 5;
 
-/// Places of the reason, the sequel and the MTU in an encoded record.
+/// Places of the length, the reason, the sequel and the MTU in an encoded record.
+pub const LENGTH_AT: usize = 0;
+/// See [`LENGTH_AT`].
 pub const REASON_AT: usize = 33;
-/// See [`REASON_AT`].
+/// See [`LENGTH_AT`].
 pub const SEQUEL_AT: usize = 34;
-/// See [`REASON_AT`].
+/// See [`LENGTH_AT`].
 pub const MTU_AT: usize = 38;
 
 /// Kinds of blocks.
@@ -67,7 +73,7 @@ const END: u8 = 5;
 /// The record of a frame: the inputs of its verdict, and the verdict. Numbers have the meaning that the recorder gives them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Frame<'b> {
-    /// [`FRAME`] or [`COPIES`].
+    /// [`FRAME`], [`COPIES`] or [`BATCH`].
     pub kind: u8,
     /// Flags, see above.
     pub flags: u8,
@@ -101,18 +107,18 @@ pub struct Frame<'b> {
     pub answers: &'b [u8],
     /// First bytes of the frame, without payload.
     pub bytes: &'b [u8],
-    /// Of a flooded frame: for each port its [`FloodCopy`].
-    pub copies: &'b [u8],
+    /// Of a flooded frame: for each port its [`FloodCopy`]. Of a batch: each frame's length, the number of its bytes, and those.
+    pub parts: &'b [u8],
 }
 
 impl<'b> Frame<'b> {
-    /// Writes the record without its copies to `to`; returns its bytes. Longer parts than 255 bytes are cut.
+    /// Writes the record without its parts to `to`; returns its bytes. Longer parts than 255 bytes are cut.
     pub fn encode(&self, to: &mut [u8; LONGEST_FRAME]) -> usize {
         let (answers, bytes) = (cut(self.answers), cut(self.bytes));
         let (lengths, has_header) = ([answers.len() as u8, bytes.len() as u8], self.flags & HAS_HEADER != 0);
         let length = HEAD + usize::from(has_header) * HEADER + answers.len() + bytes.len();
         let mut out = Out { to, at: 0 };
-        out.put((length.saturating_add(self.copies.len()).min(LONGEST_RECORD) as u16).to_le_bytes());
+        out.put((length.saturating_add(self.parts.len()).min(LONGEST_RECORD) as u16).to_le_bytes());
         out.put([self.kind, self.flags]);
         out.put(self.port.to_le_bytes());
         out.put(self.queue.to_le_bytes());
@@ -145,10 +151,10 @@ impl<'b> Frame<'b> {
             _ => (*record.get(HEAD..)?.first_chunk()?, record.get(HEAD + HEADER..)?),
         };
         let (answers, tail) = tail.split_at_checked(head[35].into())?;
-        let (bytes, copies) = tail.split_at_checked(head[36].into())?;
+        let (bytes, parts) = tail.split_at_checked(head[36].into())?;
         let is_whole = match kind {
-            FRAME => copies.is_empty(),
-            COPIES => true,
+            FRAME => parts.is_empty(),
+            COPIES | BATCH => true,
             _ => false,
         };
         let frame = Self {
@@ -169,19 +175,78 @@ impl<'b> Frame<'b> {
             header,
             answers,
             bytes,
-            copies,
+            parts,
         };
         is_whole.then_some((frame, rest))
     }
 
     /// The copies of a flooded frame, until the first malformed one.
     pub fn each_copy(&self) -> impl Iterator<Item = FloodCopy<'b>> {
-        let mut rest = self.copies;
+        let mut rest = self.parts;
         std::iter::from_fn(move || {
             let (copy, after) = FloodCopy::decode(rest)?;
             rest = after;
             Some(copy)
         })
+    }
+}
+
+impl Frame<'_> {
+    /// Frames in the record.
+    pub fn count(&self) -> u64 {
+        let mut batch = *self;
+        if self.kind == BATCH { std::iter::from_fn(|| batch.take_part()).count() as u64 } else { 1 }
+    }
+
+    /// Takes the first frame of a batch out of it; `None` if none is left, or it is malformed.
+    fn take_part(&mut self) -> Option<Self> {
+        let (length, rest) = self.parts.split_first_chunk()?;
+        let (&count, rest) = rest.split_first()?;
+        let (bytes, rest) = rest.split_at_checked(count.into())?;
+        self.parts = rest;
+        Some(Self { kind: FRAME, length: u32::from_le_bytes(*length), bytes, parts: &[], ..*self })
+    }
+}
+
+/// The frames of `records`, which are one behind the other, up to the first malformed one.
+pub fn frames(records: &[u8]) -> Frames<'_> {
+    Frames { rest: records, batch: None, is_whole: true }
+}
+
+/// See [`frames`].
+#[derive(Clone, Debug)]
+pub struct Frames<'b> {
+    rest: &'b [u8],
+    batch: Option<Frame<'b>>,
+    is_whole: bool,
+}
+
+impl Frames<'_> {
+    /// Whether all records were read, and none was malformed.
+    pub fn are_over(&self) -> bool {
+        self.is_whole && self.batch.is_none() && self.rest.is_empty()
+    }
+}
+
+impl<'b> Iterator for Frames<'b> {
+    type Item = Frame<'b>;
+
+    fn next(&mut self) -> Option<Frame<'b>> {
+        loop {
+            if let Some(batch) = &mut self.batch {
+                if let Some(frame) = batch.take_part() {
+                    return Some(frame);
+                }
+                self.is_whole &= batch.parts.is_empty();
+                self.batch = None;
+            }
+            let (frame, rest) = Frame::decode(self.rest)?;
+            self.rest = rest;
+            if frame.kind != BATCH {
+                return Some(frame);
+            }
+            self.batch = Some(frame);
+        }
     }
 }
 
@@ -484,7 +549,7 @@ mod tests {
             header: [5; 12],
             answers: &[1, 2, 3],
             bytes: &[9; 54],
-            copies: &[],
+            parts: &[],
         }
     }
 
@@ -532,13 +597,41 @@ mod tests {
                 FloodCopy { port, outcome: 4, reason: 2, answers }.encode(&mut to);
                 to
             });
-        let flooded = Frame { kind: COPIES, copies: &copies, ..frame() };
+        let flooded = Frame { kind: COPIES, parts: &copies, ..frame() };
         let mut record = [0; LONGEST_FRAME];
         let length = flooded.encode(&mut record);
         let bytes = [&record[..length], &copies].concat();
         let (read, rest) = Frame::decode(&bytes).unwrap();
         assert_eq!((read, rest.len()), (flooded, 0));
         assert_eq!(read.each_copy().map(|copy| (copy.port, copy.answers.len())).collect::<Vec<_>>(), [(1, 1), (4000, 0), (2, 3)]);
+    }
+
+    /// A batch of frames of these lengths, each with as many bytes.
+    fn batch(lengths: &[u8]) -> Vec<u8> {
+        let parts: Vec<u8> =
+            lengths.iter().flat_map(|&length| [&[length, 0, 0, 0, length][..], &vec![7; length.into()]].concat()).collect();
+        let mut record = [0; LONGEST_FRAME];
+        let length = Frame { kind: BATCH, bytes: &[], parts: &parts, ..frame() }.encode(&mut record);
+        [&record[..length], &parts].concat()
+    }
+
+    #[test]
+    fn frames_of_a_batch_are_read_one_by_one() {
+        let mut record = [0; LONGEST_FRAME];
+        let length = frame().encode(&mut record);
+        let records = [&record[..length], &batch(&[60, 0, 42]), &batch(&[]), &record[..length]].concat();
+        let mut read = frames(&records);
+        let found: Vec<Frame<'_>> = read.by_ref().collect();
+        let part = |length: u8| Frame { length: length.into(), bytes: &[7; 60][..length.into()], ..frame() };
+        assert_eq!(found, [frame(), part(60), part(0), part(42), frame()]);
+        assert!(read.are_over());
+        assert_eq!(Frame::decode(&batch(&[60, 0, 42])).unwrap().0.count(), 3);
+        // A part that states more bytes than there are.
+        let mut malformed = batch(&[1, 2]);
+        let last = malformed.len() - 3;
+        malformed[last] = 3;
+        let mut read = frames(&malformed);
+        assert_eq!((read.by_ref().count(), read.are_over()), (1, false));
     }
 
     #[test]
@@ -560,7 +653,7 @@ mod tests {
         let mut other = good.clone();
         other[8] = 9;
         let told = blocks(&other).unwrap_err().to_string();
-        assert!(told.contains("version 9") && told.contains("version 1"), "{told}");
+        assert!(told.contains("version 9") && told.contains("version 2"), "{told}");
     }
 
     #[test]
@@ -573,8 +666,10 @@ mod tests {
             while let Some((frame, after)) = Frame::decode(rest) {
                 assert!(after.len() < rest.len());
                 frame.each_copy().for_each(drop);
+                assert!(frame.count() <= noise.len() as u64);
                 rest = after;
             }
+            assert!(frames(&noise).count() <= noise.len());
         });
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use memlane_model::moment::moment;
 use memlane_model::recording::Description;
-use memlane_observe::recording::{Block, Clock, FRAME, Frame, Reader, RecordingError};
+use memlane_observe::recording::{Block, Clock, FRAME, Frame, Reader, RecordingError, frames};
 
 use super::Failure;
 use crate::replay::Replay;
@@ -51,11 +51,7 @@ impl Tally {
     fn count(&mut self, kind: u8, content: &[u8]) {
         match kind {
             FRAMES => {
-                let mut rest = content;
-                while let Some((frame, after)) = Frame::decode(rest) {
-                    self.records += u64::from(frame.kind == FRAME);
-                    rest = after;
-                }
+                self.records += frames(content).filter(|frame| frame.kind == FRAME).count() as u64;
             }
             GAP => self.missed += content.first_chunk().map_or(0, |lost| u64::from_le_bytes(*lost)),
             _ => {}
@@ -151,16 +147,15 @@ pub(super) fn read(path: &Path, mut each: impl FnMut(&Recorded<'_>) -> Result<bo
             Block::Gap { lost, .. } => summary.missed = summary.missed.saturating_add(lost),
             Block::End { .. } => has_ended = true,
             Block::Frames { records, .. } => {
-                let mut rest = &records[..];
-                while let Some((frame, after)) = Frame::decode(rest) {
-                    rest = after;
+                let mut frames = frames(&records);
+                for frame in frames.by_ref() {
                     summary.frames += u64::from(frame.kind == FRAME);
                     let (number, time) = (summary.frames, clock.time(frame.moment));
                     if !each(&Recorded { number, frame, time, replay: &replay })? {
                         return Ok(summary);
                     }
                 }
-                if !rest.is_empty() {
+                if !frames.are_over() {
                     return Err(wrong(&"a record is malformed"));
                 }
             }

@@ -12,7 +12,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use http_body_util::channel::Sender;
 use hyper::body::{Bytes, Frame as Part};
-use memlane_model::recording::Description;
+use memlane_model::recording::{Description, State};
 use memlane_observe::events::{From, Reader};
 use memlane_observe::recording::{Block, Clock, Frame, begin, put_frames};
 use schemars::JsonSchema;
@@ -24,16 +24,15 @@ use super::problem::Refusal;
 use super::stream::{self, Lease};
 use crate::author;
 use crate::journal::{NetworkEvent, note};
-use crate::network::{Network, Place, Records, WorkerRecords};
-use crate::record::Recording;
+use crate::network::{Network, Place, RecorderRefused, Records};
+use crate::record::{Chunk, Recording};
 use crate::stats::DropReason;
 use crate::time::{Cycles, cycles, frequency, in_cycles};
 
 /// Content type of a recording.
 pub const CONTENT_TYPE: &str = "application/x-memlane-recording";
-/// Memory of a recorder, if the order states none, and the most.
+/// Memory of a recorder, if the order states none.
 const MEMORY: u64 = 64 << 20;
-const MOST_MEMORY: u64 = 64 << 30;
 /// Bytes of a block of frames.
 const BLOCK: usize = 64 << 10;
 /// Pause between two looks at the recorder.
@@ -60,8 +59,8 @@ pub fn give_time(most: Duration) {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct RecorderOrder {
-    /// Bytes of memory for records, of all workers together; each has 1 MiB at least.
-    #[schemars(range(min = 1048576, max = 68719476736_u64))]
+    /// Bytes of memory for records, of all workers together; each has 1 MiB at least. At most half of what is left on the host and in the cgroup.
+    #[schemars(range(min = 1048576))]
     pub memory: u64,
 }
 
@@ -103,10 +102,9 @@ pub fn start(managed: &Managed, order: &RecorderOrder) -> Result<RecorderView, R
     Ok(RecorderView { runs: true })
 }
 
-fn start_on(network: &Network, memory: u64) -> Result<Arc<Recording>, crate::network::RecorderRuns> {
-    let memory = usize::try_from(memory.min(MOST_MEMORY)).unwrap_or(usize::MAX);
-    let recording = network.record(memory)?;
-    note(&network.shared().journal, NetworkEvent::RecorderStarted { memory: memory as u64, by: author::current() });
+fn start_on(network: &Network, memory: u64) -> Result<Arc<Recording>, RecorderRefused> {
+    let recording = network.record(usize::try_from(memory).unwrap_or(usize::MAX))?;
+    note(&network.shared().journal, NetworkEvent::RecorderStarted { memory, by: author::current() });
     Ok(recording)
 }
 
@@ -191,32 +189,28 @@ struct File {
 }
 
 impl File {
-    /// Writes records, but those of moments before `since`.
-    fn write(&mut self, records: &Records, since: Cycles) {
-        for state in &records.states {
+    fn write_states(&mut self, states: &[State]) {
+        for state in states {
             // A state is made of plain values.
             Block::State(serde_json::to_vec(state).unwrap_or_default()).encode(&mut self.bytes);
         }
-        for (worker, records) in records.workers.iter().enumerate() {
-            self.write_worker(worker as u8, records, since);
+    }
+
+    fn write_gap(&mut self, worker: u8, lost: u64) {
+        if lost > 0 {
+            self.missed += lost;
+            Block::Gap { worker, lost }.encode(&mut self.bytes);
         }
     }
 
-    fn write_worker(&mut self, worker: u8, records: &WorkerRecords, since: Cycles) {
-        if records.missed > 0 {
-            self.missed += records.missed;
-            Block::Gap { worker, lost: records.missed }.encode(&mut self.bytes);
+    /// Writes the records of a chunk, but those before number `first` and those of moments before `since`.
+    fn write_chunk(&mut self, worker: u8, chunk: &Chunk, (first, since): (u64, Cycles)) {
+        let (mut rest, mut number) = (&chunk.bytes[..], chunk.first);
+        while let Some((frame, after)) = Frame::decode(rest).filter(|(frame, _)| number < first || frame.moment < since) {
+            (rest, number) = (after, number + frame.count());
         }
-        for chunk in &records.chunks {
-            let (mut rest, mut number) = (&chunk.bytes[..], chunk.first);
-            while let Some((frame, after)) = Frame::decode(rest).filter(|(frame, _)| number < records.first || frame.moment < since)
-            {
-                debug_assert!(after.len() < rest.len() && frame.kind > 0);
-                (rest, number) = (after, number + 1);
-            }
-            self.records += chunk.end().saturating_sub(number);
-            put_frames(&mut self.bytes, worker, rest, BLOCK);
-        }
+        self.records += chunk.end().saturating_sub(number);
+        put_frames(&mut self.bytes, worker, rest, BLOCK);
     }
 
     fn write_clock(&mut self) {
@@ -278,7 +272,7 @@ impl Pump {
         loop {
             let is_over = match self.network.records(&self.recording, &mut self.file.place) {
                 Some(records) => {
-                    self.file.write(&records, begun);
+                    self.write(records, begun, runtime)?;
                     false
                 }
                 // The recorder was stopped.
@@ -295,6 +289,22 @@ impl Pump {
             self.send(runtime)?;
             std::thread::sleep(PAUSE);
         }
+    }
+
+    /// Writes records, but those of moments before `since`; each chunk is sent and let go before the next one.
+    fn write(&mut self, records: Records, since: Cycles, runtime: &Handle) -> Result<(), Gone> {
+        self.file.write_states(&records.states);
+        for (worker, records) in records.workers.into_iter().enumerate() {
+            self.file.write_gap(worker as u8, records.missed);
+            for chunk in records.chunks {
+                self.file.write_chunk(worker as u8, &chunk, (records.first, since));
+                drop(chunk);
+                if self.file.bytes.len() >= PART {
+                    self.send(runtime)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Waits for an event of the order, or a failure of the network; the cause in words.

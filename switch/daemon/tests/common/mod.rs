@@ -17,7 +17,7 @@ use memlane::record::Recording;
 use memlane::replay::Replay;
 use memlane::stats::{DropReason, PortTotals};
 use memlane_model::recording::Description;
-use memlane_observe::recording::Frame;
+use memlane_observe::recording::frames;
 use memlane_rig::guest::{GuestBuilder, ReceiveBuffers, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
 
@@ -216,16 +216,16 @@ impl Replayed {
         for (worker, records) in records.workers.iter().enumerate() {
             *missed += records.missed;
             for chunk in &records.chunks {
-                let (mut rest, mut number) = (&chunk.bytes[..], chunk.first);
-                while let Some((frame, after)) = Frame::decode(rest) {
+                let (mut frames, mut number) = (frames(&chunk.bytes), chunk.first);
+                for frame in frames.by_ref() {
                     if number >= records.first {
                         let (recorded, again) = (replay.recorded(&frame).unwrap(), replay.judge(&frame));
                         assert_eq!(again.as_ref(), Ok(&recorded), "record {number} of worker {worker}: {frame:?}");
                         *count += 1;
                     }
-                    (rest, number) = (after, number + 1);
+                    number += 1;
                 }
-                assert!(rest.is_empty() && number == chunk.end());
+                assert!(frames.are_over() && number == chunk.end());
             }
         }
     }

@@ -32,7 +32,7 @@ use crate::link::{Impairment, Path};
 use crate::outcome::Outcome;
 use crate::packet::{Packet, Reach};
 use crate::port::queue_view::QueueView;
-use crate::record::{LastDecision, Recorder};
+use crate::record::{LastDecision, MOST_IN_BATCH, Recorder};
 use crate::ring::{ReceiveQueue, Ring, RingFault, TransmitQueue, fast_path};
 use crate::settings::Settings;
 use crate::slots::Slots;
@@ -772,15 +772,6 @@ struct Record<'r> {
     now: Cycles,
 }
 
-impl Record<'_> {
-    /// Writes the record of a frame of `length` bytes that begins with `start`; always true.
-    #[inline]
-    fn write(&mut self, start: &Block, length: u32) -> bool {
-        self.recorder.carried(self.last, self.way, start, length, self.now);
-        true
-    }
-}
-
 /// Carries up to `most` frames that fit the `masks` from one ring to the other, as far as no capture selects them, until the slice is over.
 #[inline]
 fn carry(
@@ -804,9 +795,18 @@ fn carry(
         let count = |length, frames: u16| sizes.add_frames(length, frames.into());
         let left = most - all.frames;
         let carried = match (&mut watch, &mut record) {
-            (watch, Some(record)) => {
-                let fits = |start: &Block, length| watch.pass(masks, start, length) && record.write(start, length);
-                fast_path::carry_if(transmit, receive, fits, left, count)
+            (watch, Some(Record { recorder, last, way, now })) => {
+                recorder.begin_batch(last, *way, *now);
+                let fits = |start: &Block, length| {
+                    let fits = watch.pass(masks, start, length);
+                    if fits {
+                        recorder.carried(start, length);
+                    }
+                    fits
+                };
+                let carried = fast_path::carry_if(transmit, receive, fits, left.min(MOST_IN_BATCH), count);
+                recorder.end_batch(carried.0);
+                carried
             }
             (Watch::Off, None) if masks.further.is_empty() => fast_path::carry(transmit, receive, masks.head, left, count),
             (Watch::Off, None) => fast_path::carry_narrowly(transmit, receive, (masks.head, masks.further), left, count),

@@ -43,7 +43,7 @@ use memlane_model::denials::PortDenials;
 pub use memlane_model::forecast::{Forecast, ForecastDrop};
 pub use memlane_model::loop_report::LoopReport;
 use payer::Payer;
-pub use recordings::{Place, RecorderRuns, Records, WorkerRecords};
+pub use recordings::{Place, RecorderRefused, Records, WorkerRecords};
 use registry::PortRegistry;
 pub use registry::{AddError, AttachSettings};
 pub use rings::{RingParts, StartingRing};

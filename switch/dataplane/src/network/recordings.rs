@@ -7,13 +7,29 @@ use memlane_model::recording::State;
 use thiserror::Error;
 
 use super::{Network, Told};
+use crate::host_memory::HostMemory;
 use crate::port::Port;
 use crate::record::{Chunk, Recorder, Recording};
 
-/// A recorder runs already.
+/// The recorder cannot be started.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error("a recorder runs already: `memlane record NET --stop` ends it")]
-pub struct RecorderRuns;
+pub enum RecorderRefused {
+    /// One runs.
+    #[error("a recorder runs already: `memlane record NET --stop` ends it")]
+    Runs,
+    /// Its memory would be more than the half of what is left.
+    #[error(
+        "a recorder of {} MiB needs more than half of the {} MiB that are left on the host and in the cgroup: give it less with --size",
+        asked >> 20,
+        left >> 20
+    )]
+    Memory {
+        /// Bytes of the recorder.
+        asked: u64,
+        /// Bytes before the machine or a cgroup is full.
+        left: u64,
+    },
+}
 
 /// Records that are new to a reader.
 #[derive(Clone, Debug, Default)]
@@ -47,14 +63,18 @@ impl Network {
     /// Starts the recorder, with about `bytes` of memory for the records of all workers. Frames that are transmitted after this returns are recorded.
     ///
     /// # Errors
-    /// [`RecorderRuns`].
-    pub fn record(&self, bytes: usize) -> Result<Arc<Recording>, RecorderRuns> {
+    /// [`RecorderRefused`].
+    pub fn record(&self, bytes: usize) -> Result<Arc<Recording>, RecorderRefused> {
+        let (asked, left) = (bytes as u64, HostMemory::of_this_process().left());
+        if asked > left / 2 {
+            return Err(RecorderRefused::Memory { asked, left });
+        }
         let recording = {
             // No port is added meanwhile.
             let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
             let mut present = self.recorder();
             if present.is_some() {
-                return Err(RecorderRuns);
+                return Err(RecorderRefused::Runs);
             }
             let recording = Arc::new(Recording::default());
             self.ports().iter().for_each(|port| recording.states().port(port));

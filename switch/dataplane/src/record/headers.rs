@@ -3,7 +3,7 @@
 //! Kept are the headers through that of the transport with its options, all of a neighbour discovery message, and the quoted headers of an ICMP error.
 //! Payload is not kept: it begins behind the transport's header, or behind the IP header of a later fragment and of another protocol.
 
-use crate::frame::{ETHERNET, TAG, TCP, TYPE_IPV4, TYPE_IPV6, UDP, network_type};
+use crate::frame::{ETHERNET, SHORT_START, TAG, TCP, TYPE_IPV4, TYPE_IPV6, UDP, network_type};
 use crate::headers::{
     Fragment, ICMPV6, IPV6_HEADER, Ipv4, Ipv6, LEAST_TYPE, NdKind, TYPE_ARP, TYPE_RARP, Upper, is_extension, number_at,
 };
@@ -19,6 +19,23 @@ const PORTS: usize = 4;
 const TCP_HEADER: usize = 20;
 const IPV4_HEADER: usize = 20;
 const LONGEST_IPV4: usize = 60;
+
+/// Bytes of the headers of the frame that begins with `bytes`, as of [`headers`].
+#[inline]
+pub(crate) fn length_of_headers(bytes: &[u8; SHORT_START]) -> u8 {
+    /// IPv4 without options.
+    const PLAIN: [u8; 3] = [8, 0, 0x45];
+    const UPPER: usize = ETHERNET + IPV4_HEADER;
+    let is_later = (bytes[20] & 0x1f) | bytes[21] != 0;
+    if bytes[12..15] == PLAIN && !is_later {
+        match bytes[23] {
+            UDP => return UPPER as u8 + 8,
+            TCP => return (UPPER as u8 + ((bytes[46] >> 4) * 4).max(TCP_HEADER as u8)).min(SHORT_START as u8),
+            _ => {}
+        }
+    }
+    headers(bytes).len() as u8
+}
 
 /// The headers of the frame that begins with `bytes`.
 pub(crate) fn headers(bytes: &[u8]) -> &[u8] {
@@ -153,6 +170,22 @@ mod tests {
         assert_eq!(kept(&ethernet(60, &[0xaa, 0xaa, 3, 0, 0, 0, 8, 0])), 8);
         let tagged = [&[2; 12][..], &[0x81, 0, 0, 7], &v4(UDP, 0, &[0; 8])[12..]].concat();
         assert_eq!(kept(&tagged), 4 + 20 + 8);
+    }
+
+    #[test]
+    fn the_short_way_gives_the_same_length() {
+        let check =
+            |bytes: &[u8; SHORT_START]| assert_eq!(usize::from(length_of_headers(bytes)), headers(bytes).len(), "{bytes:?}");
+        bolero::check!().with_type::<[u8; SHORT_START]>().for_each(|random| {
+            check(random);
+            for protocol in [TCP, UDP, ICMP] {
+                let mut frame = *random;
+                frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+                (frame[20], frame[21]) = (random[20] & 0xe0, if random[0] < 200 { 0 } else { random[21] });
+                frame[23] = protocol;
+                check(&frame);
+            }
+        });
     }
 
     #[test]

@@ -6,6 +6,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use memlane_observe::recording::LENGTH_AT;
+
 use crate::time::Cycles;
 
 /// Bytes of a chunk.
@@ -13,7 +15,7 @@ const CHUNK: usize = 256 << 10;
 /// Least chunks of a ring.
 const LEAST: usize = 4;
 
-/// Records of one worker, one behind the other.
+/// Records of one worker, one behind the other; a batch counts as many as it has frames.
 #[derive(Debug)]
 pub struct Chunk {
     /// The records.
@@ -46,6 +48,8 @@ pub(super) struct RecordRing {
     most: usize,
     /// Records that were longer than a chunk.
     lost: u64,
+    /// Place of the record that was begun.
+    began_at: usize,
 }
 
 impl RecordRing {
@@ -59,6 +63,7 @@ impl RecordRing {
             filling: Chunk::empty(Vec::with_capacity(CHUNK), 0),
             most,
             lost: 0,
+            began_at: 0,
         }
     }
 
@@ -77,6 +82,43 @@ impl RecordRing {
         self.filling.bytes.extend_from_slice(second);
         self.filling.count += 1;
         self.filling.until = now;
+    }
+
+    /// Begins a record of at most `most` bytes with `head`; [`Self::end`] must follow.
+    #[inline]
+    pub(super) fn begin(&mut self, head: &[u8], most: usize) {
+        if self.filling.bytes.len() + most > CHUNK {
+            self.turn();
+        }
+        self.began_at = self.filling.bytes.len();
+        self.filling.bytes.extend_from_slice(head);
+    }
+
+    /// Adds to the record that was begun: `length`, and the first `count` of `bytes` behind their number.
+    #[inline]
+    pub(super) fn put_part(&mut self, length: u32, bytes: &[u8; 64], count: u8) {
+        let [a, b, c, d] = length.to_le_bytes();
+        let filling = &mut self.filling.bytes;
+        filling.extend_from_slice(&[a, b, c, d, count]);
+        // A fixed length is copied in a few moves.
+        let end = filling.len() + usize::from(count);
+        filling.extend_from_slice(bytes);
+        filling.truncate(end);
+    }
+
+    /// Ends the record that was begun, of `count` frames, in moment `now`; without a frame there is none.
+    #[inline]
+    pub(super) fn end(&mut self, count: u16, now: Cycles) {
+        let filling = &mut self.filling;
+        if count == 0 {
+            return filling.bytes.truncate(self.began_at);
+        }
+        let length = ((filling.bytes.len() - self.began_at) as u16).to_le_bytes();
+        if let Some(place) = filling.bytes.get_mut(self.began_at + LENGTH_AT..).and_then(|record| record.first_chunk_mut()) {
+            *place = length;
+        }
+        filling.count += u64::from(count);
+        filling.until = now;
     }
 
     /// Goes on in the oldest chunk.

@@ -393,7 +393,6 @@ impl Turn<'_> {
     }
 
     /// MTU of the way to `port`.
-    #[cold]
     fn mtu_to(&mut self, port: PortId) -> Option<u16> {
         let mtu = self.outcomes.port_table.mtu(port);
         if let Some(recorder) = &mut self.egress.work.recorder {

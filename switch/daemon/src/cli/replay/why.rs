@@ -121,7 +121,7 @@ impl Grounds {
 fn encoded(frame: &Frame<'_>) -> Vec<u8> {
     let mut record = [0; LONGEST_FRAME];
     let length = frame.encode(&mut record);
-    [record.get(..length).unwrap_or_default(), frame.copies].concat()
+    [record.get(..length).unwrap_or_default(), frame.parts].concat()
 }
 
 /// Tells the verdicts that the arguments select.
