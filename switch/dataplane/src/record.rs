@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memlane_observe::recording::{
     BATCH, COPIES, DROPS_RESERVED, FRAME, FloodCopy, Frame, HAS_HEADER, IS_CACHED, IS_EARLY, IS_GATED, IS_ISOLATED, IS_LONG,
-    IS_SHORT, LONGEST_FRAME, LONGEST_RECORD, MTU_AT, PART, REASON_AT, SEQUEL_AT,
+    IS_SHORT, LONGEST_FRAME, LONGEST_RECORD, MOST_AGAIN, MTU_AT, PART, REASON_AT, SEQUEL_AT,
 };
 
 use crate::copy::Block;
@@ -50,7 +50,7 @@ pub(crate) const POPPED: u8 = 3;
 pub(crate) const DROPPED: u8 = 4;
 
 /// Most frames of a batch.
-pub(crate) const MOST_IN_BATCH: u16 = 256;
+pub(crate) const MOST_IN_BATCH: u16 = MOST_AGAIN as u16;
 
 /// Sequel of a frame behind its verdict: no part of the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +101,22 @@ impl LastDecision {
     }
 }
 
+/// The last frame of a batch.
+#[derive(Debug)]
+struct Before {
+    start: Block,
+    /// Its headers in that, a bit for each byte.
+    headers: u64,
+    length: u32,
+    /// Frames with the same headers and length behind it.
+    again: u32,
+}
+
+impl Before {
+    /// No frame has its length.
+    const NONE: Self = Self { start: Block::ZERO, headers: 0, length: u32::MAX, again: 0 };
+}
+
 /// The recorder of a worker.
 #[derive(Debug)]
 pub struct Recorder {
@@ -108,6 +124,8 @@ pub struct Recorder {
     shared: Arc<Recording>,
     ring: RecordRing,
     tape: Tape,
+    /// The last frame of the batch that was begun.
+    before: Before,
     /// The record of the present frame, until its verdict stands.
     pending: Box<[u8; LONGEST_FRAME]>,
     pending_length: usize,
@@ -125,6 +143,7 @@ impl Recorder {
             shared: Arc::clone(shared),
             ring: RecordRing::new(bytes),
             tape: Tape::blank(),
+            before: Before::NONE,
             pending: Box::new([0; LONGEST_FRAME]),
             pending_length: 0,
             copies: Vec::with_capacity(LONGEST_RECORD),
@@ -290,19 +309,37 @@ impl Recorder {
         };
         let length = batch.encode(&mut self.pending);
         let most = length + usize::from(MOST_IN_BATCH) * (PART + SHORT_START);
+        self.before = Before::NONE;
         self.ring.begin(self.pending.get(..length).unwrap_or_default(), most);
     }
 
     /// Adds a frame of `length` bytes that begins with `start` to the batch.
     #[inline]
     pub(crate) fn carried(&mut self, start: &Block, length: u32) {
+        if self.before.length == length && self.before.start.differing(start) & self.before.headers == 0 {
+            self.before.again += 1;
+            return;
+        }
+        self.put_again();
         let bytes = start.bytes();
-        self.ring.put_part(length, &bytes, length_of_headers(&bytes));
+        let count = length_of_headers(&bytes);
+        self.ring.put_part(length, &bytes, count);
+        let headers = 1_u64.checked_shl(count.into()).map_or(u64::MAX, |bit| bit - 1);
+        self.before = Before { start: *start, headers, length, again: 0 };
+    }
+
+    /// Writes how many frames were like the last one of the batch.
+    #[inline]
+    fn put_again(&mut self) {
+        if self.before.again > 0 {
+            self.ring.put_again(self.before.again);
+        }
     }
 
     /// Ends the batch of `frames`, which were carried.
     #[inline]
     pub(crate) fn end_batch(&mut self, frames: u16) {
+        self.put_again();
         self.ring.end(frames, self.now);
     }
 

@@ -6,7 +6,7 @@ use memlane::policy::filter::PolicyRule;
 use memlane::replay::{Replay, Tried};
 use memlane::stats::DropReason;
 use memlane_observe::recording::{
-    BATCH, Block, COPIES, Clock, FRAME, FloodCopy, Frame, IS_GATED, IS_LONG, LONGEST_FRAME, Reader, begin, frames,
+    AGAIN, BATCH, Block, COPIES, Clock, FRAME, FloodCopy, Frame, IS_GATED, IS_LONG, LONGEST_FRAME, Reader, begin, frames,
 };
 
 /// Description of the recordings that are made here.
@@ -122,7 +122,7 @@ pub fn seeds() -> [(&'static str, Vec<u8>); 6] {
         parts: &copies,
         ..frame
     };
-    let parts = [&[60, 0, 0, 0, tcp.len() as u8][..], &tcp].concat().repeat(2);
+    let parts = [&[60, 0, 0, 0, tcp.len() as u8][..], &tcp, &[7, 0, 0, 0, AGAIN]].concat().repeat(2);
     let batch = Frame { kind: BATCH, bytes: &[], parts: &parts, ..frame };
     let clock = piece(1, &[0; 9]);
     [

@@ -53,6 +53,10 @@ pub const COPIES: u8 = 2;
 pub const BATCH: u8 = 3;
 /// Bytes of a frame of a batch before its headers.
 pub const PART: usize = 5;
+/// In place of the number of a frame's headers: frames like the one before, as many as its length states.
+pub const AGAIN: u8 = u8::MAX;
+/// Most such frames.
+pub const MOST_AGAIN: u32 = 256;
 
 /// Places of the length, the reason, the sequel and the MTU in an encoded record.
 pub const LENGTH_AT: usize = 0;
@@ -107,7 +111,8 @@ pub struct Frame<'b> {
     pub answers: &'b [u8],
     /// First bytes of the frame, without payload.
     pub bytes: &'b [u8],
-    /// Of a flooded frame: for each port its [`FloodCopy`]. Of a batch: each frame's length, the number of its bytes, and those.
+    /// Of a flooded frame: for each port its [`FloodCopy`]. Of a batch: each frame's length, the number of its bytes, and those;
+    /// or [`AGAIN`].
     pub parts: &'b [u8],
 }
 
@@ -194,17 +199,15 @@ impl<'b> Frame<'b> {
 impl Frame<'_> {
     /// Frames in the record.
     pub fn count(&self) -> u64 {
-        let mut batch = *self;
-        if self.kind == BATCH { std::iter::from_fn(|| batch.take_part()).count() as u64 } else { 1 }
-    }
-
-    /// Takes the first frame of a batch out of it; `None` if none is left, or it is malformed.
-    fn take_part(&mut self) -> Option<Self> {
-        let (length, rest) = self.parts.split_first_chunk()?;
-        let (&count, rest) = rest.split_first()?;
-        let (bytes, rest) = rest.split_at_checked(count.into())?;
-        self.parts = rest;
-        Some(Self { kind: FRAME, length: u32::from_le_bytes(*length), bytes, parts: &[], ..*self })
+        let mut batch = Batch { head: *self, last: None, again: 0 };
+        if self.kind != BATCH {
+            return 1;
+        }
+        let mut count = 0;
+        while batch.next().is_some() {
+            count += 1 + u64::from(std::mem::take(&mut batch.again));
+        }
+        count
     }
 }
 
@@ -217,8 +220,40 @@ pub fn frames(records: &[u8]) -> Frames<'_> {
 #[derive(Clone, Debug)]
 pub struct Frames<'b> {
     rest: &'b [u8],
-    batch: Option<Frame<'b>>,
+    batch: Option<Batch<'b>>,
     is_whole: bool,
+}
+
+/// A batch that is read.
+#[derive(Clone, Debug)]
+struct Batch<'b> {
+    /// Its record, with the parts that are left.
+    head: Frame<'b>,
+    last: Option<Frame<'b>>,
+    /// Frames to come that are like the last one.
+    again: u32,
+}
+
+impl<'b> Batch<'b> {
+    /// The next frame; `None` if none is left, or it is malformed.
+    fn next(&mut self) -> Option<Frame<'b>> {
+        if self.again == 0 {
+            let (length, rest) = self.head.parts.split_first_chunk()?;
+            let (length, (&count, rest)) = (u32::from_le_bytes(*length), rest.split_first()?);
+            if count != AGAIN {
+                let (bytes, rest) = rest.split_at_checked(count.into())?;
+                self.head.parts = rest;
+                self.last = Some(Frame { kind: FRAME, length, bytes, parts: &[], ..self.head });
+                return self.last;
+            }
+            if self.last.is_none() || !(1..=MOST_AGAIN).contains(&length) {
+                return None;
+            }
+            (self.head.parts, self.again) = (rest, length);
+        }
+        self.again -= 1;
+        self.last
+    }
 }
 
 impl Frames<'_> {
@@ -234,10 +269,10 @@ impl<'b> Iterator for Frames<'b> {
     fn next(&mut self) -> Option<Frame<'b>> {
         loop {
             if let Some(batch) = &mut self.batch {
-                if let Some(frame) = batch.take_part() {
+                if let Some(frame) = batch.next() {
                     return Some(frame);
                 }
-                self.is_whole &= batch.parts.is_empty();
+                self.is_whole &= batch.head.parts.is_empty();
                 self.batch = None;
             }
             let (frame, rest) = Frame::decode(self.rest)?;
@@ -245,7 +280,7 @@ impl<'b> Iterator for Frames<'b> {
             if frame.kind != BATCH {
                 return Some(frame);
             }
-            self.batch = Some(frame);
+            self.batch = Some(Batch { head: frame, last: None, again: 0 });
         }
     }
 }
@@ -619,13 +654,16 @@ mod tests {
     fn frames_of_a_batch_are_read_one_by_one() {
         let mut record = [0; LONGEST_FRAME];
         let length = frame().encode(&mut record);
-        let records = [&record[..length], &batch(&[60, 0, 42]), &batch(&[]), &record[..length]].concat();
+        let records = [&record[..length], &batch(&[60, 0, AGAIN, 42]), &batch(&[]), &record[..length]].concat();
         let mut read = frames(&records);
         let found: Vec<Frame<'_>> = read.by_ref().collect();
         let part = |length: u8| Frame { length: length.into(), bytes: &[7; 60][..length.into()], ..frame() };
-        assert_eq!(found, [frame(), part(60), part(0), part(42), frame()]);
+        assert_eq!(found, [frame(), part(60), part(0), part(0), part(0), part(0), part(42), frame()]);
         assert!(read.are_over());
-        assert_eq!(Frame::decode(&batch(&[60, 0, 42])).unwrap().0.count(), 3);
+        assert_eq!(Frame::decode(&batch(&[60, AGAIN, AGAIN, 42])).unwrap().0.count(), 8);
+        let before_none = batch(&[AGAIN, 1]);
+        let mut read = frames(&before_none);
+        assert_eq!((read.by_ref().count(), read.are_over()), (0, false));
         // A part that states more bytes than there are.
         let mut malformed = batch(&[1, 2]);
         let last = malformed.len() - 3;
@@ -666,10 +704,10 @@ mod tests {
             while let Some((frame, after)) = Frame::decode(rest) {
                 assert!(after.len() < rest.len());
                 frame.each_copy().for_each(drop);
-                assert!(frame.count() <= noise.len() as u64);
+                assert!(frame.count() <= u64::from(MOST_AGAIN) * noise.len() as u64);
                 rest = after;
             }
-            assert!(frames(&noise).count() <= noise.len());
+            assert!(frames(&noise).count() <= MOST_AGAIN as usize * noise.len());
         });
     }
 }

@@ -81,6 +81,10 @@ type Lane = std::arch::x86_64::__m128i;
 type Lane = u128;
 
 impl Block {
+    /// Zeros.
+    // SAFETY: every pattern is a block.
+    pub const ZERO: Self = unsafe { std::mem::zeroed() };
+
     /// Loads the block at `from`, each byte once.
     ///
     /// # Safety
@@ -133,6 +137,12 @@ impl Block {
         u128::from_le(unsafe { std::mem::transmute::<Lane, u128>(self.0[lane]) })
     }
 
+    /// The bytes that differ from those of `other`: a bit each, from the lowest on.
+    #[inline(always)]
+    pub fn differing(&self, other: &Self) -> u64 {
+        (0..4).map(|lane| u64::from(unequal(self.0[lane], other.0[lane])) << (16 * lane)).fold(0, |all, bits| all | bits)
+    }
+
     /// Whether the first 16 bytes, as a little-endian number, have these `bits` where `mask` has ones.
     #[inline(always)]
     pub fn begins_with(&self, mask: u128, bits: u128) -> bool {
@@ -140,6 +150,22 @@ impl Block {
         let [mask, bits] = [mask, bits].map(|number| unsafe { std::mem::transmute::<u128, Lane>(number.to_le()) });
         masked_equal(self.0[0], mask, bits)
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn unequal(one: Lane, other: Lane) -> u16 {
+    use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_movemask_epi8};
+    // SAFETY: every x86-64 has SSE2.
+    !unsafe { _mm_movemask_epi8(_mm_cmpeq_epi8(one, other)) as u16 }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+fn unequal(one: Lane, other: Lane) -> u16 {
+    // SAFETY: a lane is 16 bytes without padding, of which every pattern is an array of bytes.
+    let [one, other] = [one, other].map(|lane| unsafe { std::mem::transmute::<Lane, [u8; 16]>(lane) });
+    (0..16).fold(0, |bits, at| bits | u16::from(one[at] != other[at]) << at)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -388,6 +414,21 @@ mod x86 {
 
 #[cfg(test)]
 mod tests {
+    use super::Block;
+
+    #[test]
+    fn bytes_that_differ_are_told() {
+        let mut one = [0; 64];
+        for place in 0..64 {
+            let mut other = one;
+            other[place] ^= 0x80;
+            assert_eq!(Block::of(&one).differing(&Block::of(&other)), 1 << place);
+            one[place] = place as u8;
+        }
+        assert_eq!(Block::of(&one).differing(&Block::of(&one)), 0);
+        assert_eq!(Block::ZERO.differing(&Block::of(&[1; 64])), u64::MAX);
+    }
+
     #[test]
     fn copies_every_length_exactly() {
         let from: Vec<u8> = (0..70_000_u32).map(|i| (i * 31 % 251) as u8).collect();

@@ -6,8 +6,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use memlane_observe::recording::LENGTH_AT;
+use memlane_observe::recording::{AGAIN, LENGTH_AT, PART};
 
+use crate::frame::SHORT_START;
 use crate::time::Cycles;
 
 /// Bytes of a chunk.
@@ -96,14 +97,24 @@ impl RecordRing {
 
     /// Adds to the record that was begun: `length`, and the first `count` of `bytes` behind their number.
     #[inline]
-    pub(super) fn put_part(&mut self, length: u32, bytes: &[u8; 64], count: u8) {
+    pub(super) fn put_part(&mut self, length: u32, bytes: &[u8; SHORT_START], count: u8) {
+        let mut part = [0; PART + SHORT_START];
+        let (head, tail) = part.split_at_mut(PART);
         let [a, b, c, d] = length.to_le_bytes();
+        head.copy_from_slice(&[a, b, c, d, count]);
+        tail.copy_from_slice(bytes);
         let filling = &mut self.filling.bytes;
-        filling.extend_from_slice(&[a, b, c, d, count]);
+        let end = filling.len() + PART + usize::from(count);
         // A fixed length is copied in a few moves.
-        let end = filling.len() + usize::from(count);
-        filling.extend_from_slice(bytes);
+        filling.extend_from_slice(&part);
         filling.truncate(end);
+    }
+
+    /// Adds to the record that was begun: `count` frames like the one before.
+    #[inline]
+    pub(super) fn put_again(&mut self, count: u32) {
+        let [a, b, c, d] = count.to_le_bytes();
+        self.filling.bytes.extend_from_slice(&[a, b, c, d, AGAIN]);
     }
 
     /// Ends the record that was begun, of `count` frames, in moment `now`; without a frame there is none.
