@@ -142,8 +142,11 @@ impl ReceiveQueue {
     /// A [`RingFault`] of the receiver, after which the ring must not be used.
     pub fn place(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
         self.ring.stop_waiting();
+        if packet.header.is_plain() && self.place_in_one(packet)? {
+            return Ok(PlaceOutcome::Complete(1));
+        }
         self.torn = Repeat::No;
-        let placed = self.place_once(packet)?;
+        let placed = self.place_otherwise(packet)?;
         if self.torn == Repeat::No || placed != PlaceOutcome::NoRoom { Ok(placed) } else { self.place_again(packet) }
     }
 
@@ -155,12 +158,12 @@ impl ReceiveQueue {
             let placed = if std::mem::take(&mut self.torn) == Repeat::Frame {
                 let mut memory = Vec::new();
                 let Some(mut copy) = packet.copied(&mut memory) else { return Ok(PlaceOutcome::Refused(DropReason::SenderMemory)) };
-                let placed = self.place_once(&mut copy)?;
+                let placed = self.place_otherwise(&mut copy)?;
                 packet.segments_done = copy.segments_done;
                 placed
             } else {
                 std::hint::spin_loop();
-                self.place_once(packet)?
+                self.place_otherwise(packet)?
             };
             if self.torn == Repeat::No || placed != PlaceOutcome::NoRoom {
                 return Ok(placed);
@@ -170,15 +173,7 @@ impl ReceiveQueue {
         Ok(PlaceOutcome::NoRoom)
     }
 
-    #[inline]
-    fn place_once(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
-        if packet.header.is_plain() && self.place_in_one(packet)? {
-            Ok(PlaceOutcome::Complete(1))
-        } else {
-            self.place_otherwise(packet)
-        }
-    }
-
+    #[inline(never)]
     fn place_otherwise(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
         let result = match plan(packet, &self.receiver) {
             Plan::AsIs => self.place_as_is(packet).map(|()| 1),
@@ -193,6 +188,7 @@ impl ReceiveQueue {
         }
     }
 
+    #[inline(always)]
     fn place_in_one(&mut self, packet: &Packet) -> Result<bool, RingFault> {
         if self.ring.memory.is_filling() || !self.has_chain()? {
             return Ok(false);
