@@ -21,6 +21,7 @@
 #   make bench-observe  the cost of a capture, scrapes, top and the watchdog against their bars: 5 minutes on a quiet machine
 #   make bench-addresses  the cost of anti-spoofing, policy rules and a large segment against their bars: 2 minutes on a quiet machine
 #   make bench-attach  the CPU time of attaching and detaching ports in a network of thousands, its threads and memory, against bars: 2 minutes on a quiet machine
+#   make bench-holes  how late a pair's frames are beside a guest whose frames lie in holes of its memory: 2 minutes on a quiet machine
 #   make bench-resolution  the ARP and ND frames that 100 guests receive, beside the kernel's bridge: 2 minutes, as root
 #   make bench-uplinks  an uplink by AF_XDP against one by TAP and bridge: 2 minutes on a quiet machine, as root
 #   make fuzz    every fuzz target for a minute each (FUZZ_SECONDS=60)
@@ -128,7 +129,7 @@ xenvmnic-test: deps
 	xen/xenvmnic/tests/run target/xenvmnic/tests
 
 # REV=COMMIT: the one to compare with. ROUNDS=100 ONLY='a row' tells more where 40 leave it undecided. Root, for the TAP row's namespace.
-.PHONY: bench bench-addresses bench-attach bench-gate bench-observe bench-resolution bench-uplinks
+.PHONY: bench bench-addresses bench-attach bench-gate bench-holes bench-observe bench-resolution bench-uplinks
 bench-gate: deps
 	.venv/bin/python -m memlane_lab.bench_gate --build $(or $(REV),$(error make bench-gate REV=COMMIT: which commit?))
 	$(AS_ROOT) .venv/bin/python -m memlane_lab.bench_gate --built $(REV) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only '$(ONLY)')
@@ -167,6 +168,9 @@ bench-attach: build
 
 bench-resolution: build
 	cd lab && $(AS_ROOT) ../.venv/bin/pytest -q -s -m prove tests/end_to_end/test_address_resolution.py
+
+bench-holes: build
+	.venv/bin/python -m memlane_lab.bench_gate.holes $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench-uplinks: build
 	$(AS_ROOT) .venv/bin/python -m memlane_lab.bench_gate.uplinks $(if $(ROUNDS),--rounds $(ROUNDS))

@@ -164,7 +164,7 @@ impl Bed {
             let mut sink = VuSink::new(port, receive, room, mergeable, plan.touch).map_err(ring)?;
             sink.announce();
             let longest = plan.longest() as usize;
-            let source = VuSource::new(port, transmit, plan.port.shape, longest, in_order).map_err(ring)?;
+            let source = VuSource::new(port, transmit, plan.port.shape, (longest, !plan.port.holes), in_order).map_err(ring)?;
             self.inlets.push(Inlet { port, sink: SinkPort::Vu(sink) });
             self.outlets.push(Outlet { port, source: SourcePort::Vu(source), flows: Vec::new() });
         }

@@ -162,6 +162,8 @@ pub struct PortPlan {
     pub pages: Pages,
     /// Wait for interrupts instead of busy polling.
     pub interrupts: bool,
+    /// The payload of frames lies in holes of the guests' memory.
+    pub holes: bool,
 }
 
 /// All that a run needs to know.

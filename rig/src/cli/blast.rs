@@ -51,6 +51,9 @@ pub(super) struct Arguments {
     /// Write, read and verify every byte of the payload.
     #[arg(short, long)]
     touch: bool,
+    /// Send payload from holes of the guests' memory, as a hostile guest that gives its pages back.
+    #[arg(long, conflicts_with = "touch")]
+    holes: bool,
     /// TCP frames that ask for segmentation into payloads of MSS bytes.
     #[arg(long, value_name = "MSS")]
     tso: Option<u16>,
@@ -262,6 +265,7 @@ impl Arguments {
                 _ => Pages::Normal,
             },
             interrupts: self.interrupts,
+            holes: self.holes,
         })
     }
 

@@ -26,6 +26,7 @@ fn plan(hub: &Hub, ports: usize) -> Plan {
             habit: Habit::DPDK,
             pages: Pages::Normal,
             interrupts: false,
+            holes: false,
         },
         pattern: Pattern::BothWays,
         sizes: "60,1514,700".parse().unwrap(),

@@ -62,11 +62,17 @@ impl VuSource {
         (if bytes.is_multiple_of(1024) { bytes + LINE } else { bytes }) as u64
     }
 
-    /// Chains for all of the ring, with buffers for frames of up to `longest` bytes.
+    /// Chains for all of the ring, with buffers for frames of up to `longest` bytes; those that are `written` lie in no hole.
     ///
     /// # Errors
     /// [`RingError`] when the memory is too small.
-    pub fn new(port: usize, mut queue: Queue, shape: Shape, longest: usize, in_order: bool) -> Result<Self, RingError> {
+    pub fn new(
+        port: usize,
+        mut queue: Queue,
+        shape: Shape,
+        (longest, written): (usize, bool),
+        in_order: bool,
+    ) -> Result<Self, RingError> {
         let memory = queue.ring.shared().memory().clone();
         let size = usize::from(queue.ring.options().size);
         let dangling = || Slot { frame: std::ptr::null_mut(), length: std::ptr::null_mut(), template: NONE };
@@ -78,7 +84,9 @@ impl VuSource {
             let frame = start + LINE as u64;
             // A guest's kernel has written a transmit buffer before it sends it. Pages that were never written are holes of guest memory, each
             // of which costs the switch a page fault for each frame.
-            memory.write(frame, &vec![0; longest])?;
+            if written {
+                memory.write(frame, &vec![0; longest])?;
+            }
             let head = prepare(&mut queue, shape, frame, longest as u32)?;
             slots[usize::from(head)] = Slot {
                 frame: memory.pointer(frame, longest as u64)?,
