@@ -1,12 +1,15 @@
 """Guests of QEMU migrate from one memlane to another, or are saved and restored, while they exchange checked data."""
 
 import itertools
+import json
+import os
 import re
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar
@@ -15,10 +18,11 @@ import pytest
 
 from memlane_lab import guests
 from memlane_lab.bed import bed
+from memlane_lab.bench_gate import verdict
 from memlane_lab.common.wait import until
 from memlane_lab.guests import Guest
 from memlane_lab.guests.qemu import version
-from memlane_lab.host import ports
+from memlane_lab.host import ports, rust
 from memlane_lab.host.ports import Endpoint, GuestKind, Nic, Port, VhostUser
 from memlane_lab.host.process import HostProcess
 from memlane_lab.host.session import Session
@@ -160,6 +164,20 @@ class _Hosts(_Places):
         self._far: HostProcess = switch.session.start("memlane-far", [binary, "up", file])
         wait(far.socket.exists, "the other memlane")
         super().__init__(switch.session, self.lan.guests[0], [switch.socket("near"), far])
+
+    def again(self) -> None:
+        """Boots another guest at the first place, in place of the one that has moved."""
+        self.guest.kill()
+        self.guest = self._new(0)
+        self.boot()
+
+    def attach_far(self, name: str) -> Path:
+        """Attaches a port to the other memlane; returns its socket."""
+        folder = self.lan.switch.session.folder
+        place, binary = folder / f"{name}.sock", program()
+        assert binary is not None
+        subprocess.run([binary, "attach", folder / "far.toml", name, "--vhost-user", place], check=True)
+        return place
 
     def far_log(self) -> str:
         """The log of the other memlane."""
@@ -343,7 +361,26 @@ _HELD = 64
 """MiB of random bytes in the guest, which it reads before it leaves and again at its new place."""
 
 
-def _postcopy(old: Ask, new: Ask, path: Path) -> None:
+Beside = Callable[..., None]
+"""A migration with something measured in its middle."""
+
+
+def _precopy_beside(old: Ask, new: Ask, path: Path, *, measure: Callable[[], None]) -> None:
+    old("migrate-set-parameters", **{"max-bandwidth": _THROTTLED})
+    new("migrate-incoming", uri=f"unix:{path}")
+    old("migrate", uri=f"unix:{path}")
+    wait(lambda: old("query-migrate").get("ram", {}).get("transferred", 0) > 1 << 20, "the migration to begin")
+    measure()
+    assert not has_ended(old), "the migration ended before the measurement"
+    wait(lambda: has_ended(old), "the migration")
+    wait(lambda: new("query-status")["status"] == "running", "the guest to run at its new place")
+
+
+def _postcopy_beside(old: Ask, new: Ask, path: Path, *, measure: Callable[[], None]) -> None:
+    _postcopy(old, new, path, measure)
+
+
+def _postcopy(old: Ask, new: Ask, path: Path, measure: Callable[[], None] = lambda: None) -> None:
     """The guest runs at its new place while its memory comes."""
     for ask in (old, new):
         ask("migrate-set-capabilities", capabilities=[{"capability": "postcopy-ram", "state": True}])
@@ -353,7 +390,8 @@ def _postcopy(old: Ask, new: Ask, path: Path) -> None:
     wait(lambda: old("query-migrate").get("ram", {}).get("transferred", 0) > 1 << 20, "the migration to begin")
     old("migrate-start-postcopy")
     wait(lambda: new("query-status")["status"] == "running", "the guest to run at its new place")
-    assert not has_ended(old), "all memory came before the guest ran"
+    measure()
+    assert not has_ended(old), "all memory came before the guest ran, or before the end of a measurement"
     wait(lambda: has_ended(old), "the rest of the memory")
 
 
@@ -383,6 +421,36 @@ def test_a_guest_goes_on_at_another_memlane_while_its_memory_comes(
     fetched = re.search(r"postcopy has ended: (\d+) pages", hosts.far_log())
     assert fetched is not None, hosts.far_log()
     assert int(fetched[1]) > 0
+
+
+_ROUNDS = int(os.environ.get("MEMLANE_ROUNDS", "6"))
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(3600)
+def test_a_pair_waits_no_longer_beside_postcopy_than_beside_the_same_migration_by_precopy(build: Builder) -> None:
+    """The 99th percentile of a pair of the same worker: at most 1.1 times as much. MEMLANE_ROUNDS=20 tells more."""
+    hosts, row, rig = _Hosts(build), verdict.Row("99th percentile"), rust.program("memlane-rig", named_by="MEMLANE_RIG")
+    assert rig is not None
+    sockets = [f"--port=vu:{hosts.attach_far(name)}" for name in ("x", "y")]
+    options = ["--pattern=one-way", "--sizes=64", "--rate-pps=5k", "--warm-up=0.2", "--seconds=3", "--json"]
+    late: dict[Beside, list[float]] = {_precopy_beside: [], _postcopy_beside: []}
+
+    def measure(how: Beside) -> None:
+        blast = subprocess.run([rig, "blast", *options, *sockets], capture_output=True, text=True, check=True)
+        late[how].append(float(json.loads(blast.stdout)["latency_us"]["p99"]))
+
+    hosts.boot()
+    for turn in range(_ROUNDS):
+        for how in list(late)[:: 1 if turn % 2 else -1]:
+            hosts.guest.run(f"head -c {_HELD << 20} /dev/urandom >/tmp/held", timeout=240).check()
+            hosts.move(1, partial(how, measure=partial(measure, how)))
+            hosts.again()
+    for before, after in zip(*late.values(), strict=True):
+        row.add(before, after)
+    judged = verdict.judge(row, 0.1)
+    print(f"\n{judged.ratio}; pre-copy {row.old}, postcopy {row.new} us")
+    assert judged.verdict is not verdict.Verdict.SLOWER, judged
 
 
 @pytest.mark.parametrize(
