@@ -641,10 +641,13 @@ mod tests {
         assert_eq!(read.each_copy().map(|copy| (copy.port, copy.answers.len())).collect::<Vec<_>>(), [(1, 1), (4000, 0), (2, 3)]);
     }
 
-    /// A batch of frames of these lengths, each with as many bytes.
+    /// A batch of frames of these lengths, each with as many bytes; or [`AGAIN`], three times.
     fn batch(lengths: &[u8]) -> Vec<u8> {
-        let parts: Vec<u8> =
-            lengths.iter().flat_map(|&length| [&[length, 0, 0, 0, length][..], &vec![7; length.into()]].concat()).collect();
+        let part = |length| match length {
+            AGAIN => vec![3, 0, 0, 0, AGAIN],
+            _ => [&[length, 0, 0, 0, length][..], &vec![7; length.into()]].concat(),
+        };
+        let parts: Vec<u8> = lengths.iter().flat_map(|&length| part(length)).collect();
         let mut record = [0; LONGEST_FRAME];
         let length = Frame { kind: BATCH, bytes: &[], parts: &parts, ..frame() }.encode(&mut record);
         [&record[..length], &parts].concat()
