@@ -56,8 +56,8 @@ def git(top: Path, *arguments: str) -> None:
 
 
 def ratchet(top: Path, percent: float = 33.3, terms: float = 750.0, lab: float = 50.0, old: int = 2) -> None:
-    """States these numbers."""
-    lines = [f"switch-pronoun-percent = {percent}", f"switch-terms-per-1000 = {terms}"]
+    """States these numbers, and that no comment begins with a pronoun."""
+    lines = [f"switch-pronoun-percent = {percent}", "switch-opening-percent = 0", f"switch-terms-per-1000 = {terms}"]
     lines += [f"lab-pronoun-percent = {lab}", f"old-words = {old}"]
     (top / "words/ratchet.toml").write_text("\n".join(lines) + "\n")
 
@@ -82,6 +82,7 @@ def test_counts_comments_docstrings_and_pages(made: Path) -> None:
     assert told.returncode == 0
     assert told.stdout.splitlines() == [
         "switch-pronoun-percent = 33.3",  # one of three lines
+        "switch-opening-percent = 0",
         "switch-terms-per-1000 = 1000",  # virtqueue, eventfd, used ring
         "lab-pronoun-percent = 50",  # two of four
         "old-words = 2",
@@ -105,6 +106,15 @@ def test_fails_with_the_new_sentence_only(made: Path) -> None:
     assert "switch-pronoun-percent rose from 33.3 to 40; read CONTRIBUTING.md, section Words" in told.stderr
     assert "lib.rs:8: name the thing instead of 'whom': \"Tells whom the port serves.\"" in told.stderr
     assert "lib.rs:1" not in told.stderr
+
+
+def test_fails_where_a_comment_begins_with_a_pronoun(made: Path) -> None:
+    path = made / "switch/virtq/src/lib.rs"
+    path.write_text(path.read_text() + "/// Its egress queue is kept, as this one is.\n")
+    told = count(made, "--check")
+    assert told.returncode == 1
+    assert "switch-opening-percent rose from 0 to 25; read CONTRIBUTING.md, section Words" in told.stderr
+    assert "lib.rs:7: begin with the thing instead of 'Its': \"Its egress queue is kept, as this one is.\"" in told.stderr
 
 
 def test_fails_where_terms_are_lost(made: Path) -> None:

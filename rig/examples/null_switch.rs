@@ -1,6 +1,6 @@
 //! The fastest wrong switch: it forwards between two ports with no check, no table, no feature but the plainest.
 //!
-//! It finds the generator's own limit: no switch that does its work exceeds the rate that `memlane-rig blast` reaches against it.
+//! The null switch finds the generator's own limit: no switch that does its work exceeds the rate that `memlane-rig blast` reaches against it.
 //! Never run it with a guest that you do not trust.
 //!
 //! `null_switch A.sock B.sock`, then `memlane-rig blast -p vu:A.sock -p vu:B.sock`. It ends when a guest hangs up.

@@ -59,7 +59,7 @@ pub fn until(deadline: Deadline, mut condition: impl FnMut() -> bool) -> bool {
 /// Tries `attempt` every 2 ms until it succeeds or the deadline is over.
 ///
 /// # Errors
-/// That of the last attempt.
+/// The error of the last attempt.
 pub fn retry<T>(deadline: Deadline, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let mut last = attempt();
     until(deadline, || {

@@ -106,7 +106,7 @@ pub struct Bed {
     pub mould: Mould,
     /// Negotiated features, by port; 0 for TAP.
     pub features: Vec<Features>,
-    /// They hold the connections and the memory.
+    /// The guests hold the connections and the memory.
     pub guests: Vec<ToyGuest>,
 }
 

@@ -135,7 +135,7 @@ impl SizeMix {
 /// How hard a sender pushes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Load {
-    /// As the ring has room.
+    /// Send as soon as the ring has room.
     Open,
     /// So many frames a second and sender.
     Packets(f64),

@@ -148,7 +148,7 @@ struct Run<'a> {
     /// Set by the side that cannot go on, for the other.
     failed: AtomicBool,
     progress: &'a (dyn Fn(&Collector) + Sync),
-    /// They hold memory and connections.
+    /// The guests hold memory and connections.
     guests: &'a [ToyGuest],
     /// When the measurement begins and ends, in ticks.
     begin: u64,

@@ -114,7 +114,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// As it was sent.
+    /// A frame as it was sent.
     pub const UNSEGMENTED: Self = Self { count: 1, size: u32::MAX };
 
     /// In segments of `mss` payload bytes.

@@ -85,7 +85,7 @@ pub fn answer(me: &Identity, frame: &[u8]) -> Option<(Question, Vec<u8>)> {
 /// An answer to one of our questions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// This is my MAC address.
+    /// The sender's MAC address.
     Arp(Mac),
     /// I am there; the ping's number.
     Ping(u16),

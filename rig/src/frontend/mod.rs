@@ -103,9 +103,9 @@ impl Acknowledge {
 /// A back end's record of chains in flight (GET_INFLIGHT_FD), which outlives it.
 #[derive(Debug)]
 pub struct Inflight {
-    /// Its file.
+    /// File of the memory.
     pub file: File,
-    /// Its bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Their offset in the file.
     pub offset: u64,

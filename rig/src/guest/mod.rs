@@ -226,7 +226,7 @@ impl ToyGuest {
     /// Sends one frame from the first queue pair with that header, laid out over descriptors like that. The head of its chain.
     ///
     /// # Errors
-    /// As [`ToyGuest::send`].
+    /// The errors of [`ToyGuest::send`].
     pub fn send_with(&mut self, header: &NetHeader, layout: &Layout, frame: &[u8]) -> Result<u16> {
         self.send_from(0, header, layout, frame)
     }
@@ -234,7 +234,7 @@ impl ToyGuest {
     /// The same from queue pair `pair`.
     ///
     /// # Errors
-    /// As [`ToyGuest::send`].
+    /// The errors of [`ToyGuest::send`].
     ///
     /// # Panics
     /// When there is no such pair.

@@ -10,7 +10,7 @@ use super::GuestError;
 pub struct Queue {
     /// The driver's half of the ring.
     pub ring: DriverRing,
-    /// Its number in messages: 2n for receive queues, 2n+1 for transmit queues.
+    /// Number of the queue in messages: 2n for receive queues, 2n+1 for transmit queues.
     pub index: usize,
     /// Guest to back end.
     pub kick: Kick,

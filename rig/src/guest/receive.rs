@@ -11,7 +11,7 @@ use super::{GuestError, Queue, ReceiveBuffers};
 pub struct Frame {
     /// The queue pair it came through.
     pub pair: usize,
-    /// Its header.
+    /// Header of the frame.
     pub header: NetHeader,
     /// The Ethernet frame.
     pub bytes: Vec<u8>,

@@ -69,7 +69,7 @@ impl TransmitQueue {
     pub(super) fn new(mut queue: Queue, memory: &GuestMemory, count: u16, room: u32) -> Result<Self, GuestError> {
         let buffers = memory.allocate(u64::from(count) * u64::from(room), 64)?;
         let of_head = vec![None; usize::from(queue.ring.options().size)];
-        // As in Linux, transmit interrupts are off: completed chains are reclaimed when room is needed, or when a caller waits for
+        // Transmit interrupts are off: completed chains are reclaimed when room is needed, or when a caller waits for
         // them.
         queue.ring.set_interrupts(Interrupts::Off);
         Ok(Self { queue, buffers, room, count, free: (0..count).rev().collect(), of_head })

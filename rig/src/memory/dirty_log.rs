@@ -30,7 +30,7 @@ impl DirtyLog {
         Ok(Self { file, mapping, size })
     }
 
-    /// Its memfd's number, for the message that carries it.
+    /// Number of the log's memfd, for the message that carries it.
     pub fn raw_file(&self) -> RawFd {
         self.file.as_raw_fd()
     }

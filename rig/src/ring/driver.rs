@@ -68,7 +68,7 @@ pub enum RingError {
 pub enum Interrupts {
     /// Never (a hint: the device may still send one).
     Off,
-    /// As soon as one more chain is used.
+    /// Interrupt as soon as one more chain is used.
     Next,
     /// When this many more chains are used (without EVENT_IDX: as `Next`).
     After(u16),
@@ -222,7 +222,7 @@ impl DriverRing {
     /// [`DriverRing::prepare`] and [`DriverRing::offer`] in one.
     ///
     /// # Errors
-    /// As `prepare`.
+    /// The errors of `prepare`.
     pub fn add(&mut self, iovecs: &[Iovec]) -> Result<u16, RingError> {
         let head = self.prepare(iovecs)?;
         self.offer(head);
@@ -232,7 +232,7 @@ impl DriverRing {
     /// [`DriverRing::prepare_indirect`] and [`DriverRing::offer`] in one.
     ///
     /// # Errors
-    /// As `prepare_indirect`.
+    /// The errors of `prepare_indirect`.
     pub fn add_indirect(&mut self, iovecs: &[Iovec]) -> Result<u16, RingError> {
         let head = self.prepare_indirect(iovecs)?;
         self.offer(head);
@@ -284,7 +284,7 @@ impl DriverRing {
     /// Polls one chain and releases it.
     ///
     /// # Errors
-    /// As [`DriverRing::poll`].
+    /// The errors of [`DriverRing::poll`].
     pub fn reclaim(&mut self) -> Result<Option<Used>, RingError> {
         let used = self.poll()?;
         if let Some(used) = used {

@@ -66,7 +66,7 @@ fn runts_behind(stage: &mut Stage<'_>) -> Done {
         (0..size / 4).for_each(|index| hand.offer(size / 2 + index));
         hand.show(&mut guest);
         shown += u32::from(size / 4);
-        // As much as the back end can have looked at: else it is a jump of the index.
+        // Time for the back end to look at the index: else it is a jump of the index.
         std::thread::sleep(Duration::from_micros(100));
     }
     guest.pair(0).transmit.queue.ring.resume_at(hand.index());

@@ -97,7 +97,7 @@ fn connection_flood(stage: &mut Stage<'_>) -> Done {
 fn second_connection(stage: &mut Stage<'_>) -> Done {
     let first = stage.guest(|builder| builder)?;
     let impatient = Duration::from_millis(200);
-    // It may be refused, left waiting, or taken in place of the first; none of that is the case's business.
+    // The second connection may be refused, left waiting, or taken in place of the first; none of that is the case's business.
     let second = stage.guest(|builder| builder.timeout(impatient));
     drop(second);
     Ok(Traces::none(Some(first)))

@@ -69,7 +69,7 @@ pub enum Worst {
 /// A misbehaviour.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// Its name, in words with dashes.
+    /// Name of the case, in words with dashes.
     pub name: &'static str,
     /// Kind of misbehaviour.
     pub group: Group,

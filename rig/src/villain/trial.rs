@@ -16,7 +16,7 @@ use super::{Case, Group, Stage, VillainError, Worst};
 pub struct Judgement {
     /// The case's name.
     pub case: &'static str,
-    /// Its group.
+    /// Group of the case.
     pub group: Group,
     /// The worst that it may cost.
     pub worst: Worst,

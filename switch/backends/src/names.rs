@@ -199,7 +199,7 @@ impl ReceiveEnd for Asks {
         }
         let mut bytes = Vec::with_capacity(packet.length as usize);
         payload::append(packet, 0, packet.length, &mut bytes);
-        // It is not full.
+        // The queue is not full.
         self.came |= self.questions.push(Question { source: packet.source, at, bytes }).is_ok();
         PlaceOutcome::Complete(1)
     }

@@ -58,7 +58,7 @@ impl Netlink {
     /// Opens a non-blocking socket for notifications of these multicast `groups`.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// The errors of [`Self::open`].
     pub fn listen(netns: Option<&str>, groups: &[u32]) -> io::Result<Self> {
         let netlink = Self::open(netns)?;
         // The kernel caps the size at net.core.rmem_max, and that is good enough.

@@ -31,10 +31,10 @@ pub fn inside<T: Send>(name: &str, action: impl FnOnce() -> T + Send) -> io::Res
     inside_path(&Path::new(FOLDER).join(name), action)
 }
 
-/// As [`inside`], in the namespace at `path`.
+/// Like [`inside`], in the namespace at `path`.
 ///
 /// # Errors
-/// As there.
+/// The errors of [`inside`].
 pub fn inside_path<T: Send>(path: &Path, action: impl FnOnce() -> T + Send) -> io::Result<T> {
     let namespace = open(path)?;
     std::thread::scope(|scope| {

@@ -37,7 +37,7 @@ impl Cpus {
     }
 }
 
-/// As taskset(1) takes them: "0-3,8".
+/// The list as taskset(1) takes it: "0-3,8".
 impl fmt::Display for Cpus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, row) in self.0.chunk_by(|before, after| before + 1 == *after).enumerate() {

@@ -51,7 +51,7 @@ pub enum ChangeError {
     /// See there.
     #[error(transparent)]
     NoSuchPort(#[from] NoSuchPort),
-    /// Its MAC address belongs to another port.
+    /// The port's MAC address belongs to another port.
     #[error(transparent)]
     Address(#[from] AddError),
 }
@@ -136,7 +136,7 @@ const USUAL_MEMBERS: usize = 8;
 #[derive(Debug)]
 pub struct Prepared {
     meeting: Meeting,
-    /// Its permit for file descriptors.
+    /// The port's permit for file descriptors.
     own: Permit,
 }
 
@@ -368,10 +368,10 @@ impl Daemon {
         Ok(Prepared { meeting, own })
     }
 
-    /// As [`Self::attach`], with resources that were opened before.
+    /// Like [`Self::attach`], with resources that were opened before.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Self::attach`].
     pub fn attach_prepared(&self, port: &PortConfig, prepared: Prepared) -> Result<(), StartError> {
         self.open(port, prepared, USUAL_MEMBERS)
     }
@@ -532,7 +532,7 @@ impl Daemon {
         self.detach_all(&[name]).pop().unwrap_or_else(|| Err(NoSuchPort(name.into())))
     }
 
-    /// As [`Self::detach`], for several ports at once: front ends that do not read their last reply delay this by one timeout,
+    /// Like [`Self::detach`], for several ports at once: front ends that do not read their last reply delay this by one timeout,
     /// however many they are.
     pub fn detach_all(&self, names: &[&str]) -> Vec<Result<PortConfig, NoSuchPort>> {
         let (mut told, mut ports, mut servers) = (Vec::new(), Vec::new(), Vec::new());

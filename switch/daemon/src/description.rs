@@ -34,7 +34,7 @@ const MAGIC: [u8; 8] = *b"memlane\n";
 /// Why a message cannot be read.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum FormatError {
-    /// It is no message of this protocol.
+    /// The bytes are no message of this protocol.
     #[error("the other process does not speak the takeover protocol of memlane")]
     Foreign,
     /// The other process is of another version.
@@ -42,10 +42,10 @@ pub enum FormatError {
         "the other process is of a version whose takeover format is {0}, not {FORMAT}: restart the network instead, as `memlane down` and `memlane up`"
     )]
     Version(u32),
-    /// It is longer than the limits allow.
+    /// The message is longer than the limits allow.
     #[error("a takeover message of {0} bytes and {1} descriptors exceeds the limits")]
     Length(u32, u32),
-    /// It was damaged, or is of another version after all.
+    /// The message was damaged, or is of another version after all.
     #[error("a takeover message cannot be read: {0}")]
     Body(String),
 }
@@ -131,7 +131,7 @@ pub struct SavedStreamPort {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SavedEvent {
-    /// Its number.
+    /// Number of the event.
     pub sequence: u64,
     /// Nanoseconds since 1970.
     pub time: u64,
@@ -157,7 +157,7 @@ impl From<SavedEvent> for Record<NetworkEvent> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SavedUplink {
-    /// Its configuration.
+    /// Configuration of the uplink.
     pub config: UplinkConfig,
     /// MTU of its segment.
     pub mtu: u16,
@@ -177,7 +177,7 @@ pub struct SavedPort {
     pub origin: PortOrigin,
     /// Number of its descriptors, which the rest refers to.
     pub files: u32,
-    /// Its listening socket.
+    /// The listening socket.
     pub listener: Option<SavedListener>,
     /// The connection of its front end.
     pub connection: Option<SavedConnection>,
@@ -230,7 +230,7 @@ pub struct SavedAddress {
     pub port: u32,
     /// The address.
     pub address: [u8; 6],
-    /// Its VLAN; 0 for none.
+    /// VLAN of the address; 0 for none.
     pub vlan: u16,
 }
 
@@ -238,13 +238,13 @@ pub struct SavedAddress {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PortRecord {
-    /// Its counters.
+    /// Counters of the port.
     pub totals: PortTotals,
     /// Number of its quarantines.
     pub quarantines: u64,
     /// Why it is in quarantine, if it is.
     pub quarantined: Option<String>,
-    /// Its leases.
+    /// Leases of the responder.
     pub leases: Vec<SavedLease>,
     /// Addresses that its questions for DNS names were answered with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -309,7 +309,7 @@ impl Message {
     /// The message in bytes, with `files` descriptors that follow it.
     ///
     /// # Errors
-    /// It is too long, or a path in it is no Unicode.
+    /// The message is too long, or a path in it is no Unicode.
     pub fn encode(&self, files: u32) -> Result<Vec<u8>, FormatError> {
         let body = serde_json::to_vec(self).map_err(|error| FormatError::Body(error.to_string()))?;
         let length = u32::try_from(body.len()).unwrap_or(u32::MAX);

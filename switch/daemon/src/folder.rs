@@ -83,10 +83,10 @@ pub fn provide(path: &Path, shared: bool) -> io::Result<()> {
     provide_here(path, shared)
 }
 
-/// As [`provide`], by this process itself.
+/// Like [`provide`], by this process itself.
 ///
 /// # Errors
-/// As there.
+/// The errors of [`provide`].
 pub(crate) fn provide_here(path: &Path, shared: bool) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !is_same(folder, &runtime()) {

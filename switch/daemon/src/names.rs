@@ -33,9 +33,9 @@ use crate::twin::Twin;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SavedLease {
-    /// Its segment.
+    /// Segment of the responder.
     pub segment: String,
-    /// Its port.
+    /// Port of the lease.
     pub port: String,
     /// The address.
     pub address: IpAddr,
@@ -44,7 +44,7 @@ pub struct SavedLease {
     /// Hash of the client identifier of its guest; 0 without one.
     #[serde(default, skip_serializing_if = "is_zero", with = "hexadecimal")]
     pub client: u64,
-    /// Its origin.
+    /// Origin of the lease.
     pub source: SavedSource,
 }
 
@@ -166,7 +166,7 @@ impl Names {
         self.responder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its configuration.
+    /// Configuration of the responder.
     pub fn config(&self) -> &NamesConfig {
         &self.config
     }
@@ -242,7 +242,7 @@ impl Names {
         changed.iter().for_each(|port| allow_leased(network, &self.responder, self.clock, port));
     }
 
-    /// Its report.
+    /// Report of the responder.
     pub fn report(&self) -> NamesReport {
         let (mut responder, now) = (self.responder(), self.clock.now());
         responder.settle(now);

@@ -183,7 +183,7 @@ unsafe fn run_starter(program: *const libc::c_char, arguments: *const *const lib
 /// Takes an order from [`STARTS`], and starts the program; returns its process.
 ///
 /// # Safety
-/// As [`run_starter`].
+/// The conditions of [`run_starter`].
 unsafe fn start(program: *const libc::c_char, arguments: *const *const libc::c_char) -> libc::pid_t {
     let mut byte = 0_u8;
     // SAFETY: numbers, a local variable, and arguments that the caller answers for.
@@ -209,7 +209,7 @@ unsafe fn start(program: *const libc::c_char, arguments: *const *const libc::c_c
 /// Answers with the wait status of `child` once it has ended; returns the child that still runs, or 0.
 ///
 /// # Safety
-/// As [`run_starter`].
+/// The conditions of [`run_starter`].
 unsafe fn report_end(child: libc::pid_t) -> libc::pid_t {
     let mut status = 0;
     // SAFETY: numbers and a local variable.
@@ -223,7 +223,7 @@ unsafe fn report_end(child: libc::pid_t) -> libc::pid_t {
 }
 
 /// # Safety
-/// As [`run_starter`].
+/// The conditions of [`run_starter`].
 unsafe fn send_status(status: libc::c_int) {
     // SAFETY: a number and a local variable.
     unsafe { libc::write(STARTS, (&raw const status).cast(), size_of::<libc::c_int>()) };
@@ -232,7 +232,7 @@ unsafe fn send_status(status: libc::c_int) {
 /// Takes an order about a takeover from [`ENDS`] and answers it; returns the pidfd of the process that is watched, which was `watched`, or -1.
 ///
 /// # Safety
-/// As [`run_starter`].
+/// The conditions of [`run_starter`].
 unsafe fn obey(watched: libc::c_int) -> libc::c_int {
     // SAFETY: numbers and local variables.
     unsafe {
@@ -276,7 +276,7 @@ unsafe fn message(part: &mut libc::iovec, attached: &mut Attached) -> libc::msgh
 /// The next order from [`ENDS`], and its descriptor or -1.
 ///
 /// # Safety
-/// As [`run_starter`].
+/// The conditions of [`run_starter`].
 unsafe fn receive_order() -> Option<(u8, libc::c_int)> {
     let (mut order, mut attached) = (0_u8, Attached::default());
     let mut part = libc::iovec { iov_base: (&raw mut order).cast(), iov_len: 1 };
@@ -296,7 +296,7 @@ unsafe fn receive_order() -> Option<(u8, libc::c_int)> {
 /// Sends an answer to [`ENDS`], with the descriptor `file` unless it is negative.
 ///
 /// # Safety
-/// As [`run_starter`].
+/// The conditions of [`run_starter`].
 unsafe fn answer(code: u8, file: libc::c_int) {
     let (mut code, mut attached) = (code, Attached::default());
     let mut part = libc::iovec { iov_base: (&raw mut code).cast(), iov_len: 1 };
@@ -319,7 +319,7 @@ unsafe fn answer(code: u8, file: libc::c_int) {
 /// The pidfd of the process at the other end of the takeover's Unix socket `taker`, if it is this user's; -1 else.
 ///
 /// # Safety
-/// As [`run_starter`].
+/// The conditions of [`run_starter`].
 unsafe fn open_peer(taker: libc::c_int) -> libc::c_int {
     // SAFETY: numbers, and local variables with their lengths.
     unsafe {

@@ -40,7 +40,7 @@ fn dropped(bed: &Bed, port: usize, reason: DropReason) -> u64 {
 fn a_frame_takes_the_delay_in_one_direction_only() {
     let mut bed = bed(Impairment { delay: Some("20ms".into()), ..Impairment::default() });
     let mut got = [0; 3];
-    // They get to know each other first.
+    // The guests get to know each other first.
     bed.guests[1].send(1, 0, 60, 1);
     step_until(&mut bed, 0, &mut got, |got| got[1] == 1);
     let begin = Instant::now();
@@ -137,7 +137,7 @@ fn a_receiver_that_stops_at_the_end_of_a_line_holds_up_nobody_and_is_given_up() 
     // Meanwhile, and afterwards, others are served.
     bed.guests[0].send(0, 2, 60, 1);
     step_until(&mut bed, 2, &mut got, |got| got[0] == 1);
-    // It takes its frames, and is served again.
+    // The guest takes its frames, and is served again.
     let mut after = [0; 3];
     step_until(&mut bed, 1, &mut after, |after| after[0] >= 256);
     bed.guests[0].send(0, 1, 60, 1);
@@ -211,7 +211,7 @@ fn a_link_is_changed_while_frames_are_under_way() {
     assert!(begin.elapsed() >= Duration::from_millis(20));
 }
 
-/// As the control interface does it.
+/// Changes a link as the control interface does it.
 fn change(bed: &mut Bed, port: u16, link: &Impairment) {
     bed.ports[usize::from(port)].set_path(link.into());
     bed.worker.follow_path(PortId(port));

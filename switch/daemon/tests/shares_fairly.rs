@@ -125,7 +125,7 @@ fn bytes_follow_weights() {
 #[test]
 fn a_sender_with_one_receiver_loses_nothing() {
     let mut contest = Contest::new(&[1514, 1514, 9000], 10);
-    // It takes a ring of frames to see that each sender has but one receiver.
+    // The switch needs a ring of frames to see that each sender has but one receiver.
     contest.run(500);
     let before = contest.drops(3, DropReason::ReceiverFull);
     contest.run(2000);
@@ -162,7 +162,7 @@ fn a_sender_whose_receiver_hardly_reads_leaves_others_room_to_wait() {
         sent += 20;
         pass_often(&mut bed);
         if step % 13 == 0 {
-            // It has room for 256 frames: a few wait.
+            // The receiver has room for 256 frames: a few wait.
             bed.guests[3].take(512, |_, _| received += 1);
             pass_often(&mut bed);
             bed.guests[3].take(512, |_, _| received += 1);

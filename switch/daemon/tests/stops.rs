@@ -48,7 +48,7 @@ fn a_front_end_that_accepts_nobody_does_not_hold_up_the_end() {
     let _listener = UnixListener::bind(&path).unwrap();
     let _crowd = fill_queue(&path);
     let bed = Bed::connecting(&path);
-    // It is trying by now, and will be when the end comes.
+    // The thread is trying by now, and will be when the end comes.
     std::thread::sleep(POLL_INTERVAL);
     must_stop(bed);
 }

@@ -69,7 +69,7 @@ fn empty_passes_of_a_stall_timeout(poll: &str) -> u64 {
 #[test]
 fn a_worker_sleeps_while_what_came_over_a_link_finds_no_room() {
     let (spinning, passes) = (empty_passes_of_a_stall_timeout("always"), empty_passes_of_a_stall_timeout("never"));
-    // It wakes shortly before each moment at which there is something to do, by as much as it learned to oversleep, and polls until then.
+    // The worker wakes shortly before each moment at which there is something to do, by as much as it learned to oversleep, and polls until then.
     assert!(passes < spinning / 10, "{passes} passes, {spinning} of one that never sleeps");
 }
 

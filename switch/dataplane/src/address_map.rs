@@ -71,9 +71,9 @@ pub struct Key {
 /// Owner of an IP address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its MAC address; `None` for a configured address of a port without `mac`, until its guest claims it.
+    /// MAC address; `None` for a configured address of a port without `mac`, until its guest claims it.
     pub mac: Option<MacAddress>,
-    /// Its port.
+    /// Port of the address.
     pub port: PortId,
     /// Origin of the entry.
     pub source: Source,
@@ -127,7 +127,7 @@ impl Entry {
 pub enum Learned {
     /// The address is known so, or is from now on.
     Known,
-    /// It is another's.
+    /// The address is another's.
     Conflict,
     /// The port has used up its quota, or the map is in use at this moment.
     NoRoom,
@@ -589,7 +589,7 @@ impl AddressMap {
         }
     }
 
-    /// Its counts in second `now`.
+    /// Counts of the map in second `now`.
     pub fn totals(&self, now: u32) -> AddressTotals {
         let mut totals = AddressTotals {
             answering: self.is_answering(),

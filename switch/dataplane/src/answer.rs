@@ -52,7 +52,7 @@ fn is_of_one(address: Ipv4Addr) -> bool {
     !matches!(address.octets()[0], 0 | 127 | 224..)
 }
 
-/// As [`is_between_hosts`], for IPv6 (RFC 4443, section 2.4).
+/// Like [`is_between_hosts`], for IPv6 (RFC 4443, section 2.4).
 pub(crate) fn is_between_hosts6(packet: &Ipv6) -> bool {
     !packet.destination.is_multicast() && !packet.source.is_multicast() && !packet.source.is_unspecified()
 }

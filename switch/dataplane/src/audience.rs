@@ -28,7 +28,7 @@ pub(crate) enum Audience {
 }
 
 impl Audience {
-    /// That of the frame that begins with `start` in `segment`; `None` for all ports.
+    /// The audience of the frame that begins with `start` in `segment`; `None` for all ports.
     #[inline]
     pub(crate) fn of(segment: &Segment, start: &[u8]) -> Option<Self> {
         if segment.has_responder()

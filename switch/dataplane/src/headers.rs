@@ -54,7 +54,7 @@ impl Arp {
 /// Place of a packet among the fragments of its datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragment {
-    /// It is no fragment.
+    /// The packet is no fragment.
     Whole,
     /// The fragment with the datagram's first bytes, the header of its transport among them.
     First,
@@ -84,7 +84,7 @@ pub struct Ipv4 {
     pub protocol: u8,
     /// Bytes of the header, options included.
     pub length: usize,
-    /// Its place among fragments.
+    /// Place of the packet among fragments.
     pub fragment: Fragment,
 }
 
@@ -138,7 +138,7 @@ pub struct Ipv6 {
 pub enum Upper {
     /// A header that is no extension header.
     Header {
-        /// Its protocol.
+        /// Protocol of the packet.
         protocol: u8,
         /// The byte of the packet at which it begins.
         at: usize,
@@ -291,9 +291,9 @@ pub const REDIRECTED: u8 = 4;
 /// A neighbour discovery message.
 #[derive(Clone, Copy, Debug)]
 pub struct Nd<'b> {
-    /// Its kind.
+    /// Kind of the message.
     pub kind: NdKind,
-    /// Its target; of messages without one, unspecified.
+    /// Target of the message; of messages without one, unspecified.
     pub target: Ipv6Addr,
     options: &'b [u8],
 }
@@ -306,7 +306,7 @@ impl<'b> Nd<'b> {
         Some(Self { kind, target, options })
     }
 
-    /// Its link-layer address options: [`SOURCE_LINK`] or [`TARGET_LINK`], and the address. An error stands for options that
+    /// Link-layer address options: [`SOURCE_LINK`] or [`TARGET_LINK`], and the address. An error stands for options that
     /// are cut off, or are none (RFC 4861, section 4.6).
     pub fn links(&self) -> impl Iterator<Item = Result<(u8, MacAddress), Malformed>> + 'b {
         let mut rest = self.options;

@@ -11,7 +11,7 @@ pub const MAX_PAIRS: u16 = 16;
 pub struct SegmentId(pub u16);
 
 impl SegmentId {
-    /// As an index.
+    /// The id as an index.
     #[inline]
     pub fn index(self) -> usize {
         usize::from(self.0)
@@ -30,7 +30,7 @@ pub enum Direction {
 /// Identifies a virtqueue of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RingKey {
-    /// Its port.
+    /// Port of the virtqueue.
     pub port: PortId,
     /// Which queue pair.
     pub pair: u16,

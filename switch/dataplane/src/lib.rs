@@ -18,7 +18,7 @@
 //! - **Recordings** of verdicts are made by a [`record`]er at each worker, and a [`replay`] makes the verdicts again.
 //! - **Control side**: [`port`]s bring virtqueues to workers; the [`network`] adds and removes ports.
 //!
-//! This crate opens no sockets, reads no files of the host and no JSON, and knows no kind of port: the kinds of ports bring the
+//! The crate opens no sockets, reads no files of the host and no JSON, and knows no kind of port: the kinds of ports bring the
 //! ends of [`port::end`]; `memlane-model` has the values that are configured and reported.
 
 #![deny(unsafe_code)]

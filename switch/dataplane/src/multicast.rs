@@ -46,7 +46,7 @@ impl Group {
         }
     }
 
-    /// Its MAC address.
+    /// MAC address.
     pub fn address(self) -> MacAddress {
         let [a, b, c, d] = (self.0 as u32).to_be_bytes();
         MacAddress::new(if self.0 & Self::V6 == 0 { [1, 0, 0x5e, b, c, d] } else { [0x33, 0x33, a, b, c, d] })
@@ -199,7 +199,7 @@ pub(crate) struct GroupMembers {
 }
 
 impl GroupMembers {
-    /// Those of the frame that begins with `start` in a segment with this `snooping`; `None` for all ports.
+    /// Receivers of the frame that begins with `start` in a segment with this `snooping`; `None` for all ports.
     pub(crate) fn of(snooping: &Snooping, start: &[u8]) -> Option<Self> {
         let now = snooping.now();
         if now <= GRACE {

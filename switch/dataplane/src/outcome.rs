@@ -6,19 +6,19 @@ use crate::stats::DropReason;
 /// Outcome of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Its last part was delivered to the port, in so many segments now, at least one.
+    /// The frame's last part was delivered to the port, in so many segments now, at least one.
     Delivered(PortId, u16),
     /// So many segments were delivered to the port; the others are still pending.
     DeliveredInPart(PortId, u16),
-    /// It is enqueued for the port.
+    /// The frame is enqueued for the port.
     Waits(PortId),
-    /// It was handed to another worker, for the port.
+    /// The frame was handed to another worker, for the port.
     HandedOver(PortId),
-    /// It was dropped, for a reason that is counted at the port.
+    /// The frame was dropped, for a reason that is counted at the port.
     Dropped(PortId, DropReason),
-    /// It came over an emulated link, where its cost was accounted for, and was delivered.
+    /// The frame came over an emulated link, where its cost was accounted for, and was delivered.
     Arrived,
-    /// It came over an emulated link and was dropped, for a reason that is counted at the port.
+    /// The frame came over an emulated link and was dropped, for a reason that is counted at the port.
     Lost(PortId, DropReason),
 }
 

@@ -168,7 +168,7 @@ impl Limiter {
 /// A frame that a port is to flood.
 #[derive(Clone, Copy, Debug)]
 pub struct Flood {
-    /// It reaches one receiver at most.
+    /// The frame reaches one receiver at most.
     pub reaches_one: bool,
     /// Addresses moved between the port and another too often lately: [`Table::is_suspect`](crate::table::Table::is_suspect).
     pub suspect: bool,
@@ -198,9 +198,9 @@ pub struct Policy {
     is_twin: AtomicBool,
     /// The services of [`PortLimits::may_serve`], a bit each.
     services: AtomicU8,
-    /// It exchanges frames only with ports that are not isolated.
+    /// The port exchanges frames only with ports that are not isolated.
     isolated: AtomicBool,
-    /// It drops frames to reserved groups.
+    /// The port drops frames to reserved groups.
     drops_reserved: AtomicBool,
     /// Whether it does unless its configuration says otherwise.
     usually_drops_reserved: AtomicBool,
@@ -210,7 +210,7 @@ pub struct Policy {
     pub flows: Arc<Flows>,
     /// Addresses that its questions for DNS names were answered with, for its life.
     pub grants: Arc<Grants>,
-    /// Its VLANs, for its life.
+    /// VLANs of the port, for its life.
     vlans: Vlans,
     /// Labels of the port, which events have.
     labels: Mutex<BTreeMap<String, String>>,
@@ -281,7 +281,7 @@ impl Policy {
         self.answers.is_open(now)
     }
 
-    /// As [`Self::may_answer`], and counts the answer.
+    /// Like [`Self::may_answer`], and counts the answer.
     pub(crate) fn take_answer(&self, now: Cycles) -> bool {
         let may = self.may_answer(now);
         if may {
@@ -308,7 +308,7 @@ impl Policy {
         self.is_twin.load(Ordering::Relaxed)
     }
 
-    /// Its gate.
+    /// Gate of the port.
     #[inline]
     pub fn gate(&self) -> Gate<'_> {
         Gate {
@@ -322,7 +322,7 @@ impl Policy {
     /// Charges a frame that the port floods.
     ///
     /// # Errors
-    /// It may not now, for this reason.
+    /// The port may not now, for this reason.
     pub fn take_flood(&self, flood: Flood) -> Result<(), DropReason> {
         self.may_flood(&flood)?;
         if flood.suspect {
@@ -337,7 +337,7 @@ impl Policy {
     /// Whether it may flood a frame.
     ///
     /// # Errors
-    /// It may not now, for this reason.
+    /// The port may not now, for this reason.
     pub(crate) fn may_flood(&self, flood: &Flood) -> Result<(), DropReason> {
         if flood.suspect && !self.suspect.is_open(flood.now) {
             return Err(DropReason::Loop);
@@ -350,7 +350,7 @@ impl Policy {
         !flood.reaches_one || !self.usual_storm.load(Ordering::Relaxed)
     }
 
-    /// Its weight among senders.
+    /// Weight of the port among senders.
     pub fn weight(&self) -> u16 {
         self.weight.load(Ordering::Relaxed)
     }
@@ -484,7 +484,7 @@ mod proofs {
         });
     }
 
-    /// It opens when all but the burst has been refilled, and never before.
+    /// The bucket opens when all but the burst has been refilled, and never before.
     #[test]
     #[cfg_attr(kani, kani::proof)]
     fn a_bucket_opens_a_burst_before_it_is_full() {

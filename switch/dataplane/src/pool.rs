@@ -14,7 +14,7 @@ type Bytes = Box<[u8]>;
 /// A buffer, with its permit. The buffer that each port keeps for good has none.
 #[derive(Debug)]
 pub struct Room {
-    /// Its bytes.
+    /// Bytes of the chunk.
     pub bytes: Bytes,
     permit: Option<Permit>,
 }

@@ -1,6 +1,6 @@
 //! A segment: one broadcast domain, with its ports and its forwarding table (FDB).
 //!
-//! Its table has room for the MAC addresses of its members, so that many small segments take little memory. When members join, a
+//! The segment's table has room for the MAC addresses of its members, so that many small segments take little memory. When members join, a
 //! larger table replaces the old one: each worker holds a reference to the table that it uses, and is told of the new one.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -33,18 +33,18 @@ const NO_PORT: u32 = u32::MAX;
 /// IP versions of a segment's responder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Responds {
-    /// It gives IPv4 addresses.
+    /// The responder gives IPv4 addresses.
     pub v4: bool,
-    /// It gives IPv6 addresses.
+    /// The responder gives IPv6 addresses.
     pub v6: bool,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct Segment {
-    /// Its number.
+    /// Number of the segment.
     pub id: SegmentId,
-    /// Its name in the configuration.
+    /// Name of the segment in the configuration.
     pub name: String,
     /// Makes its table unpredictable to guests.
     key: u64,
@@ -266,12 +266,12 @@ impl Segment {
         self.inner().recent_conflicts.iter().map(with_age).filter(|(_, age)| *age < RECENT).collect()
     }
 
-    /// Its forwarding table (FDB).
+    /// Forwarding table (FDB).
     pub fn table(&self) -> Arc<Table> {
         Arc::clone(&self.inner().table)
     }
 
-    /// Its ports, in the order in which they joined.
+    /// Ports of the segment, in the order in which they joined.
     pub fn members(&self) -> Vec<PortId> {
         self.inner().members.clone()
     }
@@ -313,7 +313,7 @@ impl Segment {
     /// Pins `address` to `port`, a member.
     ///
     /// # Errors
-    /// It is pinned to this other port.
+    /// The address is pinned to this other port.
     pub fn pin(&self, address: MacAddress, port: PortId) -> Result<(), PortId> {
         let inner = self.inner();
         match inner.table.pinned(address) {

@@ -74,9 +74,9 @@ const FACTOR_INVERSE: u64 = inverse(FACTOR);
 /// A MAC address in a VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LearnedAddress {
-    /// Its address.
+    /// MAC address of the entry.
     pub address: MacAddress,
-    /// Its VLAN; 0 for frames without a tag, and for priority tags (VLAN identifier 0).
+    /// VLAN of the entry; 0 for frames without a tag, and for priority tags (VLAN identifier 0).
     pub vlan: u16,
 }
 
@@ -103,11 +103,11 @@ pub enum Kind {
 pub struct Record {
     /// The MAC address. VLAN 0 stands for all VLANs unless the entry was learned.
     pub learned_address: LearnedAddress,
-    /// Its port.
+    /// Port of the entry.
     pub port: PortId,
     /// Second of the last frame, for aging.
     pub confirmed: u32,
-    /// Its origin.
+    /// Origin of the entry.
     pub kind: Kind,
 }
 
@@ -994,7 +994,7 @@ mod tests {
         let [flap] = table.flaps()[..] else { panic!("{:?}", table.flaps()) };
         assert_eq!((flap.learned_address, flap.home, flap.second), (address(1).into(), home, 101));
         assert!(loops.contains(&flap.other));
-        // It may move after that, but not back and forth.
+        // The address may move after that, but not back and forth.
         assert_eq!(table.learn(address(1), loops[0], 101 + HOLD), Learned::Changed);
         assert_eq!(table.learn(address(1), home, 101 + HOLD), Learned::Changed);
         assert_eq!(moves(102 + HOLD), usize::from(DEFAULT_MOVES) - 3);
@@ -1044,7 +1044,7 @@ mod tests {
     fn an_address_is_at_home_where_it_settles() {
         let (table, before, after, loops) = (Table::new(4, 64, 7), PortId(0), PortId(3), PortId(1));
         table.learn(address(1), before, 0);
-        // As a guest that migrates.
+        // The address moves as that of a guest that migrates.
         table.learn(address(1), after, 100);
         for second in (101 + WINDOW)..(103 + WINDOW) {
             for _ in 0..10 {
@@ -1190,7 +1190,7 @@ mod loom_tests {
         model_then(prepare, one, other, |_, _| {});
     }
 
-    /// As [`model`], and runs the further check `then`.
+    /// Like [`model`], and runs the further check `then`.
     fn model_then(
         prepare: impl Fn(&Table, [MacAddress; 3]) + Sync + Send + 'static,
         one: impl Fn(&Table, [MacAddress; 3]) + Copy + Sync + Send + 'static,

@@ -43,7 +43,7 @@ pub struct CaptureOrder {
     pub drops_only: bool,
     /// Most bytes of a frame.
     pub snaplen: u32,
-    /// Those that it selects; all if there is none.
+    /// Frames that the tap selects; all if there is none.
     pub filter: Option<bpf::Program>,
 }
 
@@ -54,7 +54,7 @@ pub enum Sight {
     Transmit,
     /// The guest received it.
     Receive,
-    /// It was dropped, for a reason that is counted at the port.
+    /// The frame was dropped, for a reason that is counted at the port.
     Dropped(DropReason),
 }
 
@@ -554,7 +554,7 @@ mod tests {
         assert_eq!(sights(3), 0);
         follower.follow(PortId(3), "web");
         assert_eq!((sights(3), sights(67)), (1, 0));
-        // It goes, and comes back with another number.
+        // The port goes, and comes back with another number.
         follower.follow(PortId(3), "db");
         follower.follow(PortId(67), "web");
         assert_eq!((sights(3), sights(67)), (0, 1));

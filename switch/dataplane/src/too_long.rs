@@ -18,13 +18,13 @@ const LEAST_MTU: u16 = 1280;
 /// Whether `packet` fits a way with this MTU: a GSO frame does if its segments do.
 ///
 /// # Errors
-/// It does not; with the answer to its sender, if there is one.
+/// The packet does not; with the answer to its sender, if there is one.
 #[expect(clippy::result_large_err, reason = "cold, and written where the caller reads it")]
 pub(crate) fn check(packet: &Packet, mtu: u16) -> Result<(), Option<Answer>> {
     check_frame(packet.start(), packet.length, packet.header, mtu)
 }
 
-/// As [`check`], for a frame of `length` bytes that begins with `start`.
+/// Like [`check`], for a frame of `length` bytes that begins with `start`.
 #[expect(clippy::result_large_err, reason = "cold, and written where the caller reads it")]
 pub fn check_frame(start: &[u8], length: u32, header: NetHeader, mtu: u16) -> Result<(), Option<Answer>> {
     let length = packet_length(start, length, header);

@@ -157,7 +157,7 @@ impl Trials {
         true
     }
 
-    /// As these, with a trial of `rules` from `now` on until `end`, or until no client has looked for [`LOOK_TIMEOUT`]; no port has entered it yet. Ports in
+    /// The rules, with a trial of `rules` from `now` on until `end`, or until no client has looked for [`LOOK_TIMEOUT`]; no port has entered it yet. Ports in
     /// `groups` are in those groups for it.
     pub(crate) fn with_tried(&self, rules: &[PolicyRule], groups: Groups, (now, end): (Cycles, Cycles)) -> Self {
         let tried = Trial::new(rules, groups, end);
@@ -165,7 +165,7 @@ impl Trials {
         Self { tried: Some(tried), ..self.clone() }
     }
 
-    /// As these, without the rules of `memlane policy try`.
+    /// The rules, without the rules of `memlane policy try`.
     pub(crate) fn without_tried(&self) -> Self {
         Self { tried: None, ..self.clone() }
     }

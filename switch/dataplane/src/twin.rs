@@ -129,10 +129,10 @@ impl Twin {
         self.exchange_in(packet.start_mut(), header, length)
     }
 
-    /// As [`Self::exchange`], for a frame of `length` bytes that begins with `start` and has this virtio-net header.
+    /// Like [`Self::exchange`], for a frame of `length` bytes that begins with `start` and has this virtio-net header.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Self::exchange`].
     pub fn exchange_in(&self, start: &mut [u8], header: NetHeader, length: usize) -> Result<(), Hidden> {
         let is_partial = header.flags() & NetHeader::NEEDS_CSUM != 0;
         let partial = is_partial.then(|| usize::from(header.csum_start()) + usize::from(header.csum_offset()));

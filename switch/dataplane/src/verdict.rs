@@ -45,7 +45,7 @@ pub struct Sender<'r> {
     pub port: PortId,
     /// Rules about its frames.
     pub rules: &'r PortRules,
-    /// Its gate.
+    /// Gate of the sender.
     pub gate: Gate<'r>,
     /// Whether gates decide on unicast frames of the segment.
     pub is_gated: bool,
@@ -103,9 +103,9 @@ pub fn decide<'f, 'r, 'g>(
 pub(crate) struct Foreseen {
     /// Where it would go.
     pub verdict: Verdict,
-    /// Its source.
+    /// Source of the frame.
     pub source: MacAddress,
-    /// Its VLAN.
+    /// VLAN of the frame.
     pub vlan: u16,
     /// The result of MAC learning; `None` if the source may not send at all.
     pub learned: Option<Learned>,
@@ -157,7 +157,7 @@ fn judge<'g>(
     }
     let flood = match learn(LearnedAddress { address: source, vlan }) {
         Learned::Pinned => return Err(DropReason::BadSource),
-        // Its floods would circulate in the loop.
+        // The frame's floods would circulate in the loop.
         Learned::Held => Verdict::Drop(DropReason::Loop),
         Learned::Known | Learned::Changed | Learned::NoRoom => Verdict::Flood,
     };
@@ -193,12 +193,12 @@ fn through_gates<'g>(
 /// Whether `sender` may send from `source`, as far as that does not depend on MAC learning.
 ///
 /// # Errors
-/// It may not, for this reason.
+/// The port may not, for this reason.
 pub(crate) fn may_send_from(source: MacAddress, sender: Sender<'_>, table: &Table) -> Result<(), DropReason> {
     may_use(source, sender, |mac| is_own(mac, sender, |mac| table.pinned(mac)))
 }
 
-/// As [`may_send_from`]; `is_own` tells whether an address is one of the port.
+/// Like [`may_send_from`]; `is_own` tells whether an address is one of the port.
 fn may_use(source: MacAddress, sender: Sender<'_>, is_own: impl FnOnce(MacAddress) -> bool) -> Result<(), DropReason> {
     if !source.is_unicast() {
         return Err(DropReason::BadSource);
@@ -299,7 +299,7 @@ impl FlowCache {
         self.learned.take()
     }
 
-    /// As [`decide`].
+    /// Like [`decide`].
     #[inline]
     pub(crate) fn decide<'f, 'r, 'g>(
         &mut self,

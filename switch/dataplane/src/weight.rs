@@ -16,7 +16,7 @@ impl Weight {
         Self(u32::from(weight.clamp(1, MAX_WEIGHT)) * Self::ONE)
     }
 
-    /// This weight times `factor`, at most all of it.
+    /// The weight times `factor`, at most all of it.
     pub fn times(self, factor: f64) -> Self {
         Self(((f64::from(self.0) * factor) as u32).clamp(1, self.0))
     }

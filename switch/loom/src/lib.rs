@@ -27,7 +27,7 @@ pub mod acknowledged;
 #[path = "../../dataplane/src/policy/grants.rs"]
 pub mod grants;
 
-/// As the switch has it.
+/// The switch's module.
 pub mod policy {
     pub use crate::grants;
 }
@@ -35,13 +35,13 @@ pub mod policy {
 // The table names the switch's crate of reports.
 extern crate self as memlane_model;
 
-/// As the switch has it.
+/// The switch's module.
 pub mod loop_report {
     /// Seconds for which an address that moved too often is held at one port.
     pub const HOLD: u32 = 10;
 }
 
-/// As the switch has it.
+/// The switch's module.
 pub mod time {
     /// A moment or a span.
     pub type Cycles = u64;

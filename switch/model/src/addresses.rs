@@ -18,12 +18,12 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Its address; bits behind the prefix may be set.
+    /// Address of the prefix; bits behind the prefix may be set.
     pub fn address(self) -> IpAddr {
         self.address
     }
 
-    /// Its length in bits.
+    /// Length of the prefix in bits.
     pub fn length(self) -> u8 {
         self.length
     }

@@ -56,7 +56,7 @@ impl Impairment {
     /// Reads a table, or "none".
     ///
     /// # Errors
-    /// It is something else.
+    /// The value is something else.
     pub fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Self>, D::Error> {
         struct Either;
         impl<'de> Visitor<'de> for Either {
@@ -83,7 +83,7 @@ impl Impairment {
 }
 
 impl fmt::Display for Impairment {
-    /// As JSON.
+    /// The values as JSON.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)
     }

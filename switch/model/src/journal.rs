@@ -398,7 +398,7 @@ pub struct KeyChange {
 }
 
 impl NetworkEvent {
-    /// This event with texts and lists of bounded length: a client of the control socket may send long ones, and the journal keeps them.
+    /// The event with texts and lists of bounded length: a client of the control socket may send long ones, and the journal keeps them.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         match &mut self {

@@ -25,7 +25,7 @@ impl Source {
     /// All.
     pub const ALL: [Self; 5] = [Self::Configuration, Self::Dhcp, Self::Evpn, Self::Arp, Self::Nd];
 
-    /// Its name, as in JSON and in metrics.
+    /// Name of the source, as in JSON and in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Configuration => "configuration",

@@ -47,7 +47,7 @@ impl Limit {
     /// Reads a table, or text as "100Mbit".
     ///
     /// # Errors
-    /// It is something else.
+    /// The value is something else.
     pub fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Either;
         impl<'de> Visitor<'de> for Either {
@@ -81,7 +81,7 @@ impl FromStr for Limit {
 }
 
 impl fmt::Display for Limit {
-    /// As it is read.
+    /// The value as it is read.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let packets = self.packets.map(|packets| format!("{packets}pps"));
         let parts: Vec<String> = self.rate.clone().into_iter().chain(packets).collect();

@@ -13,7 +13,7 @@ pub fn moment(seconds: f64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{millisecond:03}")
 }
 
-/// As [`moment`], in whole seconds.
+/// Like [`moment`], in whole seconds.
 pub fn whole_second(seconds: f64) -> String {
     let mut text = moment(seconds);
     text.truncate(text.len() - ".000".len());
@@ -80,7 +80,7 @@ fn date(days: u64) -> (u64, u64, u64) {
 mod tests {
     use super::*;
 
-    /// As `date --utc --date=@SECONDS` tells.
+    /// The moments are those that `date --utc --date=@SECONDS` tells.
     #[test]
     fn moments_are_those_of_date() {
         for (seconds, text) in [

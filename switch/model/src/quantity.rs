@@ -68,7 +68,7 @@ impl Quantity {
         Self::ALL.into_iter().find(|(name, _)| *name == format).map(|(_, quantity)| quantity)
     }
 
-    /// Its format in words, to complete "it must be".
+    /// Format of the quantity in words, to complete "it must be".
     pub fn must_be(self) -> &'static str {
         match self {
             Self::Rate => "a rate from 8Kbit to 1000Gbit, as \"100Mbit\" (bit, Kbit, Mbit or Gbit)",
@@ -134,7 +134,7 @@ fn whole(text: &str, units: &[(&str, f64)], per: f64) -> Option<u64> {
 /// The duration in `text`: a number and `us`, `ms` or `s`.
 ///
 /// # Errors
-/// It is something else, or longer than a minute.
+/// The text is something else, or longer than a minute.
 pub fn parse_delay(text: &str) -> Result<Duration, String> {
     let wrong = || format!("'{text}' is not a delay: write a number and us, ms or s, as 10ms; up to {} s", LONGEST.as_secs());
     let (number, unit) = text.trim().split_at(text.trim().find(|c: char| c.is_ascii_alphabetic()).ok_or_else(wrong)?);
@@ -170,7 +170,7 @@ fn thousands(text: &str) -> Option<u64> {
 /// Bits a second in `text`: a number and `bit`, `Kbit`, `Mbit` or `Gbit`.
 ///
 /// # Errors
-/// It is something else, below 8 Kbit or above 1000 Gbit.
+/// The text is something else, below 8 Kbit or above 1000 Gbit.
 pub fn parse_rate(text: &str) -> Result<u64, String> {
     let wrong = || format!("'{text}' is not a rate: write a number and bit, Kbit, Mbit or Gbit, as 100Mbit; 8Kbit to 1000Gbit");
     let number = text.trim().strip_suffix("bit").ok_or_else(wrong)?;
@@ -218,7 +218,7 @@ impl Visitor<'_> for Reader {
 /// Reads a share: 0.01 or "1%".
 ///
 /// # Errors
-/// It is something else.
+/// The value is something else.
 pub fn read_share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     deserializer.deserialize_any(Reader(Quantity::Share))
 }
@@ -226,15 +226,15 @@ pub fn read_share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::
 /// Reads a whole number of milliseconds: 100 or "100ms".
 ///
 /// # Errors
-/// It is something else.
+/// The value is something else.
 pub fn read_milliseconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     deserializer.deserialize_any(Reader(Quantity::Milliseconds)).map(|number| number as u64)
 }
 
-/// As [`read_milliseconds`], for a key that may be left out.
+/// Like [`read_milliseconds`], for a key that may be left out.
 ///
 /// # Errors
-/// It is something else.
+/// The value is something else.
 pub fn read_some_milliseconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     read_milliseconds(deserializer).map(Some)
 }
@@ -242,7 +242,7 @@ pub fn read_some_milliseconds<'de, D: Deserializer<'de>>(deserializer: D) -> Res
 /// Reads a whole number of seconds: 300 or "5min".
 ///
 /// # Errors
-/// It is something else.
+/// The value is something else.
 pub fn read_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     deserializer.deserialize_any(Reader(Quantity::Seconds)).map(|number| number as u32)
 }
@@ -250,7 +250,7 @@ pub fn read_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D
 /// Reads a whole number of MiB: 64 or "64MiB".
 ///
 /// # Errors
-/// It is something else.
+/// The value is something else.
 pub fn read_mebibytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     deserializer.deserialize_any(Reader(Quantity::Mebibytes)).map(|number| number as u64)
 }
@@ -258,7 +258,7 @@ pub fn read_mebibytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64,
 /// Reads a whole number of GiB, for a key that may be left out: 64 or "64GiB".
 ///
 /// # Errors
-/// It is something else.
+/// The value is something else.
 pub fn read_some_gibibytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     deserializer.deserialize_any(Reader(Quantity::Gibibytes)).map(|number| Some(number as u64))
 }

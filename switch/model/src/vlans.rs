@@ -20,7 +20,7 @@ pub struct VlanRange {
 }
 
 impl VlanRange {
-    /// Its VLANs.
+    /// VLANs of the entry.
     pub fn vlans(self) -> RangeInclusive<u16> {
         self.first..=self.last
     }

@@ -278,7 +278,7 @@ impl Exchange<'_, '_> {
         };
         put(option::MESSAGE_TYPE, &[kind]);
         put(option::SERVER_IDENTIFIER, &own);
-        // As the client sent it (RFC 6842, section 3).
+        // The identifier is as the client sent it (RFC 6842, section 3).
         if !self.request.identifier.is_empty() {
             put(option::CLIENT_IDENTIFIER, self.request.identifier);
         }

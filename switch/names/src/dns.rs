@@ -153,7 +153,7 @@ struct Query<'b> {
 
 impl<'b> Query<'b> {
     /// # Errors
-    /// It has no header, or is no query.
+    /// The message has no header, or is no query.
     fn of(bytes: &'b [u8]) -> Result<Self, Refused> {
         let mut rest = Rest(bytes);
         let mut numbers = [0; HEADER / 2];
@@ -282,7 +282,7 @@ impl Outside {
 /// Reacts to the query `bytes` of `client`.
 ///
 /// # Errors
-/// They are no query.
+/// The bytes are no query.
 pub(crate) fn react(settings: &Settings, leases: &Leases, client: Client<'_>, bytes: &[u8]) -> Result<Reaction, Refused> {
     let query = Query::of(bytes)?;
     let found = match &query {

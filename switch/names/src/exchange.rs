@@ -5,7 +5,7 @@ use memlane_virtq::frame::MacAddress;
 /// A service of the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// Its own MAC address, by ARP or neighbour discovery.
+    /// The responder's own MAC address, by ARP or neighbour discovery.
     Neighbour,
     /// Echo of ICMP and ICMPv6.
     Echo,
@@ -36,11 +36,11 @@ impl Service {
 /// Why a frame gets no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It is for others, or needs no answer.
+    /// The message is for others, or needs no answer.
     NotAsked,
-    /// It does not follow its standard.
+    /// The message does not follow its standard.
     Malformed,
-    /// It asks for an address or a name that belongs to another port.
+    /// The message asks for an address or a name that belongs to another port.
     NotOwner,
     /// No address is free.
     NoAddress,
@@ -67,9 +67,9 @@ pub(crate) type Answer = Result<(Service, Vec<u8>), Refused>;
 /// The sender of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Client<'p> {
-    /// Its port.
+    /// Port of the client.
     pub port: &'p str,
-    /// Its MAC address.
+    /// MAC address.
     pub mac: MacAddress,
     /// The second in which it came.
     pub now: u64,

@@ -121,12 +121,12 @@ impl Leases {
         twin.map_or(address, |twin| twin.ip(address))
     }
 
-    /// As [`Self::exchanged`].
+    /// Like [`Self::exchanged`].
     pub(crate) fn exchanged4(&self, port: &str, address: Ipv4Addr) -> Ipv4Addr {
         if let IpAddr::V4(exchanged) = self.exchanged(port, address.into()) { exchanged } else { address }
     }
 
-    /// As [`Self::exchanged`].
+    /// Like [`Self::exchanged`].
     pub(crate) fn exchanged6(&self, port: &str, address: Ipv6Addr) -> Ipv6Addr {
         if let IpAddr::V6(exchanged) = self.exchanged(port, address.into()) { exchanged } else { address }
     }

@@ -170,7 +170,7 @@ impl Responder {
         })
     }
 
-    /// Its settings.
+    /// Settings of the responder.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -397,7 +397,7 @@ impl Responder {
         Ok((Service::Dns, answer.frame(way)))
     }
 
-    /// Its report in second `now`.
+    /// Report of the responder in second `now`.
     pub fn report(&self, now: u64) -> NamesReport {
         let lease = |(port, lease): (&str, Lease)| LeaseReport {
             address: lease.address.to_string(),

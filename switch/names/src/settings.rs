@@ -9,9 +9,9 @@ use memlane_virtq::frame::MacAddress;
 /// Settings of a segment's responder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Its segment.
+    /// Segment of the responder.
     pub segment: String,
-    /// Its own MAC address.
+    /// The responder's own MAC address.
     pub mac: MacAddress,
     /// Network address and prefix length of the IPv4 subnet, of 8 to 30 bits; its first address is the responder's.
     pub subnet: Option<(Ipv4Addr, u8)>,
@@ -125,7 +125,7 @@ impl Settings {
 /// A port of the segment, as far as the responder knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortAddresses {
-    /// Its static addresses (configuration key `addresses`).
+    /// Static addresses (configuration key `addresses`).
     pub fixed: Vec<IpAddr>,
     /// MTU that its guest is offered.
     pub mtu: Option<u16>,

@@ -112,7 +112,7 @@ impl Streams {
     /// The answer to a segment of `peer` at `port` in second `now`; `ask` answers queries.
     ///
     /// # Errors
-    /// It needs none.
+    /// The segment needs none.
     pub(crate) fn answer(
         &mut self,
         port: &str,

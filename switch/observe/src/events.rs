@@ -15,7 +15,7 @@ const FURTHEST: u64 = u64::MAX / 2;
 /// An event and its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record<T> {
-    /// Its number: the first event has 0, and each the next.
+    /// Number of the event: the first event has 0, and each the next.
     pub sequence: u64,
     /// When it was added.
     pub time: SystemTime,

@@ -38,9 +38,9 @@ mod option {
 /// A port, as an interface of the capture.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Interface<'a> {
-    /// Its name.
+    /// Name of the interface.
     pub name: &'a str,
-    /// Its segment.
+    /// Segment of the port.
     pub description: &'a str,
     /// Most bytes of a frame that are captured.
     pub snaplen: u32,
@@ -68,13 +68,13 @@ pub struct Packet<'a> {
     pub interface: InterfaceId,
     /// Nanoseconds since 1970.
     pub time: u64,
-    /// Its direction.
+    /// Direction of the frame.
     pub direction: Direction,
     /// Number that all appearances of the frame share.
     pub id: u64,
-    /// Its first bytes.
+    /// The first bytes.
     pub bytes: &'a [u8],
-    /// Its original length.
+    /// Original length.
     pub length: u32,
     /// Frames that this interface has missed since its last packet.
     pub missed: u64,
@@ -145,7 +145,7 @@ impl<W: Write> Writer<W> {
     /// Writing fails.
     ///
     /// # Panics
-    /// Its interface was not added before.
+    /// The interface was not added before.
     pub fn packet(&mut self, packet: &Packet<'_>) -> io::Result<()> {
         assert!(packet.interface.0 < self.interfaces, "the interface was described before");
         let bytes = &packet.bytes[..packet.bytes.len().min(MOST_SNAPLEN as usize).min(packet.length as usize)];

@@ -46,7 +46,7 @@ impl Budget {
 pub struct Account {
     budget: Arc<Budget>,
     held: AtomicU64,
-    /// Its minimum quota, as long as the budget has so much.
+    /// Minimum quota, as long as the budget has so much.
     floor: u64,
 }
 
@@ -56,7 +56,7 @@ impl Account {
         Self::with_floor(budget, 0)
     }
 
-    /// As [`Self::new`], for a user that may hold `floor` bytes as long as the budget has them, even if less than those is left for
+    /// Like [`Self::new`], for a user that may hold `floor` bytes as long as the budget has them, even if less than those is left for
     /// others.
     pub fn with_floor(budget: &Arc<Budget>, floor: u64) -> Arc<Self> {
         Arc::new(Self { budget: Arc::clone(budget), held: AtomicU64::new(0), floor })
@@ -134,7 +134,7 @@ mod tests {
         let mut of_old = take_all(&old);
         let mut of_new = take_all(&new);
         assert_eq!((of_old.len(), of_new.len()), (450, 225));
-        // As frames leave and others come, both approach a third.
+        // While frames leave and others come, both approach a third.
         for _ in 0..100 {
             for (of, account) in [(&mut of_old, &old), (&mut of_new, &new)] {
                 of.truncate(of.len() - of.len() / 10);

@@ -47,7 +47,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
 /// Copies `length` bytes to memory of the switch, for decisions: from here on only the copy counts.
 ///
 /// # Safety
-/// As [`copy`].
+/// The conditions of [`copy`].
 #[inline]
 pub unsafe fn copy_in(to: *mut u8, from: *const u8, length: usize) {
     // SAFETY: the caller's promise, passed on.
@@ -63,7 +63,7 @@ struct Unaligned<T>(T);
 /// Loads a number or a register at `from`, of any alignment, once: volatile, so that the compiler neither repeats nor divides it.
 ///
 /// # Safety
-/// As many readable bytes at `from` as a `T` has, each bit pattern of which is a valid `T`. Other threads may write there
+/// There are as many readable bytes at `from` as a `T` has, each bit pattern of which is a valid `T`. Other threads may write there
 /// meanwhile.
 #[inline(always)]
 pub unsafe fn load_once<T: Copy>(from: *const u8) -> T {
@@ -115,7 +115,7 @@ impl Block {
         unsafe { to.cast::<Self>().write_unaligned(*self) }
     }
 
-    /// Its bytes.
+    /// Bytes of the block.
     #[inline]
     pub fn bytes(&self) -> [u8; 64] {
         let mut bytes = [0; 64];
@@ -185,7 +185,7 @@ fn masked_equal(lane: Lane, mask: Lane, bits: Lane) -> bool {
 /// Copies up to 64 bytes: two moves that may overlap each other, never leaving the ranges.
 ///
 /// # Safety
-/// As [`copy`], and `length <= 64`.
+/// The conditions of [`copy`], and `length <= 64`.
 #[inline]
 pub unsafe fn copy_short(to: *mut u8, from: *const u8, length: usize) {
     debug_assert!(length <= 64);
@@ -207,14 +207,14 @@ pub unsafe fn copy_short(to: *mut u8, from: *const u8, length: usize) {
 /// Copies up to 64 bytes to memory of the switch, for decisions: [`copy_in`] for a length that the compiler knows.
 ///
 /// # Safety
-/// As [`copy_short`].
+/// The conditions of [`copy_short`].
 #[inline(always)]
 pub unsafe fn copy_in_short(to: *mut u8, from: *const u8, length: usize) {
     #[cfg(fuzzing)]
     crate::probe::tell(crate::probe::Read::Bytes(length));
     // SAFETY: the caller's promise, passed on.
     unsafe { copy_short(to, from, length) };
-    // As in `copy_in`.
+    // The fence of `copy_in`.
     compiler_fence(Ordering::SeqCst);
 }
 
@@ -244,7 +244,7 @@ pub fn sum(bytes: &[u8]) -> u64 {
     unsafe { sum_words(bytes.as_ptr(), bytes.len()) }
 }
 
-/// As [`sum`], of the `length` bytes at `place`.
+/// Like [`sum`], of the `length` bytes at `place`.
 ///
 /// # Safety
 /// `place` must be readable for `length` bytes. Other threads may write there meanwhile: the sum is then that of some mixture.
@@ -285,7 +285,7 @@ pub fn prefetch(place: *const u8) {
     let _ = place;
 }
 
-/// As [`prefetch`], for a line that will be written.
+/// Like [`prefetch`], for a line that will be written.
 #[inline]
 pub fn prefetch_to_write(place: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -353,7 +353,7 @@ mod x86 {
             /// Four registers at a time, then one at a time, then the last one again, ending at the end.
             ///
             /// # Safety
-            /// As [`super::copy`]; `length` at least one register; the feature must be there.
+            /// The conditions of [`super::copy`]; `length` at least one register; the feature must be there.
             #[target_feature(enable = $feature)]
             pub(super) unsafe fn $name(to: *mut u8, from: *const u8, length: usize) {
                 const WIDTH: usize = size_of::<$vector>();
@@ -390,7 +390,7 @@ mod x86 {
     /// Four registers at a time, past the caches; ordered before later stores.
     ///
     /// # Safety
-    /// As [`super::copy`]; `to` aligned to 64 bytes, `length` a multiple of 256; the feature must be there.
+    /// The conditions of [`super::copy`]; `to` aligned to 64 bytes, `length` a multiple of 256; the feature must be there.
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn stream_avx512(to: *mut u8, from: *const u8, length: usize) {
         let mut at = 0;

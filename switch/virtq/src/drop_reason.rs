@@ -19,7 +19,7 @@ macro_rules! drop_reasons {
                 match self { $(Self::$name => $text),* }
             }
 
-            /// Its meaning, in a sentence.
+            /// Meaning of the reason, in a sentence.
             pub fn meaning(self) -> &'static str {
                 match self { $(Self::$name => concat!($($doc),*).trim_ascii()),* }
             }

@@ -62,7 +62,7 @@ impl MacAddress {
         Self(u64::from_le_bytes([a, b, c, d, e, f, 0, 0]))
     }
 
-    /// Its bytes in the order in which they are sent.
+    /// Bytes of the address in the order in which they are sent.
     pub fn bytes(self) -> [u8; 6] {
         let [a, b, c, d, e, f, _, _] = self.0.to_le_bytes();
         [a, b, c, d, e, f]
@@ -189,7 +189,7 @@ impl MatchMask {
         head.0 & self.mask == self.bits
     }
 
-    /// As [`Self::fits`], for the frame that begins with `start`.
+    /// Like [`Self::fits`], for the frame that begins with `start`.
     #[inline(always)]
     pub fn fits_block(self, start: &Block) -> bool {
         start.begins_with(self.mask, self.bits)
@@ -272,7 +272,7 @@ impl FurtherMask {
         })
     }
 
-    /// As [`Self::fits`], for the frame of at least 64 bytes that begins with `start`.
+    /// Like [`Self::fits`], for the frame of at least 64 bytes that begins with `start`.
     #[inline]
     pub fn fits_block(&self, start: &Block) -> bool {
         self.fits_lanes(|lane| start.lane(lane))
@@ -375,7 +375,7 @@ impl NetHeader {
         Self { first: u64::from_le_bytes([a, b, c, d, e, f, g, h]), last: u32::from_le_bytes([i, j, k, l]) }
     }
 
-    /// Its bytes in memory.
+    /// Bytes of the header in memory.
     #[inline]
     pub fn bytes(self) -> [u8; Self::SIZE] {
         let [a, b, c, d, e, f, g, h] = self.first.to_le_bytes();
@@ -389,7 +389,7 @@ impl NetHeader {
         Self { first, last }
     }
 
-    /// Its words in memory.
+    /// Words of the header in memory.
     #[inline]
     pub fn words(self) -> (u64, u32) {
         (self.first, self.last)
@@ -603,9 +603,9 @@ pub fn has_usual_layers(start: &[u8; START], protocol: u8, transport: u16) -> bo
 
 /// The extension headers of an IPv6 packet, as far as they are known.
 enum Chain {
-    /// They end with a header of this protocol, which may lie behind the known bytes.
+    /// The headers end with a header of this protocol, which may lie behind the known bytes.
     Ends { protocol: u8, transport: usize },
-    /// This one is not known.
+    /// The next one is not known.
     GoesOn(Extension),
 }
 

@@ -13,7 +13,7 @@ pub const MAX_SIZE: u16 = 32768;
 pub struct PortId(pub u16);
 
 impl PortId {
-    /// As an index.
+    /// The id as an index.
     #[inline]
     pub fn index(self) -> usize {
         usize::from(self.0)
@@ -32,7 +32,7 @@ impl Slot {
         Self(u32::from(generation) << 16 | u32::from(index))
     }
 
-    /// Its index.
+    /// Index of the virtqueue.
     #[inline]
     pub fn index(self) -> usize {
         (self.0 & 0xffff) as usize
@@ -48,7 +48,7 @@ impl Slot {
         Self(self.0.wrapping_add(1 << 16))
     }
 
-    /// As a unique number below 2^32.
+    /// The key as a unique number below 2^32.
     pub fn number(self) -> u32 {
         self.0
     }

@@ -331,7 +331,7 @@ mod tests {
                     // Here the fence is missing.
                     let seen = ring.used.load(Ordering::Acquire);
                     if seen == 1 {
-                        // It takes the entry, and requests an interrupt for the next one.
+                        // The driver takes the entry, and requests an interrupt for the next one.
                         ring.call_at.store(1, Ordering::Release);
                     }
                     seen

@@ -1,6 +1,6 @@
 //! A packet: a frame that still lies in its sender's memory.
 //!
-//! It carries the bytes that were copied once (the virtio-net header and the first bytes of the frame) and the addresses of the
+//! A packet carries the bytes that were copied once (the virtio-net header and the first bytes of the frame) and the addresses of the
 //! rest (**buffer segments**, a scatter-gather list). Most frames have few buffer segments, which the packet holds itself; the rest
 //! of a long list lies in **chunks** that the sender's transmit queue lends, a fixed number of them, so no packet allocates.
 //! Enqueueing may allocate: a queue for each sender at a receiver, and on emulated links a copy of each frame.
@@ -62,7 +62,7 @@ pub struct Packet {
     pub reach: Reach,
     /// When it was taken from its transmit queue, if its latency is measured.
     pub stamp: Stamp,
-    /// Its number in captures, if there are any; 0 before it has one.
+    /// Number of the packet in captures, if there are any; 0 before it has one.
     pub capture_id: u32,
 }
 
@@ -285,7 +285,7 @@ impl Packet {
         self.start_length = at as u32;
     }
 
-    /// Its flow hash, see [`frame::flow_hash`].
+    /// Flow hash, see [`frame::flow_hash`].
     #[inline]
     pub fn flow_hash(&self) -> u32 {
         if self.of_pair {
@@ -376,7 +376,7 @@ impl Packet {
     /// Sets the rest to foreign `iovecs`, which only [name](Iovec::named) memory; otherwise as [`Self::set_rest`].
     ///
     /// # Errors
-    /// As [`Self::set_rest`].
+    /// The errors of [`Self::set_rest`].
     pub fn set_named_rest(&mut self, iovecs: &[Iovec], pool: &mut ChunkPool) -> Result<(), NoChunk> {
         match iovecs.split_first() {
             Some((first, rest)) => self.borrow(*first, rest, pool),
@@ -497,7 +497,7 @@ pub struct NoChunk;
 
 /// The chunks of one transmit queue.
 ///
-/// They are reached through the pool's pointer only, field by field: a reference to one of them, or to all, would promise that no
+/// The chunks are reached through the pool's pointer only, field by field: a reference to one of them, or to all, would promise that no
 /// other thread reads there, while packets, other workers' too, read those that are lent.
 #[derive(Debug)]
 pub struct ChunkPool {

@@ -135,5 +135,5 @@ fn signal() -> libc::c_int {
     libc::SIGRTMIN() + 3
 }
 
-/// Its only effect is that the system call it interrupts fails.
+/// The handler's only effect is that the system call it interrupts fails.
 extern "C" fn on_signal(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}

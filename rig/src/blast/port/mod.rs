@@ -79,7 +79,7 @@ impl Mould {
     /// copy of the headers, so it is written as if it lay there.
     ///
     /// # Safety
-    /// As `finish`.
+    /// The conditions of `finish`.
     #[cold]
     unsafe fn finish_parts(&self, frame: *mut u8, template: &Template, stamp: Stamp) {
         let (count, size) = (template.parts.count, template.parts.size as usize);

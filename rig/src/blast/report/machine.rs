@@ -17,12 +17,12 @@ pub struct Machine {
     pub cpus: usize,
     /// The command line.
     pub command: Vec<String>,
-    /// This program's version.
+    /// Version of this program.
     pub version: &'static str,
 }
 
 impl Machine {
-    /// This machine.
+    /// The machine that this program runs on.
     pub fn here() -> Self {
         let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
         let cpuinfo = read("/proc/cpuinfo");

@@ -55,7 +55,7 @@ pub struct Report {
 /// A port.
 #[derive(Debug, Serialize)]
 pub struct PortReport {
-    /// As on the command line.
+    /// The place as on the command line.
     pub place: String,
     /// Names of the negotiated virtio features.
     pub features: Vec<String>,

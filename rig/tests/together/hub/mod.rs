@@ -1,6 +1,6 @@
 //! A small vhost-user hub, for tests only: it sends each frame that comes in at one port out of all others.
 //!
-//! It is built on other people's code (`vhost` for the messages, `virtio-queue` for the rings, `vm-memory` for the guests'
+//! The hub is built on other people's code (`vhost` for the messages, `virtio-queue` for the rings, `vm-memory` for the guests'
 //! memory), so that the rig is tested against something that it did not bring along. One thread a port handles messages, one
 //! thread moves frames. That one sleeps until it is kicked: a kick that the driver wrongly spares makes a test hang.
 

@@ -52,7 +52,7 @@ impl Executor {
     /// Makes the task of `session`, which is first enqueued when it is [notified](Task::notify), or by an epoll event of a socket that `session` watches.
     ///
     /// # Errors
-    /// Those of `session`.
+    /// The errors of `session`.
     pub(crate) fn task<F>(&self, session: impl FnOnce(Context) -> io::Result<F>) -> io::Result<Arc<Task>>
     where
         F: Future<Output = ()> + Send + 'static,

@@ -63,7 +63,7 @@ impl Task {
         self.notify_here_if(|| false);
     }
 
-    /// As [`Self::notify`]; it runs in the calling thread if it waits and `may_run_here`, which is evaluated while it stands still.
+    /// Like [`Self::notify`]; the session runs in the calling thread if it waits and `may_run_here`, which is evaluated while it stands still.
     pub(crate) fn notify_here_if(self: &Arc<Self>, may_run_here: impl FnOnce() -> bool) {
         let mut inner = self.inner();
         match inner.stage {

@@ -28,7 +28,7 @@ pub(super) const STACK: usize = 256 * 1024;
 /// See the module.
 #[derive(Debug)]
 pub(super) struct RunQueue {
-    /// Its thread, in epoll, looks after the queue while that is short of threads.
+    /// The reactor's thread, in epoll, looks after the queue while that is short of threads.
     reactor: Arc<Reactor>,
     inner: Mutex<Inner>,
     changed: Condvar,

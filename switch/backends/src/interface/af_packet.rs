@@ -64,7 +64,7 @@ impl PacketSocket {
     /// The socket `file` of another process of the network.
     ///
     /// # Errors
-    /// It is no packet socket.
+    /// The file is no packet socket.
     pub fn taken_over(settings: &PacketSettings, file: File) -> Result<Self, InterfaceError> {
         Self::with(settings, file).map_err(|cause| {
             let remedy = "Restart the network: `memlane down`, then `memlane up`.";
@@ -104,7 +104,7 @@ impl PacketSocket {
     /// Binds the socket to the interface for no frames: it tells when that is deleted, and keeps it promiscuous.
     ///
     /// # Errors
-    /// As [`Self::bind`].
+    /// The errors of [`Self::bind`].
     pub(super) fn watch(&self) -> io::Result<File> {
         self.bind_for(0)
     }

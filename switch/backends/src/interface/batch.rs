@@ -218,7 +218,7 @@ fn restricted() -> std::io::Result<IoUring> {
 /// and block the worker.
 ///
 /// # Safety
-/// As for [`Batch::run`].
+/// The conditions of [`Batch::run`].
 unsafe fn together(uring: &mut IoUring, results: &mut Vec<i32>, file: &File, way: Way, operations: &[Vectors]) -> bool {
     let descriptor = types::Fd(file.as_raw_fd());
     results.resize(operations.len(), -libc::EIO);
@@ -254,7 +254,7 @@ unsafe fn together(uring: &mut IoUring, results: &mut Vec<i32>, file: &File, way
 /// One operation by a call of its own.
 ///
 /// # Safety
-/// As for [`Batch::run`].
+/// The conditions of [`Batch::run`].
 unsafe fn single(file: &File, way: Way, operation: &Vectors) -> i32 {
     let (descriptor, count) = (file.as_raw_fd(), operation.count as libc::c_int);
     // SAFETY: the caller's promise.

@@ -54,7 +54,7 @@ impl Origin {
         }
     }
 
-    /// Its packet socket, which stays while its interface comes and goes.
+    /// The packet socket, which stays while its interface comes and goes.
     fn packet(&self) -> Option<&PacketSocket> {
         match self {
             Self::Tap(_) => None,

@@ -60,7 +60,7 @@ pub fn attach(name: &str, netns: Option<&str>) -> Result<Interface, InterfaceErr
 /// The open device `file` of another process of the network.
 ///
 /// # Errors
-/// It is no TAP device.
+/// The file is no TAP device.
 pub fn taken_over(name: &str, file: File) -> Result<Interface, InterfaceError> {
     let offloads =
         set_offloads(&file).map_err(|cause| failed(name, cause, "Restart the network: `memlane down`, then `memlane up`."))?;

@@ -165,11 +165,11 @@ impl Access {
         is_default && std::fs::symlink_metadata(path).is_ok_and(|meta| has_rights(&meta))
     }
 
-    /// As [`Self::apply`], by this process itself, to the socket's file at `path` with this device and inode; `before` if another process has
+    /// Like [`Self::apply`], by this process itself, to the socket's file at `path` with this device and inode; `before` if another process has
     /// made it.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Self::apply`].
     pub fn apply_here(&self, path: &Path, file: Option<(u64, u64)>, before: bool) -> io::Result<()> {
         let (mut owner, mut group) = self.numbers()?;
         let mode = self.mode().map_err(io::Error::other)?;

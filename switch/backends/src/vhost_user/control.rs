@@ -2,7 +2,7 @@
 //! by a thread of its own.
 //!
 //! A **kick** from the guest or an **order** from the session wakes the thread; it answers the pending commands and sleeps again.
-//! It answers at most one queue full of commands per millisecond, so that no guest can use up a CPU here. An order waits for one
+//! The thread answers at most one queue full of commands per millisecond, so that no guest can use up a CPU here. An order waits for one
 //! command at most, so the thread ends with its session.
 //!
 //! Queues are served once they start, enabled or not: commands change settings, from which disabling a queue does not protect.
@@ -185,7 +185,7 @@ impl ControlQueue {
 
 impl Drop for ControlQueue {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The thread may have ended already.
         let _ = self.order(Box::new(|_| Then::End));
     }
 }

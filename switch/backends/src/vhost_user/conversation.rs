@@ -95,7 +95,7 @@ impl<'c> Conversation<'c> {
             let message = match received {
                 Ok(message) => message,
                 Err(WireError::HungUp) => return Ok(door::end(self.is_replaced)),
-                // It may have been in the middle of a message.
+                // The front end may have been in the middle of a message.
                 Err(_) if self.is_replaced => return Ok(door::end(true)),
                 Err(WireError::Descriptors) if descriptors::are_short() => return Err(descriptors::ran_out()),
                 Err(error) => return Err(io::Error::other(error)),

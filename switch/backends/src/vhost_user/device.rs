@@ -408,7 +408,7 @@ impl Device {
     /// Restores the device that another process described, up to the start of its virtqueues.
     ///
     /// # Errors
-    /// As for the messages of a front end.
+    /// The errors of the messages of a front end.
     pub(super) fn restore(&mut self, saved: &SavedConnection, files: &mut ReceivedFiles) -> Result<()> {
         let mut regions = Vec::new();
         self.check_length(saved.regions.iter().fold(0, |all, region| all.saturating_add(region.length)))?;
@@ -678,7 +678,7 @@ impl Device {
         }
     }
 
-    /// As [`Self::update_log`] for all virtqueues: none of them uses an earlier log when this returns.
+    /// Like [`Self::update_log`] for all virtqueues: none of them uses an earlier log when this returns.
     fn update_logs(&self) {
         if !self.is_beside() {
             self.settings.port.set_log(self.log_in_use());
@@ -858,7 +858,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(base)
     }
 
-    /// As when it is added: removing a region that is not there is no error (QEMU before 8.2 repeats the message for each queue
+    /// The region is found as when it is added: removing a region that is not there is no error (QEMU before 8.2 repeats the message for each queue
     /// pair).
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
         let table = table(region);

@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 /// Checks that the front end has sent an empty state through `channel`, a pipe or socket, and closed it.
 ///
 /// # Errors
-/// It sent something, or can still do so.
+/// The peer sent something, or can still do so.
 pub(super) fn check_empty(channel: &File) -> io::Result<()> {
     let kind = channel.metadata()?.file_type();
     if !kind.is_fifo() && !kind.is_socket() {

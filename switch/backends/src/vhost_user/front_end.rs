@@ -64,9 +64,9 @@ pub(super) struct FrontEnd {
 /// The state of a second front end beside the one that has the port.
 #[derive(Debug)]
 pub(super) enum SecondState {
-    /// It waits for the port.
+    /// The front end waits for the port.
     Waits,
-    /// Its connection is to be closed, for this reason; descriptors may have run out.
+    /// The connection is to be closed, for this reason; descriptors may have run out.
     Leaves(io::Error),
     /// The port is to be its own now.
     TakesOver,
@@ -114,7 +114,7 @@ impl FrontEnd {
     /// a message that has arrived.
     ///
     /// # Errors
-    /// As for the messages of a front end.
+    /// The errors of the messages of a front end.
     pub(super) fn restore(&mut self, saved: &SavedConnection, files: &mut ReceivedFiles) -> io::Result<PartialMessage> {
         let lock = || device::lock(&self.device);
         lock().restore_offer(saved);

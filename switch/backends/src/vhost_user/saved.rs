@@ -1,6 +1,6 @@
 //! Description of a vhost-user session, with which another process of the network goes on (takeover).
 //!
-//! It holds the state that the front end's messages have led to. The other process restores it by the same functions that serve those
+//! A saved session holds the state that the front end's messages have led to. The other process restores it by the same functions that serve those
 //! messages, with their checks. The positions of a virtqueue are not part of it: the used index in guest memory says where to go on.
 
 use std::fmt;
@@ -72,7 +72,7 @@ impl StandingConnection {
 /// A session, described.
 #[derive(Debug, Default)]
 pub struct SavedSession {
-    /// Its connection; `None` while the port waits for a front end.
+    /// Connection of the session; `None` while the port waits for a front end.
     pub connection: Option<SavedConnection>,
     /// The descriptors to which it refers.
     pub files: Vec<OwnedFd>,
@@ -154,13 +154,13 @@ impl SavedPostcopy {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SavedRegion {
-    /// Its guest address.
+    /// Guest address of the region.
     pub guest_start: u64,
-    /// Its length in bytes.
+    /// Length of the region in bytes.
     pub length: u64,
-    /// Its address in the front end's own process.
+    /// Address of the region in the front end's own process.
     pub user_start: u64,
-    /// Its offset in the file.
+    /// Offset of the region in the file.
     pub file_offset: u64,
     /// Number of the file's descriptor.
     pub file: u32,
@@ -172,9 +172,9 @@ pub struct SavedRegion {
 pub struct SavedLog {
     /// Number of the file's descriptor.
     pub file: u32,
-    /// Its offset in the file.
+    /// Offset of the log in the file.
     pub offset: u64,
-    /// Its size in bytes.
+    /// Size of the log in bytes.
     pub size: u64,
 }
 
@@ -184,9 +184,9 @@ pub struct SavedLog {
 pub struct SavedInflight {
     /// Number of the file's descriptor.
     pub file: u32,
-    /// Its offset in the file.
+    /// Offset of the region in the file.
     pub offset: u64,
-    /// Its virtqueues, and the descriptors of each.
+    /// Number of virtqueues, and the descriptors of each.
     pub shape: (u16, u16),
 }
 
@@ -194,9 +194,9 @@ pub struct SavedInflight {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SavedRing {
-    /// Its index.
+    /// Index of the virtqueue.
     pub index: u32,
-    /// Its size.
+    /// Size of the virtqueue.
     pub size: u16,
     /// The front end's addresses of descriptor table, available ring and used ring.
     pub addresses: Option<[u64; 3]>,
@@ -210,9 +210,9 @@ pub struct SavedRing {
     pub error: Option<u32>,
     /// Guest address at which writes to the used ring are logged.
     pub log_address: Option<u64>,
-    /// It is enabled.
+    /// The virtqueue is enabled.
     pub enabled: bool,
-    /// It runs.
+    /// The virtqueue runs.
     pub running: bool,
 }
 

@@ -100,10 +100,10 @@ pub fn run(executor: &Executor, network: Arc<Network>, settings: DeviceSettings,
     run_restored(executor, (network, settings), endpoint, None)
 }
 
-/// As [`run`]; begins with a session of another process of the network.
+/// Like [`run`]; begins with a session of another process of the network.
 ///
 /// # Errors
-/// As there.
+/// The errors of [`run`].
 pub fn run_restored(
     executor: &Executor,
     (network, settings): (Arc<Network>, DeviceSettings),

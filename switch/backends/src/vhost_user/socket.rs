@@ -26,19 +26,19 @@ pub trait Broker: std::fmt::Debug + Send + Sync {
     /// Does the work of [`bind`]; returns the listening socket.
     ///
     /// # Errors
-    /// Those of [`bind`]; the network has no right to a socket there.
+    /// The errors of [`bind`]; the network has no right to a socket there.
     fn bind(&self, path: &Path, mode: u32) -> io::Result<UnixListener>;
 
     /// Does the work of [`Access::apply_here`].
     ///
     /// # Errors
-    /// Those of [`Access::apply`].
+    /// The errors of [`Access::apply`].
     fn apply(&self, path: &Path, file: Option<(u64, u64)>, before: bool, access: &Access) -> io::Result<()>;
 
     /// Does the work of [`connect`].
     ///
     /// # Errors
-    /// Those of [`connect`]; the network has no right to connect there.
+    /// The errors of [`connect`]; the network has no right to connect there.
     fn connect(&self, path: &Path) -> io::Result<UnixStream>;
 
     /// Removes the socket's file at `path` if it has this device and inode.
@@ -169,7 +169,7 @@ impl Drop for Listener {
 /// [`bind`] makes it, to be kept from now on.
 ///
 /// # Errors
-/// Those of [`bind`].
+/// The errors of [`bind`].
 pub fn bind_kept(path: &Path, mode: u32) -> io::Result<Listener> {
     if let Some((socket, file)) = kept::take(path) {
         // The process before may have had a port of another kind here.
@@ -198,10 +198,10 @@ pub fn bind(path: &Path, mode: u32) -> io::Result<Listener> {
     Ok(listener)
 }
 
-/// As [`bind`], by this process itself.
+/// Like [`bind`], by this process itself.
 ///
 /// # Errors
-/// Those of [`bind`].
+/// The errors of [`bind`].
 pub fn bind_here(path: &Path, mode: u32) -> io::Result<Listener> {
     match std::fs::symlink_metadata(path) {
         Ok(file) if file.file_type().is_socket() && is_left(path)? => replace_left(path, &file, mode),
@@ -316,10 +316,10 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
     broker().map_or_else(|| connect_here(path), |broker| broker.connect(path))
 }
 
-/// As [`connect`], by this process itself.
+/// Like [`connect`], by this process itself.
 ///
 /// # Errors
-/// Those of [`connect`].
+/// The errors of [`connect`].
 pub fn connect_here(path: &Path) -> io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -336,10 +336,10 @@ pub(super) fn remove(path: &Path, file: (u64, u64)) -> io::Result<()> {
     broker().map_or_else(|| remove_here(path, file), |broker| broker.remove(path, file))
 }
 
-/// As [`Broker::remove`], by this process itself.
+/// Like [`Broker::remove`], by this process itself.
 ///
 /// # Errors
-/// As there.
+/// The errors of [`Broker::remove`].
 pub fn remove_here(path: &Path, file: (u64, u64)) -> io::Result<()> {
     let present = std::fs::symlink_metadata(path)?;
     if present.file_type().is_socket() && identity(&present) == file { std::fs::remove_file(path) } else { Err(in_use()) }
@@ -381,7 +381,7 @@ mod tests {
             for _ in 0..300 {
                 let mut listener = bind(&path, 0o600).unwrap();
                 assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-                // As when its process is killed: the file stays.
+                // The same as when the process is killed: the file stays.
                 listener.file = None;
             }
             ended.store(true, Ordering::Relaxed);

@@ -39,7 +39,7 @@ pub struct Message {
 }
 
 impl fmt::Display for Message {
-    /// Its name, and the size of its payload and files.
+    /// Name of the message, and the size of its payload and files.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match FrontendReq::try_from(self.request) {
             Ok(name) => write!(f, "{name:?}")?,
@@ -147,7 +147,7 @@ pub fn words(header: [u8; HEADER]) -> [u32; 3] {
 pub struct PartialMessage {
     /// Bytes of its header and payload.
     pub bytes: Vec<u8>,
-    /// Its file descriptors.
+    /// File descriptors of the message.
     pub files: Vec<File>,
 }
 
@@ -304,7 +304,7 @@ mod tests {
         }
     }
 
-    /// As Debian 13's user-mode-linux (6.12) sends it: SET_MEM_TABLE of 72 bytes that says one region, with one descriptor.
+    /// Debian 13's user-mode-linux (6.12) sends SET_MEM_TABLE of 72 bytes that says one region, with one descriptor.
     #[test]
     fn a_memory_table_is_as_long_as_its_regions() {
         let region = [0_u64, 0x0400_0000, 0x6000_0000, 0].map(u64::to_ne_bytes).concat();

@@ -65,7 +65,7 @@ pub enum GsoKind {
 /// GSO metadata of a frame: the kind, and the payload of each segment in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gso {
-    /// Its kind.
+    /// Kind of the GSO frame.
     pub kind: GsoKind,
     /// Bytes.
     pub size: u16,
@@ -119,9 +119,9 @@ pub enum Place {
 /// A frame as it was parsed from a transmit ring, kept for as long as it is not answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TxFrame {
-    /// Its buffer segments, in order: each within a page, and together as long as the frame.
+    /// Buffer segments of the frame, in order: each within a page, and together as long as the frame.
     pub parts: Vec<Foreign>,
-    /// Its slots, in order.
+    /// Slots of the frame, in order.
     pub places: Vec<Place>,
     /// Bytes of the whole frame.
     pub length: u32,

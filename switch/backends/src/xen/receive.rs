@@ -223,7 +223,7 @@ impl XenReceive {
         self.gather(packet, from, length);
     }
 
-    /// As [`Self::lay_staged`], with the checksum completed: its sum begins at byte `start` and is stored at `field`. The whole
+    /// Like [`Self::lay_staged`], with the checksum completed: its sum begins at byte `start` and is stored at `field`. The whole
     /// frame must be readable here, no part of it named by grants only.
     fn lay_completed(&mut self, headers: &[u8], packet: &Packet, from: u32, length: u32, (start, field): (usize, usize)) {
         let mut bytes = std::mem::take(&mut self.bytes);

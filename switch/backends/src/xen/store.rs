@@ -35,31 +35,31 @@ pub trait Store: Debug + Send {
     /// Names of the entries below `path`; none if it does not exist.
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// The errors of [`Self::read`].
     fn list(&mut self, path: &str) -> io::Result<Vec<String>>;
 
     /// Writes `text` at `path`. A lack of permission is ignored.
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// The errors of [`Self::read`].
     fn write(&mut self, path: &str, text: &str) -> io::Result<()>;
 
     /// Watches `path` and the paths below it: a first event at once, then one for each change, with this `token`.
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// The errors of [`Self::read`].
     fn watch(&mut self, path: &str, token: &str) -> io::Result<()>;
 
     /// Removes a watch.
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// The errors of [`Self::read`].
     fn unwatch(&mut self, path: &str, token: &str) -> io::Result<()>;
 
     /// Receives pending messages; to be called when the descriptor is readable.
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// The errors of [`Self::read`].
     fn receive(&mut self) -> io::Result<()>;
 
     /// The oldest event that was received.

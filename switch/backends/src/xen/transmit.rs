@@ -36,7 +36,7 @@ const ENOUGH: u32 = 54;
 #[derive(Debug)]
 struct Record {
     frame: TxFrame,
-    /// Its headers, if it was not copied entirely.
+    /// Headers of the frame, if it was not copied entirely.
     start: [u8; START],
     start_length: u32,
     /// The headers could be copied.
@@ -354,7 +354,7 @@ impl TransmitEnd for XenTransmit {
         self.settle(head, status::OKAY, loan);
     }
 
-    /// As many frames as the ring holds if all have as many slots as the last one.
+    /// The size is as many frames as the ring holds if all have as many slots as the last one.
     fn size(&self) -> u16 {
         let places = self.order.back().map_or(1, |&index| self.records[usize::from(index)].frame.places.len());
         (RING as usize / places.max(1)) as u16

@@ -222,7 +222,7 @@ impl Vif {
     /// Ends the service if the front end violated the protocol since the last call; true if so.
     ///
     /// # Errors
-    /// As [`Self::step`].
+    /// The errors of [`Self::step`].
     pub(super) fn judge(&mut self, store: &mut dyn Store, host: &Host) -> io::Result<bool> {
         let Some(fault) = self.served.as_ref().and_then(|fault| fault.get().copied()) else { return Ok(false) };
         self.refuse(store, host, &fault.to_string())?;

@@ -1,6 +1,6 @@
 //! Xenstore watcher: the thread that watches xenstore and serves the vifs of configured ports.
 //!
-//! It holds the list of **wanted** vifs: for each port a domain, by name or number, and the number of its interface. When the
+//! The watcher holds the list of **wanted** vifs: for each port a domain, by name or number, and the number of its interface. When the
 //! toolstack creates a back end for such a vif, a [`Vif`](super::vif) serves it until it is removed. For other vifs whose hotplug
 //! script names memlane it sends [`News`], if it is asked to, and the receiver of the news creates a port.
 
@@ -60,7 +60,7 @@ pub struct Newcomer {
     pub vif: u16,
     /// The segment for its port: the toolstack's name of the bridge, if there is one.
     pub segment: Option<String>,
-    /// Its MAC address.
+    /// MAC address of the guest.
     pub mac: Option<MacAddress>,
 }
 
@@ -103,7 +103,7 @@ impl XenstoreWatcher {
         Ok(Self::start_on(network, Arc::new(layer), Box::new(store))?)
     }
 
-    /// As [`Self::start`], on any implementation of the Xen layer.
+    /// Like [`Self::start`], on any implementation of the Xen layer.
     ///
     /// # Errors
     /// The kernel refuses a thread, pages or descriptors.

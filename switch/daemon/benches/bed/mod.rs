@@ -86,7 +86,7 @@ impl Bed {
         });
     }
 
-    /// As [`Self::with`], with the MAC addresses of all guests learned.
+    /// Like [`Self::with`], with the MAC addresses of all guests learned.
     pub fn known(guests: usize, settings: Settings) -> Self {
         let mut bed = Self::with(guests, settings);
         for guest in 0..guests {

@@ -242,7 +242,7 @@ impl Files {
         self.written = self.section.len() as u64;
         self.interfaces.places.clear();
         if let Some(oldest) = self.number.checked_sub(self.ring.files) {
-            // It may have been moved away.
+            // The file may have been moved away.
             let _ = std::fs::remove_file(numbered(&self.path, oldest));
         }
         Ok(())
@@ -278,7 +278,7 @@ impl Interfaces {
         (!self.places.contains_key(&number)).then(block)
     }
 
-    /// Its number in the present file, where it is a new one if it has none.
+    /// Number of the interface in the present file, where it is a new one if it has none.
     fn enter(&mut self, number: u32) -> u32 {
         self.uses += 1;
         if let Some((used, _)) = self.known.get_mut(&number) {

@@ -36,7 +36,7 @@ pub(super) struct Doctor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Grade {
-    /// As it should be.
+    /// The host is as it should be.
     Good,
     /// Something optional is not there.
     Note,
@@ -256,7 +256,7 @@ fn run(cpu: &mut kvm_ioctls::VcpuFd) -> Result<(), String> {
 #[cfg(not(target_arch = "x86_64"))]
 const TRIED_BY_KVM: &str = "a virtual CPU was made";
 
-/// That a virtual CPU was made is enough: `HLT` is an instruction of x86 alone.
+/// A virtual CPU that was made is enough: `HLT` is an instruction of x86 alone.
 #[cfg(not(target_arch = "x86_64"))]
 fn run(_cpu: &mut kvm_ioctls::VcpuFd) -> Result<(), String> {
     Ok(())

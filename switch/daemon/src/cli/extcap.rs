@@ -106,7 +106,7 @@ impl Extcap {
     }
 }
 
-/// This user's networks that run, and the names of their ports.
+/// Networks of this user that run, and the names of their ports.
 fn own_networks() -> Vec<(Running, Vec<String>)> {
     let own = nix::unistd::geteuid().as_raw();
     let networks = running::all().into_iter().filter(|running| running.user == own);

@@ -22,11 +22,11 @@ const EPB_PACKETID: OptionCode = OptionCode(5);
 /// A frame of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapturedFrame<'a> {
-    /// Its number in the file, from 1 on, as Wireshark counts.
+    /// Number of the frame in the file, from 1 on, as Wireshark counts.
     pub number: u64,
-    /// Its bytes in the file.
+    /// Bytes of the frame in the file.
     pub bytes: &'a [u8],
-    /// Its original length.
+    /// Original length of the frame.
     pub length: u32,
     /// Port of the frame, if `memlane capture` wrote the file.
     pub seen: Option<Seen<'a>>,
@@ -97,16 +97,16 @@ pub enum FileError {
 /// Calls `each` with the frames of a capture file, until it returns false.
 ///
 /// # Errors
-/// Those of [`FileError`], and of `each`.
+/// The errors of [`FileError`], and of `each`.
 pub(super) fn read<E: From<FileError>>(path: &Path, mut each: impl FnMut(CapturedFrame) -> Result<bool, E>) -> Result<(), E> {
     let file = File::open(path).map_err(FileError::from)?;
     read_from(file, &mut each)
 }
 
-/// As [`read`], from an open file.
+/// Like [`read`], from an open file.
 ///
 /// # Errors
-/// Those of [`FileError`], and of `each`.
+/// The errors of [`FileError`], and of `each`.
 pub fn read_from<E: From<FileError>>(
     file: impl Read + Send,
     each: &mut impl FnMut(CapturedFrame) -> Result<bool, E>,

@@ -1,6 +1,6 @@
 //! `memlane helper`: does the work for which the process of a network has no rights, see [`crate::helper`].
 //!
-//! It is started by that process, with a socket as its standard input, or by a service manager, with a listening one.
+//! The helper is started by the network's process, with a socket as its standard input, or by a service manager, with a listening one.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -97,7 +97,7 @@ impl Net {
         Ok(Client::new(&socket).telling(tell).about(file).hinting(running::hint))
     }
 
-    /// Its file, if the argument names one.
+    /// File of the network, if the argument names one.
     pub(super) fn file(&self) -> Option<&Path> {
         match named(self.net.as_deref()) {
             Named::File(path) => Some(path),

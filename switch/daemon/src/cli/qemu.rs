@@ -76,7 +76,7 @@ impl Qemu {
         )
     }
 
-    /// Its version, if it is known.
+    /// Version of the machine type, if it is known.
     pub(super) fn version(self) -> Option<Version> {
         self.version
     }

@@ -98,7 +98,7 @@ impl Up {
         self.run_and(|_| {})
     }
 
-    /// As [`Self::run`]; `started` is called once the network is up.
+    /// Like [`Self::run`]; `started` is called once the network is up.
     fn run_and(self, started: impl FnOnce(&Arc<Managed>)) -> Result<(), Failure> {
         system::outlive_full_files();
         let config = self.config()?;

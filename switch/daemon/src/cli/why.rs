@@ -51,7 +51,7 @@ const MOST_FRAMES: u64 = 1000;
 /// A forecast for a frame of a file.
 #[derive(Debug, Serialize)]
 struct Numbered {
-    /// Its number in the file, from 1 on.
+    /// Number of the frame in the file, from 1 on.
     number: u64,
     #[serde(flatten)]
     why: Why,

@@ -122,7 +122,7 @@ impl Mistakes {
         Self { file: None, list }
     }
 
-    /// As mistakes in the file at `path`.
+    /// Places the mistakes in the file at `path`.
     pub fn in_file(mut self, path: &Path) -> Self {
         self.file = Some(path.into());
         self
@@ -172,7 +172,7 @@ pub fn check(text: &str) -> Result<Document, Mistakes> {
     check_in(text, Path::new(""))
 }
 
-/// As [`check`], where relative paths lie in `folder`.
+/// Like [`check`], where relative paths lie in `folder`.
 ///
 /// # Errors
 /// All [`Mistakes`] at once.
@@ -180,7 +180,7 @@ pub fn check_in(text: &str, folder: &Path) -> Result<Document, Mistakes> {
     check_for(text, folder, Cpus::allowed, true)
 }
 
-/// As [`check_in`], for the ports of a network alone: their segments are not in `text`.
+/// Like [`check_in`], for the ports of a network alone: their segments are not in `text`.
 ///
 /// # Errors
 /// All [`Mistakes`] at once.
@@ -188,7 +188,7 @@ pub fn check_ports(text: &str, folder: &Path) -> Result<Document, Mistakes> {
     check_for(text, folder, Cpus::allowed, false)
 }
 
-/// As [`check_in`], for a running network: only its own process knows the CPUs on which it may run.
+/// Like [`check_in`], for a running network: only its own process knows the CPUs on which it may run.
 ///
 /// # Errors
 /// All [`Mistakes`] at once.

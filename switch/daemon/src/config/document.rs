@@ -223,7 +223,7 @@ pub enum Multicast {
 }
 
 impl SegmentEntry {
-    /// Its responder, if it has a subnet.
+    /// Responder of the segment, if it has a subnet.
     pub fn names(&self) -> Option<NamesConfig> {
         let subnet = self.subnet.and_then(|subnet| names::subnet4(subnet).ok());
         let subnet6 = self.subnet6.and_then(|subnet| names::subnet6(subnet).ok());

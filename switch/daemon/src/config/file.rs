@@ -65,11 +65,11 @@ struct Look {
     text: String,
     /// Device, inode, length, and seconds and nanoseconds of the last change.
     version: [u64; 5],
-    /// It did not change while it was read.
+    /// The file did not change while it was read.
     is_whole: bool,
     /// The kernel says that a program has it open for writing.
     is_written: bool,
-    /// It is on a server.
+    /// The file is on a server.
     is_remote: bool,
 }
 

@@ -38,7 +38,7 @@ impl Config {
     /// Reads ports, as [`Self::from_json`] does, without the segments that they are on.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Self::from_json`].
     pub fn ports_from_json<P: Serialize>(ports: &[P], folder: &Path) -> Result<Vec<PortConfig>, Mistakes> {
         let read = check::check_ports(&as_text(&json!({ "port": ports }))?, folder)?;
         Ok(Self::from_document(&read, "", folder).ports)
@@ -81,7 +81,7 @@ impl PortConfig {
         ports.pop().ok_or_else(|| Mistakes::whole(NO_PORT))
     }
 
-    /// This port with the keys of `patch` in place of its own; null removes a key.
+    /// The port with the keys of `patch` in place of its own; null removes a key.
     ///
     /// # Errors
     /// All [`Mistakes`] at once, by their keys, including keys that cannot change while the port runs.
@@ -167,7 +167,7 @@ impl PortEntry {
         to_map(&Self::default()).keys().cloned().collect()
     }
 
-    /// Its keys, without those at their defaults.
+    /// Keys of the port, without those at their defaults.
     pub fn stated(&self) -> Map<String, Value> {
         let usual = to_map(&Self::default());
         let mut keys = to_map(self);

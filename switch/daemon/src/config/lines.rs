@@ -40,7 +40,7 @@ impl PartialEq for FileLines {
 }
 
 impl FileLines {
-    /// Those of the file with this `text`, read as `whole`.
+    /// The lines of the file with this `text`, read as `whole`.
     pub(super) fn of(text: &str, whole: &DeTable<'_>) -> Self {
         let newlines: Vec<usize> = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect();
         let line = |at: usize| 1 + newlines.partition_point(|&newline| newline < at);

@@ -119,7 +119,7 @@ pub struct Config {
 /// A checked port.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortConfig {
-    /// Its name.
+    /// Name of the port.
     pub name: String,
     /// Name of its segment.
     pub segment: String,
@@ -135,7 +135,7 @@ pub struct PortConfig {
     pub access: Access,
     /// Treatment of a second front end at its socket.
     pub second: Second,
-    /// Its back end.
+    /// Back end of the port.
     pub kind: PortKind,
     /// Ports of the host that its passt forwards.
     pub forward: Vec<Forward>,
@@ -171,7 +171,7 @@ impl Config {
         Self::parse_in(text, default_name, Path::new(""))
     }
 
-    /// As [`Self::parse`], but relative paths lie in `folder`.
+    /// Like [`Self::parse`], but relative paths lie in `folder`.
     fn parse_in(text: &str, default_name: &str, folder: &Path) -> Result<Self, Mistakes> {
         Ok(Self::from_document(&check::check_in(text, folder)?, default_name, folder).with_twins())
     }
@@ -290,7 +290,7 @@ impl Document {
         Config::from_document(self, "net", Path::new("")).with_twins()
     }
 
-    /// As [`Self::load`], from the text of the file.
+    /// Like [`Self::load`], from the text of the file.
     ///
     /// # Errors
     /// All [`Mistakes`] at once.
@@ -326,9 +326,9 @@ impl Document {
 /// The file of a running network, read again.
 #[derive(Clone, Debug)]
 pub struct Reread {
-    /// Its contents.
+    /// Contents of the file.
     pub document: Document,
-    /// Its last line has no newline, or a program has it open for writing: the file may be incomplete.
+    /// The last line has no newline, or a program has it open for writing: the file may be incomplete.
     pub cut_off: bool,
 }
 

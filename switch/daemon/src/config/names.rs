@@ -91,7 +91,7 @@ pub fn mistakes(limits: &PortLimits, names: Option<&NamesConfig>) -> Vec<(&'stat
 /// The IPv4 subnet `prefix`.
 ///
 /// # Errors
-/// It is none, as a sentence says.
+/// The prefix is no subnet, as a sentence says.
 pub fn subnet4(prefix: Prefix) -> Result<(Ipv4Addr, u8), String> {
     let (IpAddr::V4(address), length) = (prefix.address(), prefix.length()) else {
         return Err(format!("subnet is \"{prefix}\", which is not IPv4: use subnet6 for IPv6"));
@@ -113,7 +113,7 @@ pub fn subnet4(prefix: Prefix) -> Result<(Ipv4Addr, u8), String> {
 /// The IPv6 subnet `prefix`.
 ///
 /// # Errors
-/// It is none, as a sentence says.
+/// The prefix is no subnet, as a sentence says.
 pub fn subnet6(prefix: Prefix) -> Result<Ipv6Addr, String> {
     let IpAddr::V6(address) = prefix.address() else {
         return Err(format!("subnet6 is \"{prefix}\", which is not IPv6: use subnet for IPv4"));

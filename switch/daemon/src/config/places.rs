@@ -12,7 +12,7 @@ impl Config {
         is_so.then(|| lines.keys.get(key).copied().unwrap_or(lines.table))
     }
 
-    /// Its lines, without the keys of which `other` says something else.
+    /// Lines of the keys, without those of which `other` says something else.
     pub fn lines_as_in(&self, other: &Self) -> FileLines {
         let (mut lines, own, others) = (self.lines.clone(), self.by_name(), other.by_name());
         lines.ports.retain(|name, lines| {

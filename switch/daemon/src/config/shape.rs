@@ -41,7 +41,7 @@ pub(super) struct Finding {
 pub(super) struct Written<'v> {
     /// Position in the text; 0 where there is none.
     pub at: usize,
-    /// Its type and value.
+    /// Type and value.
     pub form: Form<'v>,
 }
 

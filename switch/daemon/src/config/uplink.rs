@@ -33,7 +33,7 @@ pub struct VxlanConfig {
     pub segment: String,
     /// VXLAN network identifier, of 24 bits and not 0.
     pub vni: u32,
-    /// This host's address on the underlay. Not needed if the VXLAN device exists already.
+    /// Address of this host on the underlay. Not needed if the VXLAN device exists already.
     pub local: Option<Ipv4Addr>,
     /// UDP port of VXLAN at all hosts.
     pub udp_port: u16,
@@ -57,7 +57,7 @@ pub struct NicConfig {
     pub segment: String,
     /// Name of the interface.
     pub nic: String,
-    /// Its network namespace, by its name under `/run/netns`.
+    /// Network namespace of the device, by its name under `/run/netns`.
     pub netns: Option<String>,
     /// MTU of the segment; by default Ethernet's.
     pub mtu: Option<u16>,

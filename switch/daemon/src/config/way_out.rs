@@ -40,7 +40,7 @@ fn is_usual(protocol: &ForwardProtocol) -> bool {
 }
 
 impl Forward {
-    /// It, if its guest has the addresses that `addresses_of` tells by the name of its port.
+    /// The forwarding, if its guest has the addresses that `addresses_of` tells by the name of its port.
     pub(super) fn forwarding<'a>(&self, addresses_of: impl Fn(&str) -> Option<&'a [IpAddr]>) -> Option<Forwarding> {
         let (name, to) = self.target()?;
         let address = static_address(addresses_of(name)?)?;

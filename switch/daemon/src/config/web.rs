@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// A checked endpoint of the web page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebListener {
-    /// Its address.
+    /// Address of the listener.
     pub address: SocketAddr,
     /// File with the token that requests must have, if any need one.
     pub token: Option<PathBuf>,

@@ -45,7 +45,7 @@ pub struct About {
 
 /// Body of a request.
 pub trait Input: Sized + Send + 'static {
-    /// Its schema; `None` for a route without a body.
+    /// Schema of the body; `None` for a route without a body.
     fn schema(schemas: &mut SchemaGenerator) -> Option<Schema>;
 
     /// Parses the body.

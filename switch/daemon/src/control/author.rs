@@ -55,7 +55,7 @@ pub fn of_process(uid: u32, pid: i32) -> Author {
     }
 }
 
-/// This process.
+/// The author of changes that this process makes.
 pub fn of_this_process() -> Author {
     of_process(nix::unistd::getuid().as_raw(), nix::unistd::getpid().as_raw())
 }

@@ -63,7 +63,7 @@ impl BlockedQueue {
         })
     }
 
-    /// Those of all ports of `network`. Each worker wakes once for it; one that is stuck is left out.
+    /// The blocked queues of all ports of `network`. Each worker wakes once for it; one that is stuck is left out.
     pub fn all(network: &Network) -> BlockedQueues {
         let mut all = BlockedQueues::new();
         for (key, block) in network.blocked(PATIENCE) {

@@ -132,7 +132,7 @@ struct Known {
 }
 
 impl Known {
-    /// Its statistics when `missed` frames were missed at ports with its number.
+    /// Statistics of the interface when `missed` frames were missed at ports with its number.
     fn total(&self, missed: u64) -> Statistics {
         let dropped = missed - self.before;
         Statistics { received: self.statistics.received + dropped, dropped }
@@ -265,7 +265,7 @@ impl File {
         let found = capture.network().port(port).filter(|found| found.added <= at);
         match (&found, self.ports.get(&port)) {
             (Some(found), Some(known)) if known.name == found.name => return Ok(true),
-            // Its last frames before it was detached.
+            // The port's last frames before it was detached.
             (None, Some(_)) => return Ok(false),
             _ => {}
         }

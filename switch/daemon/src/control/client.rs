@@ -49,9 +49,9 @@ pub struct Client {
 /// The process that listens at a control socket, from the kernel (SO_PEERCRED).
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// Its user id.
+    /// User id of the process.
     pub user: u32,
-    /// Its process id; none if it is in another PID namespace.
+    /// Process id; none if it is in another PID namespace.
     pub pid: Option<u32>,
 }
 
@@ -116,7 +116,7 @@ impl Client {
     /// Sends a request with `body`, or without one, to `uri`.
     ///
     /// # Errors
-    /// As [`Self::get`].
+    /// The errors of [`Self::get`].
     pub fn ask<A: DeserializeOwned>(&self, method: Method, uri: &str, body: Option<&impl Serialize>) -> Result<A, ControlError> {
         let nonsense = |error: serde_json::Error| ControlError::Answer(error.to_string());
         let body = body.map(serde_json::to_vec).transpose().map_err(nonsense)?.unwrap_or_default();
@@ -132,7 +132,7 @@ impl Client {
     /// Attaches a port of this origin; without it at a network of an earlier version, before its takeover.
     ///
     /// # Errors
-    /// As [`Self::get`].
+    /// The errors of [`Self::get`].
     pub fn attach(&self, mut entry: Map<String, Value>, origin: &PortOrigin) -> Result<PortView, ControlError> {
         entry.insert(ORIGIN.into(), serde_json::to_value(origin).map_err(|error| ControlError::Answer(error.to_string()))?);
         let attached = self.ask(Method::POST, "/v1/ports", Some(&entry));
@@ -169,10 +169,10 @@ impl Client {
         }
     }
 
-    /// As [`Self::ask`]; returns the raw response and the process that sent it.
+    /// Like [`Self::ask`]; returns the raw response and the process that sent it.
     ///
     /// # Errors
-    /// As [`Self::get`].
+    /// The errors of [`Self::get`].
     pub(super) async fn fetch(&self, method: Method, uri: &str, body: Vec<u8>) -> Result<(Vec<u8>, Peer), ControlError> {
         let (response, peer) = self.open(method, uri, "application/json", body).await?;
         Ok((self.read(response).await?, peer))
@@ -182,7 +182,7 @@ impl Client {
     /// (Ctrl-C). Sends `body`, if there is one. Another process may serve the network after [`StreamEnd::Cut`] (takeover).
     ///
     /// # Errors
-    /// As [`Self::get`], and the error of `part`.
+    /// The errors of [`Self::get`], and the error of `part`.
     pub fn follow<E: From<ControlError>>(
         &self,
         uri: &str,
@@ -225,7 +225,7 @@ impl Client {
     /// Makes a connection to the process a plain stream of `protocol`, by a request to `uri`.
     ///
     /// # Errors
-    /// As [`Self::get`].
+    /// The errors of [`Self::get`].
     pub fn upgrade(&self, uri: &str, protocol: &str, more: Option<(&str, &str)>) -> Result<UnixStream, ControlError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let silent = |_| ControlError::Silent { path: self.path.clone(), seconds: LOOK.as_secs() };
@@ -330,7 +330,7 @@ impl StreamEnd {
     /// instead, asking `again` fails, before the first part of a response (`is_silent`).
     ///
     /// # Errors
-    /// That of the response, if it is no end of the network.
+    /// The error of the response, if it is no end of the network.
     pub fn goes_on<E>(ended: Result<Self, E>, again: bool, is_silent: bool) -> Result<bool, E> {
         match ended {
             Ok(Self::Complete) => Ok(false),

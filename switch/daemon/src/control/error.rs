@@ -44,7 +44,7 @@ pub enum ControlError {
     /// The socket of the metrics cannot be bound.
     #[error("cannot listen for scrapes of metrics at {place}: {cause}. {}", listening(cause, "metrics"))]
     Metrics {
-        /// Its path or address.
+        /// Path or address.
         place: String,
         /// The error of the kernel.
         cause: io::Error,

@@ -67,7 +67,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Its name, file and process, for a sentence.
+    /// Name of the network, file and process, for a sentence.
     pub fn told(&self) -> String {
         let file = self.file.as_ref().map(|file| format!(" of {}", file.path.display())).unwrap_or_default();
         format!("network {}{file} (process {})", self.name, self.pid).replace(char::is_control, "?")

@@ -237,7 +237,7 @@ impl Managed {
         if let Err(error) = self.try_hand_over(&mut channel) {
             tracing::warn!("the network was not handed over, and goes on: {error}");
             *self.not_taken_over.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
-            // It may have ended.
+            // The other process may have ended.
             let _ = channel.send(&Message::Failed(error.to_string()), &[], REPLY);
         }
     }
@@ -320,7 +320,7 @@ impl Managed {
         self.state.as_ref()?.unsaved()
     }
 
-    /// As [`DaemonHandle::ask`].
+    /// Like [`DaemonHandle::ask`].
     pub(crate) fn ask<A>(&self, question: impl FnOnce(&Daemon) -> A) -> Result<A, Refusal> {
         self.daemon.ask(question)
     }
@@ -394,7 +394,7 @@ impl Managed {
         self.ask(|daemon| daemon.network().shared().journal.reader(from))
     }
 
-    /// As [`Self::tell_notices`], but not more often than [`crate::network::Network::look_for_notices`] lets it.
+    /// Like [`Self::tell_notices`], but not more often than [`crate::network::Network::look_for_notices`] lets it.
     ///
     /// # Errors
     /// The network ends.
@@ -429,7 +429,7 @@ impl Managed {
     /// Refuses a request for the network of `file`, if this one has another file.
     ///
     /// # Errors
-    /// It has another file.
+    /// The network has another file.
     pub fn check_file(&self, file: &NetFile) -> Result<(), Refusal> {
         match &self.file {
             Some(own) if !own.now().is(file) => {
@@ -584,10 +584,10 @@ impl Managed {
         tried.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, none()))
     }
 
-    /// As [`Self::tried`], and ends the trial.
+    /// Like [`Self::tried`], and ends the trial.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Self::tried`].
     pub fn end_trial(&self, trial: u64) -> Result<Vec<PortDenials>, Refusal> {
         let tried = self.tried(Some(trial))?;
         let network = self.ask(|daemon| Arc::clone(daemon.network()))?;
@@ -743,7 +743,7 @@ impl Managed {
         Ok(reloaded)
     }
 
-    /// As [`Self::reload`], from a JSON document and the lines of its file, or from the network's own file.
+    /// Like [`Self::reload`], from a JSON document and the lines of its file, or from the network's own file.
     ///
     /// # Errors
     /// The document or file is invalid; there is no file; as [`Self::reload`].
@@ -820,7 +820,7 @@ impl Managed {
         Ok(())
     }
 
-    /// As [`Self::keep`], where only these ports have changed: each is as given now, or detached.
+    /// Like [`Self::keep`], where only these ports have changed: each is as given now, or detached.
     fn keep_ports<'p>(
         &self,
         base: &FileConfig,

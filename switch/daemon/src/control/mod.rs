@@ -82,10 +82,10 @@ pub async fn serve(listener: UnixListener, managed: &Arc<Managed>) -> io::Result
     server::serve(&listener, router, server::CONNECTIONS).await
 }
 
-/// As [`serve`], at the socket of the file `socket`, and at the next one whenever that file is gone.
+/// Like [`serve`], at the socket of the file `socket`, and at the next one whenever that file is gone.
 ///
 /// # Errors
-/// As there.
+/// The errors of [`serve`].
 pub async fn serve_at(mut listener: UnixListener, socket: &ControlSocket, managed: &Arc<Managed>) -> io::Result<()> {
     loop {
         tokio::select! {

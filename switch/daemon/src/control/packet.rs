@@ -63,7 +63,7 @@ impl PacketWords {
     /// The packet of these words.
     ///
     /// # Errors
-    /// They have another form.
+    /// The words have another form.
     pub fn parse(words: &str) -> Result<Self, &'static str> {
         let words: Vec<String> = words.split([' ', ',']).filter(|word| !word.is_empty()).map(str::to_ascii_lowercase).collect();
         let (first, rest) = words.split_first().ok_or(FORMS)?;

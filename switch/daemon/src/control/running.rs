@@ -35,12 +35,12 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Running {
-    /// Its identity.
+    /// Identity of the network.
     #[serde(flatten)]
     pub identity: Identity,
     /// User id of its process.
     pub user: u32,
-    /// Its control socket.
+    /// Control socket of the network.
     pub control: PathBuf,
 }
 
@@ -49,7 +49,7 @@ fn sockets(folder: &Path, fit: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     named(folder, fit).into_iter().filter(|path| listens(path)).collect()
 }
 
-/// As [`sockets`], with a listener or without.
+/// Like [`sockets`], with a listener or without.
 fn named(folder: &Path, fit: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     let wanted = entries.filter(|entry| entry.file_name().to_str().and_then(|name| name.strip_suffix(ENDING)).is_some_and(&fit));

@@ -139,7 +139,7 @@ impl Bounds {
     /// Reads the body of `request`.
     ///
     /// # Errors
-    /// It is too long, takes too long, or all bodies together are at the memory limit.
+    /// The body is too long, takes too long, or all bodies together are at the memory limit.
     pub async fn read(&self, request: Request) -> Result<Brought, Refusal> {
         let too_slow = |_| {
             Refusal::new(

@@ -1,7 +1,7 @@
 //! The state file: the differences to the network's file that came from ports attached, detached or changed at run time, and the leased
 //! addresses.
 //!
-//! It holds differences only, so that the network's file can change too: `removed` ports are left out, a `[[change]]` holds keys
+//! The state file holds differences only, so that the network's file can change too: `removed` ports are left out, a `[[change]]` holds keys
 //! that differ from the file's (and, in `unset`, keys to remove), a `[[port]]` is added to the file's or replaces the one of its
 //! name, and has its origin. A `[[then]]` is a change since the rest was written: one [`Step`], in one line, so that a line that a power
 //! failure has cut off is no TOML. [`super::state_file`] locks and writes it.
@@ -27,7 +27,7 @@ const STEP: &str = "step = ";
 /// Why the state file cannot be read or written.
 #[derive(Debug, Error)]
 pub enum StateError {
-    /// It cannot be read.
+    /// The state file cannot be read.
     #[error("the state file {path} cannot be read: {cause}. Repair it, or move it away to start from the network's file alone")]
     Read {
         /// The file.
@@ -35,7 +35,7 @@ pub enum StateError {
         /// Why not.
         cause: String,
     },
-    /// It can be read, but together with the network's file the result is invalid.
+    /// The state file can be read, but together with the network's file the result is invalid.
     #[error(
         "the state file {path} does not fit the network's file:\n{mistakes}\nRepair it, or move it away to start from the network's file alone"
     )]
@@ -55,7 +55,7 @@ pub enum StateError {
         /// The other network, as far as it is known.
         holder: String,
     },
-    /// It cannot be written.
+    /// The state file cannot be written.
     #[error("the state file {path} cannot be written: {cause}")]
     Write {
         /// The file.
@@ -301,7 +301,7 @@ impl SavedNetwork {
     /// The state as TOML.
     ///
     /// # Errors
-    /// It cannot be written as TOML.
+    /// The state cannot be written as TOML.
     pub fn text(&self) -> io::Result<String> {
         toml::to_string(self).map(|text| format!("{HEADING}{text}")).map_err(io::Error::other)
     }

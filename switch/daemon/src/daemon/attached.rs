@@ -45,7 +45,7 @@ impl AttachedPorts {
         self.claims.enter(&attached.config);
     }
 
-    /// As [`Claims::clashes`].
+    /// Like [`Claims::clashes`].
     pub(super) fn clashes(&self, port: &PortConfig, own: &str) -> Vec<(&'static str, String)> {
         self.claims.clashes(port, own)
     }

@@ -90,7 +90,7 @@ impl Daemon {
         let attached = self.attached();
         let present = attached.iter().filter_map(|attached| Some((attached.server.stream()?, &attached.config.name)));
         let mut present: Vec<_> = present.map(|(stream, port)| (stream.left(), stream, port)).collect();
-        // Those with the fewest bytes first: a front end that reads nothing takes the room of no other.
+        // Connections with the fewest bytes first: a front end that reads nothing takes the room of no other.
         present.sort_by_key(|(left, ..)| *left);
         for (left, stream, port) in present {
             if left > room {

@@ -21,19 +21,19 @@ pub enum ChannelError {
     /// The other process has ended, or closed the connection.
     #[error("the other process has ended")]
     Ended,
-    /// It did not answer in time.
+    /// The other process did not answer in time.
     #[error("the other process did not answer within {} s", .0.as_secs_f32())]
     Late(Duration),
     /// The network of this process ends.
     #[error("the network is shutting down")]
     Ending,
-    /// It sent something else.
+    /// The other process sent something else.
     #[error(transparent)]
     Format(#[from] FormatError),
     /// The other process sent more descriptors than this process may have.
     #[error("this process may not open so many files as the network has. {}", crate::descriptors::REMEDY)]
     Descriptors,
-    /// It has given up, for this reason.
+    /// The other process has given up, for this reason.
     #[error("{0}")]
     Failed(String),
     /// The kernel refuses.

@@ -22,7 +22,7 @@ pub enum GiveError {
     /// The other process belongs to another user.
     #[error("process {pid} of user {user} asked for a takeover: only a process of this network's user may take it over")]
     User {
-        /// Its user.
+        /// User of the other process.
         user: u32,
         /// The process.
         pid: i32,
@@ -30,10 +30,10 @@ pub enum GiveError {
     /// The conversation with the other process failed.
     #[error(transparent)]
     Channel(#[from] ChannelError),
-    /// It sent an unexpected message.
+    /// The other process sent an unexpected message.
     #[error("the other process sent an unexpected takeover message")]
     Unexpected,
-    /// It was started with another state file.
+    /// The other process was started with another state file.
     #[error("the network runs {}: start the other process in the same way", named(.0))]
     State(Option<PathBuf>),
     /// The data path does not stop.

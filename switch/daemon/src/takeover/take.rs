@@ -30,10 +30,10 @@ pub enum TakeError {
     /// The conversation with the running process failed.
     #[error("the running network was not taken over, and goes on: {0}")]
     Channel(#[from] ChannelError),
-    /// It sent an unexpected message.
+    /// The other process sent an unexpected message.
     #[error("the running network was not taken over, and goes on: it sent an unexpected takeover message")]
     Unexpected,
-    /// Its ports do not fit this version.
+    /// The network's ports do not fit this version.
     #[error("the running network was not taken over, and goes on: its ports do not fit this version: {0}")]
     Ports(Mistakes),
     /// A session cannot be restored.
@@ -148,7 +148,7 @@ impl Takeover {
         system::end_after(Duration::ZERO);
         self.channel.send(&Message::Running {}, &[], REPLY)?;
         rest.let_sessions_go_on();
-        // It ends now; if it does not, its workers stand still all the same.
+        // The earlier process ends now; if it does not, its workers stand still all the same.
         if !self.channel.await_end(REPLY) {
             tracing::warn!("the process that served the network before has not ended");
         }

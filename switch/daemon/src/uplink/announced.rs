@@ -21,7 +21,7 @@ const RATE: f64 = 8.0;
 pub struct AnnouncedAddress {
     /// The address.
     pub address: MacAddress,
-    /// Its port.
+    /// Port of the address.
     pub port: PortId,
     /// Tied to the port by the operator.
     pub pinned: bool,

@@ -59,7 +59,7 @@ impl Devices {
     /// [`Self::own`].
     ///
     /// # Errors
-    /// As [`Self::make`].
+    /// The errors of [`Self::make`].
     pub fn taken_over(config: &VxlanConfig, network: &str, mtu: u16, taken: &[(String, u32)]) -> Result<Self, String> {
         let (netlink, alias) = (opened(config)?, alias(network, config));
         Ok(Self { netlink, config: config.clone(), alias, mtu, made: Vec::new(), taken: taken.to_vec() })
@@ -79,7 +79,7 @@ impl Devices {
     /// prepared it: then the bridge uses its own MAC learning.
     ///
     /// # Errors
-    /// As [`Self::make`].
+    /// The errors of [`Self::make`].
     pub fn take_tap(&mut self) -> Result<bool, String> {
         let present = present(&mut self.netlink, &self.config).map_err(unread)?;
         let mut may = true;

@@ -1,7 +1,7 @@
 //! FDB sync: the thread that copies MAC addresses of this host to the bridge's FDB, and those of other hosts to the segment's
 //! forwarding table.
 //!
-//! It sleeps until a netlink notification arrives or a tenth of a second has passed. It walks the forwarding table only if counts
+//! The thread sleeps until a netlink notification arrives or a tenth of a second has passed. It walks the forwarding table only if counts
 //! or generation show a change, and spends only a small part of its time on that, so that guests that invent addresses keep no
 //! CPU busy.
 
@@ -373,7 +373,7 @@ impl FdbSync {
             // FRR has replaced it: the machine is at another host.
             NeighbourChange::IsNot(ip) if self.neighbours.has(ip) => Ok(()),
             NeighbourChange::IsNot(_) => match self.requests.request(request, 0) {
-                // It is gone, perhaps with the bridge.
+                // The device is gone, perhaps with the bridge.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => Ok(()),
                 done => done,
             },

@@ -9,9 +9,9 @@ use netlink_packet_route::link::{
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkDevice {
-    /// Its interface index.
+    /// Interface index.
     pub index: u32,
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
     /// MTU in bytes, without Ethernet's header.
     pub mtu: u32,
@@ -27,7 +27,7 @@ pub struct NetworkDevice {
     pub is_bridge: bool,
     /// Whether it is a bridge with VLAN filtering.
     pub vlan_filtering: bool,
-    /// Its settings if it is a VXLAN device.
+    /// Settings of the device if it is a VXLAN device.
     pub vxlan: Option<Vxlan>,
     /// Whether its bridge does MAC learning from frames of this port.
     pub learning: bool,
@@ -38,7 +38,7 @@ pub struct NetworkDevice {
 /// Settings of a VXLAN device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vxlan {
-    /// Its network identifier.
+    /// VXLAN network identifier.
     pub vni: u32,
     /// Source address of its tunnels.
     pub local: Option<Ipv4Addr>,

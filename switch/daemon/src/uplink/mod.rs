@@ -327,17 +327,17 @@ impl Uplink {
         Ok((saved, file.into()))
     }
 
-    /// Its port.
+    /// Port of the uplink.
     pub fn port(&self) -> &Arc<Port> {
         &self.port
     }
 
-    /// Its configuration.
+    /// Configuration of the uplink.
     pub fn config(&self) -> &UplinkConfig {
         &self.config
     }
 
-    /// Its segment's name.
+    /// Name of the uplink's segment.
     pub fn segment(&self) -> &str {
         self.config.segment()
     }

@@ -13,7 +13,7 @@ use crate::frame::MacAddress;
 /// A machine that has an IP address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// Its MAC address.
+    /// MAC address.
     pub mac: MacAddress,
     /// Whether it is a router (NTF_ROUTER; the R flag of RFC 9047).
     pub is_router: bool,
@@ -22,9 +22,9 @@ pub struct Machine {
 /// A change of the machine that has an IP address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NeighbourChange {
-    /// It belongs to this machine now.
+    /// The address belongs to this machine now.
     Is(IpAddr, Machine),
-    /// It belongs to none any more.
+    /// The address belongs to none any more.
     IsNot(IpAddr),
 }
 

@@ -22,35 +22,35 @@ pub const RESERVED_GROUPS: u16 = 0xfff8;
 pub enum Step {
     /// Create a bridge.
     Bridge {
-        /// Its name.
+        /// Name of the device.
         name: String,
     },
     /// Create a VXLAN device.
     Vxlan {
-        /// Its name.
+        /// Name of the device.
         name: String,
-        /// Its network identifier.
+        /// VXLAN network identifier.
         vni: u32,
-        /// This host's address on the underlay.
+        /// Address of this host on the underlay.
         local: Ipv4Addr,
         /// UDP port of VXLAN at all hosts.
         udp_port: u16,
     },
     /// Set the MTU.
     Mtu {
-        /// Its name.
+        /// Name of the device.
         name: String,
         /// The MTU, in bytes.
         mtu: u32,
     },
     /// Disable IPv6 address generation: the host itself is not on the segment.
     NoAddress {
-        /// Its name.
+        /// Name of the device.
         name: String,
     },
     /// Attach a device to a bridge.
     Join {
-        /// Its name.
+        /// Name of the device.
         name: String,
         /// The bridge's name.
         bridge: String,
@@ -66,7 +66,7 @@ pub enum Step {
     },
     /// Bring a device up.
     Up {
-        /// Its name.
+        /// Name of the device.
         name: String,
     },
 }
@@ -185,7 +185,7 @@ pub fn steps(config: &VxlanConfig, present: &Present, mtu: u32) -> Result<Vec<St
 /// The steps that set up the TAP device, which exists.
 ///
 /// # Errors
-/// As [`steps`].
+/// The errors of [`steps`].
 pub fn tap_steps(config: &VxlanConfig, present: &Present, mtu: u32) -> Result<Vec<Step>, String> {
     let (tap, bridge) = (present.link(&config.tap), present.link(&config.bridge));
     if let (Some(controller), Some(bridge)) = (tap.and_then(|tap| tap.controller), bridge)

@@ -295,7 +295,7 @@ pub fn in_a_namespace(name: &str, test: fn()) {
     in_namespaces(&["--net"], name, test);
 }
 
-/// As [`in_a_namespace`], in namespaces of the kinds that these options of unshare(1) name.
+/// Like [`in_a_namespace`], in namespaces of the kinds that these options of unshare(1) name.
 pub fn in_namespaces(kinds: &[&str], name: &str, test: fn()) {
     const INSIDE: &str = "MEMLANE_TEST_IN_NAMESPACE";
     if std::env::var_os(INSIDE).is_some() {

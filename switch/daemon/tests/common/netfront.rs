@@ -122,7 +122,7 @@ impl Front {
         self.share_but(kind, |_| {});
     }
 
-    /// As [`Self::share`], with something changed before that.
+    /// Like [`Self::share`], with something changed before that.
     pub fn share_but(&mut self, kind: Kind, change: impl FnOnce(&Self)) {
         self.await_back("2");
         self.queues.clear();
@@ -159,7 +159,7 @@ impl Front {
         self.write("state", 4);
     }
 
-    /// As [`Self::share`], and waits until it is served.
+    /// Like [`Self::share`], and waits until it is served.
     pub fn connect(&mut self, kind: Kind) {
         self.share(kind);
         self.await_back("4");

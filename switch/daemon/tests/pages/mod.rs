@@ -41,7 +41,7 @@ impl Page {
         paths.into_iter().map(Self::read).collect()
     }
 
-    /// Its links to files of the repository.
+    /// Links of the page to files of the repository.
     pub fn links(&self) -> Vec<Link> {
         let prose = self.text.split("```").step_by(2).collect::<String>();
         let folder = self.path.parent().unwrap();
@@ -54,7 +54,7 @@ impl Page {
         prose.match_indices("](").filter_map(link).collect()
     }
 
-    /// Its blocks of code in `language`.
+    /// Blocks of code in `language`.
     pub fn blocks(&self, language: &str) -> Vec<String> {
         let blocks = self.text.split("```").skip(1).step_by(2);
         blocks.filter_map(|block| block.strip_prefix(language)?.strip_prefix('\n').map(str::to_owned)).collect()

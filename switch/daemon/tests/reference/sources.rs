@@ -8,7 +8,7 @@ use crate::pages::top;
 
 /// Words before a name that is defined, in Rust, Python and C.
 const KINDS: [&str; 11] = ["mod", "fn", "const", "static", "struct", "enum", "trait", "type", "def", "class", "void"];
-/// Those of types.
+/// Keywords of types.
 const TYPES: [&str; 3] = ["struct", "enum", "trait"];
 
 /// The project's source files, by their paths from its top folder.
@@ -18,7 +18,7 @@ pub struct Sources(BTreeMap<PathBuf, Source>);
 struct Source {
     text: String,
     items: BTreeSet<String>,
-    /// Those outside of all blocks.
+    /// Names outside of all blocks.
     outermost: BTreeSet<String>,
     types: BTreeSet<String>,
     /// Names in the headers of `impl` and `trait` blocks.

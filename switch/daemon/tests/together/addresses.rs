@@ -100,7 +100,7 @@ fn an_address_is_known_from_its_first_reply_and_moves_with_its_announcement() {
     assert_eq!(told(&a.receive(TIMEOUT).unwrap().bytes, target), mac(2));
     d.send(&ask(mac(3), [10, 0, 0, 3], target)).unwrap();
     assert_eq!(told(&d.receive(TIMEOUT).unwrap().bytes, target), mac(2), "by the switch");
-    // It moves to b. Questions reach b at once, and c, which may still answer.
+    // The address moves to b. Questions reach b at once, and c, which may still answer.
     let start = Instant::now();
     let moved = arp(mac(1), BROADCAST, 1, target, target);
     b.send(&moved).unwrap();

@@ -96,7 +96,7 @@ fn raw_socket_at(interface: &CStr) -> UdpSocket {
     }
 }
 
-/// As [`raw_socket`], with a virtio-net header before each frame (PACKET_VNET_HDR).
+/// Like [`raw_socket`], with a virtio-net header before each frame (PACKET_VNET_HDR).
 fn raw_socket_with_headers() -> UdpSocket {
     raw_socket_with_headers_at(c"memlane")
 }

@@ -47,7 +47,7 @@ impl Capture {
         let mut output = BufReader::new(child.stderr.take().unwrap());
         output.read_line(&mut line).unwrap();
         assert!(line.contains("the capture has begun"), "{line}");
-        // Its further output is short and stays unread.
+        // Further output is short and stays unread.
         std::mem::forget(output);
         Self(child)
     }
@@ -281,7 +281,7 @@ fn checksums_that_are_left_to_the_device_are_complete_in_the_file() {
     let _running = up(folder, &format!("{}{}", port("web", ""), port("db", "")));
     let offloads = features::CSUM | features::HOST_TSO4 | features::HOST_TSO6 | features::HOST_USO;
     let mut web = builder(0).features(features::LINUX | offloads).connect(folder.join("web.sock")).unwrap();
-    // This guest has none of the receive offloads, so that it receives segments: the file has the frame as it was transmitted.
+    // The guest has none of the receive offloads, so that it receives segments: the file has the frame as it was transmitted.
     let receive = features::GUEST_CSUM | features::GUEST_TSO4 | features::GUEST_TSO6 | features::GUEST_USO4 | features::GUEST_USO6;
     let mut db = builder(1).features(features::LINUX & !receive).connect(folder.join("db.sock")).unwrap();
     db.send(&frame(mac(1), [0xff; 6], 60, 0)).unwrap();

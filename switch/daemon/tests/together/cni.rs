@@ -421,7 +421,7 @@ fn gc_removes_all_it_can_after_an_error_and_the_rest_at_the_next_call() {
                 names[..2].iter().zip(["one", "two"]).filter(|(_, id)| ids.contains(id)).map(|(name, _)| name).collect();
             are_there(&kept);
         }
-        // As libcni writes a list without elements.
+        // libcni writes a list without elements.
         for none in [Value::Null, json!([])] {
             assert_eq!(bed.whole("GC", &json!({ "cni.dev/valid-attachments": none })), Ok(Value::Null));
             are_there(&[]);
@@ -481,7 +481,7 @@ fn a_container_that_is_deleted_while_the_network_is_stopped_does_not_come_back()
     });
 }
 
-/// As in the packaged units: the plugin is root, the network has a user of its own.
+/// The plugin is root, the network has a user of its own, as in the packaged units.
 #[test]
 fn notes_of_root_are_carried_out_by_a_network_of_another_user() {
     const USER: u32 = 12_345;
@@ -525,7 +525,7 @@ impl Refusing {
     fn start(path: PathBuf) -> Self {
         let (listener, deletions) = (UnixListener::bind(&path).unwrap(), Arc::new(AtomicUsize::new(0)));
         let counted = Arc::clone(&deletions);
-        // It ends with the process.
+        // The thread ends with the process.
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut stream = stream.unwrap();
@@ -572,7 +572,7 @@ fn a_configuration_of_any_size_is_answered() {
             let error = error(&huge);
             assert!(error["code"] == 6 && error["msg"].as_str().unwrap().contains("4 MiB"), "{error}");
         }
-        // As many levels as fit.
+        // Levels of nesting, as many as fit.
         assert_eq!(error(&"[".repeat(3 << 20))["code"], 6);
         let ten_thousand: Vec<Value> =
             (0..10_000).map(|n| json!({ "containerID": format!("{n:064}"), "ifname": "eth0" })).collect();

@@ -141,7 +141,7 @@ fn who_is_disabled_neither_sends_nor_is_sent_to() {
     a.wait_sent(TIMEOUT).unwrap();
     assert_silent(&mut b);
     assert_eq!(bed.drops(1, memlane::stats::DropReason::ReceiverAbsent), 1);
-    // Its transmit frames wait in its ring.
+    // The guest's transmit frames wait in its ring.
     b.send(&frame(mac(1), mac(0), 100, 2)).unwrap();
     assert_silent(&mut a);
     assert_eq!(bed.totals(1).transmit_limited, 0, "no rate limit holds them back");
@@ -231,7 +231,7 @@ fn send_to_all(guest: &mut ToyGuest, to: std::ops::Range<usize>, over: &AtomicBo
         }
         match guest.send(&frame(from, mac(receiver), 100, 1)) {
             Ok(_) => {}
-            // Its ring is full, or its network has ended.
+            // The guest's ring is full, or its network has ended.
             Err(_) if guest.wait_sent(POLL_INTERVAL).is_err() => return,
             Err(_) => {}
         }

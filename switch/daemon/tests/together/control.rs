@@ -455,7 +455,7 @@ fn connections_on_which_nothing_is_asked_make_way() {
     let net = Net::of("");
     let idle: Vec<_> = (0..300).map(|_| std::os::unix::net::UnixStream::connect(net.client.path()).unwrap()).collect();
     assert!(net.get("/v1/network").is_ok());
-    // Those that came first are closed.
+    // Connections that came first are closed.
     idle[0].set_read_timeout(Some(TIMEOUT)).unwrap();
     assert_eq!((&idle[0]).read(&mut [0]).unwrap(), 0);
 }

@@ -203,7 +203,7 @@ fn front_ends_beyond_the_limit_are_turned_away_with_a_word_and_come_back_when_ot
     let doctor = memlane(net.folder(), &["doctor"]).output().unwrap();
     let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert!(doctor.contains("network net: ") && doctor.contains("because file descriptors ran out"), "{doctor}");
-    // Those that are on go on.
+    // Ports that are on go on.
     let hello = frame(mac(0), mac(1), 60, 7);
     guests[0].send(&hello).unwrap();
     assert_eq!(guests[1].receive(TIMEOUT).unwrap().bytes, hello);

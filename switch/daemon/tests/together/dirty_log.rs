@@ -46,7 +46,7 @@ fn new_log(guest: &mut ToyGuest) -> DirtyLog {
     log
 }
 
-/// As QEMU begins (`vhost_migration_log`).
+/// Begins as QEMU does (`vhost_migration_log`).
 fn begin(guest: &mut ToyGuest) -> DirtyLog {
     let log = new_log(guest);
     guest.log_writes(true).unwrap();
@@ -317,7 +317,7 @@ fn qemu_migrates_cancels_and_migrates_again() {
         a.receive(TIMEOUT).unwrap();
         assert!(longer.take().is_empty());
     }
-    // It ends: no bit comes after the answers to GET_VRING_BASE.
+    // The log ends: no bit comes after the answers to GET_VRING_BASE.
     let log = begin(&mut a);
     b.send(&frame(b.mac(), a.mac(), 1000, 3)).unwrap();
     a.stop().unwrap();

@@ -42,7 +42,7 @@ fn a_front_end_that_comes_and_goes_and_the_first_drop_are_told() {
     let folder = folder.path();
     let _running = up(folder);
     let mut web = guest(folder, "web", 0);
-    // Its own address is behind its own port.
+    // The port's own address is behind its own port.
     web.send(&frame(mac(0), mac(0), 100, 1)).unwrap();
     wait_until(|| names(folder, "web").iter().any(|name| name == "first-drop"), "the drop is told");
     drop(web);
@@ -148,7 +148,7 @@ fn full_pipe() -> (PipeReader, PipeWriter, usize) {
     (reader, writer, filled)
 }
 
-/// As below a pager that was left open, or a collector of logs that hangs.
+/// The log is read by a pager that was left open, or by a collector of logs that hangs.
 #[test]
 fn a_log_that_nothing_reads_keeps_no_guest_from_the_network() {
     let folder = tempfile::tempdir().unwrap();
@@ -240,7 +240,7 @@ fn readers_that_stop_reading_lock_nobody_out() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let _running = up(folder);
-    // This process may have fewer descriptors than readers.
+    // The process may have fewer descriptors than readers.
     memlane::descriptors::raise_limit().unwrap();
     let readers: Vec<_> = (0..1000)
         .map(|_| {
@@ -253,7 +253,7 @@ fn readers_that_stop_reading_lock_nobody_out() {
         assert!(printed(folder, &["ls", "net.toml"]).contains("web"));
     }
     drop(readers);
-    // Those that have gone are noticed.
+    // Readers that have gone are noticed.
     let follows = || {
         let (mut follower, mut output) = Follower::start(folder, &["events", "net.toml", "-f"]);
         let mut line = String::new();

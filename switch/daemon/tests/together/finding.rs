@@ -33,7 +33,7 @@ fn a_packaged_network_is_found_by_its_name_and_its_file() {
         let file = write(folder, "lan.toml", PORTS);
         let file = file.to_str().unwrap();
         let mut command = memlane(folder, &["up", "lan.toml"]);
-        // As the unit.
+        // The unit sets the same variable.
         command.env("XDG_RUNTIME_DIR", "/run");
         let _running = Running::start(command);
         std::os::unix::fs::symlink(file, folder.join("link.toml")).unwrap();

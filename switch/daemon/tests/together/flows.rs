@@ -94,7 +94,7 @@ fn frames_of_one_flow_keep_to_one_queue_whatever_their_layout() {
     }
 }
 
-/// As DNS, QUIC and VXLAN between two addresses; from the first fragment on, they keep their order in one queue.
+/// Datagrams as of DNS, QUIC and VXLAN between two addresses; from the first fragment on, they keep their order in one queue.
 #[test]
 fn datagrams_are_spread_by_their_ports_until_fragments_come() {
     let bed = Bed::with("", &["", "queues = 2"]);

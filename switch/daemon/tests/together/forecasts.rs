@@ -103,9 +103,9 @@ impl ReceiveEnd for WireReceive {
 struct Station {
     port: Arc<Port>,
     queue: Queue,
-    /// It is served and enabled.
+    /// The queue is served and enabled.
     receives: bool,
-    /// It is served.
+    /// The queue is served.
     runs: bool,
 }
 

@@ -151,7 +151,7 @@ fn a_second_front_end_waits_until_it_sets_up_its_device() {
     assert_eq!(quarantines(&bed, 0), 0);
 }
 
-/// As QEMU's cpr-transfer and Cloud Hypervisor's local migration connect: the old front end is there until it is replaced.
+/// QEMU's cpr-transfer and Cloud Hypervisor's local migration connect: the old front end is there until it is replaced.
 #[test]
 fn a_second_front_end_replaces_the_first_where_that_is_set() {
     let bed = Bed::with("", &["second = \"replace\"", ""]);
@@ -163,7 +163,7 @@ fn a_second_front_end_replaces_the_first_where_that_is_set() {
         }
         let mut new = bed.builder(0).connect(bed.socket(0)).unwrap();
         wait_until(|| !old.connected(), "the first one's connection ends");
-        // Its virtqueues stopped before.
+        // The first one's virtqueues stopped before.
         let used = |guest: &mut ToyGuest| guest.pair(0).receive.queue.ring.shared().used_index();
         let last = used(&mut old);
         exchange(&mut new, &mut b);
@@ -339,7 +339,7 @@ fn a_memory_table_may_have_room_for_more_regions_than_it_has() {
 /// VIRTIO_F_ACCESS_PLATFORM (virtio 1.4, section 6).
 const ACCESS_PLATFORM: u64 = 1 << 33;
 
-/// As for a confidential guest: QEMU with iommu_platform=on, and no vIOMMU.
+/// A confidential guest: QEMU with iommu_platform=on, and no vIOMMU.
 #[test]
 fn a_guest_whose_addresses_might_be_translated_and_are_not_is_served() {
     for habit in [Habit::QEMU, Habit::CLOUD_HYPERVISOR] {
@@ -354,7 +354,7 @@ fn a_guest_whose_addresses_might_be_translated_and_are_not_is_served() {
     }
 }
 
-/// As QEMU with a vIOMMU: the used ring's page is announced in a message, or rings lie where no memory is.
+/// QEMU with a vIOMMU: the used ring's page is announced in a message, or rings lie where no memory is.
 #[test]
 fn a_guest_whose_addresses_are_translated_is_refused_with_a_sentence() {
     let bed = Bed::new(3);
@@ -384,7 +384,7 @@ fn a_ring_without_descriptors_is_one_that_is_not_used() {
     let bed = Bed::new(2);
     let mut b = bed.guest(1);
     let mut a = bed.guest_like(0, bed.builder(0).habit(Habit::DPDK));
-    // As DPDK 22.11 tells of the second of its two pairs, where the port has one.
+    // DPDK 22.11 tells of the second of its two pairs, where the port has one.
     for ring in [2, 3] {
         tell(&mut a, Request::SET_VRING_NUM, ring, 0);
         tell(&mut a, Request::SET_VRING_BASE, ring, 0);
@@ -415,7 +415,7 @@ fn a_guest_that_breaks_its_ring_does_not_cost_its_front_end_the_connection() {
         assert_eq!(kick(&mut a, 0), Some(1), "the error is the answer");
         let broken = |bed: &Bed| matches!(bed.state(0), PortState::Quarantined(cause) if cause.contains("the ring "));
         bed.wait_for(broken, "the port is in quarantine");
-        // Its other ring is good, and not started: a port in quarantine has none that runs.
+        // The other ring is good, and not started: a port in quarantine has none that runs.
         tell(&mut a, Request::SET_VRING_NUM, 1, 256);
         tell_addresses(&mut a, 1, [start, start + 8192, start + 16384]);
         assert_eq!(kick(&mut a, 1), Some(0));
@@ -473,7 +473,7 @@ fn who_shares_no_memory_is_told_what_to_do() {
     let mut guest = bed.builder(0).started(false).connect(bed.socket(0)).unwrap();
     let features = guest.features();
     guest.frontend().unwrap().set_features(features).unwrap();
-    // As QEMU without share=on: rings, but no memory.
+    // QEMU without share=on: rings, but no memory.
     for ring in [0, 1] {
         tell(&mut guest, Request::SET_VRING_NUM, ring, 256);
         tell_addresses(&mut guest, ring, NOWHERE);
@@ -489,7 +489,7 @@ fn who_shares_no_memory_is_told_what_to_do() {
     bed.wait_for(|bed| advice(bed).is_empty(), "the next front end is not to blame");
 }
 
-/// As QEMU with share=off: the file is there, and the guest's writes are not in it.
+/// QEMU with share=off: the file is there, and the guest's writes are not in it.
 #[test]
 fn whose_memory_is_a_private_copy_is_told_what_to_do() {
     let bed = Bed::new(1);

@@ -314,7 +314,7 @@ fn leases_outlast_a_restart_and_a_takeover() {
     assert_eq!(lease(&mut second, 1), addresses[1]);
 }
 
-/// As a guest that `virsh save` has saved: its hook detaches the port, and attaches it for `virsh restore`, where the guest asks for no lease.
+/// The guest was saved by `virsh save`: its hook detaches the port, and attaches it for `virsh restore`, where the guest asks for no lease.
 #[test]
 fn a_lease_outlasts_a_detach_and_then_a_takeover_and_a_kill() {
     let folder = tempfile::tempdir().unwrap();

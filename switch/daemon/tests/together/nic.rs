@@ -147,7 +147,7 @@ fn a_nic_that_is_down_is_an_absent_receiver() {
         let mut bed = bed(features::LINUX);
         ip("link set eth1 down");
         let packet = Packet::udp(Host::v4(GUEST), Host::v4(KERNEL), payload(100));
-        // Those of the first batch are sent when it is up again.
+        // Frames of the first batch are sent when it is up again.
         let is_dropped = || {
             // The ring is full while the worker gets no CPU.
             let _ = bed.guest.send(&packet.frame());
@@ -199,7 +199,7 @@ fn a_nic_of_several_receive_queues_is_used_by_af_packet_and_the_remedy_told() {
     });
 }
 
-/// As where CONFIG_XDP_SOCKETS is not set.
+/// The kernel is one where CONFIG_XDP_SOCKETS is not set.
 #[test]
 fn on_a_kernel_without_af_xdp_the_nic_is_used_by_af_packet() {
     in_a_namespace("nic::on_a_kernel_without_af_xdp_the_nic_is_used_by_af_packet", || {

@@ -322,7 +322,7 @@ fn a_denied_frame_is_told_with_its_rule_and_the_one_that_would_allow_it() {
     assert_eq!((told["port"].as_str(), told["to"].as_str(), told["rule"].as_str()), (Some("web"), Some("db"), Some(rule)));
     let allowed_by = told["allowed-by"].as_str().unwrap();
     let hexadecimal: String = sent.iter().map(|byte| format!("{byte:02x}")).collect();
-    // Its lines are as long as those of a terminal.
+    // The lines are as long as those of a terminal.
     let why = || {
         let said = printed(folder, &["why", "net.toml", "web", "--frame", &hexadecimal]);
         said.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -25,7 +25,7 @@ fn tracers_find_the_probes_in_the_binary() {
         })
         .collect();
     assert_eq!(found, BTreeSet::from(PROBES));
-    // It serves root alone.
+    // The probe serves root alone.
     if nix::unistd::Uid::effective().is_root() {
         let listed = lines("bpftrace", &["-l", &format!("usdt:{binary}:*")]).expect("bpftrace (lab/install-packages test)");
         PROBES.iter().for_each(|probe| assert!(listed.contains(&format!(":memlane:{probe}")), "{probe}: {listed}"));

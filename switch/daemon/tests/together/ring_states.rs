@@ -217,7 +217,7 @@ fn a_device_stops_and_starts_again_on_the_same_connection_with_other_features() 
     }
 }
 
-/// As virtio_uml.c does where a NIC is unplugged or its driver ends (`vu_del_vqs`): it disables the virtqueues, and frees their memory.
+/// virtio_uml.c does so where a NIC is unplugged or its driver ends (`vu_del_vqs`): it disables the virtqueues, and frees their memory.
 #[test]
 fn a_guest_of_user_mode_linux_reuses_the_memory_of_rings_that_it_has_disabled() {
     let bed = Bed::new(2);

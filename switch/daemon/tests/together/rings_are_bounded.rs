@@ -245,7 +245,7 @@ fn a_jump_that_was_seen_once_stays_a_fault() {
     assert_eq!(receive_queue.place(&mut frame()), Ok(PlaceOutcome::Complete(1)));
     driver.shared().set_available_index(0);
     assert_eq!(receive_queue.read_ahead(32), Err(RingFault::IndexJump));
-    // As if nothing had been.
+    // The index is as if nothing had been.
     driver.shared().set_available_index(2);
     assert_eq!(receive_queue.read_ahead(32), Err(RingFault::IndexJump));
     assert_eq!(receive_queue.place(&mut frame()), Err(RingFault::IndexJump));
@@ -322,7 +322,7 @@ fn others_pass_a_frame_that_is_too_long(settings: Settings) {
         bed.post(1, 1);
         bed.wait_used(1, 20 + number);
     }
-    // As soon as there is enough, it arrives.
+    // The frame arrives as soon as there is enough.
     bed.post(1, 31);
     bed.wait_used(1, 220 + 31);
 }

@@ -30,7 +30,7 @@ struct Progress {
     quiet: [AtomicBool; STEADY],
     /// Rounds of each restless guest.
     rounds: [AtomicU64; RESTLESS],
-    /// It is time to end.
+    /// Time to end.
     over: AtomicBool,
 }
 

@@ -26,7 +26,7 @@ fn reaches(from: &mut ToyGuest, sent: &[u8], others: &mut [(&mut ToyGuest, Optio
     }
 }
 
-/// As the bridge's `isolated`: unicast frames, known and unknown, and broadcasts.
+/// The rules of the bridge's `isolated`: unicast frames, known and unknown, and broadcasts.
 #[test]
 fn isolated_ports_reach_only_those_that_are_not() {
     let bed = Bed::with("", &["isolated = true", "isolated = true", ""]);
@@ -140,7 +140,7 @@ fn frames_with_two_tags_pass_unchanged_between_ports_without_vlans() {
     }
 }
 
-/// Its uplink carries packets of 1450 bytes: a longer one is answered with ICMP (RFC 1191, section 4).
+/// The segment's uplink carries packets of 1450 bytes: a longer one is answered with ICMP (RFC 1191, section 4).
 #[test]
 fn a_packet_that_is_too_long_for_the_uplink_is_answered() {
     let bed = Bed::new(2);

@@ -94,7 +94,7 @@ fn next_kept(manager: &UnixDatagram) -> (String, OwnedFd) {
     (name.to_owned(), kept.expect("the socket"))
 }
 
-/// As systemd starts a unit again that has the socket `kept` in its store.
+/// Starts a network as systemd starts a unit again that has the socket `kept` in its store.
 fn started_again(folder: &std::path::Path, name: &str, kept: &OwnedFd) -> Running {
     let mut command = Command::new("sh");
     let script = "exec 3<&0 < /dev/null; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=$1 exec \"$0\" up net.toml";
@@ -143,7 +143,7 @@ fn a_front_end_that_connects_during_a_restart_waits_for_the_next_process() {
     assert!(next(&manager).starts_with("READY=1\n"));
     kill(successor, Signal::SIGTERM).unwrap();
     assert_eq!(next(&manager), "STOPPING=1");
-    // Its command line is empty, or gone, once its files are closed.
+    // The successor's command line is empty, or gone, once its files are closed.
     let command_line = || std::fs::read(format!("/proc/{successor}/cmdline")).unwrap_or_default();
     wait_until(|| command_line().is_empty(), "the successor has ended");
     assert!(folder.join("web.sock").exists(), "its socket stays");
@@ -272,7 +272,7 @@ fn scraped(address: SocketAddr) -> String {
     text
 }
 
-/// As of a socket unit with `FileDescriptorName=metrics` (sd_listen_fds(3)).
+/// The socket is one of a socket unit with `FileDescriptorName=metrics` (sd_listen_fds(3)).
 #[test]
 fn metrics_are_served_at_a_socket_of_the_service_manager_also_after_a_takeover() {
     let folder = network("web.sock");

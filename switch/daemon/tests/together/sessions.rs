@@ -72,7 +72,7 @@ fn front_ends_that_stop_halfway_or_do_not_read_or_never_stop_delay_no_other() {
     }
     others_are_served(folder);
     assert!(floods.iter().all(|flood| !flood.is_finished()), "they flood still");
-    // Those that read again, or send the rest, are served as if nothing had been.
+    // Front ends that read again, or send the rest, are served as if nothing had been.
     for (port, stream) in bad.iter_mut().enumerate() {
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         match port % 3 {

@@ -124,7 +124,7 @@ fn what_a_guest_left_undone_is_done_for_the_stream() {
     }
 }
 
-/// As libkrun's passt interface: its guest's frames come without their virtio-net header.
+/// The guest's frames come without their virtio-net header, as at libkrun's passt interface.
 #[test]
 fn checksums_left_undone_are_completed_unless_they_are_to_be_kept_and_counted() {
     for (key, completes) in [("checksums = \"complete\"", true), ("", true), ("checksums = \"keep\"", false)] {

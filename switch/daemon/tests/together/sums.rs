@@ -106,7 +106,7 @@ fn transmitted_frames_are_received_or_wait_or_are_dropped_for_a_reason() {
             guest.settle();
         });
     }
-    // Those that wait for the slow guest, for limits and on links arrive, or are given up.
+    // Frames that wait for the slow guest, for limits and on links arrive, or are given up.
     crate::common::wait_until(
         || {
             bed.worker.step();

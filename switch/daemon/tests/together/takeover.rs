@@ -204,7 +204,7 @@ fn takeovers_under_traffic_lose_no_frame_and_double_none() {
     assert!(!folder.join("p0.sock").exists() && !folder.join("control").exists());
 }
 
-/// As in the middle of QEMU's cpr-transfer: the second front end has asked its questions, and waits for the port.
+/// The takeover comes in the middle of QEMU's cpr-transfer: the second front end has asked its questions, and waits for the port.
 #[test]
 fn a_second_front_end_beside_the_first_is_handed_over_with_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -454,7 +454,7 @@ fn a_description_that_is_cut_off_or_changed_is_taken_over_by_no_process() {
         assert!(output.status.code() == Some(1), "{length} bytes: {}", told(&output));
         assert!(told(&output).contains("was not taken over, and goes on"), "{length} bytes: {}", told(&output));
         process.join().unwrap();
-        // It has taken nothing away.
+        // The other process has taken nothing away.
         std::fs::remove_file(cut.path().join("control")).unwrap();
         assert!(!cut.path().join("p0.sock").exists());
     }
@@ -498,7 +498,7 @@ fn longest_standstill() -> Duration {
     if are_measured() { Duration::from_millis(1500) } else { Duration::from_secs(4) }
 }
 
-/// As one that freezes, or that the kernel holds up: the connection stays open also when it was killed.
+/// The other process is as one that freezes, or that the kernel holds up: the connection stays open also when it was killed.
 #[test]
 fn a_taker_that_does_nothing_after_go_is_killed_before_the_network_goes_on() {
     use std::os::unix::process::ExitStatusExt;

@@ -345,7 +345,7 @@ fn an_uplink_is_handed_over_with_its_devices_and_addresses() {
         let devices = || run("ip -o link | grep -o '^[0-9]*: ml-[a-z0-9]*'");
         let (before, frames) = (devices(), uplink("receive-frames").as_u64().unwrap());
         for round in 0..2 {
-            // As of an address that leaves between the last look of the one process and the first of the other.
+            // The entry is as of an address that leaves between the last look of the one process and the first of the other.
             run("bridge fdb add 02:00:00:00:00:77 dev ml-tap100 master static");
             let watch = |command: &str| {
                 let mut words = command.split(' ');
@@ -353,7 +353,7 @@ fn an_uplink_is_handed_over_with_its_devices_and_addresses() {
                 monitor.args(words).stdout(std::process::Stdio::piped()).spawn().unwrap()
             };
             let changes = [watch("bridge monitor fdb"), watch("ip monitor neigh dev ml-br100")];
-            // As of an address that was configured until then.
+            // The entry is as of an address that was configured until then.
             run("ip neigh add 10.0.0.77 lladdr 02:00:00:00:00:77 dev ml-br100 nud permanent protocol 109");
             let other = Running::start(memlane(folder, &["up", "net.toml", "--takeover"]));
             assert!(std::mem::replace(&mut running, other).0.wait().unwrap().success());

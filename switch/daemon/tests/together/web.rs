@@ -202,7 +202,7 @@ fn slow_clients_and_many_connections_lock_no_browser_out() {
     let (mut running, address) = up(folder.path(), &[]);
     let mut slow: Vec<TcpStream> = (0..100).map(|_| connect(address)).collect();
     for stream in &mut slow {
-        // Those beyond the limit are closed already.
+        // Connections beyond the limit are closed already.
         let _ = stream.write_all(b"GET / HTTP/1.1\r\nhost: ");
     }
     let is_served = || {

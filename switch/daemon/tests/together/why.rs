@@ -80,7 +80,7 @@ fn a_denied_frame_is_told_with_the_lines_of_the_file() {
     let file = format!("{}[[port]]\nname = \"db\"\nvhost-user = \"db.sock\"\n", crate::command::port("web.sock", guarded));
     crate::command::write(folder, "net.toml", &file);
     let _running = Running::start(memlane(folder, &["up", "net.toml"]));
-    // Its lines are as long as those of a terminal.
+    // The lines are as long as those of a terminal.
     let why = |port: &str, frame: &str| {
         let said = printed(folder, &["why", "net.toml", port, "--frame", frame]);
         said.split_whitespace().collect::<Vec<_>>().join(" ")

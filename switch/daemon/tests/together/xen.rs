@@ -361,7 +361,7 @@ fn what_a_guest_writes_has_nobody_else_looked_at() {
         std::thread::sleep(Duration::from_millis(3));
     }
     let reads = xen.hypervisor.reads() - before;
-    // Its own state, the back end's, and whether it is to stay.
+    // The reads are of the guest's own state, the back end's, and whether it is to stay.
     assert!((1..=3 * WRITES).contains(&reads), "{reads} reads for {WRITES} writes");
 }
 

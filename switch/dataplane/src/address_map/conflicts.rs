@@ -15,7 +15,7 @@ const KEPT: usize = 16;
 pub struct Conflict {
     /// The address.
     pub key: Key,
-    /// Its owner, as decided.
+    /// Owner of the address, as decided.
     pub owner: Entry,
     /// The port and the MAC address of the other.
     pub claimant: (PortId, MacAddress),

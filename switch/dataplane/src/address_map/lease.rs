@@ -29,7 +29,7 @@ pub struct Lease {
     pub ip: Ipv4Addr,
     /// The MAC address of its machine.
     pub mac: MacAddress,
-    /// Its time in seconds; the greatest number has no end.
+    /// Time of the lease in seconds; the greatest number has no end.
     pub seconds: u32,
 }
 

@@ -48,9 +48,9 @@ pub struct Question {
 /// Contents of a frame of address resolution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resolution {
-    /// Its claim, if there is one.
+    /// Claim of the address, if there is one.
     pub claim: Option<Claim>,
-    /// Its question, if there is one.
+    /// Question for the address, if there is one.
     pub question: Option<Question>,
 }
 

@@ -91,7 +91,7 @@ impl VirtualTimes {
             return true;
         }
         self.refused = true;
-        // It may have no frames. Where all are throttled, the last of them is let in again.
+        // The port may have no frames. Where all are throttled, the last of them is let in again.
         self.mark_backlogged(port);
         false
     }

@@ -30,7 +30,7 @@ struct Account {
     run: u64,
     /// The poll iteration in which it came last: was served, or found no room.
     seen: Cycles,
-    /// It is backlogged: it had more frames than it could send.
+    /// The sender is backlogged: it had more frames than it could send.
     backlogged: bool,
     /// Enqueued packets.
     queued: u32,
@@ -39,7 +39,7 @@ struct Account {
 }
 
 impl Account {
-    /// Its next packet, if it is shorter than `too_long`. One with a longer packet is not held to be backlogged, as it waits for
+    /// The sender's next packet, if it is shorter than `too_long`. One with a longer packet is not held to be backlogged, as it waits for
     /// larger buffers.
     fn next_below(&mut self, too_long: u32, wait_queue: &WaitQueue) -> Option<Spot> {
         let spot = self.flows.as_mut()?.next(wait_queue)?;

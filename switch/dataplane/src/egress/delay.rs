@@ -1,6 +1,6 @@
 //! One direction of an emulated link.
 //!
-//! It emulates a wire, with frames no longer than an MTU (IEEE 802.3). A GSO frame is segmented before losses, queue and
+//! The link emulates a wire, with frames no longer than an MTU (IEEE 802.3). A GSO frame is segmented before losses, queue and
 //! transmitter, so that they apply to each segment by itself; on a path with a constant delay only, where that makes no difference,
 //! it stays unsegmented.
 
@@ -41,9 +41,9 @@ struct Flight {
 pub(crate) struct LineOutcome {
     /// All of them.
     pub frames: u32,
-    /// Those that were lost, by the loss of the path.
+    /// Frames that were lost, by the loss of the path.
     pub lost: u32,
-    /// Those for which the transmitter's queue or the memory budget had no room.
+    /// Frames for which the transmitter's queue or the memory budget had no room.
     pub refused: u32,
 }
 

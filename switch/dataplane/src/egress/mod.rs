@@ -77,11 +77,11 @@ pub(crate) struct FastPathKey<'c> {
 pub(crate) enum Offered {
     /// The receiver has it.
     Delivered,
-    /// It is enqueued: its descriptor chain is in flight.
+    /// The packet is enqueued: its descriptor chain is in flight.
     Queued,
     /// Backpressure: its descriptor chain stays in the transmit ring, to be offered again.
     Blocked,
-    /// It cannot be delivered, for this reason.
+    /// The packet cannot be delivered, for this reason.
     Dropped(DropReason),
 }
 
@@ -290,12 +290,12 @@ impl Egress {
             }
             match (&mut queue.line, queue.port.path()) {
                 (Some(line), Some(path)) => line.set_path(path),
-                // It ends once all frames in flight have arrived.
+                // The emulation ends once all frames in flight have arrived.
                 (Some(line), None) => line.set_path(Arc::new(Path::from(&Impairment::default()))),
                 (None, Some(_)) => queue.line = DelayLine::before(&queue.port, queue.key.pair).map(Box::new),
                 (None, None) => {}
             }
-            // Its emulation may have ended.
+            // The queue's emulation may have ended.
             queue.activate(&mut self.active);
         }
     }

@@ -49,24 +49,24 @@ pub(crate) struct EgressQueue {
     enabled: bool,
     /// A kick came, or none is needed.
     started: bool,
-    /// Its driver has never posted a receive buffer, so it is to kick for the first.
+    /// The driver has never posted a receive buffer, so it is to kick for the first.
     unfilled: bool,
-    /// Its driver broke the ring.
+    /// The driver broke the ring.
     faulty: bool,
-    /// Its senders, and the packets that are enqueued.
+    /// The queue's senders, and the packets that are enqueued.
     pub(super) accounts: Accounts,
     pub(super) receiver: Receiver,
     pub(super) touched: bool,
     /// The emulated link before the receive queue, if the port has one.
     pub(super) line: Option<Box<DelayLine>>,
-    /// It is drained in every poll iteration.
+    /// The queue is drained in every poll iteration.
     pub(super) active: bool,
     /// Frames and bytes since the counters were last updated.
     pub(super) frames: u64,
     pub(super) bytes: u64,
     /// Frames that are counted as waiting for it.
     counted_waiting: u64,
-    /// Its place among the egress queues.
+    /// Place of this queue among the egress queues.
     pub(super) slot: Slot,
     /// Frames that were fetched, and may be referred to until they are published.
     fetched: Vec<Vec<u8>>,
@@ -77,7 +77,7 @@ pub(crate) struct EgressQueue {
 /// Work done at egress queues.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
-    /// Its work units, see [`work_units`].
+    /// Work units of the queue, see [`work_units`].
     pub work_units: u64,
     /// Egress queues with receive buffers that were expensive to walk, with their ports and the work units.
     pub burdens: Vec<(Slot, PortId, u64)>,
@@ -111,7 +111,7 @@ pub(crate) enum SendOutcome {
     Done,
     /// The receiver has no room now.
     MustWait,
-    /// It cannot be delivered, for this reason.
+    /// The packet cannot be delivered, for this reason.
     Dropped(DropReason),
 }
 
@@ -311,7 +311,7 @@ impl EgressQueue {
     #[cold]
     fn refused(&mut self, reason: DropReason, now: Cycles, work: &mut Work) -> SendOutcome {
         match reason {
-            // Its page faults are charged to the receiver.
+            // The receiver's page faults are charged to the receiver.
             DropReason::ReceiverMemory => self.burden(work_units::TURN / work_units::DESCRIPTOR, now, work),
             DropReason::SenderMemory => work.work_units += work_units::TURN,
             _ => {}
@@ -587,7 +587,7 @@ impl EgressQueue {
         self.accounts.waiting() > 0 || (at_end && self.receiver.is_full())
     }
 
-    /// It was served, or enqueued frames were removed: if none is left, its driver has nothing to take.
+    /// The queue was served, or enqueued frames were removed: if none is left, its driver has nothing to take.
     pub(super) fn move_on_if_served(&mut self, now: Cycles) {
         if !self.awaits_room(now) {
             self.receiver.move_on();

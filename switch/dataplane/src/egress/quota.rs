@@ -33,7 +33,7 @@ impl RingQuota {
 
     fn factor(self, receiver: Readiness, is_sole: bool) -> DynamicThreshold {
         DynamicThreshold::sixteenths(match receiver {
-            // It blocks little of the ring, and finds frames when it recovers.
+            // A stalled receiver blocks little of the ring, and finds frames when it recovers.
             Readiness::Stalled => self.usual.div_ceil(STALLED_PART),
             // The sender's only receiver: a reserve is left for others.
             Readiness::Open if is_sole => self.usual.max(SOLE_RECEIVER * 16),

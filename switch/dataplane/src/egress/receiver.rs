@@ -53,7 +53,7 @@ pub(super) struct Receiver {
     /// Since when it is stalled: until it takes a frame.
     stalled: Option<Cycles>,
     posted: Posted,
-    /// Its buffers were expensive to walk: they are left alone until then.
+    /// The receiver's buffers were expensive to walk: they are left alone until then.
     pub shut_until: Cycles,
 }
 
@@ -81,13 +81,13 @@ impl Receiver {
         self.stalled.or(self.notification.stuck_since())
     }
 
-    /// It took a frame.
+    /// The receiver took a frame.
     #[inline]
     pub(super) fn took(&mut self) {
         self.stalled = None;
     }
 
-    /// It has exceeded the stall timeout.
+    /// The receiver has exceeded the stall timeout.
     pub(super) fn stall(&mut self, now: Cycles) {
         let since = self.notification.stuck_since().unwrap_or(now);
         self.stalled.get_or_insert(since);

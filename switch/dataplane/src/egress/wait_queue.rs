@@ -80,7 +80,7 @@ impl WaitQueue {
         &mut self.spots[spot.0 as usize].packet
     }
 
-    /// Its length for the deficit, in bytes: at least the minimum frame size.
+    /// Length of the packet at `spot` for the deficit, in bytes: at least the minimum frame size.
     pub(super) fn length(&self, spot: Spot) -> u32 {
         self.spots[spot.0 as usize].packet.length.max(SHORTEST)
     }
@@ -125,7 +125,7 @@ mod tests {
             of[sender].extend(std::iter::from_fn(|| enqueue(&mut wait_queue, sender as u16)));
             assert_eq!(of[sender].len(), most);
         }
-        // As frames leave and others come, both approach a third.
+        // While frames leave and others come, both approach a third.
         for _ in 0..100 {
             for (sender, of) in of.iter_mut().enumerate() {
                 of.drain(..of.len() / 10).for_each(|spot| wait_queue.free(spot));

@@ -89,7 +89,7 @@ pub(crate) struct Backpressured {
     pub entry: RouteEntry,
     /// Segments of it that were delivered already.
     pub segments_done: u16,
-    /// Its number in captures.
+    /// Number of the source in captures.
     pub capture_id: u32,
     /// When it was first taken from the transmit queue, if its latency is measured.
     pub stamp: Stamp,
@@ -113,7 +113,7 @@ pub(crate) enum PollState {
     Asleep,
     /// Polled in every poll iteration.
     Awake,
-    /// Its driver broke the ring, or it is being stopped: no more chains are taken.
+    /// The driver broke the ring, or it is being stopped: no more chains are taken.
     Closed,
 }
 

@@ -1,6 +1,6 @@
 //! The querier: asks the guests of segments with snooping for reports of their groups (RFC 3376, section 8; RFC 3810, section 9).
 //!
-//! It always asks, also beside a router, for memberships must not depend on a guest that pretends to be one. Its queries of IGMP come from
+//! The querier always asks, also beside a router, for memberships must not depend on a guest that pretends to be one. Its queries of IGMP come from
 //! 0.0.0.0, so that no router yields to it (RFC 4541, section 2.1.1), those of MLD from a link-local address.
 
 use std::sync::atomic::Ordering;

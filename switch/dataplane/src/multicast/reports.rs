@@ -33,11 +33,11 @@ impl Address {
 /// The report of a message about its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is a router.
+    /// The sender is a router.
     Router,
-    /// It is a member of the group.
+    /// The sender is a member of the group.
     Join(Group, Address),
-    /// It is not a member of the group any more.
+    /// The sender is not a member of the group any more.
     Leave(Group, Address),
 }
 
@@ -263,7 +263,7 @@ mod tests {
         for query in [Query::General4, Query::General6, Query::Group(Address::V4(ONE)), Query::Group(Address::V6([0xff; 16]))] {
             let frame = query.frame();
             let is_v6 = matches!(query, Query::General6 | Query::Group(Address::V6(_)));
-            // It has a link-local source, as every query of MLD must.
+            // The query has a link-local source, as every query of MLD must.
             assert_eq!(changes(frame.as_slice()).len(), usize::from(is_v6), "{query:?}");
         }
     }

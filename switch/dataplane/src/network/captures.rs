@@ -11,7 +11,7 @@ use crate::port::Port;
 use crate::tap::{self, CAPTURES, CaptureOrder, Follower, Seen, TapReader};
 use crate::time::Cycles;
 
-/// As many captures run as may.
+/// The most captures that may run are running.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("{CAPTURES} captures run already, which is the limit: end one")]
 pub struct TooManyCaptures;

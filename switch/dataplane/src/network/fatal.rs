@@ -20,7 +20,7 @@ thread_local! {
 /// Runs `run`, and catches its panic.
 ///
 /// # Errors
-/// It panicked: place and message, for the operator. They are printed only if backtraces are enabled.
+/// The function panicked: place and message, for the operator. They are printed only if backtraces are enabled.
 pub fn caught<R>(run: impl FnOnce() -> R) -> Result<R, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

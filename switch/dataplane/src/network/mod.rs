@@ -1,6 +1,6 @@
 //! The network: workers, the ports that they serve, and the worker of each virtqueue.
 //!
-//! This is the control side. The data path does not come here.
+//! The module is the control side: the data path does not come here.
 //!
 //! 1. [`registry`]: the port registry, which adds and removes ports, and broadcast domains with them.
 //! 2. [`rings`]: virtqueues of ports start and stop at workers, and the **routes** tell every worker the receive queues of a port.

@@ -11,7 +11,7 @@ use crate::table::moves::Move;
 use crate::time::{Cycles, cycles, in_cycles};
 
 impl Network {
-    /// As [`Self::tell_notices`], unless that was [`LOOK`] ago or less: each worker causes it once a second, and so does each reader of
+    /// Like [`Self::tell_notices`], unless that was [`LOOK`] ago or less: each worker causes it once a second, and so does each reader of
     /// events, and the counters of all workers are read for each port and reason.
     pub fn look_for_notices(&self, now: Cycles) {
         let last = self.looked.load(Ordering::Relaxed);

@@ -23,7 +23,7 @@ const REST: u32 = 20;
 /// Minimum growth for a check: a part of the host's memory, and bytes.
 const PART: u64 = 1024;
 const LEAST: u64 = 4 << 20;
-/// This part of the host's memory may always be charged for a port.
+/// Part of the host's memory that may always be charged for a port.
 const FREE_PART: u64 = 64;
 
 /// State of the last check.

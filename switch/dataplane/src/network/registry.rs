@@ -23,11 +23,11 @@ use crate::worker::Worker;
 /// Settings of a new port.
 #[derive(Clone, Debug)]
 pub struct AttachSettings<'t> {
-    /// Its name.
+    /// Name of the port.
     pub name: &'t str,
     /// The name of its segment.
     pub segment: &'t str,
-    /// Its settings.
+    /// Settings of the port.
     pub settings: &'t PortSettings,
     /// Device properties that it offers.
     pub offer: Offer,
@@ -55,9 +55,9 @@ pub enum AddError {
 /// Free numbers below [`MAX_PORTS`].
 #[derive(Debug)]
 struct Numbers {
-    /// Those from here on were never given.
+    /// Numbers from here on were never given.
     fresh: u16,
-    /// Those that were returned, the first one in front.
+    /// Numbers that were returned, the first one in front.
     free: VecDeque<u16>,
 }
 
@@ -181,7 +181,7 @@ impl Network {
         self.enter_port(attach_settings, members, Told::wait)
     }
 
-    /// As [`Self::add_port`], while no guest is served (takeover): the workers know the port before any virtqueue, not yet when this
+    /// Like [`Self::add_port`], while no guest is served (takeover): the workers know the port before any virtqueue, not yet when this
     /// returns.
     ///
     /// # Errors

@@ -55,7 +55,7 @@ pub struct StartingRing {
     key: RingKey,
     worker: u8,
     enabled: bool,
-    /// Its slot, and whether the driver has posted a receive buffer; `None` if it does not start.
+    /// Slot of the virtqueue, and whether the driver has posted a receive buffer; `None` if it does not start.
     started: Receiver<Option<(Slot, bool)>>,
 }
 
@@ -69,7 +69,7 @@ impl Network {
         }
     }
 
-    /// As [`Self::start_ring`], for a port without earlier virtqueues that is not removed, and without waiting for the worker:
+    /// Like [`Self::start_ring`], for a port without earlier virtqueues that is not removed, and without waiting for the worker:
     /// [`Self::finish_starts`] does, for the virtqueues of many ports at once (takeover).
     pub fn order_start(&self, port: &Arc<Port>, parts: RingParts) -> Option<StartingRing> {
         let RingParts { key, split, memory, options, base, call, log, inflight, offloads, mergeable, start } = parts;
@@ -126,7 +126,7 @@ impl Network {
     /// queues are started.
     ///
     /// # Errors
-    /// As [`Self::serve`].
+    /// The errors of [`Self::serve`].
     pub fn serve_queue(&self, port: &Arc<Port>, pair: u16, backend: impl Backend) -> std::io::Result<()> {
         let ends = backend.into_ends(&self.shared.pool)?;
         let gone = || std::io::Error::other("the port or its worker is gone");
@@ -158,7 +158,7 @@ impl Network {
         self.end_ring(port, key).or_else(|| port.recall_stopped(key))
     }
 
-    /// As [`Self::stop_ring`], with the lock of [`Port::one_stop_at_a_time`] held; `None` if the ring does not run.
+    /// Like [`Self::stop_ring`], with the lock of [`Port::one_stop_at_a_time`] held; `None` if the ring does not run.
     fn end_ring(&self, port: &Arc<Port>, key: RingKey) -> Option<StoppedRing> {
         let (running, told) = {
             let mut rings = port.rings();
@@ -216,7 +216,7 @@ impl Network {
     /// Changes how the driver of a running ring is interrupted.
     ///
     /// # Errors
-    /// It does not run: the eventfd is returned, unless it is for the next start of a ring that a fault has stopped.
+    /// The virtqueue does not run: the eventfd is returned, unless it is for the next start of a ring that a fault has stopped.
     pub fn set_call(&self, port: &Port, key: RingKey, call: Option<Call>) -> Result<(), Option<Call>> {
         let Some(running) = port.rings().running.get(&key).copied() else { return port.change_stopped_call(key, call) };
         self.worker(running.entry.worker).ask(move |worker| worker.set_call(key, call));

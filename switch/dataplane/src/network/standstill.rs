@@ -48,7 +48,7 @@ impl Network {
         self.tell_all(|| |_: &mut Worker| {}).wait();
     }
 
-    /// As [`Self::hold_transmit`], before the first queue starts: it starts held.
+    /// Like [`Self::hold_transmit`], before the first queue starts: it starts held.
     pub fn begin_held(&self) {
         self.shut_transmit(true);
     }

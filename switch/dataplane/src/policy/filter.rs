@@ -218,7 +218,7 @@ impl Filter {
         self.generation_of(from).max(self.port(to).generation)
     }
 
-    /// As [`Self::generation_between`], of frames to all ports.
+    /// Like [`Self::generation_between`], of frames to all ports.
     pub(crate) fn generation_of(&self, from: PortId) -> u64 {
         self.generation.max(self.port(from).generation)
     }

@@ -31,7 +31,7 @@ pub enum Vlans {
 }
 
 impl Vlans {
-    /// Those by these settings.
+    /// The limits by these settings.
     pub fn of(limits: &PortLimits) -> Self {
         match (limits.vlan, &limits.trunk[..]) {
             (None, []) => Self::Any,
@@ -107,11 +107,11 @@ impl Entrance {
 /// See the module: of one port.
 #[derive(Clone, Copy, Debug)]
 pub struct Gate<'p> {
-    /// It exchanges frames only with ports that are not isolated.
+    /// The port exchanges frames only with ports that are not isolated.
     pub isolated: bool,
-    /// It drops frames to reserved groups.
+    /// The port drops frames to reserved groups.
     pub drops_reserved: bool,
-    /// Its VLANs.
+    /// VLANs of the port.
     pub vlans: &'p Vlans,
     /// Policy rules about its frames, if there are any.
     pub filtered: Option<Filtered<'p>>,
@@ -131,7 +131,7 @@ impl Gate<'_> {
     /// The change of the tag of a frame in `vlan` from this port to `receiver`; the frame has a tag of VLAN `tag`, 0 for none.
     ///
     /// # Errors
-    /// It does not pass, for this reason.
+    /// The frame does not pass, for this reason.
     #[inline]
     pub fn pass(&self, receiver: &Gate<'_>, vlan: u16, tag: u16) -> Result<Option<TagChange>, DropReason> {
         self.pass_into(receiver.entrance(vlan), vlan, tag)
@@ -143,10 +143,10 @@ impl Gate<'_> {
         Entrance { isolated: self.isolated, drops_reserved: self.drops_reserved, is_tagged: self.vlans.is_tagged(vlan) }
     }
 
-    /// As [`Self::pass`], into a port with this `entrance`.
+    /// Like [`Self::pass`], into a port with this `entrance`.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Self::pass`].
     #[inline]
     pub fn pass_into(&self, entrance: Entrance, vlan: u16, tag: u16) -> Result<Option<TagChange>, DropReason> {
         if self.isolated && entrance.isolated {
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(pass(0, 4000), [keep, no, no, no, no]);
     }
 
-    /// As the bridge's `isolated`.
+    /// The rules of the bridge's `isolated`.
     #[test]
     fn isolated_ports_reach_those_that_are_not() {
         let gate = |isolated| Gate { isolated, ..Gate::OPEN };

@@ -138,7 +138,7 @@ impl<'l> Towards<'l> {
         self.numbered(self.words())
     }
 
-    /// Those of the rules that are in the set `among`.
+    /// Rules that are in the set `among`, with their numbers.
     pub(crate) fn rules_among(&self, among: &[u64]) -> impl Iterator<Item = (usize, &'l Rule)> {
         self.numbered(self.words().zip(among).map(|(rules, among)| rules & among))
     }

@@ -43,9 +43,9 @@ pub struct Identity {
     pairs: Vec<(MacAddress, Prefix)>,
     /// Addresses that its guests may make.
     autoconf: Option<Autoconf>,
-    /// It may answer as a DHCP server.
+    /// The port may answer as a DHCP server.
     pub serves_dhcp: bool,
-    /// It may send router advertisements and redirects.
+    /// The port may send router advertisements and redirects.
     pub serves_ra: bool,
 }
 
@@ -67,13 +67,13 @@ impl Identity {
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortRules {
-    /// Its source MAC address must be its own.
+    /// The source MAC address must be its own.
     pub is_guarded: bool,
     /// MAC addresses that it may use beside the one that is pinned to it.
     pub macs: Vec<MacAddress>,
     /// All its addresses must be its own.
     pub identity: Option<Identity>,
-    /// It may answer as a DHCP server, so that the switch learns leases from it.
+    /// The port may answer as a DHCP server, so that the switch learns leases from it.
     pub tells_leases: bool,
     /// Groups by which policy rules name it.
     pub groups: Vec<String>,
@@ -155,7 +155,7 @@ pub struct Published<R> {
 
 #[derive(Debug, Default)]
 struct Present<R> {
-    /// Those by the port's settings.
+    /// The rules by the port's settings.
     configured: R,
     /// Addresses that were leased to the port.
     leased: Vec<Prefix>,

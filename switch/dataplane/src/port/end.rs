@@ -133,7 +133,7 @@ pub trait TransmitEnd: Debug + Send {
         self.has_news()
     }
 
-    /// Its descriptor is readable.
+    /// The end's descriptor is readable.
     fn wake(&mut self);
 
     /// Publishes completions to the sender. Receivers have all placed frames by then.
@@ -168,7 +168,7 @@ pub trait ReceiveEnd: Debug + Send {
         false
     }
 
-    /// As [`TransmitEnd::hand_over`], of frames that were placed and are not yet written.
+    /// Like [`TransmitEnd::hand_over`], of frames that were placed and are not yet written.
     fn hand_over(&mut self) {}
 
     /// Whether it takes foreign packets ([`Packet::is_foreign`], Xen grants); else they are fetched for it.

@@ -79,7 +79,7 @@ impl PortState {
         }
     }
 
-    /// Its number in tracepoints.
+    /// Number of the state in tracepoints.
     fn number(&self) -> u8 {
         match self {
             Self::Waiting => 0,
@@ -103,11 +103,11 @@ pub struct Offer {
 /// See the module. Every user holds a reference, so that a later port with the same number is never mistaken for it.
 #[derive(Debug)]
 pub struct Port {
-    /// Its number.
+    /// Number of the port.
     pub id: PortId,
-    /// Its name in the configuration.
+    /// Name of the port in the configuration.
     pub name: String,
-    /// Its broadcast domain.
+    /// Broadcast domain.
     pub segment: Arc<Segment>,
     /// When it got its number, which an earlier port may have had.
     pub added: Cycles,
@@ -139,7 +139,7 @@ pub struct Port {
     journal: Arc<Journal>,
     /// Reasons for which the first drop was told, by their numbers.
     told_drops: AtomicU64,
-    /// Its limits, as they were last told of.
+    /// Limits of the port, as they were last told of.
     told_limits: Mutex<[ToldCount; 2]>,
     /// Recent growth of its counters.
     history: Mutex<History>,
@@ -160,7 +160,7 @@ pub struct Port {
     pub(crate) fragmenting: FragmentingPairs,
     /// MTU that its guest agreed on; [`ANY_MTU`] if it did not.
     agreed_mtu: AtomicU32,
-    /// Its running virtqueues.
+    /// Running virtqueues.
     rings: Mutex<Rings>,
     /// Held by the thread that stops a ring, until it is drained and its base is kept.
     stopping: Mutex<()>,
@@ -317,7 +317,7 @@ impl Port {
         &self.counters[worker]
     }
 
-    /// Its counters, all workers' added up.
+    /// Counters of the port, all workers' added up.
     pub fn totals(&self) -> PortTotals {
         PortTotals { undone_checksums: self.undone_checksums.load(Ordering::Relaxed), ..totals(&self.counters) }
     }
@@ -430,7 +430,7 @@ impl Port {
         self.seed.wrapping_add(u64::from(pair))
     }
 
-    /// Its running virtqueues.
+    /// Running virtqueues.
     pub fn rings(&self) -> MutexGuard<'_, Rings> {
         self.rings.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -521,7 +521,7 @@ impl Port {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its state.
+    /// State of the port.
     pub fn state(&self) -> PortState {
         self.inner().state.clone()
     }
@@ -754,7 +754,7 @@ impl Port {
         inner.advice = advice.map(Cow::Borrowed);
     }
 
-    /// Its TAP, socket or device failed, for the `count`th time in a row. The first, the second, the fourth time and so on are
+    /// The port's TAP, socket or device failed, for the `count`th time in a row. The first, the second, the fourth time and so on are
     /// logged, so that a permanent failure does not fill the log.
     pub fn set_trouble(&self, count: u32, trouble: String) {
         if count.is_power_of_two() {

@@ -99,7 +99,7 @@ impl bpf::Frame for Beginning {
 pub(crate) enum Watch<'t> {
     /// None.
     Off,
-    /// Those with filters.
+    /// Taps with filters.
     Filtered(Filters<'t>),
 }
 

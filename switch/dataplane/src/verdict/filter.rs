@@ -149,11 +149,11 @@ impl<'f> FilteredFlood<'f> {
 /// A part of a packet that rules read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Field<T> {
-    /// This value.
+    /// A known value.
     Is(T),
     /// There is none: the frame is not of IP.
     None,
-    /// It is hidden.
+    /// The value is hidden.
     Hidden,
 }
 
@@ -170,7 +170,7 @@ impl<T> Field<T> {
 /// The parts of a packet that rules read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Traffic {
-    /// It passes by any rules.
+    /// The frame passes by any rules.
     pub(super) is_exempt: bool,
     /// VLAN of the frame: each has flows of its own.
     pub(super) vlan: u16,
@@ -184,7 +184,7 @@ pub(super) struct Traffic {
     pub(super) acknowledges: Option<bool>,
     /// Byte of the frame at which the transport header begins.
     pub(super) upper: usize,
-    /// It passes if it would with any value of the parts that are hidden, else if it would with all.
+    /// The frame passes if it would with any value of the parts that are hidden, else if it would with all.
     pub(super) is_later_fragment: bool,
 }
 
@@ -278,7 +278,7 @@ impl Traffic {
         let known = Self::OTHER.to(packet.destination, packet.is_routed(bytes), at + 24);
         match upper {
             Upper::Beyond => Self::hidden(frame),
-            // Its first fragment has the protocol (RFC 8200, section 4.5).
+            // The packet's first fragment has the protocol (RFC 8200, section 4.5).
             Upper::Later => Self { is_later_fragment: true, protocol: Field::Hidden, ..known },
             Upper::Header { protocol: ICMPV6, at: upper, fragment } => match bytes.get(upper).map(|&kind| NdKind::of(kind)) {
                 None => Self::hidden(frame),

@@ -11,7 +11,7 @@ use crate::stats::DropReason;
 /// How a flooded frame reaches one of the receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passage {
-    /// As it is.
+    /// The frame as it is.
     Same,
     /// With another VLAN tag.
     Retagged(TagChange),

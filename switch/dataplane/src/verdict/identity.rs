@@ -125,7 +125,7 @@ impl<O: Fn(MacAddress) -> bool> Check<'_, '_, O> {
         }
         match upper {
             Upper::Beyond => self.refuse(DropReason::SpoofedArp),
-            // Its headers are in the first fragment, which was checked.
+            // The packet's headers are in the first fragment, which was checked.
             Upper::Later => Ok(()),
             Upper::Header { protocol: UDP, at: upper, .. } if !self.identity.serves_dhcp => {
                 self.no_answer_to(DHCPV6_CLIENT, at + upper)

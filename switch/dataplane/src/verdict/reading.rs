@@ -34,13 +34,13 @@ impl<'f> Start<'f> {
         self.tape
     }
 
-    /// Its Ethernet addresses and type.
+    /// Ethernet addresses and type.
     #[inline]
     pub fn head(self) -> Head {
         self.head
     }
 
-    /// Its first bytes, as far as they were copied.
+    /// The first bytes, as far as they were copied.
     #[inline]
     pub fn bytes(self) -> &'f [u8] {
         self.bytes

@@ -131,7 +131,7 @@ impl WorkerHandle {
         await_answer(&self.order(command))
     }
 
-    /// As [`Self::ask`], for answers that depend on a later event: the worker keeps the reply sender until then.
+    /// Like [`Self::ask`], for answers that depend on a later event: the worker keeps the reply sender until then.
     pub(crate) fn ask_later<R: Send + 'static>(
         &self,
         command: impl FnOnce(&mut Worker, mpsc::Sender<R>) + Send + 'static,

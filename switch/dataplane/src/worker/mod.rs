@@ -100,7 +100,7 @@ pub struct Worker {
 pub enum Quit {
     /// A command, with no frame in flight.
     Told,
-    /// Its mailbox was closed.
+    /// The worker's mailbox was closed.
     Closed,
 }
 

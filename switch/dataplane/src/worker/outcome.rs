@@ -71,7 +71,7 @@ impl Outcomes<'_> {
     /// A frame of `sender` was dropped, maybe without being read, for a `reason` that is counted at `port`.
     pub(super) fn dropped(&mut self, sender: PortId, port: PortId, reason: DropReason) {
         let (port, work_units) = match reason {
-            // Its page faults took about as long as a service quantum.
+            // The sender's page faults took about as long as a service quantum.
             DropReason::SenderMemory => (sender, work_units::TURN),
             _ => (port, work_units::FRAME),
         };

@@ -30,7 +30,7 @@ struct Known {
 pub(super) struct Members {
     /// The forwarding table (FDB): MAC addresses and their ports.
     pub table: Arc<Table>,
-    /// Its ports.
+    /// Ports of the segment.
     pub ports: Vec<PortId>,
 }
 

@@ -135,11 +135,11 @@ impl Rest {
 /// Outcome of arming a source that was awake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Armed {
-    /// It has frames, or its receiver has room.
+    /// The queue has frames, or its receiver has room.
     News,
-    /// Its driver kicks from now on.
+    /// The driver kicks from now on.
     Kicked,
-    /// Its driver does not kick, or not for the event that it waits for: it is looked at in that moment.
+    /// The driver does not kick, or not for the event that the queue waits for: the ring is looked at in that moment.
     Unkicked(Cycles),
 }
 

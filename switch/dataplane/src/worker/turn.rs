@@ -40,7 +40,7 @@ use crate::weight::Weight;
 /// Context of a service quantum.
 #[derive(Debug)]
 pub(super) struct Turn<'w> {
-    /// This worker.
+    /// Number of this worker.
     pub worker: u8,
     pub source: &'w mut Source,
     /// The port that owns the source.
@@ -63,7 +63,7 @@ const MOST: u16 = if ablation::BATCHING { BATCH as u16 } else { 1 };
 /// Outcome of an opened packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TurnOutcome {
-    /// It was sent, enqueued, handed over or dropped.
+    /// The frame was sent, enqueued, handed over or dropped.
     Done,
     /// Backpressure: its descriptor chain stays in the transmit ring.
     Backpressured,
@@ -74,7 +74,7 @@ enum TurnOutcome {
 struct Batch {
     /// Taken from the ring, dropped ones included.
     taken: u16,
-    /// Those that were read, and their bytes.
+    /// Frames that were read, and their bytes.
     frames: u64,
     bytes: u64,
 }
@@ -224,7 +224,7 @@ impl Turn<'_> {
         let before = std::mem::replace(&mut self.source.held_until, held.then(|| limiter.opens_at()));
         if held && before.is_none() {
             self.source.feed.ring().map(Ring::disarm);
-            // That a port is disabled is no limit.
+            // A disabled port is no limit.
             if !limiter.is_shut() {
                 self.counters(self.source.port()).transmit_limited.add(1);
             }
@@ -344,7 +344,7 @@ impl Turn<'_> {
         self.source.flow_cache.decide(Start::from(&*packet).on(tape), sender, gate_of, table, epoch)
     }
 
-    /// As [`Self::decide`], for the recorder.
+    /// Like [`Self::decide`], for the recorder.
     #[cold]
     fn decide_on_record(&mut self, packet: &mut Packet, table: &Table) -> Verdict {
         let Some(mut recorder) = self.egress.work.recorder.take() else { return self.decide_by(packet, table, None) };

@@ -26,7 +26,7 @@ const DESCRIPTORS: u64 = 0;
 const AVAILABLE: u64 = 0x100;
 const USED: u64 = 0x200;
 const RECEIVE: u64 = 0x400;
-/// Those of the larger rings; the receive queue's lie [`LARGE_RECEIVE`] further.
+/// Addresses of the larger rings; the receive queue's lie [`LARGE_RECEIVE`] further.
 const LARGE: u64 = 0x1_0000;
 const LARGE_AVAILABLE: u64 = 0x8_0000;
 const LARGE_USED: u64 = 0x9_1000;
@@ -41,9 +41,9 @@ const BURST: u32 = 32;
 enum RingState {
     Stopped,
     Running,
-    /// It was told to stop, and has not answered; then it is to begin anew with these options and this base.
+    /// The ring was told to stop, and has not answered; then it is to begin anew with these options and this base.
     Stopping(Receiver<StoppedRing>, Option<(u16, u16)>),
-    /// It was told of other memory, and has not answered.
+    /// The ring was told of other memory, and has not answered.
     Moving(Receiver<()>),
 }
 
@@ -51,7 +51,7 @@ enum RingState {
 struct Side {
     state: RingState,
     size: u16,
-    /// Its own mapping, which the switch must not use after the ring is stopped.
+    /// The ring's own mapping, which the switch must not use after the ring is stopped.
     map: Arc<MemoryMap>,
     /// Where its worker has it.
     slot: Slot,
@@ -68,7 +68,7 @@ pub struct Hostile {
     sides: [Side; 2],
     enabled: bool,
     frames: u64,
-    /// Its transmit queue has stopped since this was last asked.
+    /// The port's transmit queue has stopped since this was last asked.
     stopped: bool,
 }
 

@@ -106,7 +106,7 @@ impl Floor {
         self.send_like(from, head, dice, kicks);
     }
 
-    /// As [`Self::send`], with the Ethernet header of `head`.
+    /// Like [`Self::send`], with the Ethernet header of `head`.
     fn send_like(&mut self, from: usize, head: u64, dice: &mut Dice, kicks: bool) {
         let frame = self.frame(from, &mut Dice::of(head), dice);
         self.send_frame(from, frame, dice, kicks);

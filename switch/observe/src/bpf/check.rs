@@ -29,7 +29,7 @@ pub enum Fault {
     UnknownCode {
         /// The instruction.
         at: usize,
-        /// Its code.
+        /// Code of the instruction.
         code: u16,
     },
     /// A jump past the last instruction.

@@ -34,7 +34,7 @@ pub enum Failure {
 const FILES: [&str; 3] = ["libpcap.so.0.8", "libpcap.so.1", "libpcap.so"];
 /// Link type of Ethernet.
 const EN10MB: c_int = 1;
-/// As `tcpdump` calls it: the network mask is unknown.
+/// The value of `tcpdump`: the network mask is unknown.
 const NETMASK_UNKNOWN: u32 = 0xffff_ffff;
 /// Longest filter in bytes: libpcap's parser takes memory and time by the length, and its depth of nesting is the stack's.
 const LONGEST: usize = 64 << 10;

@@ -8,7 +8,7 @@ use super::{Instruction, MEMORY_WORDS};
 
 /// A frame that a program reads.
 pub trait Frame {
-    /// Its length in bytes.
+    /// Length of the frame in bytes.
     fn length(&self) -> u32;
 
     /// Copies the `to.len()` bytes from byte `from` on, 1 to 4 of them within [`Self::length`]; false if they cannot be read.

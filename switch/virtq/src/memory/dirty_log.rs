@@ -21,9 +21,9 @@ pub const LOG_PAGE: u64 = 4096;
 /// Reason why pages are missing in a dirty log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLoss {
-    /// It ends before the guest's memory does.
+    /// The log ends before the guest's memory does.
     Short,
-    /// Its file lost a page.
+    /// The log's file lost a page.
     File(Loss),
 }
 
@@ -51,7 +51,7 @@ impl DirtyLog {
     /// Maps the log of `size` bytes that begins at `offset` of `file`, if `quota` has so much left (SET_LOG_BASE).
     ///
     /// # Errors
-    /// As [`Region::map_within`].
+    /// The errors of [`Region::map_within`].
     pub fn map(file: File, offset: u64, size: u64, quota: &Quota) -> Result<Self, RegionError> {
         let table = RegionTable { guest_start: 0, length: size, user_start: 0, file_offset: offset };
         Ok(Self { bitmap: Region::map_within(table, file, quota, &[])?, is_short: AtomicBool::new(false) })
@@ -95,12 +95,12 @@ impl DirtyLog {
         self.bitmap.length()
     }
 
-    /// Its offset in its file.
+    /// Offset of the log in its file.
     pub fn offset(&self) -> u64 {
         self.bitmap.table().file_offset
     }
 
-    /// Its file, for a process that continues with it.
+    /// File of the log, for a process that continues with it.
     pub fn file(&self) -> Option<&File> {
         self.bitmap.file()
     }

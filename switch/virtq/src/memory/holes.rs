@@ -110,7 +110,7 @@ impl Look {
         Torn { met_hole: own > 0, by_others: made != own || self.before as u32 != 0 || now as u32 != 0 }
     }
 
-    /// As [`Self::settle`], unless the operation [was clean](Self::is_clean).
+    /// Like [`Self::settle`], unless the operation [was clean](Self::is_clean).
     #[inline(always)]
     pub fn end(self) -> Torn {
         if self.is_clean() { Torn::NO } else { self.settle() }
@@ -180,7 +180,7 @@ pub(super) fn cancel_cover(page: Page) {
         own.add(page.2, u32::MAX);
         own.all.set(own.all.get().wrapping_sub(1));
     });
-    // As a cover of another thread: the operation is repeated.
+    // The same as a cover of another thread: the operation is repeated.
     Owner::of(page.2).count().fetch_sub(1, Ordering::SeqCst);
 }
 

@@ -41,13 +41,13 @@ pub enum InflightError {
     /// No virtqueues, or a queue size that no virtqueue has.
     #[error("an inflight region for {0} virtqueues of {1} descriptors")]
     Shape(u16, u16),
-    /// It is shorter than its virtqueues need.
+    /// The area is shorter than its virtqueues need.
     #[error("an inflight region of {0} bytes where {1} are needed")]
     Short(u64, u64),
-    /// Its offset is no multiple of eight.
+    /// The area's offset is no multiple of eight.
     #[error("an inflight region at offset {0}, which is not aligned")]
     Unaligned(u64),
-    /// It cannot be mapped.
+    /// The area cannot be mapped.
     #[error("the inflight region cannot be mapped: {0}")]
     Region(#[from] RegionError),
     /// The kernel refuses a file for it.
@@ -126,12 +126,12 @@ impl InflightRegion {
         self.region.length()
     }
 
-    /// Its offset in its file.
+    /// Offset of the area in its file.
     pub fn offset(&self) -> u64 {
         self.region.table().file_offset
     }
 
-    /// Its file, for the front end or for a process that continues with it.
+    /// File of the area, for the front end or for a process that continues with it.
     pub fn file(&self) -> Option<&File> {
         self.region.file()
     }

@@ -68,7 +68,7 @@ impl MemoryMap {
         Some(unsafe { Iovec::new(place, u64::from(most).min(follow) as u32) })
     }
 
-    /// As [`Self::iovec`], only to be read: a write there ends the process.
+    /// Like [`Self::iovec`], only to be read: a write there ends the process.
     #[inline]
     pub fn iovec_to_read(&self, address: u64, most: u32, hint: &mut Hint) -> Option<Iovec> {
         let (place, follow) = self.find_to_read(address, hint)?;
@@ -102,19 +102,19 @@ impl Region {
         }
     }
 
-    /// Its byte `offset`.
+    /// The byte at `offset`.
     pub(super) fn byte(&self, offset: u64) -> Option<&AtomicU8> {
         // SAFETY: inside the mapping, which lives as long as the region; others may write there, and atomics may alias them.
         self.place(offset).map(|place| unsafe { AtomicU8::from_ptr(place) })
     }
 
-    /// Its two bytes from `offset` on, if they are aligned.
+    /// The two bytes from `offset` on, if they are aligned.
     pub(super) fn half_word(&self, offset: u64) -> Option<&AtomicU16> {
         // SAFETY: as above, and aligned.
         self.place(offset).map(|place| unsafe { AtomicU16::from_ptr(place) })
     }
 
-    /// Its eight bytes from `offset` on, if they are aligned.
+    /// The eight bytes from `offset` on, if they are aligned.
     pub(super) fn long_word(&self, offset: u64) -> Option<&AtomicU64> {
         // SAFETY: as above, and aligned.
         self.place(offset).map(|place| unsafe { AtomicU64::from_ptr(place) })
@@ -145,7 +145,7 @@ impl Iovec {
     /// The `length` bytes at `place`.
     ///
     /// # Safety
-    /// They must be readable, and writable if the buffer segment is written, as long as it or a part of it is in use. Guests and
+    /// The bytes must be readable, and writable if the buffer segment is written, as long as it or a part of it is in use. Guests and
     /// other threads may write there meanwhile.
     #[inline(always)]
     pub unsafe fn new(place: *mut u8, length: u32) -> Self {

@@ -30,7 +30,7 @@ impl Mapping {
         Self::of_file_twice(file, start, length, block, false)
     }
 
-    /// As [`Self::of_file`], and `twice`: a second time behind that, only to be read.
+    /// Like [`Self::of_file`], and `twice`: a second time behind that, only to be read.
     ///
     /// # Errors
     /// The kernel's error.

@@ -231,14 +231,14 @@ impl MemoryMap {
         self.regions.iter().for_each(|region| region.check_length());
     }
 
-    /// As [`Self::find`], to read there: nothing may be written at the address.
+    /// Like [`Self::find`], to read there: nothing may be written at the address.
     #[inline]
     pub fn find_to_read(&self, address: u64, hint: &mut Hint) -> Option<(*const u8, u64)> {
         let (place, follow) = self.find(address, hint)?;
         Some((place.wrapping_add(hint.0.to_readable as usize), follow))
     }
 
-    /// As [`Self::find_user`], to read there: nothing may be written at the address.
+    /// Like [`Self::find_user`], to read there: nothing may be written at the address.
     pub fn find_user_to_read(&self, address: u64, length: u64) -> Option<*const u8> {
         let place = |region: &Arc<Region>| Some(region.place_user(address, length)?.wrapping_add(region.to_readable()));
         self.regions.iter().find_map(|region| place(region).map(<*mut u8>::cast_const))

@@ -34,7 +34,7 @@ fn any((wide, edge, low): Any) -> u64 {
 fn a_span_places_its_own_addresses_and_no_others() {
     bolero::check!().with_type::<(Any, Any, Any, u32, u8)>().cloned().for_each(|(guest_start, length, address, host, step)| {
         let [guest_start, length, address] = [guest_start, length, address].map(any);
-        // As `RegionTable::check` accepts it.
+        // The length is one that `RegionTable::check` accepts.
         let length = length.min(u64::MAX - guest_start);
         let (first, behind) = (guest_start, guest_start + length);
         let step = u64::from(step % 3);

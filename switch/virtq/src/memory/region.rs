@@ -23,13 +23,13 @@ const PAGE: usize = 4096;
 /// Description of one region by the front end: SET_MEM_TABLE and ADD_MEM_REG, "Memory region description".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionTable {
-    /// Its guest address.
+    /// Guest address.
     pub guest_start: u64,
-    /// Its length in bytes.
+    /// Length of the region in bytes.
     pub length: u64,
-    /// Its address in the front end's own process.
+    /// Address of the region in the front end's own process.
     pub user_start: u64,
-    /// Its offset in the file.
+    /// Offset of the region in the file.
     pub file_offset: u64,
 }
 
@@ -185,7 +185,7 @@ pub struct Region {
     filling: AtomicBool,
     /// The guest's memory that it is of, once it is in a memory map.
     owner: OnceLock<Arc<OwnerPermit>>,
-    /// Its permits of the quotas.
+    /// Permits of the quotas.
     _permits: [Option<Permit>; 2],
 }
 
@@ -193,7 +193,7 @@ impl Region {
     /// Maps the region that `table` describes from `file`, without a bound on its length: for tests and benches.
     ///
     /// # Errors
-    /// As [`Region::map_within`].
+    /// The errors of [`Region::map_within`].
     pub fn map(table: RegionTable, file: File) -> Result<Self, RegionError> {
         Self::map_within(table, file, &Quota::default(), &[])
     }
@@ -237,7 +237,7 @@ impl Region {
         Ok(Self { file: Some(file), _permits: [Some(permit), Some(place)], ..region })
     }
 
-    /// Its file, if that has the metadata `meta`.
+    /// File of the region, if that has the metadata `meta`.
     fn file_if(&self, meta: &Metadata) -> Option<Arc<Backing>> {
         let backing = self.file.as_ref()?;
         let own = backing.file.metadata().ok()?;
@@ -247,7 +247,7 @@ impl Region {
     /// A region of private memory, for tests and benches that have no front end.
     ///
     /// # Errors
-    /// As [`Region::map`].
+    /// The errors of [`Region::map`].
     pub fn anonymous(guest_start: u64, length: u64) -> Result<Self, RegionError> {
         let table = RegionTable { guest_start, length, user_start: guest_start, file_offset: 0 };
         table.check()?;
@@ -370,7 +370,7 @@ impl Region {
         if touched.signum() == allocated.signum() { touched.signum() * touched.abs().min(allocated.abs()) } else { 0 }
     }
 
-    /// Its file; none for private memory.
+    /// File of the region; none for private memory.
     pub fn file(&self) -> Option<&File> {
         self.file.as_ref().map(|backing| &backing.file)
     }

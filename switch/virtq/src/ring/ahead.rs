@@ -147,7 +147,7 @@ impl Ring {
         Ok(())
     }
 
-    /// As [`Self::read_chains`], with the chains that an earlier process has left in flight.
+    /// Like [`Self::read_chains`], with the chains that an earlier process has left in flight.
     #[cold]
     fn read_resubmitted<const WRITABLE: bool>(&mut self, count: u16) -> Result<(), RingFault> {
         let resubmitted = self.resubmitted.take().filter(|resubmitted| !resubmitted.end_before(self.next_available));

@@ -61,7 +61,7 @@ impl Control {
     /// Sends the interrupt that was kept back, see [`Ring::call_kept`]; true if it is still kept back.
     ///
     /// # Errors
-    /// As that.
+    /// The errors of [`Ring::call_kept`].
     pub fn call_kept(&mut self) -> Result<bool, RingFault> {
         self.ring.call_kept()
     }

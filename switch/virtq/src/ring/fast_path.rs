@@ -37,7 +37,7 @@ pub fn carry(
     carry_if(from, to, |start, _| match_mask.fits_block(start), most, sized)
 }
 
-/// As [`carry`], for a verdict that depends on bytes behind the Ethernet header too.
+/// Like [`carry`], for a verdict that depends on bytes behind the Ethernet header too.
 pub fn carry_narrowly(
     from: &mut TransmitQueue,
     to: &mut ReceiveQueue,
@@ -48,7 +48,7 @@ pub fn carry_narrowly(
     carry_if(from, to, |start, _| match_mask.fits_block(start) && further.fits_block(start), most, sized)
 }
 
-/// As [`carry`], as far as `fits` takes them: it is called with the first bytes of a frame and its length.
+/// Like [`carry`], as far as `fits` takes them: it is called with the first bytes of a frame and its length.
 #[inline(always)]
 pub fn carry_if(
     from: &mut TransmitQueue,

@@ -110,7 +110,7 @@ impl Ring {
         self.resubmitted = (marks > 0).then(|| Box::new(Resubmitted { first, heads }));
     }
 
-    /// As [`Self::track`], after another process has served the ring.
+    /// Like [`Self::track`], after another process has served the ring.
     pub(super) fn track_again(&mut self) {
         self.resubmitted = None;
         if let Some(tracker) = self.inflight.take() {

@@ -208,7 +208,7 @@ impl Ring {
         }
     }
 
-    /// Its descriptor table, available ring and used ring.
+    /// Descriptor table, available ring and used ring.
     pub fn split(&self) -> SplitRing {
         self.split
     }
@@ -316,7 +316,7 @@ impl Ring {
         self.next_used = self.next_used.wrapping_add(1);
     }
 
-    /// As [`Self::complete`] for a ring whose driver needs no lengths: with IN_ORDER one used element, written when published,
+    /// Like [`Self::complete`], for a ring whose driver needs no lengths: with IN_ORDER one used element, written when published,
     /// stands for all that are completed together (virtio 1.4, section 2.7.9).
     #[inline]
     fn complete_unwritten(&mut self, head: u16) {

@@ -25,11 +25,11 @@ pub struct Call {
 /// Result of an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Called {
-    /// It was sent. A full socket or counter means that the driver has unread interrupts, so nothing is lost.
+    /// The interrupt was sent. A full socket or counter means that the driver has unread interrupts, so nothing is lost.
     Done,
-    /// It is to be sent later: the port's [`InterruptBreaker`] is shut.
+    /// The interrupt is to be sent later: the port's [`InterruptBreaker`] is shut.
     Kept,
-    /// It blocked until the watchdog ended it: the front end changed the descriptor, which must not be used again.
+    /// The interrupt blocked until the watchdog ended it: the front end changed the descriptor, which must not be used again.
     Blocked,
 }
 
@@ -95,7 +95,7 @@ impl Call {
         }
     }
 
-    /// As [`Self::call`], if there is room: a full descriptor notifies the driver already. For a thread that must not be held up
+    /// Like [`Self::call`], if there is room: a full descriptor notifies the driver already. For a thread that must not be held up
     /// even once: only a front end that fills it in this very moment can do that.
     pub fn call_if_room(&self) -> Called {
         let mut ready = [PollFd::new(self.file.as_fd(), PollFlags::POLLOUT)];

@@ -36,7 +36,7 @@ pub enum PlaceOutcome {
     Complete(u32),
     /// The receiver has too few buffers now. Delivered segments are recorded in the packet.
     NoRoom,
-    /// It can never be delivered, for this reason.
+    /// The frame can never be delivered, for this reason.
     Refused(DropReason),
 }
 
@@ -45,7 +45,7 @@ pub enum PlaceOutcome {
 pub enum Refusal {
     /// Too few buffers now.
     NoRoom,
-    /// This frame cannot be delivered to this receiver.
+    /// The frame cannot be delivered to this receiver.
     Drop(DropReason),
     /// The driver broke the ring.
     Fault(RingFault),
@@ -150,7 +150,7 @@ impl ReceiveQueue {
         if self.torn == Repeat::No || placed != PlaceOutcome::NoRoom { Ok(placed) } else { self.place_again(packet) }
     }
 
-    /// As [`Self::place`], after other threads have covered pages of the sender's transmit buffers or of this guest's receive buffers, descriptor
+    /// Like [`Self::place`], after other threads have covered pages of the sender's transmit buffers or of this guest's receive buffers, descriptor
     /// table or available ring.
     #[cold]
     fn place_again(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {

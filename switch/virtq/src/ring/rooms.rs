@@ -48,7 +48,7 @@ impl<'a> Writer<'a> {
         self.touch_each_run(length, |room, _| sum.add_iovec(room));
     }
 
-    /// As [`Self::each_run`], as long as page faults are few.
+    /// Like [`Self::each_run`], as long as page faults are few.
     #[inline]
     fn touch_each_run(&mut self, length: u32, mut each: impl FnMut(Iovec, u32)) {
         let (mut faults, mut given_up) = (std::mem::take(&mut self.faults), self.given_up);

@@ -1,6 +1,6 @@
 //! Raw access to a split virtqueue in guest memory (virtio 1.4, section 2.7): every load and store that the driver can see.
 //!
-//! This module trusts no value that it reads. Values come back as copies; indices into the switch's own memory are made from them
+//! The module trusts no value that it reads. Values come back as copies; indices into the switch's own memory are made from them
 //! only by callers that check them. The three areas (descriptor table, available ring, used ring) were checked to lie inside one
 //! region each when the ring was made, and offsets are masked by the ring size, so no access can leave them.
 
@@ -57,7 +57,7 @@ impl Descriptor {
         self.address
     }
 
-    /// Its length in bytes.
+    /// Length of the buffer in bytes.
     #[inline]
     pub fn length(&self) -> u32 {
         self.rest as u32

@@ -28,7 +28,7 @@ pub struct RingView {
 }
 
 impl Ring {
-    /// Its present state.
+    /// Present state.
     pub fn view(&self) -> RingView {
         let size = self.split.size();
         let available = match self.read_available() {

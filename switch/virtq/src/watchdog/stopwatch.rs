@@ -12,7 +12,7 @@ use crate::time::Cycles;
 pub(super) struct Stopwatch {
     /// When the thread began its present interrupt; zero if it is in none.
     since: AtomicU64,
-    /// It has sent an interrupt since this was last checked.
+    /// The thread has sent an interrupt since this was last checked.
     called: AtomicBool,
 }
 
@@ -55,7 +55,7 @@ impl Stopwatch {
 
 /// Whether the watchdog is on duty.
 ///
-/// It announces that it goes off duty, checks all stopwatches once more, and sleeps if none ran; a thread that begins an interrupt
+/// The watchdog's thread announces that it goes off duty, checks all stopwatches once more, and sleeps if none ran; a thread that begins an interrupt
 /// then wakes it.
 #[derive(Debug)]
 pub(super) struct Duty {

@@ -119,7 +119,7 @@ impl Nic {
         Ok(Self { packet: opener.packet(settings)?, opener, mtu, state: Arc::default() })
     }
 
-    /// Its state, which changes while it is used.
+    /// State of the NIC, which changes while it is used.
     pub fn state(&self) -> Arc<Mutex<NicState>> {
         Arc::clone(&self.state)
     }

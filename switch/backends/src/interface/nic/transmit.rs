@@ -29,7 +29,7 @@ pub(super) struct XdpTransmit {
     returned: bool,
     /// Frames until the kernel's count of lost ones is read.
     uncounted: u32,
-    /// That count when it was read last.
+    /// The count of lost frames when it was read last.
     lost: u64,
 }
 

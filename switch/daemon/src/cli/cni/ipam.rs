@@ -24,7 +24,7 @@ pub(super) struct Address {
     /// With the length of its prefix.
     address: String,
     pub(super) gateway: Option<IpAddr>,
-    /// Its place among the interfaces of the result; an IPAM plugin leaves it out.
+    /// Place of the interface among the interfaces of the result; an IPAM plugin leaves it out.
     pub(super) interface: Option<usize>,
 }
 
@@ -53,7 +53,7 @@ impl Route {
 }
 
 impl Addresses {
-    /// Those of `result`.
+    /// The addresses of `result`.
     pub(super) fn of(result: &Value) -> Result<Self, CniError> {
         // serde would read an array as the fields in their order.
         if !result.is_object() {

@@ -22,7 +22,7 @@ pub(super) struct Configuration {
     pub(super) name: String,
     /// Name of the running memlane network, or the path of its file.
     pub(super) network: Option<PathBuf>,
-    /// Its control socket, where that is not at its usual place.
+    /// Control socket of the network, where that is not at its usual place.
     pub(super) control: Option<PathBuf>,
     pub(super) segment: Option<String>,
     pub(super) mtu: Option<u16>,
@@ -43,7 +43,7 @@ fn null_is_none<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(value:
     Option::deserialize(value).map(Option::unwrap_or_default)
 }
 
-/// As [`null_is_none`], of a key that has to be there.
+/// Like [`null_is_none`], of a key that has to be there.
 fn list_or_null<'de, D: Deserializer<'de>, T: Deserialize<'de>>(value: D) -> Result<Option<Vec<T>>, D::Error> {
     null_is_none(value).map(Some)
 }

@@ -48,11 +48,11 @@ pub(in crate::cli) struct PairRates {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(in crate::cli) struct PortRates {
-    /// Its name.
+    /// Name of the port.
     pub name: String,
-    /// Its segment.
+    /// Segment of the port.
     pub segment: String,
-    /// Its state.
+    /// State of the port.
     pub state: String,
     /// Transmit frames per second.
     #[serde(rename = "transmit-frames-per-second")]

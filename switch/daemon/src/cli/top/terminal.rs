@@ -117,7 +117,7 @@ fn show(mut terminal: DefaultTerminal, mut view: View, messages: &Receiver<Messa
                 }
                 Message::Report(report) => match *report {
                     Ok(report) => view.take(report),
-                    // It may be carrying out a long change.
+                    // The network may be carrying out a long change.
                     Err(error @ ControlError::Silent { .. }) => view.notice = Some(error.to_string()),
                     Err(error) => return End::Failed(gone(&view, error)),
                 },

@@ -50,7 +50,7 @@ impl Sort {
         })
     }
 
-    /// Its name, as on the command line.
+    /// Name of the order, as on the command line.
     pub(super) fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }

@@ -226,7 +226,7 @@ impl ByWorker {
     /// Has a worker of `network` serve `port`.
     ///
     /// # Errors
-    /// As [`Network::serve`].
+    /// The errors of [`Network::serve`].
     pub fn serve(self, network: &Network, port: &Arc<Port>) -> io::Result<()> {
         self.0(network, port)
     }

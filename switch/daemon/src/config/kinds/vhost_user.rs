@@ -23,7 +23,7 @@ impl FromEntry for VhostUser {
     const ABOUT: About = About {
         name: "vhost-user",
         keys: &["connect", "access", "second", "lazy-memory"],
-        // Its listening socket.
+        // The listening socket.
         descriptors: 1,
         prints_address: true,
         has_front_end: true,

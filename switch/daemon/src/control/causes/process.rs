@@ -13,7 +13,7 @@ const IDLE: u64 = 5;
 /// The state and the CPU time of a process at one look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProcessView {
-    /// As in proc_pid_stat(5).
+    /// State of the process as in proc_pid_stat(5).
     state: u8,
     /// CPU time, user and system, in clock ticks of a hundredth of a second.
     ticks: u64,

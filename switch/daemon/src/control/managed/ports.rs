@@ -56,10 +56,10 @@ impl Managed {
         self.attach_one(&WantedPort { entry: entry.clone(), origin, may_exist: false })
     }
 
-    /// As [`Self::attach`], for a port that may exist.
+    /// Like [`Self::attach`], for a port that may exist.
     ///
     /// # Errors
-    /// As there; the port is attached with other keys.
+    /// The errors of [`Self::attach`]; the port is attached with other keys.
     pub fn attach_one(&self, wanted: &WantedPort) -> Result<PortView, Refusal> {
         let config = PortConfig::from_json(&wanted.entry, &self.origin.folder)?;
         let port = self.checked((0, self.with_inside(config, &[])?), wanted)?;
@@ -67,10 +67,10 @@ impl Managed {
         self.view(&port.config.name)
     }
 
-    /// As [`Self::attach_one`], for all of these ports or none, with one write of the state file.
+    /// Like [`Self::attach_one`], for all of these ports or none, with one write of the state file.
     ///
     /// # Errors
-    /// As there, with the places of the ports in the keys of the mistakes.
+    /// The errors of [`Self::attach_one`], with the places of the ports in the keys of the mistakes.
     pub fn attach_all(&self, wanted: &[WantedPort]) -> Result<Vec<PortView>, Refusal> {
         let configs = read_all(wanted, &self.origin.folder)?;
         let check = |(index, (config, wanted)): (usize, (&PortConfig, &WantedPort))| {

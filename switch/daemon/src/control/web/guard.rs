@@ -60,7 +60,7 @@ impl Guard {
     /// Checks a request.
     ///
     /// # Errors
-    /// It is not admitted.
+    /// The request is not admitted.
     pub(super) fn check(&self, request: &Request) -> Result<(), Refusal> {
         let headers = request.headers();
         let mut hosts = headers.get_all(HOST).iter();

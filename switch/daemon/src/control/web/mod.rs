@@ -65,10 +65,10 @@ pub fn listen(web: &WebListener) -> Result<Web, ControlError> {
     listen_on(web, None)
 }
 
-/// As [`listen`], at the socket `bound` if there is one.
+/// Like [`listen`], at the socket `bound` if there is one.
 ///
 /// # Errors
-/// As there.
+/// The errors of [`listen`].
 pub fn listen_on(web: &WebListener, bound: Option<std::net::TcpListener>) -> Result<Web, ControlError> {
     let unread = |path: &std::path::PathBuf| Token::read(path).map_err(|cause| ControlError::Token { path: path.clone(), cause });
     let token = web.token.as_ref().map(unread).transpose()?;

@@ -23,7 +23,7 @@ impl Token {
     /// Reads the file at `path`, which only its owner and group may read; white space at its end does not count.
     ///
     /// # Errors
-    /// It cannot be read, other users can read it, or it holds no token.
+    /// The file cannot be read, other users can read it, or it holds no token.
     pub(super) fn read(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
         if file.metadata()?.mode() & 0o007 != 0 {

@@ -333,7 +333,7 @@ impl Parts {
         self.fragment % 8
     }
 
-    /// It could overwrite the flags of TCP: RFC 3128.
+    /// The fragment could overwrite the flags of TCP: RFC 3128.
     fn is_at_flags(self) -> bool {
         self.fragment() == 2 && !self.is_v6 && self.protocol() == 6
     }

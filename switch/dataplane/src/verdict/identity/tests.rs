@@ -281,7 +281,7 @@ fn services_are_offered_with_permission_only() {
         let other = if wanted == Service::Dhcp { Service::Ra } else { Service::Dhcp };
         assert_eq!((judge(&frame, &[wanted]), judge(&frame, &[other])), (GOOD, SERVER), "{name}");
     }
-    // Its options are longer than the copied bytes.
+    // The message's options are longer than the copied bytes.
     let options = [&[1, 1][..], &OWN, &[[3, 4, 0, 0, 0, 0, 0, 0], [0; 8], [0; 8], [0; 8]].as_flattened().repeat(4)].concat();
     let long = ipv6(LOCAL, 58, &[&[134, 0, 0, 0, 64, 0, 0, 100][..], &[0; 8], &options].concat());
     assert_eq!(judge(&ethernet(OWN, &[], 0x86dd, &long), &[Service::Ra]), GOOD);

@@ -91,7 +91,7 @@ mod loom_tests {
             });
             let (post, sleep, bell) = &*shared;
             let mut collected = Vec::new();
-            // As a worker's loop: collect if there are items; else announce sleep, check once more, and sleep.
+            // The thread does what a worker's loop does: collect if there are items; else announce sleep, check once more, and sleep.
             let mut asleep = false;
             for _ in 0..2 {
                 if post.has_any() {

@@ -21,14 +21,14 @@ pub(super) struct CpuAffinity {
 
 #[derive(Debug, Default)]
 enum AffinityState {
-    /// It has not slept yet.
+    /// The worker has not slept yet.
     #[default]
     Unknown,
     /// The operator decides on which CPUs it runs.
     NotOurs,
-    /// It may wake on any of these CPUs.
+    /// The worker may wake on any of these CPUs.
     Open(CpuSet),
-    /// It stays on the CPU `here` until that moment, and may wake on `any` CPU of the set afterwards.
+    /// The worker stays on the CPU `here` until that moment, and may wake on `any` CPU of the set afterwards.
     Settled { any: CpuSet, here: CpuSet, until: Cycles },
 }
 
