@@ -1,4 +1,4 @@
-# The one door. Each target does its own set-up.
+# The one entry point. Each target does its own set-up.
 #
 #   make deps    install what is missing (Debian packages, .venv); says what it installs
 #   make build   the switch, the rig, the lab

@@ -20,7 +20,7 @@ from memlane_lab.counting.stages import Place, Symbols
         (Place.GUEST_KERNEL, "ip_rcv.isra.0", "IP"),
         (Place.GUEST_KERNEL, "virtqueue_add_split", "qdisc and driver"),
         (Place.SWITCH, "memlane_virtq::copy::x86::copy_avx2", "copy guest-guest"),
-        (Place.SWITCH, "memlane_dataplane::worker::Worker::pass", "bridge or switch"),
+        (Place.SWITCH, "memlane_dataplane::worker::Worker::iterate", "bridge or switch"),
         (Place.SWITCH_KERNEL, "eventfd_write", "notification and wake-up"),
         (Place.HOST_KERNEL, "__schedule", "scheduling"),
         (Place.NATIVE_KERNEL, "default_idle_call", "idle"),

@@ -107,7 +107,7 @@ COMMON = (
     Measure("delivered", "bytes that the network delivered", "B/s"),
     Measure("path_frames", "frames that the network counted", "1/s"),
     Measure("drops", "frames that the network dropped", "1/s", Better.LESS),
-    Measure("worker_busy", "switch's workers in busy passes", "CPU", Better.LESS),
+    Measure("worker_busy", "switch's workers in poll iterations that moved frames", "CPU", Better.LESS),
     Measure("cycles_per_frame", "switch's cycles per frame", "", Better.LESS),
     Measure("sleeps", "switch's workers going to sleep", "1/s"),
 )

@@ -20,7 +20,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 
 /// The thread, and how long it took so far.
 pub struct Sleeper {
-    bell: Arc<EventFd>,
+    wake_up: Arc<EventFd>,
     /// When it woke last; 0 when it was told to sleep.
     woke: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
@@ -34,28 +34,28 @@ impl Sleeper {
     /// # Errors
     /// The error of eventfd(2) or clone(2), or of sched_setaffinity(2) for the processor.
     pub fn new(cpu: Option<usize>) -> std::io::Result<Self> {
-        let bell = Arc::new(EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC)?);
+        let wake_up = Arc::new(EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC)?);
         let woke = Arc::new(AtomicU64::new(0));
-        let (its_bell, its_woke) = (Arc::clone(&bell), Arc::clone(&woke));
+        let (its_wake_up, its_woke) = (Arc::clone(&wake_up), Arc::clone(&woke));
         let thread = cpu::spawn("sleeper", cpu, move || {
             // Ended by the only other holder of its clock.
             while Arc::strong_count(&its_woke) > 1 {
-                let mut awaited = [PollFd::new(its_bell.as_fd(), PollFlags::POLLIN)];
+                let mut awaited = [PollFd::new(its_wake_up.as_fd(), PollFlags::POLLIN)];
                 if poll(&mut awaited, PollTimeout::NONE).is_err() {
                     continue;
                 }
                 its_woke.store(ticks(), Ordering::Release);
-                let _ = its_bell.read();
+                let _ = its_wake_up.read();
             }
         })?;
-        Ok(Self { bell, woke, thread: Some(thread), took: meter::times() })
+        Ok(Self { wake_up, woke, thread: Some(thread), took: meter::times() })
     }
 
     /// Wakes the thread once. The caller sleeps meanwhile, or polls as a receiver does that waits for a frame.
     pub fn wake(&mut self, sleeps: bool) {
         self.woke.store(0, Ordering::Relaxed);
         let begin = ticks();
-        if self.bell.write(1).is_err() {
+        if self.wake_up.write(1).is_err() {
             return;
         }
         let end = begin + clock::ticks_of(LONGEST);
@@ -75,7 +75,7 @@ impl Sleeper {
 impl Drop for Sleeper {
     fn drop(&mut self) {
         self.woke = Arc::default();
-        let _ = self.bell.write(1);
+        let _ = self.wake_up.write(1);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -15,9 +15,9 @@ pub(crate) use memlane_dataplane::{settings, shared};
 pub(crate) use memlane_model::{descriptors, peer};
 pub(crate) use memlane_virtq::{budget, frame, memory, offload, packet, ring};
 
-pub mod door;
 pub mod executor;
 pub mod interface;
+pub mod listener;
 pub mod loopback;
 pub mod names;
 pub mod netlink;

@@ -23,11 +23,11 @@ pub struct Loopback(pub MacAddress);
 impl Backend for Loopback {
     fn into_ends(self, pool: &Arc<Pool>) -> std::io::Result<Ends> {
         let store = Arc::new(Mutex::new(Store::new(Arc::clone(pool))));
-        let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
-        let readable = Some(File::from(bell.as_fd().try_clone_to_owned()?));
+        let wake_up = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        let readable = Some(File::from(wake_up.as_fd().try_clone_to_owned()?));
         let (transmit, receive) = (
             Box::new(LoopbackTransmit(Arc::clone(&store))),
-            Box::new(LoopbackReceive { address: self.0, store, bell, bytes: Vec::new(), came: false }),
+            Box::new(LoopbackReceive { address: self.0, store, wake_up, bytes: Vec::new(), came: false }),
         );
         Ok(Ends { transmit, receive, readable, writable: None, room: None })
     }
@@ -74,7 +74,7 @@ struct LoopbackReceive {
     address: MacAddress,
     store: Arc<Mutex<Store>>,
     /// Wakes the worker for the transmit queue (an eventfd).
-    bell: EventFd,
+    wake_up: EventFd,
     /// Scratch.
     bytes: Vec<u8>,
     came: bool,
@@ -102,7 +102,7 @@ impl ReceiveEnd for LoopbackReceive {
     fn publish(&mut self) {
         if std::mem::take(&mut self.came) {
             // Fails only if the eventfd is signalled already.
-            let _ = self.bell.write(1);
+            let _ = self.wake_up.write(1);
         }
     }
 

@@ -101,13 +101,20 @@ pub fn run(
     clock: Clock,
     news: News,
 ) -> io::Result<Session> {
-    let bell = || EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
-    let (asked, answered, dropped) = (Arc::new(bell()?), Arc::new(bell()?), Arc::new(AtomicU64::new(0)));
+    let wake_up = || EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
+    let (asked, answered, dropped) = (Arc::new(wake_up()?), Arc::new(wake_up()?), Arc::new(AtomicU64::new(0)));
     let (questions, incoming) = RingBuffer::new(QUEUE);
     let (outgoing, answers) = RingBuffer::new(QUEUE);
     let mac = responder.lock().unwrap_or_else(PoisonError::into_inner).settings().mac;
     let ends = ResponderEnds {
-        asks: Asks { mac, questions, rates: HashMap::new(), bell: Arc::clone(&asked), dropped: Arc::clone(&dropped), came: false },
+        asks: Asks {
+            mac,
+            questions,
+            rates: HashMap::new(),
+            wake_up: Arc::clone(&asked),
+            dropped: Arc::clone(&dropped),
+            came: false,
+        },
         answers: Answers(answers),
         answered: File::from(answered.as_fd().try_clone_to_owned()?),
     };
@@ -154,7 +161,7 @@ struct Asks {
     questions: Producer<Question>,
     /// When the rate limit of each port is full again.
     rates: HashMap<PortId, Cycles>,
-    bell: Arc<EventFd>,
+    wake_up: Arc<EventFd>,
     dropped: Arc<AtomicU64>,
     came: bool,
 }
@@ -207,7 +214,7 @@ impl ReceiveEnd for Asks {
     fn publish(&mut self) {
         if std::mem::take(&mut self.came) {
             // Fails only if the eventfd is signalled already.
-            let _ = self.bell.write(1);
+            let _ = self.wake_up.write(1);
         }
     }
 
@@ -268,7 +275,7 @@ impl Desk {
             match watch.wait_for(file, EventSet::IN) {
                 Woken::Quit => return,
                 Woken::File => {}
-                Woken::Visitor | Woken::Otherwise => continue,
+                Woken::Connection | Woken::Otherwise => continue,
             }
             let before = self.forwarder.as_ref().and_then(Forwarder::file);
             self.step();
@@ -336,11 +343,11 @@ impl Desk {
         }
         // Beyond, some worker stands still, and guests ask again.
         if !held.is_empty() && self.held.len() < QUEUE {
-            let (is_known, bell) = (Arc::new(AtomicBool::new(false)), Arc::clone(&self.asked));
+            let (is_known, wake_up) = (Arc::new(AtomicBool::new(false)), Arc::clone(&self.asked));
             self.held.push_back((Arc::clone(&is_known), held));
             self.network.when_all_have_looked(move || {
                 is_known.store(true, Ordering::Release);
-                let _ = bell.write(1);
+                let _ = wake_up.write(1);
             });
         }
         frames
@@ -381,9 +388,9 @@ mod tests {
 
     fn asks() -> (Asks, Consumer<Question>) {
         let (questions, incoming) = RingBuffer::new(QUEUE);
-        let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap());
+        let wake_up = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap());
         let mac = MacAddress::new([2, 0, 0, 0, 0, 9]);
-        (Asks { mac, questions, rates: HashMap::new(), bell, dropped: Arc::default(), came: false }, incoming)
+        (Asks { mac, questions, rates: HashMap::new(), wake_up, dropped: Arc::default(), came: false }, incoming)
     }
 
     #[test]
@@ -491,7 +498,7 @@ mod tests {
             ports.iter().for_each(|port| responder.set_port(&port.name, PortAddresses::default(), 0));
             let (ours, forwarder) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
             let mut ours = Some(ours);
-            let bell = || Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap());
+            let wake_up = || Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap());
             let (questions, incoming) = RingBuffer::new(QUEUE);
             let (outgoing, answers) = RingBuffer::new(QUEUE);
             let desk = Desk {
@@ -503,8 +510,8 @@ mod tests {
                 incoming,
                 outgoing,
                 held: VecDeque::new(),
-                asked: bell(),
-                answered: bell(),
+                asked: wake_up(),
+                answered: wake_up(),
                 dropped: Arc::default(),
             };
             Self { network, workers, ports, desk, questions, answers, forwarder }

@@ -11,7 +11,7 @@ use nix::poll::PollFlags;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
-use crate::door::Door;
+use crate::listener::PortListener;
 
 /// A session that lasted longer than this is not counted as a failed attempt.
 pub(super) const HEALTHY: Duration = Duration::from_secs(10);
@@ -22,7 +22,7 @@ const UNWATCHED: Duration = Duration::from_secs(1);
 /// Tokens of the watched descriptors.
 const QUIT: u64 = 0;
 const FILE: u64 = 1;
-const VISITOR: u64 = 2;
+const CONNECTION: u64 = 2;
 
 /// A running session thread.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Session {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
     Quit,
-    Visitor,
+    Connection,
     File,
     Otherwise,
 }
@@ -91,16 +91,16 @@ impl Watch {
 
     /// Waits until `stream` is closed, or another front end replaces it. Its data is the worker's to read; this thread only watches for
     /// the hang-up.
-    pub(super) fn wait_for_end(&self, stream: &UnixStream, door: &Door) {
-        let Some(listener) = door.listener else {
+    pub(super) fn wait_for_end(&self, stream: &UnixStream, port_listener: &PortListener) {
+        let Some(listener) = port_listener.listener else {
             self.wait_for(stream.as_raw_fd(), EventSet::READ_HANG_UP);
             return;
         };
-        let visitors = EpollEvent::new(EventSet::IN, VISITOR);
+        let connections = EpollEvent::new(EventSet::IN, CONNECTION);
         // If the listener cannot be watched, further connections wait in its queue until this stream ends.
-        let _ = self.epoll.ctl(ControlOperation::Add, listener.as_raw_fd(), visitors);
-        while self.wait_for(stream.as_raw_fd(), EventSet::READ_HANG_UP) == Woken::Visitor
-            && !door.visited(stream, PollFlags::empty())
+        let _ = self.epoll.ctl(ControlOperation::Add, listener.as_raw_fd(), connections);
+        while self.wait_for(stream.as_raw_fd(), EventSet::READ_HANG_UP) == Woken::Connection
+            && !port_listener.handle_pending(stream, PollFlags::empty())
         {}
         let _ = self.epoll.ctl(ControlOperation::Delete, listener.as_raw_fd(), EpollEvent::default());
     }
@@ -113,7 +113,7 @@ impl Watch {
         let count = self.epoll.wait(milliseconds, &mut events).unwrap_or(0);
         let is_there = |token| events[..count].iter().any(|event| event.data() == token);
         let first =
-            [(QUIT, Woken::Quit), (FILE, Woken::File), (VISITOR, Woken::Visitor)].into_iter().find(|(token, _)| is_there(*token));
+            [(QUIT, Woken::Quit), (FILE, Woken::File), (CONNECTION, Woken::Connection)].into_iter().find(|(token, _)| is_there(*token));
         first.map_or(Woken::Otherwise, |(_, woken)| woken)
     }
 }

@@ -18,7 +18,7 @@ use attached::AttachedPorts;
 pub use start_error::StartError;
 
 use crate::budget::{Account, Permit};
-use crate::config::kinds::{Meeting, OpenError};
+use crate::config::kinds::{OpenError, PortEndpoint};
 use crate::config::{self, Config, NamesConfig, PortConfig, PortOrigin, UplinkConfig, too_many_rules};
 use crate::descriptors::USUAL;
 use crate::helper::Helper;
@@ -135,7 +135,7 @@ const USUAL_MEMBERS: usize = 8;
 /// Resources of a port that are opened before it is attached, because opening them may take long.
 #[derive(Debug)]
 pub struct Prepared {
-    meeting: Meeting,
+    endpoint: PortEndpoint,
     /// The port's permit for file descriptors.
     own: Permit,
 }
@@ -153,7 +153,7 @@ impl Daemon {
             let own = own_descriptors(&shared, port)?;
             Ok(Prepared {
                 own,
-                meeting: port.kind.open(&port.opening(None, &|| port.shut_out(), &|| config.nat_of(port), &starting(port)))?,
+                endpoint: port.kind.open(&port.opening(None, &|| port.shut_out(), &|| config.nat_of(port), &starting(port)))?,
             })
         };
         let prepared = config.ports.iter().map(prepare).collect::<Result<Vec<_>, StartError>>()?;
@@ -361,11 +361,11 @@ impl Daemon {
         }
         refuse_outside(port)?;
         let own = own_descriptors(self.network.shared(), port)?;
-        let meeting = self.meeting(port)?;
-        if let Meeting::Xen(_) = meeting {
+        let endpoint = self.endpoint(port)?;
+        if let PortEndpoint::Xen(_) = endpoint {
             self.watcher().map_err(|cause| OpenError::Xen { port: port.name.clone(), cause })?;
         }
-        Ok(Prepared { meeting, own })
+        Ok(Prepared { endpoint, own })
     }
 
     /// Like [`Self::attach`], with resources that were opened before.
@@ -397,7 +397,7 @@ impl Daemon {
 
     /// Serves `port`, or removes it.
     fn serve_added(&self, config: &PortConfig, port: Arc<Port>, prepared: Prepared) -> Result<(), StartError> {
-        match self.serve(config, &port, prepared.meeting) {
+        match self.serve(config, &port, prepared.endpoint) {
             Ok(server) => {
                 self.name_port(config);
                 self.attached().add(Attached { config: config.clone(), port, server, _own: prepared.own });
@@ -444,34 +444,34 @@ impl Daemon {
         port.segment.addresses().set_answering(self.config.suppression.get(&port.segment.name).copied());
     }
 
-    fn serve(&self, config: &PortConfig, port: &Arc<Port>, meeting: Meeting) -> Result<Server, StartError> {
+    fn serve(&self, config: &PortConfig, port: &Arc<Port>, endpoint: PortEndpoint) -> Result<Server, StartError> {
         let network = Arc::clone(&self.network);
-        Ok(match meeting {
-            Meeting::FrontEnd(endpoint) => {
+        Ok(match endpoint {
+            PortEndpoint::FrontEnd(endpoint) => {
                 let listener = endpoint.listening();
                 let session = vhost_user::run(&*self.executor()?, network, device_settings(config, port), endpoint)?;
                 Server::FrontEnd(session, listener)
             }
-            Meeting::Stream(other, restored) => {
+            PortEndpoint::Stream(other, restored) => {
                 let listener = other.listening();
                 let settings = StreamSettings { other, checksums: config.kind.checksums(), second: config.second };
                 let (session, present) = stream::run(network, Arc::clone(port), settings, restored)?;
                 Server::Stream(session, present, listener)
             }
-            Meeting::Xen(wanted) => {
+            PortEndpoint::Xen(wanted) => {
                 let watcher = self.watcher().map_err(|cause| OpenError::Xen { port: config.name.clone(), cause })?;
                 watcher.serve(wanted, port);
                 Server::Xen(watcher)
             }
-            Meeting::Interface(origin, opened) => {
+            PortEndpoint::Interface(origin, opened) => {
                 let (session, present) = interface::run(network, Arc::clone(port), origin, opened)?;
                 Server::Interface(session, present)
             }
-            Meeting::Worker(backend) => {
+            PortEndpoint::Worker(backend) => {
                 backend.serve(&network, port)?;
                 Server::Worker
             }
-            Meeting::Later => return self.serve(config, port, self.meeting(config)?),
+            PortEndpoint::Later => return self.serve(config, port, self.endpoint(config)?),
         })
     }
 
@@ -500,7 +500,7 @@ impl Daemon {
     }
 
     /// Opens the resources of `port`, now that uplinks are known.
-    fn meeting(&self, port: &PortConfig) -> Result<Meeting, StartError> {
+    fn endpoint(&self, port: &PortConfig) -> Result<PortEndpoint, StartError> {
         let offer = Some(self.offer(port));
         Ok(port.kind.open(&port.opening(offer, &|| port.shut_out(), &|| self.config().nat_of(port), &starting(port)))?)
     }

@@ -42,7 +42,7 @@ use crate::config::{Config, PortKind, UplinkConfig};
 /// Longest request or answer, in bytes.
 const LINE: usize = 4096;
 /// Time in which the helper has to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// The answer before descriptors.
 const GRANTED: &str = "granted";
 /// The first answer: the helper has read the network's file.
@@ -308,7 +308,7 @@ fn start(served: Served<'_>) -> io::Result<Conversation> {
     let (ours, theirs) = UnixStream::pair()?;
     // The helper ends when this process does, with the other end of its socket.
     command(served)?.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).spawn()?;
-    ours.set_read_timeout(Some(PATIENCE))?;
+    ours.set_read_timeout(Some(TIMEOUT))?;
     match read_line(&ours)? {
         line if line == READY => Ok(Conversation::new(ours)),
         told => Err(io::Error::other(told)),
@@ -381,7 +381,7 @@ impl Conversation {
 
     /// Makes a request; returns the descriptors, or the sentence of the helper.
     fn ask(&mut self, request: Request, name: &str) -> io::Result<Result<Vec<File>, String>> {
-        self.stream.set_read_timeout(Some(PATIENCE))?;
+        self.stream.set_read_timeout(Some(TIMEOUT))?;
         while self.unanswered > 0 {
             drop(self.answer()?);
         }

@@ -48,29 +48,29 @@ fn a_driver_that_missed_a_call_is_called_again() {
 }
 
 /// Poll iterations that found nothing to do.
-fn empty_passes(bed: &Bed) -> u64 {
-    bed.daemon().network().shared().workers[0].empty_passes.get()
+fn empty_iterations(bed: &Bed) -> u64 {
+    bed.daemon().network().shared().workers[0].empty_iterations.get()
 }
 
 /// How often the worker of a network with this `poll` polls in vain while frames that came over a link wait for the stall timeout.
-fn empty_passes_of_a_stall_timeout(poll: &str) -> u64 {
+fn empty_iterations_of_a_stall_timeout(poll: &str) -> u64 {
     let bed = Bed::with(&format!("poll = \"{poll}\""), &["", "link = { delay = \"1ms\" }"]);
     let mut a = bed.guest(0);
     let mut b = bed.guest_with_four_buffers(1);
     announce(&mut [&mut a, &mut b]);
-    let before = empty_passes(&bed);
+    let before = empty_iterations(&bed);
     for number in 0..10 {
         a.send(&frame(mac(0), mac(1), 100, number)).unwrap();
     }
     bed.wait_for(|bed| bed.drops(1, DropReason::ReceiverStalled) > 0, "the stall timeout is over");
-    empty_passes(&bed) - before
+    empty_iterations(&bed) - before
 }
 
 #[test]
 fn a_worker_sleeps_while_what_came_over_a_link_finds_no_room() {
-    let (spinning, passes) = (empty_passes_of_a_stall_timeout("always"), empty_passes_of_a_stall_timeout("never"));
+    let (spinning, iterations) = (empty_iterations_of_a_stall_timeout("always"), empty_iterations_of_a_stall_timeout("never"));
     // The worker wakes shortly before each moment at which there is something to do, by as much as it learned to oversleep, and polls until then.
-    assert!(passes < spinning / 10, "{passes} passes, {spinning} of one that never sleeps");
+    assert!(iterations < spinning / 10, "{iterations} iterations, {spinning} of one that never sleeps");
 }
 
 #[test]
@@ -85,9 +85,9 @@ fn a_worker_sleeps_once_what_came_over_a_link_is_given_up() {
     bed.wait_for(|bed| bed.drops(1, DropReason::ReceiverStalled) > 0, "the stall timeout is over");
     // Longer than the lost-notification checks of rings that fell quiet go on.
     std::thread::sleep(Duration::from_millis(500));
-    let before = empty_passes(&bed);
+    let before = empty_iterations(&bed);
     std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(empty_passes(&bed), before);
+    assert_eq!(empty_iterations(&bed), before);
 }
 
 #[test]
@@ -101,12 +101,12 @@ fn a_worker_sleeps_while_a_limit_holds_back() {
         while a.send(&frame(mac(0), mac(1), 100, 0)).is_ok() {}
         b.receive(TIMEOUT).unwrap();
         if number == 300 {
-            before = empty_passes(&bed);
+            before = empty_iterations(&bed);
         }
     }
     // A frame each millisecond, with a few poll iterations each.
-    let spent = empty_passes(&bed) - before;
-    assert!(spent < 300 * 20, "{spent} passes for 300 frames");
+    let spent = empty_iterations(&bed) - before;
+    assert!(spent < 300 * 20, "{spent} iterations for 300 frames");
     assert!(bed.totals(1).receive_limited > 0);
 }
 
@@ -126,11 +126,11 @@ fn an_idle_worker_sleeps_after_a_frame_was_left_for_want_of_room() {
     }
     (600..sent).for_each(|_| drop(b.receive(TIMEOUT).unwrap()));
     a.wait_sent(TIMEOUT).unwrap();
-    let (begin, before) = (Instant::now(), empty_passes(&bed));
+    let (begin, before) = (Instant::now(), empty_iterations(&bed));
     while begin.elapsed() < POLL_INTERVAL {
         std::thread::yield_now();
     }
-    assert!(empty_passes(&bed) - before < 20, "{} passes for nothing", empty_passes(&bed) - before);
+    assert!(empty_iterations(&bed) - before < 20, "{} iterations for nothing", empty_iterations(&bed) - before);
 }
 
 /// A network of two workers and four guests: the fourth has no room because the third keeps it busy; the first two have each sent a
@@ -192,9 +192,9 @@ fn a_worker_rests_after_a_limit_that_held_back_was_taken_away() {
     // The worker polls the ring again when the rate limit would have opened, or at the next kick.
     a.send(&frame(mac(0), mac(1), 100, 100)).unwrap();
     while b.receive(TIMEOUT).unwrap().bytes != frame(mac(0), mac(1), 100, 100) {}
-    let (begin, before) = (Instant::now(), empty_passes(&bed));
+    let (begin, before) = (Instant::now(), empty_iterations(&bed));
     while begin.elapsed() < POLL_INTERVAL {
         std::thread::yield_now();
     }
-    assert!(empty_passes(&bed) - before < 100, "{} passes for nothing", empty_passes(&bed) - before);
+    assert!(empty_iterations(&bed) - before < 100, "{} iterations for nothing", empty_iterations(&bed) - before);
 }

@@ -27,10 +27,10 @@ pub(crate) fn session(port: PortId, pid: i32) {
     probe::probe!(memlane, session, port.0, pid);
 }
 
-/// `worker_pass(worker, frames, cycles)`: a poll iteration that moved frames took so many TSC cycles.
+/// `worker_iteration(worker, frames, cycles)`: a poll iteration that moved frames took so many TSC cycles.
 #[inline(always)]
-pub(crate) fn worker_pass(worker: u8, frames: u32, took: Cycles) {
-    probe::probe!(memlane, worker_pass, worker, frames, took);
+pub(crate) fn worker_iteration(worker: u8, frames: u32, took: Cycles) {
+    probe::probe!(memlane, worker_iteration, worker, frames, took);
 }
 
 /// `call(port, pair, receive)`: the guest was interrupted, for a receive queue if `receive` is 1, else for a transmit queue.

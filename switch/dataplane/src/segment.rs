@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn no_station_comes_back_to_a_port_that_left() {
+    fn no_address_comes_back_to_a_port_that_left() {
         let segment = Segment::new(SegmentId(0), "lan", 3, 7, 8);
         let table = segment.table();
         let [gone, others @ ..] = [0, 1, 2].map(PortId);

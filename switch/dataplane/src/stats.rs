@@ -245,9 +245,9 @@ impl PortCounters {
 #[repr(align(128))]
 pub struct WorkerCounters {
     /// Poll iterations that moved frames.
-    pub busy_passes: Counter,
+    pub busy_iterations: Counter,
     /// Poll iterations without frames.
-    pub empty_passes: Counter,
+    pub empty_iterations: Counter,
     /// TSC cycles in busy poll iterations.
     pub busy_cycles: Counter,
     /// When the last busy poll iteration began.

@@ -334,8 +334,8 @@ impl Table {
     }
 
     /// The result of [`Self::learn`], and the port that the FDB would name afterwards; nothing is learned.
-    pub(crate) fn foresee(&self, station: impl Into<LearnedAddress>, port: PortId, now: u32) -> (Learned, Option<PortId>) {
-        let (place, found) = self.look_up(station.into());
+    pub(crate) fn foresee(&self, learned_address: impl Into<LearnedAddress>, port: PortId, now: u32) -> (Learned, Option<PortId>) {
+        let (place, found) = self.look_up(learned_address.into());
         let learned = match found {
             Some((_, entry)) if entry.port() == port => Learned::Known,
             Some((_, entry)) if entry.is_pinned() => Learned::Pinned,
@@ -357,8 +357,8 @@ impl Table {
     }
 
     /// Age of a learned FDB entry in seconds.
-    pub(crate) fn age_of(&self, station: LearnedAddress, now: u32) -> Option<u32> {
-        let (place, found) = self.look_up(station);
+    pub(crate) fn age_of(&self, learned_address: LearnedAddress, now: u32) -> Option<u32> {
+        let (place, found) = self.look_up(learned_address);
         let (way, entry) = found.filter(|(_, entry)| entry.kind() == FdbEntry::LEARNED)?;
         debug_assert!(entry.is(place));
         Some(now.saturating_sub(self.confirmed[place.bucket * WAYS + way].load(Ordering::Relaxed)))
@@ -981,7 +981,7 @@ mod tests {
     }
 
     #[test]
-    fn a_station_that_moves_too_often_is_held_where_it_was() {
+    fn an_address_that_moves_too_often_is_held_where_it_was() {
         let (table, home, loops) = (Table::new(4, 64, 7), PortId(0), [PortId(1), PortId(2)]);
         table.learn(address(1), home, 100);
         let moves = |second| (0..40).filter(|n| table.learn(address(1), loops[n % 2], second) == Learned::Changed).count();
@@ -1002,7 +1002,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_goes_round_in_one_direction_shows_when_its_station_speaks() {
+    fn a_frame_that_goes_round_in_one_direction_shows_when_its_owner_sends() {
         let (table, home, round) = (Table::new(4, 64, 7), PortId(0), PortId(1));
         let mut learned = Vec::new();
         for second in 0..5 {
@@ -1077,7 +1077,7 @@ mod tests {
     }
 
     #[test]
-    fn no_station_is_held_at_a_port_that_left() {
+    fn no_address_is_held_at_a_port_that_left() {
         let (table, gone, others) = (Table::new(4, 64, 7), PortId(0), [PortId(1), PortId(2)]);
         let moves = |times: usize| {
             for n in 0..times {
@@ -1124,7 +1124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_has_many_stations_flap_fills_nothing() {
+    fn a_guest_that_has_many_addresses_flap_fills_nothing() {
         let table = Table::new(4, 1024, 7);
         for n in 0..200 {
             for round in 0..20 {
@@ -1135,7 +1135,7 @@ mod tests {
     }
 
     #[test]
-    fn stations_can_be_told_from_their_places() {
+    fn addresses_can_be_told_from_their_places() {
         for (key, members) in [(7, 1), (u64::MAX, 198), (0x0123_4567_89ab_cdef, 4096)] {
             let table = Table::for_members(4096, members, 1024, key);
             for (number, vlan) in [(1, 0), (u32::MAX, 4095), (0x0102_0304, 100)] {
@@ -1367,12 +1367,13 @@ mod proofs {
             let table = Table::for_members(4, 4, 3, 7).holding_after(3);
             table.pin(MacAddress::new([2, 0, 0, 0, 0, 0]), PortId(1));
             for (second, &(address, port, vlan)) in steps.iter().enumerate() {
-                let station = LearnedAddress { address: MacAddress::new([2, 0, 0, 0, 0, address % 8]), vlan: u16::from(vlan % 3) };
+                let learned_address =
+                    LearnedAddress { address: MacAddress::new([2, 0, 0, 0, 0, address % 8]), vlan: u16::from(vlan % 3) };
                 let (port, now) = (PortId(u16::from(port % 4)), second as u32 / 4);
                 let before = table.records();
-                let foreseen = table.foresee(station, port, now);
+                let foreseen = table.foresee(learned_address, port, now);
                 assert_eq!(table.records(), before);
-                assert_eq!((table.learn(station, port, now), table.find(station)), foreseen);
+                assert_eq!((table.learn(learned_address, port, now), table.find(learned_address)), foreseen);
             }
         });
     }

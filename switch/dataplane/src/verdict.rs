@@ -87,13 +87,13 @@ pub fn decide<'f, 'r, 'g>(
     if let Some(tape) = tape {
         tape.begin();
     }
-    let learn = |station: LearnedAddress| {
-        vlan = station.vlan;
-        let learned = answers::learned(tape, station, || table.learn(station, sender.port, now));
+    let learn = |address: LearnedAddress| {
+        vlan = address.vlan;
+        let learned = answers::learned(tape, address, || table.learn(address, sender.port, now));
         has_learned = learned == Learned::Changed;
         learned
     };
-    let find = |station| answers::port(tape, Question::Behind(station), || table.find(station));
+    let find = |address| answers::port(tape, Question::Behind(address), || table.find(address));
     let verdict = judge(&mut reading, sender, gate_of, table, learn, find).unwrap_or_else(Verdict::Drop);
     Decision { verdict, vlan, masks: reading.masks(), has_learned }
 }
@@ -128,7 +128,7 @@ pub(crate) fn foresee<'f, 'r, 'g>(
     let (learned, after) = table.foresee(source, sender.port, now);
     let mut asked = None;
     let learn = |_| *asked.insert(learned);
-    let find = |station| if station == source { after } else { table.find(station) };
+    let find = |address| if address == source { after } else { table.find(address) };
     let verdict = judge(&mut reading, sender, gate_of, table, learn, find).unwrap_or_else(Verdict::Drop);
     Foreseen { verdict, source: source.address, vlan: source.vlan, learned: asked, behind: table.find(source) }
 }
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_go_where_the_station_is_in_their_vlan() {
+    fn answers_go_where_the_address_is_in_their_vlan() {
         let table = Table::new(3, 64, 1);
         let (client, firewall, server) = (PortId(0), PortId(1), PortId(2));
         let decide = |head, port: PortId| decide(head, port, open, &table, 0).verdict;

@@ -19,7 +19,7 @@ use memlane::port::settings::PortSettings;
 use memlane::port::{Offer, Port};
 use memlane::settings::Settings;
 use memlane::shared::Shared;
-use memlane_backends::door::Second;
+use memlane_backends::listener::Second;
 use memlane_backends::vhost_user::{DeviceSettings, converse};
 use memlane_rig::guest::ToyGuest;
 use vmm_sys_util::eventfd::EventFd;

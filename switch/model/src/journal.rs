@@ -78,7 +78,7 @@ network_events! {
         #[serde(skip_serializing_if = "Option::is_none", default)]
         by: Option<Author>,
     },
-    /// The operator lets a port take part.
+    /// The operator sets a port administratively up.
     "port-enabled" "d560c12dcaec5c86849c418146aa964e" PortEnabled {
         /// The port.
         port: String,
@@ -86,7 +86,7 @@ network_events! {
         #[serde(skip_serializing_if = "Option::is_none", default)]
         by: Option<Author>,
     },
-    /// The operator does not let a port take part any more.
+    /// The operator sets a port administratively down.
     "port-disabled" "94426cdf5d015bf6b401701a26ee356b" PortDisabled {
         /// The port.
         port: String,

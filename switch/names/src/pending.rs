@@ -18,7 +18,7 @@ pub(crate) const MOST: usize = 512;
 /// Most questions of a port in a second.
 const RATE: u32 = 100;
 /// Seconds after which a question waits no more: a forwarder answers earlier, or is gone.
-const PATIENCE: u64 = 10;
+const TIMEOUT: u64 = 10;
 
 /// The client of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl Pending {
 
     /// Removes questions that have waited too long by second `now`.
     pub(crate) fn end_old(&mut self, now: u64) {
-        self.waiting.retain(|_, waiting| now < waiting.since + PATIENCE);
+        self.waiting.retain(|_, waiting| now < waiting.since + TIMEOUT);
     }
 
     /// The forwarder has ended: asks each question once more; returns the numbers of those that were asked twice.

@@ -21,7 +21,7 @@ pub(super) const STALL_TIMEOUT: Duration = Duration::from_millis(20);
 /// See [`STALL_TIMEOUT`].
 const STEP: u32 = 16;
 /// Time for which a thread beyond [`USUAL`] waits for a task.
-const LINGER: Duration = Duration::from_secs(1);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Stack of a thread. No session works on frames.
 pub(super) const STACK: usize = 256 * 1024;
 
@@ -135,7 +135,7 @@ impl RunQueue {
                 (inner, is_late) = if is_usual {
                     (self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner), false)
                 } else {
-                    let (inner, waited) = self.changed.wait_timeout(inner, LINGER).unwrap_or_else(PoisonError::into_inner);
+                    let (inner, waited) = self.changed.wait_timeout(inner, IDLE_TIMEOUT).unwrap_or_else(PoisonError::into_inner);
                     (inner, waited.timed_out())
                 };
                 inner.idle -= 1;

@@ -137,7 +137,7 @@ mod tests {
             let held = budget.held();
             assert!(held >= (COUNT as u64 - 1) * BUFFER as u64);
             kept.drain(..).for_each(|head| transmit.release(head));
-            assert_eq!(budget.held(), held, "what was delivered in this pass may still be written from");
+            assert_eq!(budget.held(), held, "what was delivered in this iteration may still be written from");
             assert_eq!(transmit.look(64), 0);
             assert!(budget.held() <= KEPT as u64 * BUFFER as u64);
         }

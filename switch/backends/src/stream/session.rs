@@ -17,7 +17,7 @@ use super::saved::{Present, PresentStream, Rest, RestoredStream};
 use super::{Connection, Stream};
 use crate::budget::Permit;
 use crate::descriptors;
-use crate::door::{self, Door, Second};
+use crate::listener::{self, PortListener, Second};
 use crate::network::Network;
 use crate::network::fatal::{caught, defect};
 use crate::port::{Port, PortState};
@@ -207,7 +207,7 @@ impl StreamServer {
         port.set_advice(None);
         port.begin_session();
         if self.has_front_end() {
-            let peer = door::peer(&stream);
+            let peer = listener::peer(&stream);
             if rest.is_some() { port.front_end_stays(peer) } else { port.front_end_came(peer) }
         }
         if let Some(nat) = self.nat.as_ref().filter(|_| rest.is_none()) {
@@ -245,8 +245,8 @@ impl StreamServer {
 
     fn await_end(&self, connection: &Connection, watch: &Watch) {
         let Self { network, port, settings, .. } = self;
-        let door = Door::new(port, settings.other.listener(), settings.second);
-        watch.wait_for_end(&connection.socket, &door);
+        let port_listener = PortListener::new(port, settings.other.listener(), settings.second);
+        watch.wait_for_end(&connection.socket, &port_listener);
         match connection.fault.get() {
             Some(fault) => {
                 network.quarantine(port, &fault.to_string());
@@ -255,7 +255,7 @@ impl StreamServer {
             None => {
                 network.stop_port(port);
                 port.set_state(PortState::Waiting);
-                self.left(format_args!("{}", door.end()));
+                self.left(format_args!("{}", port_listener.end()));
             }
         }
         port.set_advice(None);

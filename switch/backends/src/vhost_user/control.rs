@@ -78,7 +78,7 @@ pub(super) struct ControlQueue {
     orders: Sender<Order>,
     /// Whether orders are pending: commands let them go first.
     waiting: Arc<AtomicBool>,
-    bell: Arc<EventFd>,
+    wake_up: Arc<EventFd>,
     kick: Option<Arc<File>>,
 }
 
@@ -105,10 +105,10 @@ impl ControlQueue {
     /// # Errors
     /// The kernel refuses a thread or descriptor.
     pub(super) fn start(control: Control, kick: Option<File>, commands: Commands) -> io::Result<Self> {
-        let bell = Arc::new(EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)?);
+        let wake_up = Arc::new(EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)?);
         let (orders, taken) = channel();
         let epoll = Epoll::new()?;
-        for descriptor in [Some(bell.as_raw_fd()), kick.as_ref().map(AsRawFd::as_raw_fd)].into_iter().flatten() {
+        for descriptor in [Some(wake_up.as_raw_fd()), kick.as_ref().map(AsRawFd::as_raw_fd)].into_iter().flatten() {
             let event = EpollEvent::new(EventSet::IN | EventSet::EDGE_TRIGGERED, 0);
             epoll.ctl(ControlOperation::Add, descriptor, event)?;
         }
@@ -122,7 +122,7 @@ impl ControlQueue {
                 network.quarantine(&port, &defect(&panic));
             }
         })?;
-        Ok(Self { orders, waiting, bell, kick })
+        Ok(Self { orders, waiting, wake_up, kick })
     }
 
     /// Has the thread carry out `order` and waits for the result; `None` if the thread is gone or timed out.
@@ -141,7 +141,7 @@ impl ControlQueue {
         self.orders.send(order).ok()?;
         self.waiting.store(true, Ordering::Release);
         // Fails only when the eventfd's counter is at its maximum, and then the thread is being woken already.
-        let _ = self.bell.write(1);
+        let _ = self.wake_up.write(1);
         Some(())
     }
 

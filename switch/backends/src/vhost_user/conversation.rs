@@ -16,7 +16,7 @@ use super::shared_memory_check::SharedMemoryCheck;
 use super::socket::Listener;
 use super::wire::{Message, Reply, WireError};
 use crate::descriptors;
-use crate::door::{self, Second};
+use crate::listener::{self, Second};
 use crate::executor::{Context, Executor, Watched};
 use crate::network::Network;
 use crate::takeover::ReceivedFiles;
@@ -94,16 +94,16 @@ impl<'c> Conversation<'c> {
             };
             let message = match received {
                 Ok(message) => message,
-                Err(WireError::HungUp) => return Ok(door::end(self.is_replaced)),
+                Err(WireError::HungUp) => return Ok(listener::end(self.is_replaced)),
                 // The front end may have been in the middle of a message.
-                Err(_) if self.is_replaced => return Ok(door::end(true)),
+                Err(_) if self.is_replaced => return Ok(listener::end(true)),
                 Err(WireError::Descriptors) if descriptors::are_short() => return Err(descriptors::ran_out()),
                 Err(error) => return Err(io::Error::other(error)),
             };
             settings.port.log_message(format_args!("front end sends {message}"));
             settings.port.ephemeral.note_message();
             let mut reply = Reply::default();
-            let served = front_end::serve(&message, &mut front_end.crates, &front_end.device, &mut reply);
+            let served = front_end::serve(&message, &mut front_end.handler, &front_end.device, &mut reply);
             drop(message);
             let served = self.send(&front_end, reply).await.and(served);
             let (short, fault) = {
@@ -122,7 +122,7 @@ impl<'c> Conversation<'c> {
                 Ok(()) => {}
                 // The front end was killed, or its machine rebooted, before it could read the reply: no violation.
                 Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
-                    return Ok(door::end(self.is_replaced));
+                    return Ok(listener::end(self.is_replaced));
                 }
                 Err(error) => return Err(error),
             }
@@ -232,7 +232,7 @@ impl<'c> Conversation<'c> {
         match self.settings.second {
             Second::Refuse => {
                 let has_message = || front_end.stream.is_ready().then_some(());
-                if self.context.wait(Some(Instant::now() + door::GRACE), has_message).await.is_some() {
+                if self.context.wait(Some(Instant::now() + listener::GRACE), has_message).await.is_some() {
                     return;
                 }
             }
@@ -241,7 +241,7 @@ impl<'c> Conversation<'c> {
         }
         let Ok((stream, _)) = listener.socket().accept() else { return };
         match self.settings.second {
-            Second::Refuse => self.settings.port.turned_away(door::peer(&stream)),
+            Second::Refuse => self.settings.port.turned_away(listener::peer(&stream)),
             Second::Replace => self.admit(stream),
         }
     }

@@ -56,7 +56,7 @@ pub(super) struct FrontEnd {
     pub(super) part: PartialMessage,
     /// The message by which it takes the port, to be served once the port is its own.
     pub(super) pending: Option<Message>,
-    pub(super) crates: Crates,
+    pub(super) handler: VhostHandler,
     /// Permit for the descriptors of the connection.
     _held: Permit,
 }
@@ -85,8 +85,8 @@ impl FrontEnd {
         let stream = context.watch(stream)?;
         let held = settings.port.descriptors.take(descriptors::OF_CONNECTION).ok_or_else(descriptors::ran_out)?;
         let device = Arc::new(Mutex::new(Device::new(Arc::clone(network), settings.clone())));
-        let crates = Crates::new(&device)?;
-        Ok(Self { stream, device, part: PartialMessage::default(), pending: None, crates, _held: held })
+        let handler = VhostHandler::new(&device)?;
+        Ok(Self { stream, device, part: PartialMessage::default(), pending: None, handler, _held: held })
     }
 
     /// Admits the front end beside the one that has the port: from now on nothing that it does makes the session wait.
@@ -118,7 +118,7 @@ impl FrontEnd {
     pub(super) fn restore(&mut self, saved: &SavedConnection, files: &mut ReceivedFiles) -> io::Result<PartialMessage> {
         let lock = || device::lock(&self.device);
         lock().restore_offer(saved);
-        self.crates.restore(saved)?;
+        self.handler.restore(saved)?;
         lock().restore(saved, files).map_err(io::Error::other)?;
         let part_files = saved.part_files.iter().map(|&number| files.take(number).ok_or(io::ErrorKind::InvalidData));
         Ok(PartialMessage { bytes: saved.part.clone(), files: part_files.collect::<Result<_, _>>()? })
@@ -159,7 +159,7 @@ impl FrontEnd {
         // The next message may be there already.
         self.stream.set_ready();
         let mut reply = Reply::default();
-        let served = serve(&message, &mut self.crates, &self.device, &mut reply);
+        let served = serve(&message, &mut self.handler, &self.device, &mut reply);
         // A front end that does not read its replies leaves.
         let is_sent = reply.send(&self.stream).and_then(|all| if all { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) });
         let served = is_sent.and(served);
@@ -178,12 +178,12 @@ impl FrontEnd {
 ///
 /// # Errors
 /// The message breaks a rule.
-pub(super) fn serve(message: &Message, crates: &mut Crates, device: &Mutex<Device>, replies: &mut Reply) -> io::Result<()> {
+pub(super) fn serve(message: &Message, handler: &mut VhostHandler, device: &Mutex<Device>, replies: &mut Reply) -> io::Result<()> {
     if let Some(request) = extra::is_ours(message) {
         return extra::serve(request, message, &mut device::lock(device), replies);
     }
     let channel = backend_channel(message)?;
-    crates.serve(message, replies)?;
+    handler.serve(message, replies)?;
     channel.into_iter().for_each(|channel| device::lock(device).keep_backend_channel(channel));
     Ok(())
 }
@@ -195,12 +195,12 @@ fn backend_channel(message: &Message) -> io::Result<Option<File>> {
 }
 
 /// The `vhost` crate's handler, behind a socket pair.
-pub(super) struct Crates {
+pub(super) struct VhostHandler {
     handler: BackendReqHandler<Mutex<Device>>,
     ours: UnixStream,
 }
 
-impl Crates {
+impl VhostHandler {
     pub(super) fn new(device: &Arc<Mutex<Device>>) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;

@@ -17,7 +17,7 @@ use super::session::{Endpoint, Link};
 use super::settings::DeviceSettings;
 use super::socket::{self, Listener};
 use crate::descriptors;
-use crate::door;
+use crate::listener;
 use crate::executor::{Context, Watched};
 use crate::network::Network;
 use crate::network::fatal::{caught, defect};
@@ -31,7 +31,7 @@ pub(super) const PENALTY: Duration = Duration::from_millis(1);
 const CLOSED: Duration = Duration::from_millis(100);
 
 /// How the front end is reached, for the session.
-enum Meeting {
+enum WatchedEndpoint {
     Listen(Watched<Arc<Listener>>),
     Connect(PathBuf),
 }
@@ -41,7 +41,7 @@ pub(super) struct Server {
     context: Context,
     network: Arc<Network>,
     settings: DeviceSettings,
-    meeting: Meeting,
+    watched: WatchedEndpoint,
     link: Arc<Link>,
 }
 
@@ -56,14 +56,14 @@ impl Server {
         (settings, endpoint): (DeviceSettings, Endpoint),
         link: Arc<Link>,
     ) -> io::Result<Self> {
-        let meeting = match endpoint {
+        let watched = match endpoint {
             Endpoint::Listen(listener) => {
                 listener.socket().set_nonblocking(true)?;
-                Meeting::Listen(context.watch(listener)?)
+                WatchedEndpoint::Listen(context.watch(listener)?)
             }
-            Endpoint::Connect(path) => Meeting::Connect(path),
+            Endpoint::Connect(path) => WatchedEndpoint::Connect(path),
         };
-        Ok(Self { context, network, settings, meeting, link })
+        Ok(Self { context, network, settings, watched, link })
     }
 
     /// Runs until it is told to quit; begins with the session of another process.
@@ -83,9 +83,9 @@ impl Server {
     }
 
     fn listener(&self) -> Option<&Watched<Arc<Listener>>> {
-        match &self.meeting {
-            Meeting::Listen(listener) => Some(listener),
-            Meeting::Connect(_) => None,
+        match &self.watched {
+            WatchedEndpoint::Listen(listener) => Some(listener),
+            WatchedEndpoint::Connect(_) => None,
         }
     }
 
@@ -159,8 +159,8 @@ impl Server {
                 self.rest(Some(CLOSED), || false).await;
                 continue;
             }
-            match &self.meeting {
-                Meeting::Listen(listener) => {
+            match &self.watched {
+                WatchedEndpoint::Listen(listener) => {
                     listener.clear();
                     match listener.socket().accept() {
                         Ok((stream, _)) => {
@@ -182,7 +182,7 @@ impl Server {
                         }
                     }
                 }
-                Meeting::Connect(path) => {
+                WatchedEndpoint::Connect(path) => {
                     if let Ok(stream) = socket::connect(path) {
                         return Some(stream);
                     }
@@ -205,7 +205,7 @@ impl Server {
     async fn serve(&self, front_end: FrontEnd, restored: Option<Box<Restored>>, second: &mut Option<FrontEnd>) {
         let Self { context, network, settings, .. } = self;
         let port = &settings.port;
-        let peer = door::peer(&front_end.stream);
+        let peer = listener::peer(&front_end.stream);
         port.begin_session();
         if restored.is_none() {
             port.front_end_came(peer);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::door::Second;
+use crate::listener::Second;
 use crate::port::Port;
 
 /// Configuration of a vhost-user port.

@@ -60,10 +60,10 @@ struct Watcher {
 #[derive(Debug)]
 struct Inbox {
     events: Mutex<VecDeque<Event>>,
-    bell: EventFd,
+    wake_up: EventFd,
 }
 
-fn bell() -> EventFd {
+fn wake_up() -> EventFd {
     EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC).expect("the kernel has event descriptors")
 }
 
@@ -146,7 +146,7 @@ impl Hypervisor {
     /// Offers the event channel `port` of `domain`; returns the domain's end of it: the eventfd signalled by memlane, and the one
     /// that signals memlane.
     pub fn channel(&self, domain: Domain, port: u32) -> (Arc<EventFd>, Arc<EventFd>) {
-        let ends = Ends { front: Arc::new(bell()), back: Arc::new(bell()) };
+        let ends = Ends { front: Arc::new(wake_up()), back: Arc::new(wake_up()) };
         self.state().channels.insert((domain, port), ends.clone());
         (ends.front, ends.back)
     }
@@ -174,7 +174,7 @@ impl Hypervisor {
 
     /// dom0's connection to xenstore.
     pub fn store(self: &Arc<Self>) -> Box<dyn Store> {
-        let inbox = Arc::new(Inbox { events: Mutex::default(), bell: bell() });
+        let inbox = Arc::new(Inbox { events: Mutex::default(), wake_up: wake_up() });
         Box::new(Connection { hypervisor: Arc::clone(self), inbox })
     }
 }
@@ -194,7 +194,7 @@ impl Watcher {
         let relative = path.strip_prefix(&absolute("")).filter(|_| !self.path.starts_with('/')).unwrap_or(path);
         let event = Event { path: relative.into(), token: self.token.clone() };
         self.inbox.events.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
-        let _ = self.inbox.bell.write(1);
+        let _ = self.inbox.wake_up.write(1);
     }
 }
 
@@ -278,7 +278,7 @@ impl Connection {
     /// does not become readable for them again.
     fn asked(&self) {
         self.hypervisor.state().reads += 1;
-        let _ = self.inbox.bell.read();
+        let _ = self.inbox.wake_up.read();
     }
 }
 
@@ -317,7 +317,7 @@ impl Store for Connection {
     }
 
     fn receive(&mut self) -> io::Result<()> {
-        let _ = self.inbox.bell.read();
+        let _ = self.inbox.wake_up.read();
         Ok(())
     }
 
@@ -330,7 +330,7 @@ impl Store for Connection {
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        self.inbox.bell.as_fd()
+        self.inbox.wake_up.as_fd()
     }
 }
 

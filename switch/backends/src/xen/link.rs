@@ -18,7 +18,7 @@ pub(super) struct QueueContext {
     /// The front end's violation of the protocol, if any.
     pub(super) fault: Arc<OnceLock<Fault>>,
     /// Wakes the xenstore watcher (an eventfd).
-    pub(super) bell: Arc<EventFd>,
+    pub(super) wake_up: Arc<EventFd>,
 }
 
 impl QueueContext {
@@ -26,7 +26,7 @@ impl QueueContext {
     pub(super) fn fail(&self, fault: Fault) {
         if self.fault.set(fault).is_ok() {
             // Fails only if the eventfd is signalled already.
-            let _ = self.bell.write(1);
+            let _ = self.wake_up.write(1);
         }
     }
 

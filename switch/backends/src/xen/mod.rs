@@ -6,7 +6,7 @@
 //! - A **grant** lets one domain reach a page of another, by its reference; an **event channel** carries notifications between
 //!   two.
 //!
-//! In the order in which they take part:
+//! In the order in which they act:
 //!
 //! 1. [`layer`]: the Xen operations, as a trait; [`device`] implements it on the kernel's devices, `in_memory` for tests.
 //! 2. [`store`]: the xenstore protocol, and a trait for it; `watcher`: the xenstore watcher, one thread for all vifs.

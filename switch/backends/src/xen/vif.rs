@@ -59,7 +59,7 @@ pub(super) struct Host {
     pub(super) network: Arc<Network>,
     pub(super) layer: Arc<dyn Layer>,
     pub(super) fetch: Arc<dyn Fetch>,
-    pub(super) bell: Arc<EventFd>,
+    pub(super) wake_up: Arc<EventFd>,
 }
 
 /// The port that serves a vif, and the limits that apply.
@@ -194,7 +194,7 @@ impl Vif {
                 layer: Arc::clone(&host.layer),
                 domain: self.domain,
                 fault: Arc::clone(&fault),
-                bell: Arc::clone(&host.bell),
+                wake_up: Arc::clone(&host.wake_up),
             };
             let queue = GrantedQueue { link: Arc::new(link), queue, takes: asks.takes, fetch: &host.fetch };
             host.network.serve_queue(port, pair as u16, queue).map_err(|error| error.to_string())?;

@@ -87,7 +87,7 @@ enum Order {
 #[derive(Debug)]
 pub struct XenstoreWatcher {
     orders: Sender<Order>,
-    bell: Arc<EventFd>,
+    wake_up: Arc<EventFd>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -108,11 +108,11 @@ impl XenstoreWatcher {
     /// # Errors
     /// The kernel refuses a thread, pages or descriptors.
     pub fn start_on(network: &Arc<Network>, layer: Arc<dyn Layer>, store: Box<dyn Store>) -> io::Result<Self> {
-        let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
+        let wake_up = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
         let fetch: Arc<dyn Fetch> = Arc::new(Fetcher::new(Arc::clone(&layer))?);
         // One network has one xenstore watcher.
         let _ = network.shared().foreign.set(Arc::clone(&fetch));
-        let host = Host { network: Arc::clone(network), layer, fetch, bell: Arc::clone(&bell) };
+        let host = Host { network: Arc::clone(network), layer, fetch, wake_up: Arc::clone(&wake_up) };
         let (orders, inbox) = channel();
         let rounds =
             Rounds { host, store, inbox, wanted: Vec::new(), vifs: BTreeMap::new(), told: None, newcomers: BTreeSet::new() };
@@ -122,7 +122,7 @@ impl XenstoreWatcher {
                 tracing::error!(%error, "the connection to xenstore is lost: new and removed vifs are not noticed; start the network again");
             }
         })?;
-        Ok(Self { orders, bell, thread: Mutex::new(Some(thread)) })
+        Ok(Self { orders, wake_up, thread: Mutex::new(Some(thread)) })
     }
 
     /// Serves `port` to the vif `wanted`, whenever it exists.
@@ -155,7 +155,7 @@ impl XenstoreWatcher {
     fn order(&self, order: Order) {
         // If the thread has ended, so has its work.
         if self.orders.send(order).is_ok() {
-            let _ = self.bell.write(1);
+            let _ = self.wake_up.write(1);
         }
     }
 }
@@ -260,15 +260,15 @@ impl Rounds {
     }
 
     fn wait(&mut self) -> io::Result<()> {
-        let mut files = [self.store.descriptor(), self.host.bell.as_fd()].map(|file| PollFd::new(file, PollFlags::POLLIN));
+        let mut files = [self.store.descriptor(), self.host.wake_up.as_fd()].map(|file| PollFd::new(file, PollFlags::POLLIN));
         let timeout = if self.store.has_events() { PollTimeout::ZERO } else { PollTimeout::NONE };
         match poll(&mut files, timeout) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let [store, bell] = files.map(|file| file.any().unwrap_or(false));
-        if bell {
-            let _ = self.host.bell.read();
+        let [store, wake_up] = files.map(|file| file.any().unwrap_or(false));
+        if wake_up {
+            let _ = self.host.wake_up.read();
         }
         if store { self.store.receive() } else { Ok(()) }
     }

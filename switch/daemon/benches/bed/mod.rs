@@ -101,14 +101,14 @@ impl Bed {
         for (sender, guest) in (0..).zip(&mut self.guests[..senders]) {
             guest.send(sender, to(sender), length, BATCH);
         }
-        let (mut arrived, mut in_passes) = (0, Duration::ZERO);
+        let (mut arrived, mut in_iterations) = (0, Duration::ZERO);
         while arrived < senders * BATCH {
             let began = Instant::now();
             self.worker.step();
-            in_passes += began.elapsed();
+            in_iterations += began.elapsed();
             arrived += self.guests.iter_mut().map(Guest::settle).sum::<usize>();
         }
-        in_passes
+        in_iterations
     }
 
     /// Another queue pair of guest `port`, of which only the transmit queue is used, and which completes chains `in_order`, or in

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use hyper::Method;
 use serde_json::{Map, Value, json};
 
-use super::guest::{Meeting, QemuOptions};
+use super::guest::{GuestEndpoint, QemuOptions};
 use super::keys::{Changeable, Keys};
 use super::net::PortOfNet;
 use super::{Failure, output};
@@ -155,11 +155,11 @@ impl Attach {
             (None, None) => return output::print(&format!("{}: attached\n", port.name)),
         };
         let report = self.port.net()?.report()?;
-        let meeting = Meeting::of(&port, &report.name)?;
+        let endpoint = GuestEndpoint::of(&port, &report.name)?;
         output::print(&match print {
-            Print::Qemu => meeting.qemu(&self.qemu, self.qemu.version.find()),
-            Print::Libvirt => meeting.libvirt(self.qemu.version.find()),
-            Print::Uml => meeting.uml()?,
+            Print::Qemu => endpoint.qemu(&self.qemu, self.qemu.version.find()),
+            Print::Libvirt => endpoint.libvirt(self.qemu.version.find()),
+            Print::Uml => endpoint.uml()?,
             Print::Nothing => String::new(),
         })
     }

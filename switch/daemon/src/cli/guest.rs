@@ -112,7 +112,7 @@ fn memory(text: &str) -> Result<String, String> {
 
 /// A port, and the socket at which its front end and memlane connect.
 #[derive(Clone, Debug)]
-pub(super) struct Meeting {
+pub(super) struct GuestEndpoint {
     port: PortConfig,
     path: PathBuf,
     /// memlane connects, and the front end listens.
@@ -122,32 +122,32 @@ pub(super) struct Meeting {
 
 impl Guest {
     pub(super) fn print_uml(&self) -> Result<(), Failure> {
-        output::print(&Meeting::at(&self.port)?.uml()?)
+        output::print(&GuestEndpoint::at(&self.port)?.uml()?)
     }
 }
 
 impl Libvirt {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        output::print(&Meeting::at(&self.port)?.libvirt(self.version.find()))
+        output::print(&GuestEndpoint::at(&self.port)?.libvirt(self.version.find()))
     }
 }
 
 impl CloudHypervisor {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        output::print(&Meeting::at(&self.port)?.cloud_hypervisor(self.memory.as_deref())?)
+        output::print(&GuestEndpoint::at(&self.port)?.cloud_hypervisor(self.memory.as_deref())?)
     }
 }
 
 impl Pve {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let meeting = Meeting::at(&self.port)?;
+        let endpoint = GuestEndpoint::at(&self.port)?;
         let path = Path::new(PROXMOX).join(format!("{}.conf", self.vm));
         let known = || memory_of_proxmox(&std::fs::read_to_string(&path).ok()?);
         let memory = self.memory.clone().or_else(known).ok_or_else(|| {
             let (vm, path) = (self.vm, path.display());
             Failure::Configuration(format!("{path} tells no memory size of the virtual machine {vm}: give it by --memory, as 2G"))
         })?;
-        output::print(&meeting.pve(self.vm, &memory, self.version.find()))
+        output::print(&endpoint.pve(self.vm, &memory, self.version.find()))
     }
 }
 
@@ -162,11 +162,11 @@ fn memory_of_proxmox(configuration: &str) -> Option<String> {
 
 impl Qemu {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        output::print(&Meeting::at(&self.port)?.qemu(&self.options, self.options.version.find()))
+        output::print(&GuestEndpoint::at(&self.port)?.qemu(&self.options, self.options.version.find()))
     }
 }
 
-impl Meeting {
+impl GuestEndpoint {
     fn at(port: &PortOfNet) -> Result<Self, Failure> {
         let (port, network) = port.find()?;
         Self::of(&port, &network)
@@ -232,8 +232,8 @@ impl Meeting {
 }
 
 impl QemuOptions {
-    fn arguments(&self, meeting: &Meeting, qemu: qemu::Qemu) -> Vec<String> {
-        let (name, pairs) = (&meeting.port.name, meeting.port.queues);
+    fn arguments(&self, endpoint: &GuestEndpoint, qemu: qemu::Qemu) -> Vec<String> {
+        let (name, pairs) = (&endpoint.port.name, endpoint.port.queues);
         let mut arguments = Vec::new();
         let mut argument = |option: &str, value: String| arguments.extend([option.to_owned(), value]);
         if let Some(memory) = &self.memory {
@@ -241,16 +241,16 @@ impl QemuOptions {
             argument("-object", format!("memory-backend-memfd,id=memlane,size={memory},share=on"));
             argument("-machine", "memory-backend=memlane".into());
         }
-        let manner = if meeting.connect { "server=on,wait=off" } else { qemu.reconnect() };
-        let path = words::qemu(&meeting.path.display().to_string());
+        let manner = if endpoint.connect { "server=on,wait=off" } else { qemu.reconnect() };
+        let path = words::qemu(&endpoint.path.display().to_string());
         argument("-chardev", format!("socket,id=char-{name},path={path},{manner}"));
         let queues = if pairs > 1 { format!(",queues={pairs}") } else { String::new() };
         argument("-netdev", format!("vhost-user,id=net-{name},chardev=char-{name}{queues}"));
-        let mut device = format!("virtio-net-pci,netdev=net-{name},mac={},rx_queue_size=1024,tx_queue_size=1024", meeting.mac);
+        let mut device = format!("virtio-net-pci,netdev=net-{name},mac={},rx_queue_size=1024,tx_queue_size=1024", endpoint.mac);
         if pairs > 1 {
             device.push_str(",mq=on");
         }
-        if let Some(mtu) = meeting.port.settings.mtu {
+        if let Some(mtu) = endpoint.port.settings.mtu {
             device.push_str(&format!(",host_mtu={mtu}"));
         }
         if self.no_vectors || qemu.crashes_with_vectors() {
@@ -262,31 +262,31 @@ impl QemuOptions {
 }
 
 /// libvirt's interface element for the guest's device.
-fn interface(meeting: &Meeting, qemu: qemu::Qemu) -> String {
-    let (path, mac) = (words::xml(&meeting.path.display().to_string()), &meeting.mac);
-    let source = if meeting.connect {
+fn interface(endpoint: &GuestEndpoint, qemu: qemu::Qemu) -> String {
+    let (path, mac) = (words::xml(&endpoint.path.display().to_string()), &endpoint.mac);
+    let source = if endpoint.connect {
         format!("  <source type='unix' path='{path}' mode='server'/>\n")
     } else {
         format!("  <source type='unix' path='{path}' mode='client'>\n    <reconnect enabled='yes' timeout='1'/>\n  </source>\n")
     };
-    let queues = match meeting.port.queues {
+    let queues = match endpoint.port.queues {
         1 => String::new(),
         pairs => format!(" queues='{pairs}'"),
     };
-    let note = access_note(meeting) + &wait_note(meeting);
-    let properties = properties(&meeting.port, qemu);
-    let alias = if properties.is_empty() { String::new() } else { format!("  <alias name='{}'/>\n", alias(&meeting.port.name)) };
+    let note = access_note(endpoint) + &wait_note(endpoint);
+    let properties = properties(&endpoint.port, qemu);
+    let alias = if properties.is_empty() { String::new() } else { format!("  <alias name='{}'/>\n", alias(&endpoint.port.name)) };
     format!(
         "<!-- The domain also needs:\n  <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>{}{note} -->\n\
          <interface type='vhostuser'>\n  <mac address='{mac}'/>\n{source}  <model type='virtio'/>\n  \
          <driver{queues} rx_queue_size='1024' tx_queue_size='1024'/>\n{alias}</interface>\n",
-        override_of(&meeting.port, &properties) + TRANSLATED
+        override_of(&endpoint.port, &properties) + TRANSLATED
     )
 }
 
 /// A note on the user of libvirt's QEMU, where only the user that runs memlane may connect to the port's socket.
-fn access_note(meeting: &Meeting) -> String {
-    if meeting.connect || !meeting.port.access.is_private() {
+fn access_note(endpoint: &GuestEndpoint) -> String {
+    if endpoint.connect || !endpoint.port.access.is_private() {
         return String::new();
     }
     let group = libvirt::group().unwrap_or_else(|| "libvirt-qemu".into());
@@ -298,10 +298,10 @@ fn access_note(meeting: &Meeting) -> String {
 }
 
 /// A note that the domain waits for memlane, and on a folder that its QEMU cannot enter.
-fn wait_note(meeting: &Meeting) -> String {
+fn wait_note(endpoint: &GuestEndpoint) -> String {
     // Two hyphens end a comment.
-    let shut = meeting.port.shut_out().map(|text| format!("\n  and {}", text.replace("--", "-\u{2010}"))).unwrap_or_default();
-    if meeting.connect {
+    let shut = endpoint.port.shut_out().map(|text| format!("\n  and {}", text.replace("--", "-\u{2010}"))).unwrap_or_default();
+    if endpoint.connect {
         return shut;
     }
     format!(
@@ -352,13 +352,13 @@ mod tests {
     use crate::cli::qemu::Qemu;
     use crate::config::Config;
 
-    fn meeting(text: &str) -> Meeting {
+    fn endpoint(text: &str) -> GuestEndpoint {
         let config = Config::parse(text, "net").unwrap();
-        Meeting::of(&config.ports[0], "net").unwrap()
+        GuestEndpoint::of(&config.ports[0], "net").unwrap()
     }
 
     fn qemu(text: &str, qemu: Qemu) -> String {
-        QemuOptions { memory: Some("1G".into()), ..QemuOptions::default() }.arguments(&meeting(text), qemu).join(" ")
+        QemuOptions { memory: Some("1G".into()), ..QemuOptions::default() }.arguments(&endpoint(text), qemu).join(" ")
     }
 
     /// A QEMU that needs nothing, and one that needs `vectors=0`.
@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn cloud_hypervisor_counts_rings_and_shares_its_memory() {
-        let printed = |text: &str| meeting(text).cloud_hypervisor(Some("2G"));
+        let printed = |text: &str| endpoint(text).cloud_hypervisor(Some("2G"));
         let mac = "mac=02:00:00:00:00:01";
         let text = format!("{PLAIN}mac = \"02:00:00:00:00:01\"\n");
         let wanted =
@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn proxmox_shares_the_memory_that_the_machine_has() {
-        let printed = meeting(PLAIN).pve(101, "2G", NEW);
+        let printed = endpoint(PLAIN).pve(101, "2G", NEW);
         let parts = ["qm set 101 --args '", "size=2G,share=on -numa node,memdev=memlane", "path=/run/web.sock,reconnect-ms=1000 "];
         assert!(
             parts.iter().all(|part| printed.contains(part)) && !printed.contains("-m ") && printed.ends_with("'\n"),
@@ -426,7 +426,7 @@ mod tests {
 
     #[test]
     fn libvirt_gets_well_formed_xml() {
-        let xml = interface(&meeting(&format!("{PLAIN}queues = 4\nmtu = 1400\n")), NEW);
+        let xml = interface(&endpoint(&format!("{PLAIN}queues = 4\nmtu = 1400\n")), NEW);
         assert_eq!(xml.matches('<').count(), xml.matches('>').count());
         for part in ["mode='client'", "queues='4'", "access mode='shared'"] {
             assert!(xml.contains(part), "{part} in {xml}");
@@ -435,17 +435,17 @@ mod tests {
 
     #[test]
     fn whoever_has_libvirt_is_told_how_its_guests_may_connect() {
-        assert!(interface(&meeting(PLAIN), NEW).contains("access = { group = "));
+        assert!(interface(&endpoint(PLAIN), NEW).contains("access = { group = "));
         for let_in in ["access = { group = \"kvm\" }\n", "access = { mode = \"0666\" }\n", "connect = true\n"] {
-            assert!(!interface(&meeting(&format!("{PLAIN}{let_in}")), NEW).contains("cannot connect"), "{let_in}");
+            assert!(!interface(&endpoint(&format!("{PLAIN}{let_in}")), NEW).contains("cannot connect"), "{let_in}");
         }
     }
 
     #[test]
     fn whoever_has_libvirt_is_told_that_a_domain_waits_for_memlane() {
-        assert!(interface(&meeting(PLAIN), NEW).contains("`virsh start` waits for it"));
-        assert!(interface(&meeting(PLAIN), NEW).contains("Before=virtqemud.service"));
-        assert!(!interface(&meeting(&format!("{PLAIN}connect = true\n")), NEW).contains("virsh start"));
+        assert!(interface(&endpoint(PLAIN), NEW).contains("`virsh start` waits for it"));
+        assert!(interface(&endpoint(PLAIN), NEW).contains("Before=virtqemud.service"));
+        assert!(!interface(&endpoint(&format!("{PLAIN}connect = true\n")), NEW).contains("virsh start"));
     }
 
     #[test]
@@ -457,21 +457,21 @@ mod tests {
         let mode = |mode| std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(mode)).unwrap();
         mode(0o700);
         assert!(
-            interface(&meeting(&text), NEW).contains(&format!("group 4243 may connect to {}, but cannot enter", socket.display()))
+            interface(&endpoint(&text), NEW).contains(&format!("group 4243 may connect to {}, but cannot enter", socket.display()))
         );
         mode(0o711);
-        assert!(!interface(&meeting(&text), NEW).contains("cannot enter"));
+        assert!(!interface(&endpoint(&text), NEW).contains("cannot enter"));
     }
 
     #[test]
     fn libvirt_is_told_of_an_mtu_in_a_way_that_starts() {
-        let xml = interface(&meeting(&format!("{}mtu = 1400\n", PLAIN.replace("web\"", "web--1.x\""))), NEW);
+        let xml = interface(&endpoint(&format!("{}mtu = 1400\n", PLAIN.replace("web\"", "web--1.x\""))), NEW);
         assert!(!xml.contains("<mtu"), "{xml}");
         assert_eq!(xml.matches("'ua-web__1_x'").count(), 2, "{xml}");
         assert!(xml.contains("name='host_mtu' type='unsigned' value='1400'"), "{xml}");
         assert_eq!(xml.matches("--").count(), 2, "{xml}");
-        let both = interface(&meeting(&format!("{PLAIN}mtu = 1400\n")), OLD);
+        let both = interface(&endpoint(&format!("{PLAIN}mtu = 1400\n")), OLD);
         assert!(both.contains("for host_mtu and vectors (") && both.contains("name='vectors' type='unsigned' value='0'"), "{both}");
-        assert!(interface(&meeting(PLAIN), OLD).contains("<alias name='ua-web'/>"));
+        assert!(interface(&endpoint(PLAIN), OLD).contains("<alias name='ua-web'/>"));
     }
 }

@@ -19,7 +19,7 @@ use crate::{sandbox, system};
 /// Name of the listening socket.
 const SOCKET: &str = "nic";
 /// Time that a client of the service has for its request.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Arguments of `memlane helper`.
 #[derive(Debug, Args)]
@@ -75,7 +75,7 @@ fn serve_parent(stream: &UnixStream, served: Served<'_>) -> io::Result<()> {
 fn serve(listener: &UnixListener, net: &Path) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept()?;
-        let limited = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+        let limited = stream.set_read_timeout(Some(TIMEOUT)).and_then(|()| stream.set_write_timeout(Some(TIMEOUT)));
         // The client learns of an error by the end of its connection, of a mistake in the file by a sentence.
         let _ = limited.and_then(|()| match Desk::of_nics(net) {
             Ok(mut desk) => answer_all(&stream, &mut desk),

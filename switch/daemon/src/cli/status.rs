@@ -107,7 +107,7 @@ fn table_with(report: &Report, rates: Option<&Rates>) -> String {
     let heading = ["worker", "frames", "cycles\n/frame", "busy\npasses", "empty\npasses", "sleeps", "handed\nover"];
     let rows = report.workers.iter().enumerate().map(|(index, worker)| {
         let cycles = worker.busy_cycles.checked_div(worker.frames).map_or("-".into(), count);
-        let numbers = [worker.busy_passes, worker.empty_passes, worker.sleeps, worker.handed_over].map(count);
+        let numbers = [worker.busy_iterations, worker.empty_iterations, worker.sleeps, worker.handed_over].map(count);
         [index.to_string(), count(worker.frames), cycles].into_iter().chain(numbers).collect()
     });
     text.push_str(&Table::new(0, heading, rows).narrow());
@@ -300,7 +300,7 @@ mod tests {
         let port = PortReport { segment: segment.into(), state: "quarantined".into(), ..report.ports.remove(0) };
         report.ports = (0..count).map(|n| PortReport { name: format!("{name}{n}"), ..port.clone() }).collect();
         let worker = json!({
-            "busy-passes": u64::MAX, "empty-passes": u64::MAX, "busy-cycles": u64::MAX, "frames": u64::MAX, "sleeps": u64::MAX,
+            "busy-iterations": u64::MAX, "empty-iterations": u64::MAX, "busy-cycles": u64::MAX, "frames": u64::MAX, "sleeps": u64::MAX,
             "polls": u64::MAX, "handed-over": u64::MAX, "wakes": u64::MAX
         });
         report.workers = vec![serde_json::from_value(worker).unwrap()];

@@ -445,7 +445,7 @@ async fn serve(
     let mut serving = std::pin::pin!(answer((listener, &socket_file), scrapes.as_ref(), web.as_ref(), &managed));
     manager.begin(&managed);
     manager.keep_alive(Arc::downgrade(&managed), Handle::current()).map_err(Failure::running)?;
-    let over = fatal_bell(&managed);
+    let over = fatal_notification(&managed);
     started(&managed);
     let result = loop {
         tokio::select! {
@@ -499,11 +499,11 @@ async fn answer(
 }
 
 /// Notified on a fatal error of the network.
-fn fatal_bell(managed: &Managed) -> Arc<Notify> {
-    let bell = Arc::new(Notify::new());
-    let rung = Arc::clone(&bell);
-    managed.ring_if_fatal(move || rung.notify_one());
-    bell
+fn fatal_notification(managed: &Managed) -> Arc<Notify> {
+    let notification = Arc::new(Notify::new());
+    let notifier = Arc::clone(&notification);
+    managed.notify_if_fatal(move || notifier.notify_one());
+    notification
 }
 
 /// A fatal error: the process ends within the timeout, however long an orderly end takes, so that a service manager restarts it.

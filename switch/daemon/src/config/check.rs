@@ -33,7 +33,7 @@ use super::{PortConfig, no_base};
 use crate::cpus::Cpus;
 use crate::frame::MacAddress;
 use crate::policy::{AntiSpoof, PortLimits};
-use memlane_backends::door::Second;
+use memlane_backends::listener::Second;
 use memlane_backends::netns;
 use memlane_backends::stream::checksums::Checksums;
 use memlane_backends::vhost_user::access::Access;

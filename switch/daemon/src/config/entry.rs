@@ -13,7 +13,7 @@ use crate::policy::rules::{AllowedPair, Inside, Service};
 use crate::policy::{AntiSpoof, DEFAULT_STORM, Limit, PortLimits, Reserved};
 use crate::port::settings::PortSettings;
 use crate::quantity;
-use memlane_backends::door::Second;
+use memlane_backends::listener::Second;
 use memlane_backends::stream::checksums::Checksums;
 use memlane_backends::vhost_user::access::Access;
 use memlane_model::vlans::VlanRange;

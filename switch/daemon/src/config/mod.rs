@@ -66,7 +66,7 @@ use crate::policy::AntiSpoof;
 use crate::port::settings::PortSettings;
 use crate::port::{Offer, default_address, short_hash};
 use crate::settings::{Poll, Settings};
-use memlane_backends::door::Second;
+use memlane_backends::listener::Second;
 use memlane_backends::stream::Passt;
 use memlane_backends::stream::nat::NatSettings;
 use memlane_backends::vhost_user::access::Access;

@@ -12,7 +12,7 @@ use crate::network::Network;
 use crate::port::queue_view::QueueBlock;
 
 /// Longest wait for the workers' answers.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Why a transmit queue is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -66,7 +66,7 @@ impl BlockedQueue {
     /// The blocked queues of all ports of `network`. Each worker wakes once for it; one that is stuck is left out.
     pub fn all(network: &Network) -> BlockedQueues {
         let mut all = BlockedQueues::new();
-        for (key, block) in network.blocked(PATIENCE) {
+        for (key, block) in network.blocked(TIMEOUT) {
             let other = |port| network.port(port).filter(|other| other.id != key.port).map(|other| other.name.clone());
             // A port that was just detached is left out.
             if let Some((port, blocked)) = network.port(key.port).zip(Self::new(key.pair, block, other)) {

@@ -48,11 +48,11 @@ impl DaemonHandle {
         daemon.as_deref()?.network().fatal().cause().map(str::to_owned)
     }
 
-    /// Has `bell` called on a [`Self::fatal`] error.
-    pub(super) fn ring_if_fatal(&self, bell: impl FnOnce() + Send + 'static) {
+    /// Has `callback` called on a [`Self::fatal`] error.
+    pub(super) fn notify_if_fatal(&self, callback: impl FnOnce() + Send + 'static) {
         let daemon = self.read();
         if let Some(daemon) = daemon.as_deref() {
-            daemon.network().fatal().ring(bell);
+            daemon.network().fatal().notify(callback);
         }
     }
 

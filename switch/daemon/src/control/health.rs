@@ -15,7 +15,7 @@ use super::problem::Refusal;
 use crate::network::Network;
 
 /// Longest wait for the workers' answers to a request for the network's readiness.
-pub const PATIENCE: Duration = Duration::from_secs(2);
+pub const TIMEOUT: Duration = Duration::from_secs(2);
 /// Age up to which a successful check is valid for the next request: clients cannot keep idle workers awake.
 const FRESH: Duration = Duration::from_millis(200);
 
@@ -47,9 +47,9 @@ impl Ready {
     /// # Errors
     /// A worker does not answer within the timeout, or the network ends.
     pub fn check(managed: &Managed) -> Result<Self, Refusal> {
-        let silent = managed.silent_workers(PATIENCE)?;
+        let silent = managed.silent_workers(TIMEOUT)?;
         if !silent.is_empty() {
-            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, stuck(&silent, PATIENCE)));
+            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, stuck(&silent, TIMEOUT)));
         }
         let report = managed.report()?;
         let count = |state: &str| report.ports.iter().filter(|port| port.state == state).count();

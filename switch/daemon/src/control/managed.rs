@@ -330,9 +330,9 @@ impl Managed {
         self.daemon.fatal()
     }
 
-    /// Has `bell` called on a [`Self::fatal`] error.
-    pub fn ring_if_fatal(&self, bell: impl FnOnce() + Send + 'static) {
-        self.daemon.ring_if_fatal(bell);
+    /// Has `callback` called on a [`Self::fatal`] error.
+    pub fn notify_if_fatal(&self, callback: impl FnOnce() + Send + 'static) {
+        self.daemon.notify_if_fatal(callback);
     }
 
     /// Locks out other changes.

@@ -347,8 +347,8 @@ impl Text<'_> {
         }
         type WorkerCounter = (&'static str, &'static str, fn(&super::report::WorkerReport) -> u64);
         let counters: [WorkerCounter; 6] = [
-            ("memlane_worker_poll_iterations", "Poll iterations that moved frames.", |worker| worker.busy_passes),
-            ("memlane_worker_idle_polls", "Poll iterations that found nothing.", |worker| worker.empty_passes),
+            ("memlane_worker_poll_iterations", "Poll iterations that moved frames.", |worker| worker.busy_iterations),
+            ("memlane_worker_idle_polls", "Poll iterations that found nothing.", |worker| worker.empty_iterations),
             ("memlane_worker_sleeps", "Times that the worker went to sleep.", |worker| worker.sleeps),
             ("memlane_worker_frames", "Frames that were delivered or dropped.", |worker| worker.frames),
             ("memlane_worker_handed_over_frames", "Frames handed over to other workers.", |worker| worker.handed_over),

@@ -218,9 +218,9 @@ pub struct PortView {
 #[serde(rename_all = "kebab-case")]
 pub struct WorkerReport {
     /// Poll iterations that moved frames.
-    pub busy_passes: u64,
+    pub busy_iterations: u64,
     /// Poll iterations that found nothing.
-    pub empty_passes: u64,
+    pub empty_iterations: u64,
     /// TSC cycles in busy poll iterations.
     pub busy_cycles: u64,
     /// Frames received by guests or dropped in them.
@@ -304,8 +304,8 @@ impl Report {
         let workers = (0..config.workers).map(|index| {
             let counters = &shared.workers[index];
             WorkerReport {
-                busy_passes: counters.busy_passes.get(),
-                empty_passes: counters.empty_passes.get(),
+                busy_iterations: counters.busy_iterations.get(),
+                empty_iterations: counters.empty_iterations.get(),
                 busy_cycles: counters.busy_cycles.get(),
                 frames: counters.frames.get(),
                 sleeps: counters.sleeps.get(),

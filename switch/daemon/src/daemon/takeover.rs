@@ -15,7 +15,7 @@ use memlane_backends::vhost_user::saved::{Gate, Progress, Report, RestoredDevice
 use memlane_backends::vhost_user::socket::Listener;
 
 use super::{Attached, Daemon, Server, StartError, device_settings, members, own_descriptors, random, starting};
-use crate::config::kinds::{Meeting, OpenError, SavedResources};
+use crate::config::kinds::{OpenError, PortEndpoint, SavedResources};
 use crate::config::{Config, PortConfig};
 use crate::description::{GrantRecord, PortRecord, SavedAddress, SavedListener, SavedPort, SavedStreamPort, SavedUplink};
 use crate::frame::MacAddress;
@@ -214,8 +214,8 @@ impl Daemon {
             let port = daemon.network.add_port_ahead(&attach_settings, members[&config.segment[..]])?;
             daemon.set_suppression(&port);
             daemon.begin_stay(config, &port, saved.has_left);
-            let server = match restored_meeting(&daemon, all, (config, &saved), &mut files)? {
-                Meeting::FrontEnd(endpoint) => {
+            let server = match restored_endpoint(&daemon, all, (config, &saved), &mut files)? {
+                PortEndpoint::FrontEnd(endpoint) => {
                     let device = device_settings(config, &port);
                     let session = RestoredSession { connection: saved.connection, files, progress: progress.clone() };
                     let listener = endpoint.listening();
@@ -224,7 +224,7 @@ impl Daemon {
                     let session = vhost_user::run_restored(&*daemon.executor()?, of_port, endpoint, Some(session))?;
                     Server::FrontEnd(session, listener)
                 }
-                meeting @ Meeting::Worker(_) => daemon.serve(config, &port, meeting)?,
+                endpoint @ PortEndpoint::Worker(_) => daemon.serve(config, &port, endpoint)?,
                 later => {
                     restoring.later.push((config.clone(), Arc::clone(&port), later));
                     Server::Worker
@@ -250,8 +250,8 @@ impl Daemon {
         }
     }
 
-    fn serve_later(&self, (config, port, meeting): Later) -> Result<(), StartError> {
-        let server = self.serve(&config, &port, meeting)?;
+    fn serve_later(&self, (config, port, endpoint): Later) -> Result<(), StartError> {
+        let server = self.serve(&config, &port, endpoint)?;
         let mut attached = self.attached();
         if let Some(attached) = attached.get_mut(&config.name).filter(|attached| Arc::ptr_eq(&attached.port, &port)) {
             attached.server = server;
@@ -284,12 +284,12 @@ pub fn restored_listener(path: &Path, saved: &SavedListener, files: &mut Receive
 }
 
 /// Opens the port of `config` with the resources that another process described.
-fn restored_meeting(
+fn restored_endpoint(
     daemon: &Daemon,
     all: &Config,
     (config, saved): (&PortConfig, &SavedPort),
     files: &mut ReceivedFiles,
-) -> Result<Meeting, StartError> {
+) -> Result<PortEndpoint, StartError> {
     let missing = || OpenError::Description(config.name.clone());
     let listener = match (config.kind.listens_at(), &saved.listener) {
         (Some(path), Some(listener)) => Some(restored_listener(path, listener, files).ok_or_else(missing)?),
@@ -314,7 +314,7 @@ pub struct Restoring {
 }
 
 /// A port that is served once the other process stands still.
-type Later = (PortConfig, Arc<Port>, Meeting);
+type Later = (PortConfig, Arc<Port>, PortEndpoint);
 
 /// Ports that are served once the other process has ended: Xen binds an event channel to one process only, and a new passt could not
 /// listen at the ports of the host at which one of the other process still does.
@@ -365,8 +365,8 @@ impl Restoring {
     /// Gives the connections of `streams` to their ports, with the descriptors `files`; others are accepted or made anew.
     pub fn give_streams(&mut self, streams: Vec<SavedStreamPort>, files: &mut ReceivedFiles) {
         let mut streams: HashMap<_, _> = streams.into_iter().map(|saved| (saved.port, saved.stream)).collect();
-        for (config, _, meeting) in &mut self.later {
-            if let Meeting::Stream(_, restored) = meeting {
+        for (config, _, endpoint) in &mut self.later {
+            if let PortEndpoint::Stream(_, restored) = endpoint {
                 *restored = streams.remove(&config.name).and_then(|saved| saved.restore(files));
             }
         }
@@ -385,8 +385,9 @@ impl Restoring {
         for uplink in daemon.all_uplinks().iter_mut() {
             uplink.serve(&daemon.network).map_err(|error| error.to_string())?;
         }
-        let has_one_holder =
-            |(_, _, meeting): &Later| matches!(meeting, Meeting::Xen(_) | Meeting::Stream(stream::Other::Passt(_), None));
+        let has_one_holder = |(_, _, endpoint): &Later| {
+            matches!(endpoint, PortEndpoint::Xen(_) | PortEndpoint::Stream(stream::Other::Passt(_), None))
+        };
         let (rest, now) = std::mem::take(&mut self.later).into_iter().partition::<Vec<_>, _>(has_one_holder);
         for later in now {
             daemon.serve_later(later).map_err(|error| error.to_string())?;

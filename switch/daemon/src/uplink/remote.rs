@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn stations_come_move_and_go() {
+    fn addresses_come_move_and_go() {
         let mut remote = Remote::default();
         assert_eq!(remote.came(entry(1, 2)), Some(RemoteChange::Is(address(1))));
         assert_eq!(remote.came(entry(1, 2)), None);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_without_stations_count_too() {
+    fn hosts_without_mac_addresses_count_too() {
         let mut remote = Remote::default();
         let everybody = |host| VxlanFdbEntry { address: MacAddress::default(), ..entry(0, host) };
         assert_eq!((remote.came(everybody(2)), remote.came(everybody(3))), (None, None));

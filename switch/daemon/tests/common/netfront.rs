@@ -52,7 +52,7 @@ pub struct Queue {
     pub tx: SharedPage,
     pub rx: SharedPage,
     /// To ring the back end by, for each direction.
-    pub bells: [Arc<EventFd>; 2],
+    pub channels: [Arc<EventFd>; 2],
     pub tx_pages: Vec<(SharedPage, u32)>,
     pub rx_pages: Vec<(SharedPage, u32)>,
     pub sent: u32,
@@ -113,8 +113,8 @@ impl Front {
     /// Offers an event channel: its port, and the eventfd that notifies the back end.
     fn channel(&mut self) -> (u32, Arc<EventFd>) {
         self.port += 1;
-        let (_, bell) = self.hypervisor.channel(self.domain, self.port);
-        (self.port, bell)
+        let (_, channel) = self.hypervisor.channel(self.domain, self.port);
+        (self.port, channel)
     }
 
     /// Waits for the back end, shares rings, and writes that it is connected.
@@ -132,19 +132,19 @@ impl Front {
             let (rx, rx_ref) = self.hypervisor.grant(self.domain, true);
             self.write(&format!("{folder}tx-ring-ref"), tx_ref);
             self.write(&format!("{folder}rx-ring-ref"), rx_ref);
-            let (port, bell) = self.channel();
-            let mut bells = [Arc::clone(&bell), bell];
+            let (port, channel) = self.channel();
+            let mut channels = [Arc::clone(&channel), channel];
             if kind.split {
                 self.write(&format!("{folder}event-channel-tx"), port);
-                let (port, rx_bell) = self.channel();
+                let (port, rx_channel) = self.channel();
                 self.write(&format!("{folder}event-channel-rx"), port);
-                bells[1] = rx_bell;
+                channels[1] = rx_channel;
             } else {
                 self.write(&format!("{folder}event-channel"), port);
             }
             let tx_pages = (0..RING).map(|_| self.hypervisor.grant(self.domain, false)).collect();
             let rx_pages = (0..RING).map(|_| self.hypervisor.grant(self.domain, true)).collect();
-            let mut queue = Queue { tx, rx, bells, tx_pages, rx_pages, sent: 0, posted: 0, answered: 0, received: 0, errors: 0 };
+            let mut queue = Queue { tx, rx, channels, tx_pages, rx_pages, sent: 0, posted: 0, answered: 0, received: 0, errors: 0 };
             queue.post(kind.posts);
             self.queues.push(queue);
         }
@@ -200,7 +200,7 @@ impl Queue {
 
     pub fn push(&self) {
         self.show();
-        self.bells[0].write(1).unwrap();
+        self.channels[0].write(1).unwrap();
     }
 
     /// Shows the requests in the transmit ring, without a notification.
@@ -283,7 +283,7 @@ impl Queue {
             self.posted += 1;
         }
         at(&self.rx, 0).store_number(self.posted);
-        self.bells[1].write(1).unwrap();
+        self.channels[1].write(1).unwrap();
     }
 
     fn next(&mut self, deadline: Instant) -> Option<[u8; RX_SLOT]> {

@@ -15,13 +15,13 @@ fn who_waits_for_a_worker_that_fails_is_told() {
         sender.send(&frame(mac(0), mac(1), 100, number)).unwrap();
     }
     bed.wait_for(|bed| bed.totals(1).waiting == 5, "frames wait");
-    let (bell, rung) = channel();
+    let (notify, notified) = channel();
     let network = bed.daemon().network();
-    network.fatal().ring(move || bell.send(()).unwrap());
+    network.fatal().notify(move || notify.send(()).unwrap());
     assert!(network.fatal().cause().is_none());
     let answer = network.order(1, |_| panic!("on purpose"));
     assert!(answer.recv_timeout(TIMEOUT).is_err(), "there is no answer, and none is waited for");
-    rung.recv_timeout(TIMEOUT).unwrap();
+    notified.recv_timeout(TIMEOUT).unwrap();
     let cause = network.fatal().cause().unwrap();
     assert!(cause.starts_with("worker 1 failed: on purpose at ") && !cause.contains('\n'), "{cause}");
     let (tell, over) = channel();

@@ -100,7 +100,7 @@ impl ReceiveEnd for WireReceive {
 }
 
 /// A port of a random network.
-struct Station {
+struct Guest {
     port: Arc<Port>,
     queue: Queue,
     /// The queue is served and enabled.
@@ -113,7 +113,7 @@ struct Station {
 struct World {
     network: Arc<Network>,
     worker: Worker,
-    stations: Vec<Station>,
+    guests: Vec<Guest>,
     made: Instant,
 }
 
@@ -129,7 +129,7 @@ impl World {
         let settings = Settings { moves: dice.pick(&[0, 2, 2, 8]), ..Settings::default() };
         let (network, mut workers, _) = Network::unstarted(Shared::new(1, dice.number(), settings)).unwrap();
         let mut worker = workers.remove(0);
-        let mut stations = Vec::new();
+        let mut guests = Vec::new();
         for number in 0..PORTS {
             let limits = PortLimits {
                 storm: dice.pick(&[0, 1, 1, 200_000]),
@@ -156,7 +156,7 @@ impl World {
                 }
                 port
             });
-            stations.push(Station { port, queue, runs, receives: runs && enabled });
+            guests.push(Guest { port, queue, runs, receives: runs && enabled });
         }
         if dice.once_in(3) {
             let names = |dice: &mut Dice| Names(if dice.once_in(3) { vec![] } else { vec![format!("p{}", dice.below(PORTS))] });
@@ -165,25 +165,25 @@ impl World {
                 [(); 4].map(|()| PolicyRule { from: names(dice), to: names(dice), action: action(dice), ..PolicyRule::default() });
             while_it_steps(&mut worker, || network.set_policy(&rules));
         }
-        let world = Self { network, worker, stations, made: Instant::now() };
+        let world = Self { network, worker, guests, made: Instant::now() };
         world.fill(dice);
         world
     }
 
     /// Fills tables and storm limits by chance.
     fn fill(&self, dice: &mut Dice) {
-        for station in &self.stations {
-            let table = station.port.segment.table();
+        for guest in &self.guests {
+            let table = guest.port.segment.table();
             for number in 0..if dice.once_in(10) { 1100 } else { dice.below(20) } {
                 let learned = MacAddress::new([2, 0, 0, dice.below(3) as u8, (number >> 8) as u8, number as u8]);
-                table.learn(learned, station.port.id, 0);
+                table.learn(learned, guest.port.id, 0);
             }
             if dice.once_in(2) {
                 let flood = Flood { reaches_one: false, suspect: false, now: cycles() };
-                let _ = (0..2000).filter(|_| station.port.policy.take_flood(flood).is_ok()).count();
+                let _ = (0..2000).filter(|_| guest.port.policy.take_flood(flood).is_ok()).count();
             }
             if dice.once_in(8) {
-                station.port.segment.set_uplink(Some(station.port.id));
+                guest.port.segment.set_uplink(Some(guest.port.id));
             }
         }
     }
@@ -220,7 +220,7 @@ impl World {
 
     fn totals(&self) -> Vec<PortTotals> {
         // Cycles are charged for looking too.
-        self.stations.iter().map(|station| PortTotals { cycles: 0, ..station.port.totals() }).collect()
+        self.guests.iter().map(|guest| PortTotals { cycles: 0, ..guest.port.totals() }).collect()
     }
 
     fn snapshot(&self, table: &Table) -> Snapshot {
@@ -228,12 +228,12 @@ impl World {
         (records.collect(), table.generation(), self.totals())
     }
 
-    fn forecast(&self, from: &Station, frame: &[u8]) -> Forecast {
+    fn forecast(&self, from: &Guest, frame: &[u8]) -> Forecast {
         self.network.why(&from.port, frame, self.made.elapsed().as_secs() as u32)
     }
 
     fn index(&self, name: &str) -> usize {
-        self.stations.iter().position(|station| station.port.name == name).unwrap()
+        self.guests.iter().position(|guest| guest.port.name == name).unwrap()
     }
 
     /// Receives and drops of each port after `before` if the forecast comes true.
@@ -279,17 +279,17 @@ fn what_is_foreseen_happens_for_random_tables_and_settings() {
             }
             let from = dice.below(PORTS);
             let frame = World::frame(&mut dice, from);
-            let station = &world.stations[from];
-            if !station.runs || !station.receives {
+            let guest = &world.guests[from];
+            if !guest.runs || !guest.receives {
                 continue;
             }
-            let table = station.port.segment.table();
+            let table = guest.port.segment.table();
             let before = world.snapshot(&table);
-            let forecast = world.forecast(station, &frame);
-            let again = world.forecast(station, &frame);
+            let forecast = world.forecast(guest, &frame);
+            let again = world.forecast(guest, &frame);
             assert_eq!(world.snapshot(&table), before, "asking changes nothing: {forecast:?}");
-            station.queue.lock().unwrap().push_back(frame.clone());
-            let queue = Arc::clone(&station.queue);
+            guest.queue.lock().unwrap().push_back(frame.clone());
+            let queue = Arc::clone(&guest.queue);
             let is_taken = || {
                 world.worker.step();
                 queue.lock().unwrap().is_empty()
@@ -301,8 +301,8 @@ fn what_is_foreseen_happens_for_random_tables_and_settings() {
             let is_limited = forecast.steps.iter().any(|step| step.contains("has used up its limit of flooded frames"));
             limited += u32::from(is_limited);
             if happened != wanted && is_limited {
-                let receivers = world.stations.iter().enumerate().filter(|(index, other)| {
-                    *index != from && other.receives && other.port.segment.id == world.stations[from].port.segment.id
+                let receivers = world.guests.iter().enumerate().filter(|(index, other)| {
+                    *index != from && other.receives && other.port.segment.id == world.guests[from].port.segment.id
                 });
                 let receivers = receivers.map(|(_, other)| other.port.name.clone()).collect();
                 assert_eq!(happened, world.expected(&before.2, &Forecast { receivers, ..Forecast::default() }));

@@ -126,8 +126,8 @@ fn a_second_front_end_waits_until_it_sets_up_its_device() {
                 (Request::SET_VRING_CALL, 1),
                 (Request::SET_VRING_ERR, 1),
             ] {
-                let bell = EventFd::new(0).unwrap();
-                wire::send(&second, request as u32, wire::VERSION, &ring.to_le_bytes(), &[bell.as_raw_fd()]).unwrap();
+                let call = EventFd::new(0).unwrap();
+                wire::send(&second, request as u32, wire::VERSION, &ring.to_le_bytes(), &[call.as_raw_fd()]).unwrap();
             }
             wire::send(&second, Request::SET_FEATURES as u32, wire::VERSION, &0_u64.to_le_bytes(), &[]).unwrap();
             // The answer shows that all before were served.

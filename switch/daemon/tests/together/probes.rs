@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-const PROBES: [&str; 6] = ["call", "drop", "kick", "port_state", "session", "worker_pass"];
+const PROBES: [&str; 6] = ["call", "drop", "kick", "port_state", "session", "worker_iteration"];
 
 fn lines(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).output().ok()?;

@@ -269,9 +269,9 @@ fn what_goes_to_null_is_gone_and_what_goes_to_a_loopback_comes_back() {
     }
     bed.wait_for(|bed| bed.totals(1).receive_frames == 100, "all of them are gone");
     for (number, length) in [14, 60, 1514, 65_535].into_iter().enumerate() {
-        let station = [2, 0, 0, 0, 9, 2];
-        guest.send(&frame(guest.mac(), station, length, number as u64)).unwrap();
-        assert!(guest.receive(TIMEOUT).unwrap().bytes == frame(station, guest.mac(), length, number as u64));
+        let address = [2, 0, 0, 0, 9, 2];
+        guest.send(&frame(guest.mac(), address, length, number as u64)).unwrap();
+        assert!(guest.receive(TIMEOUT).unwrap().bytes == frame(address, guest.mac(), length, number as u64));
     }
     guest.send(&frame(guest.mac(), BROADCAST, 60, 0)).unwrap();
     assert_silent(&mut guest);

@@ -273,7 +273,7 @@ const LISTED: &[(&str, usize, usize, &str)] = &[
     ),
     ("dataplane/verdict/serving.rs", 0, 1, "an offset found within the same bytes"),
     ("dataplane/worker/port_table.rs", 0, 2, "the list is grown to the index before"),
-    ("dataplane/worker/pass.rs", 0, 4, "a worker's own number, and others' below their count"),
+    ("dataplane/worker/iteration.rs", 0, 4, "a worker's own number, and others' below their count"),
     ("dataplane/worker/peers.rs", 0, 6, "workers' numbers below their count, when they are connected"),
     ("dataplane/worker/rest.rs", 0, 3, "a worker's own number; as many events as the kernel filled in"),
     ("dataplane/worker/turn.rs", 0, 2, "below the count of others, and as many bytes as were read"),

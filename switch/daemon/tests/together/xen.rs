@@ -527,7 +527,7 @@ fn a_front_end_that_breaks_a_rule_is_in_quarantine_until_it_begins_anew() {
         let before = one.queues[0].sent;
         act(&mut one);
         if one.queues[0].sent == before {
-            one.queues[0].bells[0].write(1).unwrap();
+            one.queues[0].channels[0].write(1).unwrap();
         } else {
             one.queues[0].push();
         }

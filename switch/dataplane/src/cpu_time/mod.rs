@@ -50,23 +50,23 @@ impl CpuTime {
 
     /// A poll iteration begins in moment `now`.
     #[inline]
-    pub(crate) fn begin_pass(&mut self, now: Cycles) {
+    pub(crate) fn begin_iteration(&mut self, now: Cycles) {
         (self.now, self.charged_until) = (now, now);
-        self.times.begin_pass();
-        self.stolen.begin_pass(now);
+        self.times.begin_iteration();
+        self.stolen.begin_iteration(now);
     }
 
     /// A poll iteration moved so many `frames`; returns the cycles that it took.
     #[inline]
-    pub(crate) fn end_pass(&mut self, frames: u32) -> Cycles {
+    pub(crate) fn end_iteration(&mut self, frames: u32) -> Cycles {
         let took = if frames > 0 { cycles().saturating_sub(self.now) } else { 0 };
-        self.times.end_pass(frames, took);
+        self.times.end_iteration(frames, took);
         took
     }
 
     /// When the present poll iteration began.
     #[inline]
-    pub(crate) fn pass_began(&self) -> Cycles {
+    pub(crate) fn iteration_began(&self) -> Cycles {
         self.now
     }
 

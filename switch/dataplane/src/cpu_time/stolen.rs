@@ -21,7 +21,7 @@ impl Stolen {
 
     /// A poll iteration begins in moment `now`: reads the clocks if the last time is long ago.
     #[inline]
-    pub(super) fn begin_pass(&mut self, now: Cycles) {
+    pub(super) fn begin_iteration(&mut self, now: Cycles) {
         if now.saturating_sub(self.at) > self.memory {
             (self.at, self.own) = (now, thread_time());
         }
@@ -51,7 +51,7 @@ mod tests {
     fn turn(what: impl FnOnce()) -> (Cycles, Cycles) {
         let mut stolen = Stolen::new();
         let begun = cycles();
-        stolen.begin_pass(begun);
+        stolen.begin_iteration(begun);
         what();
         let span = cycles() - begun;
         (span, stolen.own_part(span))
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn sleep_of_its_own_accord_is_not_taken_for_stolen_time() {
         let mut stolen = Stolen::new();
-        stolen.begin_pass(cycles());
+        stolen.begin_iteration(cycles());
         let begun = cycles();
         std::thread::sleep(Duration::from_millis(20));
         stolen.slept(cycles() - begun);

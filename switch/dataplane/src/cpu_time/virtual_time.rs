@@ -73,7 +73,7 @@ impl VirtualTimes {
 
     /// A poll iteration begins.
     #[inline]
-    pub(super) fn begin_pass(&mut self) {
+    pub(super) fn begin_iteration(&mut self) {
         self.floor = self.least.take().unwrap_or(self.floor);
         self.refused = false;
     }
@@ -98,7 +98,7 @@ impl VirtualTimes {
 
     /// A poll iteration moved so many `frames` and took so many `cycles`.
     #[inline]
-    pub(super) fn end_pass(&mut self, frames: u32, cycles: Cycles) {
+    pub(super) fn end_iteration(&mut self, frames: u32, cycles: Cycles) {
         // A poll iteration that takes long was interrupted.
         let cycles = cycles.min(self.scarce_after / 8);
         self.busy = if frames > 0 { self.busy.saturating_add(cycles) } else { 0 };
@@ -171,13 +171,13 @@ mod tests {
         times
     }
 
-    /// Cost of each port after so many `passes`, each with these `turns`: a port, its weight, the cost of its service quantum.
-    fn spent(passes: usize, turns: &[(u16, u16, u64)]) -> Vec<u64> {
+    /// Cost of each port after so many `iterations`, each with these `turns`: a port, its weight, the cost of its service quantum.
+    fn spent(iterations: usize, turns: &[(u16, u16, u64)]) -> Vec<u64> {
         let ports = 1 + turns.iter().map(|turn| turn.0).max().unwrap_or(0);
         let mut times = ports_times(ports);
         let mut spent = vec![0; ports.into()];
-        for _ in 0..passes {
-            times.begin_pass();
+        for _ in 0..iterations {
+            times.begin_iteration();
             for &(port, weight, cost) in turns {
                 if times.admit(PortId(port)) {
                     times.spend(PortId(port), weight, cost, 0);
@@ -216,17 +216,17 @@ mod tests {
     fn who_needs_little_leaves_the_rest_to_others() {
         let mut times = ports_times(3);
         let mut refused = 0;
-        for pass in 0..100_000 {
-            times.begin_pass();
+        for iteration in 0..100_000 {
+            times.begin_iteration();
             // One port has a few frames in each poll iteration, one a few now and then, one is always backlogged.
             for (port, every, cost) in [(0, 1, 500), (1, 10, 500), (2, 1, 20_000)] {
-                if pass % every == 0 && times.admit(PortId(port)) {
+                if iteration % every == 0 && times.admit(PortId(port)) {
                     times.spend(PortId(port), 1, cost, 0);
                     if port == 2 {
                         times.mark_backlogged(PortId(port));
                     }
                 } else {
-                    refused += usize::from(pass % every == 0);
+                    refused += usize::from(iteration % every == 0);
                 }
             }
         }
@@ -238,7 +238,7 @@ mod tests {
         let mut times = ports_times(2);
         let mut sat_out = 0;
         for _ in 0..1000 {
-            times.begin_pass();
+            times.begin_iteration();
             if times.admit(PortId(1)) {
                 times.spend(PortId(1), 1, 1 << 30, 0);
                 times.mark_backlogged(PortId(1));
@@ -251,11 +251,11 @@ mod tests {
     #[test]
     fn a_measure_that_errs_closes_nobody_for_long() {
         let mut times = ports_times(2);
-        times.begin_pass();
+        times.begin_iteration();
         times.spend(PortId(0), 1, u64::MAX, 0);
         let mut waited = 0;
         loop {
-            times.begin_pass();
+            times.begin_iteration();
             if times.admit(PortId(0)) {
                 break;
             }
@@ -276,15 +276,15 @@ mod tests {
         }
         let weights = |times: &VirtualTimes| [0, 1].map(|port| times.weight_at_receivers(PortId(port), 2).divide(1_000_000));
         let usual = [Weight::new(2).divide(1_000_000); 2];
-        times.end_pass(32, in_cycles(Duration::from_secs(1)));
+        times.end_iteration(32, in_cycles(Duration::from_secs(1)));
         assert_eq!(weights(&times), usual, "one that was interrupted");
         for _ in 0..8 {
-            times.end_pass(32, in_cycles(SCARCE_AFTER) / 8);
+            times.end_iteration(32, in_cycles(SCARCE_AFTER) / 8);
         }
-        times.end_pass(0, 1000);
+        times.end_iteration(0, 1000);
         assert_eq!(weights(&times), usual, "there was time to spare");
         for _ in 0..9 {
-            times.end_pass(32, in_cycles(SCARCE_AFTER) / 8);
+            times.end_iteration(32, in_cycles(SCARCE_AFTER) / 8);
         }
         let [costly, cheap] = weights(&times);
         let ratio = costly as f64 / cheap as f64;

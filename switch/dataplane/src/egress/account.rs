@@ -99,7 +99,7 @@ impl Accounts {
     /// A poll iteration begins in moment `now`, unless it has already. Accounts of senders that did not come for long are
     /// forgotten.
     #[inline]
-    pub(crate) fn begin_pass(&mut self, now: Cycles) {
+    pub(crate) fn begin_iteration(&mut self, now: Cycles) {
         if self.now != now && !self.accounts.is_empty() {
             self.find_floor(now);
         }
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn a_sender_that_was_blocked_and_is_enqueued_then_has_one_account() {
         let (mut accounts, mut wait_queue) = (Accounts::default(), WaitQueue::new(1000, 10));
-        accounts.begin_pass(1);
+        accounts.begin_iteration(1);
         [0, 1].into_iter().for_each(|sender| accounts.came(PortId(sender)));
         // Bytes that sender 0 sent past the queue count when both have packets enqueued.
         accounts.went(PortId(0), Weight::new(1), 30_000);
@@ -383,14 +383,14 @@ mod tests {
         (0..20).for_each(|head| push(&mut accounts, &mut wait_queue, 0, head, 60_000));
         (0..300).for_each(|head| push(&mut accounts, &mut wait_queue, 1, head, 9000));
         for now in 1..=100 {
-            accounts.begin_pass(now);
+            accounts.begin_iteration(now);
             while let Some(spot) = accounts.next_below(60_000, &wait_queue)
                 && wait_queue.packet(spot).head < 2 * now as u16
             {
                 accounts.served(Weight::new(1), &mut wait_queue);
             }
         }
-        accounts.begin_pass(101);
+        accounts.begin_iteration(101);
         let then: Vec<_> = (0..40).map(|_| serve(&mut accounts, &mut wait_queue).unwrap().0).collect();
         let long = then.iter().filter(|&&sender| sender == 0).count();
         assert!((4..=7).contains(&long), "{then:?}");
@@ -457,13 +457,13 @@ mod tests {
 
     /// Runs senders of (weight, bytes a frame) for room of `room` bytes a poll iteration, the first sender first in each; returns
     /// their bytes.
-    fn run(senders: &[(u16, u64)], room: u64, passes: u64) -> Vec<u64> {
+    fn run(senders: &[(u16, u64)], room: u64, iterations: u64) -> Vec<u64> {
         let mut accounts = Accounts::default();
         let mut bytes = vec![0; senders.len()];
         // Room that was left for senders that need more of it than there was.
         let mut left = 0;
-        for now in 1..=passes {
-            accounts.begin_pass(now);
+        for now in 1..=iterations {
+            accounts.begin_iteration(now);
             left = (left + room).min(256 * 1024);
             for (sender, &(weight, size)) in senders.iter().enumerate() {
                 let port = PortId(sender as u16);
@@ -497,19 +497,19 @@ mod tests {
     #[test]
     fn who_does_not_come_any_more_holds_up_nobody() {
         let mut accounts = Accounts::default();
-        accounts.begin_pass(1);
+        accounts.begin_iteration(1);
         accounts.came(PortId(0));
         accounts.came(PortId(1));
         accounts.went(PortId(1), Weight::new(1), 10 * LEAD_BYTES);
-        accounts.begin_pass(2);
+        accounts.begin_iteration(2);
         assert!(!accounts.may_send(PortId(1)), "another is behind");
         accounts.came(PortId(1));
-        accounts.begin_pass(3);
+        accounts.begin_iteration(3);
         assert!(accounts.may_send(PortId(1)), "it has not come again");
         accounts.came(PortId(0));
-        accounts.begin_pass(4);
+        accounts.begin_iteration(4);
         assert!(!accounts.may_send(PortId(1)), "but is still behind when it does");
-        accounts.begin_pass(4 + in_cycles(ACCOUNT_MEMORY));
+        accounts.begin_iteration(4 + in_cycles(ACCOUNT_MEMORY));
         assert!(!accounts.is_contended(), "it is over");
     }
 
@@ -519,16 +519,16 @@ mod tests {
         accounts.came(PortId(1));
         accounts.came(PortId(2));
         for now in 1..100 {
-            accounts.begin_pass(now);
+            accounts.begin_iteration(now);
             accounts.went(PortId(0), Weight::new(1), 60);
             accounts.clear_backlog(PortId(0));
             for sender in [1, 2] {
-                assert!(accounts.may_send(PortId(sender)), "pass {now}");
+                assert!(accounts.may_send(PortId(sender)), "iteration {now}");
                 accounts.went(PortId(sender), Weight::new(1), LEAD_BYTES);
             }
         }
         accounts.came(PortId(0));
-        accounts.begin_pass(100);
+        accounts.begin_iteration(100);
         assert!(accounts.may_send(PortId(1)), "it is not far behind when it wants more");
     }
 }

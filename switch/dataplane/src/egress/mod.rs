@@ -218,7 +218,7 @@ impl Egress {
     }
 
     /// A poll iteration begins in moment `now`.
-    pub(crate) fn begin_pass(&mut self, now: Cycles) {
+    pub(crate) fn begin_iteration(&mut self, now: Cycles) {
         self.now = now;
     }
 
@@ -423,7 +423,7 @@ impl Egress {
             queue.receiver.stand_still(true, self.now, &self.times);
             queue.activate(&mut self.active);
         }
-        queue.accounts.begin_pass(self.now);
+        queue.accounts.begin_iteration(self.now);
         queue.accounts.push(packet.source, spot, &mut self.wait_queue);
         queue.touch(&mut self.touched);
         self.note_contention(slot);
@@ -434,7 +434,7 @@ impl Egress {
     /// Backpressure: a frame of `sender` that found no room at `slot` was left in its ring.
     fn note_blocked(&mut self, slot: Slot, sender: PortId) {
         let Some(queue) = self.slots.get_mut(slot) else { return };
-        queue.accounts.begin_pass(self.now);
+        queue.accounts.begin_iteration(self.now);
         queue.accounts.came(sender);
         if queue.lets_pass(self.times.full_after, self.now) {
             queue.accounts.clear_backlog(sender);

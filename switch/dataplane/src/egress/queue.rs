@@ -177,7 +177,7 @@ impl EgressQueue {
         if !self.accounts.is_contended() {
             return true;
         }
-        self.accounts.begin_pass(now);
+        self.accounts.begin_iteration(now);
         self.accounts.may_send(sender)
     }
 
@@ -370,7 +370,7 @@ impl EgressQueue {
             return false;
         }
         let (now, times) = (drain.now, drain.times);
-        self.accounts.begin_pass(now);
+        self.accounts.begin_iteration(now);
         let progress = self.drain_while_room(weight_of, drain);
         let mut moved = progress.moved || self.has_unshown();
         if progress.advanced || !self.is_unlimited(now) {

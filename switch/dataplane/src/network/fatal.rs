@@ -59,13 +59,13 @@ fn text(payload: &(dyn Any + Send)) -> &str {
     text.unwrap_or("a panic without a message")
 }
 
-type Bell = Box<dyn FnOnce() + Send>;
+type Callback = Box<dyn FnOnce() + Send>;
 
 /// See the module.
 #[derive(Default)]
 pub struct Fatal {
     cause: OnceLock<String>,
-    bell: Mutex<Option<Bell>>,
+    callback: Mutex<Option<Callback>>,
 }
 
 impl std::fmt::Debug for Fatal {
@@ -80,11 +80,11 @@ impl Fatal {
         self.cause.get().map(String::as_str)
     }
 
-    /// Sets `bell` to be called once there is a cause, at once if there is one already.
-    pub fn ring(&self, bell: impl FnOnce() + Send + 'static) {
-        *self.bell() = Some(Box::new(bell));
+    /// Sets `callback` to be called once there is a cause, at once if there is one already.
+    pub fn notify(&self, callback: impl FnOnce() + Send + 'static) {
+        *self.callback() = Some(Box::new(callback));
         if self.cause.get().is_some() {
-            self.ring_now();
+            self.notify_now();
         }
     }
 
@@ -102,16 +102,16 @@ impl Fatal {
             "{thread} failed: {panic}. This is a defect of memlane: report this line, and start the network again; its guests connect \
              again by themselves"
         ));
-        self.ring_now();
+        self.notify_now();
     }
 
-    fn ring_now(&self) {
-        let bell = self.bell().take();
-        bell.into_iter().for_each(|bell| bell());
+    fn notify_now(&self) {
+        let callback = self.callback().take();
+        callback.into_iter().for_each(|callback| callback());
     }
 
-    fn bell(&self) -> std::sync::MutexGuard<'_, Option<Bell>> {
-        self.bell.lock().unwrap_or_else(PoisonError::into_inner)
+    fn callback(&self) -> std::sync::MutexGuard<'_, Option<Callback>> {
+        self.callback.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -136,13 +136,13 @@ mod tests {
                 rung.fetch_add(1, Ordering::Relaxed);
             }
         };
-        fatal.ring(count());
+        fatal.notify(count());
         assert!(fatal.guard("a", || 7) == Some(7) && fatal.cause().is_none());
         let failed = ["first", "second"].map(|why| fatal.guard(why, || panic!("{why}")));
         assert_eq!(failed, [None::<()>; 2]);
         assert!(fatal.cause().unwrap().starts_with("first failed: first at "), "{:?}", fatal.cause());
         assert_eq!(rung.load(Ordering::Relaxed), 1);
-        fatal.ring(count());
+        fatal.notify(count());
         assert_eq!(rung.load(Ordering::Relaxed), 2, "who asks later hears at once");
     }
 }

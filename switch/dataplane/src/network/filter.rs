@@ -13,7 +13,7 @@ use crate::journal::NetworkEvent;
 use crate::policy::filter::{Member, PolicyRule};
 use crate::policy::flows;
 use crate::policy::grants::{SavedGrant, seconds_of};
-use crate::policy::rulebook::{Rulebook, Work};
+use crate::policy::rulebook::Rulebook;
 use crate::port::Port;
 use crate::segment::Responds;
 use crate::time::{Cycles, cycles, in_cycles};
@@ -39,11 +39,6 @@ impl Network {
     /// The policy rules that would decide on frames of a port of this name in these groups, or to it.
     pub fn count_rules(&self, name: &str, groups: &[String]) -> usize {
         self.rulebook().count(name, groups)
-    }
-
-    /// Steps that changes of policy rules and ports took so far.
-    pub fn policy_work(&self) -> Work {
-        self.rulebook().work()
     }
 
     fn rulebook(&self) -> MutexGuard<'_, Rulebook> {

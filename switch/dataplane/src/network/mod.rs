@@ -223,7 +223,7 @@ impl Network {
             Event::Filled(port, session, key, slot) if session == port.session() => self.note_filled(&port, key, slot),
             Event::Filled(..) => {}
             Event::Second => {
-                self.payer.ring();
+                self.payer.request();
                 self.look_for_notices(cycles());
             }
             Event::Tick(second) => {

@@ -32,7 +32,7 @@ pub(super) struct Payer {
     host: HostMemory,
     seen: Mutex<Seen>,
     /// Wakes the thread; full while a check is pending anyway.
-    bell: SyncSender<()>,
+    wake_up: SyncSender<()>,
 }
 
 #[derive(Debug, Default)]
@@ -46,38 +46,38 @@ struct Seen {
 impl Payer {
     /// For `host`; returns the receiver that its thread waits on, too.
     pub(super) fn new(host: HostMemory) -> (Self, Receiver<()>) {
-        let (bell, rung) = sync_channel(1);
+        let (wake_up, woken) = sync_channel(1);
         let charged = host.charged();
-        (Self { host, seen: Mutex::new(Seen { touched: 0, charged }), bell }, rung)
+        (Self { host, seen: Mutex::new(Seen { touched: 0, charged }), wake_up }, woken)
     }
 
     /// Requests a check.
-    pub(super) fn ring(&self) {
+    pub(super) fn request(&self) {
         // Full if a check is pending anyway.
-        let _ = self.bell.try_send(());
+        let _ = self.wake_up.try_send(());
     }
 }
 
-/// Checks each time that it is rung, and again while the touched memory grows; ends with the network.
-pub(super) fn run(network: &Weak<Network>, rung: &Receiver<()>) {
-    while rung.recv().is_ok() {
+/// Checks each time that it is woken, and again while the touched memory grows; ends with the network.
+pub(super) fn run(network: &Weak<Network>, woken: &Receiver<()>) {
+    while woken.recv().is_ok() {
         loop {
             let Some(network) = network.upgrade() else { return };
             let begun = Instant::now();
             let grows = network.look_at_touched();
             drop(network);
-            if !grows || !rest(rung, INTERVAL.max(begun.elapsed() * REST)) {
+            if !grows || !rest(woken, INTERVAL.max(begun.elapsed() * REST)) {
                 break;
             }
         }
     }
 }
 
-/// Rests for so long, rung or not; false if the network ends.
-fn rest(rung: &Receiver<()>, span: Duration) -> bool {
+/// Rests for so long, woken or not; false if the network ends.
+fn rest(woken: &Receiver<()>, span: Duration) -> bool {
     let until = Instant::now() + span;
     loop {
-        match rung.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        match woken.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(()) => {}
             Err(error) => return error == RecvTimeoutError::Timeout,
         }
@@ -325,12 +325,12 @@ mod tests {
 
     #[test]
     fn the_thread_rests_whether_it_is_rung_or_not_and_ends_with_the_network() {
-        let (bell, rung) = sync_channel(1);
-        bell.send(()).unwrap();
+        let (wake_up, woken) = sync_channel(1);
+        wake_up.send(()).unwrap();
         let begun = Instant::now();
-        assert!(rest(&rung, Duration::from_millis(30)) && begun.elapsed() >= Duration::from_millis(30));
-        drop(bell);
-        assert!(!rest(&rung, Duration::from_secs(3600)));
+        assert!(rest(&woken, Duration::from_millis(30)) && begun.elapsed() >= Duration::from_millis(30));
+        drop(wake_up);
+        assert!(!rest(&woken, Duration::from_secs(3600)));
     }
 
     /// Events of workers reach the thread.

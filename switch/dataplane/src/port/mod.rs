@@ -193,7 +193,7 @@ struct Inner {
     /// Other programs that were refused a connection meanwhile.
     turned_away: u64,
     /// The last of them that was told of: one that connects again and again, as QEMU does, is told of once.
-    told_visitor: Option<Peer>,
+    told_second: Option<Peer>,
     memory: Option<Arc<MemoryMap>>,
     log: Option<Arc<DirtyLog>>,
     /// Virtqueues that were stopped without a request of the front end.
@@ -236,7 +236,7 @@ impl Inner {
             carrier: None,
             front_end: None,
             turned_away: 0,
-            told_visitor: None,
+            told_second: None,
             memory: None,
             log: None,
             stopped: HashMap::new(),
@@ -860,7 +860,7 @@ impl Port {
         let line = format!("front end connected: {program}");
         self.log_event(format_args!("{line}"), NetworkEvent::FrontEndConnected { port: self.name.clone(), program });
         let mut inner = self.inner();
-        (inner.front_end, inner.turned_away, inner.told_visitor) = (peer, 0, None);
+        (inner.front_end, inner.turned_away, inner.told_second) = (peer, 0, None);
     }
 
     /// A front end of another process of the network stays connected.
@@ -873,7 +873,7 @@ impl Port {
         let event = NetworkEvent::FrontEndLeft { port: self.name.clone(), cause: why.to_string() };
         self.log_event(format_args!("front end left: {why}"), event);
         let mut inner = self.inner();
-        (inner.front_end, inner.turned_away, inner.told_visitor) = (None, 0, None);
+        (inner.front_end, inner.turned_away, inner.told_second) = (None, 0, None);
     }
 
     /// The connected program, and how many others were refused a connection meanwhile.
@@ -883,23 +883,23 @@ impl Port {
     }
 
     /// Another front end has connected while the port has one, and was refused.
-    pub fn turned_away(&self, visitor: Option<Peer>) {
+    pub fn turned_away(&self, second: Option<Peer>) {
         self.history().add(Counted::TurnedAway, cycles());
         let holder = {
             let mut inner = self.inner();
             inner.turned_away += 1;
-            if visitor.is_some() && inner.told_visitor == visitor {
+            if second.is_some() && inner.told_second == second {
                 return;
             }
-            inner.told_visitor.clone_from(&visitor);
+            inner.told_second.clone_from(&second);
             inner.front_end.clone()
         };
-        let (visitor, holder) = (named(visitor.as_ref()), named(holder.as_ref()));
+        let (second, holder) = (named(second.as_ref()), named(holder.as_ref()));
         let line = format!(
-            "another front end was refused: {visitor}; the port is in use by {holder}. Give each guest a port of its own, end one of the programs, or set second = \"replace\" for a \
+            "another front end was refused: {second}; the port is in use by {holder}. Give each guest a port of its own, end one of the programs, or set second = \"replace\" for a \
              migration on this host (QEMU's cpr-transfer); until then QEMU connects again and again, and is refused"
         );
-        let event = NetworkEvent::FrontEndTurnedAway { port: self.name.clone(), program: visitor, holder };
+        let event = NetworkEvent::FrontEndTurnedAway { port: self.name.clone(), program: second, holder };
         self.log_event(format_args!("{line}"), event);
     }
 

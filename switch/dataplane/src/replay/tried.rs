@@ -147,7 +147,7 @@ impl Tried {
         Ok(changes)
     }
 
-    /// The port with this number takes part in the rules, by the name that it has now.
+    /// The port with this number is judged by the rules under the name that it has now.
     fn enter(&mut self, replay: &Replay, frame: &Frame<'_>, port: PortId) {
         let name = replay.name(port.0, frame.moment);
         if self.entered.get(&port).is_some_and(|(known, _)| *known == name) {

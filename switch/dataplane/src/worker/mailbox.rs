@@ -15,12 +15,12 @@ use post::Post;
 
 type Command = Box<dyn FnOnce(&mut Worker) + Send>;
 
-/// See the module. Its eventfd (the bell) is also signalled by the inter-worker queues.
+/// See the module. Its eventfd (the wake-up) is also signalled by the inter-worker queues.
 pub struct Mailbox {
     post: Post<Command>,
     /// Whether the worker sleeps.
     pub sleep: Sleep,
-    bell: EventFd,
+    wake_up: EventFd,
     /// Commands that were sent.
     #[cfg(test)]
     sent: std::sync::atomic::AtomicUsize,
@@ -38,19 +38,19 @@ impl Mailbox {
     /// # Errors
     /// The kernel refuses an eventfd.
     pub fn new() -> std::io::Result<Arc<Self>> {
-        let bell = EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)?;
+        let wake_up = EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)?;
         Ok(Arc::new(Self {
             post: Post::default(),
             sleep: Sleep::default(),
-            bell,
+            wake_up,
             #[cfg(test)]
             sent: Default::default(),
         }))
     }
 
     /// The eventfd that becomes readable when the worker must wake.
-    pub fn bell(&self) -> &EventFd {
-        &self.bell
+    pub fn wake_up(&self) -> &EventFd {
+        &self.wake_up
     }
 
     /// Wakes the worker if it sleeps; true if it did.
@@ -58,7 +58,7 @@ impl Mailbox {
         let asleep = self.sleep.must_wake();
         if asleep {
             // Fails only when the counter is at its maximum, in which case the worker is being woken already.
-            let _ = self.bell.write(1);
+            let _ = self.wake_up.write(1);
         }
         asleep
     }

@@ -4,7 +4,7 @@
 //! - An **egress queue** is a receive queue (RX) or a TAP, with the frames that are enqueued for it: frames leave here (`egress`).
 //! - The worker's port table holds its ports and their broadcast domains ([`port_table`]).
 //! - A **poll iteration** serves every source that is awake, then the enqueued frames, then the packets from other workers
-//!   ([`pass`]). It ends with notifications; before that it handles expired timers, which recover lost notifications
+//!   ([`iteration`]). It ends with notifications; before that it handles expired timers, which recover lost notifications
 //!   ([`lost_notifications`]).
 //! - Between poll iterations the worker runs the commands in its **mailbox** ([`mailbox`]). Without work it polls on or sleeps in
 //!   epoll ([`rest`]).
@@ -12,10 +12,10 @@
 //! Frames for a receiver of another worker travel to it through inter-worker queues, and their completions come back the same way
 //! ([`peers`]).
 
+mod iteration;
 mod lost_notifications;
 pub mod mailbox;
 mod outcome;
-mod pass;
 mod peers;
 mod port_table;
 mod rest;
@@ -43,7 +43,7 @@ use crate::ring::RingFault;
 use crate::shared::Shared;
 use crate::tap::Tap;
 use crate::time::Cycles;
-use pass::Ended;
+use iteration::Ended;
 use peers::Peers;
 use port_table::PortTable;
 use rest::Rest;
@@ -164,7 +164,7 @@ impl Worker {
             self.obey();
         }
         self.tell_time();
-        self.pass()
+        self.iterate()
     }
 
     /// Copies frames for a capture from now on.

@@ -4,7 +4,7 @@
 //! 2. Before it sleeps it **arms** every ring that was awake, that is, it asks the driver for kicks, and checks the ring again. Rings
 //!    of one-way streams, and those that are blocked, are left unkicked until a moment.
 //! 3. It announces its sleep, checks its mailbox and the inter-worker queues, and **waits** in epoll for kicks, its own eventfd
-//!    (the bell) or the timer, which covers the unkicked rings and the timer lists of sources and egress queues.
+//!    (the wake-up) or the timer, which covers the unkicked rings and the timer lists of sources and egress queues.
 //!
 //! While other rings keep it busy, a non-blocking epoll from time to time finds the kicks of the rings that sleep.
 
@@ -31,9 +31,9 @@ use crate::tuning::{SELDOM, UNKICKED_INTERVAL};
 use affinity::CpuAffinity;
 use moderation::{Moderation, Next};
 
-/// The token of the worker's own eventfd (the bell); tokens of kicks hold slot and direction.
-const BELL: u64 = u64::MAX;
-const TIMER: u64 = BELL - 1;
+/// The token of the worker's own eventfd (the wake-up); tokens of kicks hold slot and direction.
+const WAKE_UP: u64 = u64::MAX;
+const TIMER: u64 = WAKE_UP - 1;
 /// Kicks that one system call reports: those of two batches of single frames.
 const KICKS_AT_ONCE: usize = 2 * BATCH;
 
@@ -59,7 +59,7 @@ impl Rest {
     pub(super) fn new(mailbox: &Mailbox, settings: &Settings) -> std::io::Result<Self> {
         let epoll = Epoll::new()?;
         let timer = TimerFd::new().map_err(std::io::Error::from)?;
-        for (descriptor, token) in [(mailbox.bell().as_raw_fd(), BELL), (timer.as_raw_fd(), TIMER)] {
+        for (descriptor, token) in [(mailbox.wake_up().as_raw_fd(), WAKE_UP), (timer.as_raw_fd(), TIMER)] {
             epoll.ctl(ControlOperation::Add, descriptor, each_time(token))?;
         }
         let now = cycles();
@@ -313,7 +313,7 @@ impl Worker {
             let token = event.data();
             woken |= token != TIMER;
             match token {
-                BELL => {}
+                WAKE_UP => {}
                 TIMER => self.rest.timer_at = 0,
                 kick => self.kicked(kick),
             }

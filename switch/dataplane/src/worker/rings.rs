@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use super::Worker;
+use super::iteration::Ended;
 use super::outcome::Outcomes;
-use super::pass::Ended;
 use crate::egress::{EgressQueue, Sink};
 use crate::frame::MacAddress;
 use crate::id::{Direction, PortId, RingKey, RouteEntry, SegmentId, Slot};

@@ -263,7 +263,7 @@ impl Guest {
             let length = used.length as usize;
             let bytes = self.memory.bytes(self.buffers[used.head as usize], length).expect("inside memory");
             self.receive.offer(used.head as u16);
-            self.take_part(&bytes, &mut each);
+            self.take_segment(&bytes, &mut each);
         }
         self.receive.publish();
         if self.receive.kick_needed() {
@@ -295,7 +295,7 @@ impl Guest {
         self.habit.attention == Attention::Interrupted && has_frames
     }
 
-    fn take_part(&mut self, bytes: &[u8], each: &mut impl FnMut(&[u8])) {
+    fn take_segment(&mut self, bytes: &[u8], each: &mut impl FnMut(&[u8])) {
         let (frame, left) = &mut self.parts;
         if *left == 0 {
             *left = u16::from_le_bytes([bytes[10], bytes[11]]);

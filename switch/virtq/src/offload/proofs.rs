@@ -42,7 +42,7 @@ fn transport(kind: u8) -> (u8, u8) {
 /// packet, all of them together the payload, none of it twice.
 #[test]
 #[cfg_attr(kani, kani::proof, kani::unwind(12))]
-fn what_the_door_lets_through_can_be_cut() {
+fn checked_frames_can_be_cut() {
     type Input = (u8, [(u8, u8); 3], u32, u16, u16, bool);
     bolero::check!().with_type::<Input>().cloned().for_each(|(kind, changes, length, size, index, partial)| {
         // Half of the frames are as they should be.

@@ -30,7 +30,7 @@ const FORGIVEN: Duration = Duration::from_secs(3600);
 /// A longer interrupt counts as slow. To wake a thread takes a few microseconds, on a distant CPU that sleeps up to 70.
 const SLOW: Duration = Duration::from_micros(200);
 /// Charge for a slow interrupt, in multiples of its duration: so slow interrupts take a sixteenth of the time.
-const OWED: u64 = 16;
+const CHARGE_FACTOR: u64 = 16;
 /// Budget of a port: a larger charge keeps its interrupts back.
 const CREDIT: Duration = Duration::from_millis(100);
 /// Maximum duration that is charged for one interrupt: a machine may have stood still meanwhile.
@@ -108,13 +108,13 @@ impl InterruptBreaker {
     #[cold]
     fn lasted_long(&self, now: Cycles, lasted: Cycles, own_before: Option<Cycles>) {
         let (longest, credit) = (in_cycles(LONGEST), in_cycles(CREDIT));
-        let suspected_until = now.saturating_add(lasted.min(longest) * OWED);
+        let suspected_until = now.saturating_add(lasted.min(longest) * CHARGE_FACTOR);
         self.suspected_until.fetch_max(suspected_until, Ordering::Relaxed);
         let own = own_before.map_or(0, |before| thread_time().saturating_sub(before));
         if own > self.slow {
             // Two workers at once may lose the charge of one of them: the next slow interrupt is charged again.
             let paid_at = self.kept_until.load(Ordering::Relaxed).saturating_add(credit).max(now);
-            let paid_at = paid_at.saturating_add(own.min(longest) * OWED);
+            let paid_at = paid_at.saturating_add(own.min(longest) * CHARGE_FACTOR);
             self.kept_until.store(paid_at.saturating_sub(credit), Ordering::Relaxed);
         }
     }
@@ -181,11 +181,11 @@ mod tests {
         let begun = cycles();
         call(&breaker, || burn(span));
         let paid = paid_at(&breaker);
-        assert!(paid >= begun + in_cycles(span) * (OWED + 1));
+        assert!(paid >= begun + in_cycles(span) * (CHARGE_FACTOR + 1));
         assert!(breaker.is_shut(|| begun) && !breaker.is_shut(|| paid - in_cycles(CREDIT)));
         assert_eq!(breaker.blocked.load(Ordering::Relaxed), 0);
         call(&breaker, || burn(span));
-        assert!(paid_at(&breaker) >= paid + in_cycles(span) * OWED, "debts add up");
+        assert!(paid_at(&breaker) >= paid + in_cycles(span) * CHARGE_FACTOR, "debts add up");
     }
 
     #[test]
@@ -201,7 +201,7 @@ mod tests {
         let breaker = InterruptBreaker::default();
         call(&breaker, || std::thread::sleep(Duration::from_millis(50)));
         let suspected_until = breaker.suspected_until.load(Ordering::Relaxed);
-        assert!(suspected_until > in_cycles(Duration::from_millis(50)) * OWED);
+        assert!(suspected_until > in_cycles(Duration::from_millis(50)) * CHARGE_FACTOR);
         for _ in 0..2 {
             breaker.suspected_until.store(Cycles::MAX, Ordering::Relaxed);
             call(&breaker, || std::thread::sleep(Duration::from_millis(5)));

@@ -213,7 +213,7 @@ pub(in crate::cli) mod tests {
             port
         });
         let worker = json!({
-            "busy-passes": 1, "empty-passes": 1, "busy-cycles": uptime_ns / 4, "frames": uptime_ns / 1_000_000, "sleeps": 7, "polls": 1,
+            "busy-iterations": 1, "empty-iterations": 1, "busy-cycles": uptime_ns / 4, "frames": uptime_ns / 1_000_000, "sleeps": 7, "polls": 1,
             "handed-over": 0, "wakes": 0
         });
         let network = json!({

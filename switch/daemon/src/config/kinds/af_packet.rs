@@ -7,7 +7,7 @@ use memlane_backends::interface::{InterfaceError, Origin};
 
 use super::super::entry::PortEntry;
 use super::error::OpenError;
-use super::kind::{About, FromEntry, HostInterface, Kind, Meeting, Opening, SavedResources, USUAL, UnitLack};
+use super::kind::{About, FromEntry, HostInterface, Kind, Opening, PortEndpoint, SavedResources, USUAL, UnitLack};
 use super::rights::Rights;
 
 /// See the module.
@@ -54,17 +54,17 @@ impl Kind for AfPacket {
         Some(HostInterface { what: "interface", name: &self.name, netns: &self.netns })
     }
 
-    fn open(&self, opening: &Opening<'_>) -> Result<Meeting, OpenError> {
-        meeting(opening, PacketSocket::open(&self.settings()))
+    fn open(&self, opening: &Opening<'_>) -> Result<PortEndpoint, OpenError> {
+        endpoint(opening, PacketSocket::open(&self.settings()))
     }
 
-    fn restore(&self, opening: &Opening<'_>, saved: SavedResources) -> Result<Meeting, OpenError> {
+    fn restore(&self, opening: &Opening<'_>, saved: SavedResources) -> Result<PortEndpoint, OpenError> {
         let socket = saved.file.ok_or_else(|| OpenError::Description(opening.name.into()))?;
-        meeting(opening, PacketSocket::taken_over(&self.settings(), socket))
+        endpoint(opening, PacketSocket::taken_over(&self.settings(), socket))
     }
 }
 
-fn meeting(opening: &Opening<'_>, socket: Result<PacketSocket, InterfaceError>) -> Result<Meeting, OpenError> {
+fn endpoint(opening: &Opening<'_>, socket: Result<PacketSocket, InterfaceError>) -> Result<PortEndpoint, OpenError> {
     let socket = socket.map_err(|cause| OpenError::Interface { port: opening.name.into(), cause })?;
-    Ok(Meeting::Interface(Origin::Packet(socket), None))
+    Ok(PortEndpoint::Interface(Origin::Packet(socket), None))
 }

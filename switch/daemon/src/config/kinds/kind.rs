@@ -110,13 +110,13 @@ pub trait Kind: fmt::Debug {
     ///
     /// # Errors
     /// A [`OpenError`].
-    fn open(&self, opening: &Opening<'_>) -> Result<Meeting, OpenError>;
+    fn open(&self, opening: &Opening<'_>) -> Result<PortEndpoint, OpenError>;
 
     /// Opens the port in a takeover, with the resources of the other process; by default anew.
     ///
     /// # Errors
     /// A [`OpenError`]; a resource that the kind needs is missing.
-    fn restore(&self, opening: &Opening<'_>, saved: SavedResources) -> Result<Meeting, OpenError> {
+    fn restore(&self, opening: &Opening<'_>, saved: SavedResources) -> Result<PortEndpoint, OpenError> {
         let _ = saved;
         self.open(opening)
     }
@@ -249,7 +249,7 @@ pub struct SavedResources {
 
 /// The other side of a port that is open.
 #[derive(Debug)]
-pub enum Meeting {
+pub enum PortEndpoint {
     /// Front ends come to a vhost-user socket.
     FrontEnd(Endpoint),
     /// A stream socket, with the connection of another process.

@@ -6,7 +6,7 @@ use memlane_backends::loopback::Loopback as Ends;
 
 use super::super::entry::PortEntry;
 use super::error::OpenError;
-use super::kind::{About, ByWorker, FromEntry, Kind, Meeting, Opening, USUAL};
+use super::kind::{About, ByWorker, FromEntry, Kind, Opening, PortEndpoint, USUAL};
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl Kind for Loopback {
         entry.loopback = true;
     }
 
-    fn open(&self, opening: &Opening<'_>) -> Result<Meeting, OpenError> {
-        Ok(opening.offer.as_ref().map_or(Meeting::Later, |offer| Meeting::Worker(ByWorker::new(Ends(offer.mac)))))
+    fn open(&self, opening: &Opening<'_>) -> Result<PortEndpoint, OpenError> {
+        Ok(opening.offer.as_ref().map_or(PortEndpoint::Later, |offer| PortEndpoint::Worker(ByWorker::new(Ends(offer.mac)))))
     }
 }

@@ -20,7 +20,7 @@ use std::path::Path;
 use super::entry::PortEntry;
 pub use error::OpenError;
 use kind::FromEntry;
-pub use kind::{About, ByWorker, HostInterface, Kind, Meeting, Opening, SavedResources, Socket, UnitLack};
+pub use kind::{About, ByWorker, HostInterface, Kind, Opening, PortEndpoint, SavedResources, Socket, UnitLack};
 pub use rights::Rights;
 
 /// Lists the kinds, in the order in which messages name them.

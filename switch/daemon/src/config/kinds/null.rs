@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::super::entry::PortEntry;
 use super::error::OpenError;
-use super::kind::{About, ByWorker, FromEntry, Kind, Meeting, Opening, USUAL};
+use super::kind::{About, ByWorker, FromEntry, Kind, Opening, PortEndpoint, USUAL};
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl Kind for Null {
         entry.null = true;
     }
 
-    fn open(&self, _opening: &Opening<'_>) -> Result<Meeting, OpenError> {
-        Ok(Meeting::Worker(ByWorker::new(memlane_backends::null::Null)))
+    fn open(&self, _opening: &Opening<'_>) -> Result<PortEndpoint, OpenError> {
+        Ok(PortEndpoint::Worker(ByWorker::new(memlane_backends::null::Null)))
     }
 }

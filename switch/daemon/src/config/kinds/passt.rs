@@ -7,7 +7,7 @@ use memlane_backends::stream::Other;
 use super::super::entry::{PasstEntry, PortEntry};
 use super::super::way_out;
 use super::error::OpenError;
-use super::kind::{About, FromEntry, Kind, Meeting, Opening, USUAL, UnitLack};
+use super::kind::{About, FromEntry, Kind, Opening, PortEndpoint, USUAL, UnitLack};
 use super::rights::Rights;
 
 /// See the module.
@@ -57,9 +57,9 @@ impl Kind for Passt {
         Some(&self.arguments)
     }
 
-    fn open(&self, opening: &Opening<'_>) -> Result<Meeting, OpenError> {
+    fn open(&self, opening: &Opening<'_>) -> Result<PortEndpoint, OpenError> {
         let failed = |cause| OpenError::Passt { port: opening.name.into(), cause };
         let passt = way_out::passt(&self.arguments, opening.mtu, (opening.nat)());
-        Ok(Meeting::Stream(Other::Passt((opening.passt)(passt).map_err(failed)?), None))
+        Ok(PortEndpoint::Stream(Other::Passt((opening.passt)(passt).map_err(failed)?), None))
     }
 }

@@ -8,7 +8,7 @@ use memlane_backends::stream::checksums::Checksums;
 
 use super::super::entry::PortEntry;
 use super::error::OpenError;
-use super::kind::{About, FromEntry, Kind, Meeting, Opening, SavedResources, Socket, USUAL};
+use super::kind::{About, FromEntry, Kind, Opening, PortEndpoint, SavedResources, Socket, USUAL};
 use super::listening::listen;
 
 /// See the module.
@@ -53,19 +53,19 @@ impl Kind for Stream {
         self.checksums
     }
 
-    fn open(&self, opening: &Opening<'_>) -> Result<Meeting, OpenError> {
+    fn open(&self, opening: &Opening<'_>) -> Result<PortEndpoint, OpenError> {
         let other = match self.connect {
             true => Other::Connect(self.path.clone()),
             false => listen(opening, &self.path, Other::listen)?,
         };
-        Ok(Meeting::Stream(other, None))
+        Ok(PortEndpoint::Stream(other, None))
     }
 
-    fn restore(&self, opening: &Opening<'_>, saved: SavedResources) -> Result<Meeting, OpenError> {
+    fn restore(&self, opening: &Opening<'_>, saved: SavedResources) -> Result<PortEndpoint, OpenError> {
         if self.connect {
             return self.open(opening);
         }
         let listener = saved.listener.ok_or_else(|| OpenError::Description(opening.name.into()))?;
-        Ok(Meeting::Stream(Other::Listen(Arc::new(listener.kept_before())), None))
+        Ok(PortEndpoint::Stream(Other::Listen(Arc::new(listener.kept_before())), None))
     }
 }

@@ -7,7 +7,7 @@ use memlane_backends::interface::{InterfaceError, Origin};
 
 use super::super::entry::PortEntry;
 use super::error::OpenError;
-use super::kind::{About, FromEntry, HostInterface, Kind, Meeting, Opening, SavedResources, USUAL, UnitLack};
+use super::kind::{About, FromEntry, HostInterface, Kind, Opening, PortEndpoint, SavedResources, USUAL, UnitLack};
 use super::rights::Rights;
 use crate::port::Offer;
 
@@ -58,18 +58,18 @@ impl Kind for Tap {
         Some(HostInterface { what: "TAP device", name: &self.name, netns: &self.netns })
     }
 
-    fn open(&self, opening: &Opening<'_>) -> Result<Meeting, OpenError> {
+    fn open(&self, opening: &Opening<'_>) -> Result<PortEndpoint, OpenError> {
         // The MTU may be an uplink's.
-        let Some(offer) = &opening.offer else { return Ok(Meeting::Later) };
+        let Some(offer) = &opening.offer else { return Ok(PortEndpoint::Later) };
         let settings = self.settings(opening, offer);
         let tap = tap::open(&settings).map_err(failed(opening))?;
-        Ok(Meeting::Interface(Origin::Tap(settings), Some(tap)))
+        Ok(PortEndpoint::Interface(Origin::Tap(settings), Some(tap)))
     }
 
-    fn restore(&self, opening: &Opening<'_>, saved: SavedResources) -> Result<Meeting, OpenError> {
+    fn restore(&self, opening: &Opening<'_>, saved: SavedResources) -> Result<PortEndpoint, OpenError> {
         let (Some(offer), Some(file)) = (&opening.offer, saved.file) else { return self.open(opening) };
         let tap = tap::taken_over(&self.name, file).map_err(failed(opening))?;
-        Ok(Meeting::Interface(Origin::Tap(self.settings(opening, offer)), Some(tap)))
+        Ok(PortEndpoint::Interface(Origin::Tap(self.settings(opening, offer)), Some(tap)))
     }
 }
 

@@ -7,7 +7,7 @@ use memlane_backends::vhost_user::Endpoint;
 
 use super::super::entry::PortEntry;
 use super::error::OpenError;
-use super::kind::{About, FromEntry, Kind, Meeting, Opening, SavedResources, Socket, USUAL};
+use super::kind::{About, FromEntry, Kind, Opening, PortEndpoint, SavedResources, Socket, USUAL};
 use super::listening::listen;
 
 /// See the module.
@@ -48,18 +48,18 @@ impl Kind for VhostUser {
         Some(Socket { path: &self.path, connect: self.connect })
     }
 
-    fn open(&self, opening: &Opening<'_>) -> Result<Meeting, OpenError> {
-        Ok(Meeting::FrontEnd(match self.connect {
+    fn open(&self, opening: &Opening<'_>) -> Result<PortEndpoint, OpenError> {
+        Ok(PortEndpoint::FrontEnd(match self.connect {
             true => Endpoint::Connect(self.path.clone()),
             false => listen(opening, &self.path, Endpoint::listen)?,
         }))
     }
 
-    fn restore(&self, opening: &Opening<'_>, saved: SavedResources) -> Result<Meeting, OpenError> {
+    fn restore(&self, opening: &Opening<'_>, saved: SavedResources) -> Result<PortEndpoint, OpenError> {
         if self.connect {
             return self.open(opening);
         }
         let listener = saved.listener.ok_or_else(|| OpenError::Description(opening.name.into()))?;
-        Ok(Meeting::FrontEnd(Endpoint::Listen(Arc::new(listener.kept_before()))))
+        Ok(PortEndpoint::FrontEnd(Endpoint::Listen(Arc::new(listener.kept_before()))))
     }
 }

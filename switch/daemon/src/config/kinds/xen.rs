@@ -7,7 +7,7 @@ use memlane_backends::xen::Wanted;
 use super::super::entry::PortEntry;
 use super::super::resource::{Claim, Places};
 use super::error::OpenError;
-use super::kind::{About, FromEntry, Kind, Meeting, Opening, USUAL, UnitLack};
+use super::kind::{About, FromEntry, Kind, Opening, PortEndpoint, USUAL, UnitLack};
 use super::rights::Rights;
 
 /// See the module.
@@ -54,8 +54,8 @@ impl Kind for Xen {
         Some(Claim::Vif(self.domain.as_str().into(), self.vif))
     }
 
-    fn open(&self, opening: &Opening<'_>) -> Result<Meeting, OpenError> {
-        Ok(Meeting::Xen(Wanted {
+    fn open(&self, opening: &Opening<'_>) -> Result<PortEndpoint, OpenError> {
+        Ok(PortEndpoint::Xen(Wanted {
             domain: self.domain.clone(),
             vif: self.vif,
             queues: opening.queues,

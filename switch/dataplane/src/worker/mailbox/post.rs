@@ -82,14 +82,14 @@ mod loom_tests {
             let givers = [1, 2].map(|item| {
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || {
-                    let (post, sleep, bell) = &*shared;
+                    let (post, sleep, wake_up) = &*shared;
                     post.put(item);
                     if sleep.must_wake() {
-                        bell.store(true, Ordering::Release);
+                        wake_up.store(true, Ordering::Release);
                     }
                 })
             });
-            let (post, sleep, bell) = &*shared;
+            let (post, sleep, wake_up) = &*shared;
             let mut collected = Vec::new();
             // The thread does what a worker's loop does: collect if there are items; else announce sleep, check once more, and sleep.
             let mut asleep = false;
@@ -108,7 +108,7 @@ mod loom_tests {
             givers.into_iter().for_each(|giver| giver.join().unwrap());
             let left = post.collect().unwrap_or_default();
             if asleep && !left.is_empty() {
-                assert!(bell.load(Ordering::Acquire), "it would sleep on its post");
+                assert!(wake_up.load(Ordering::Acquire), "it would sleep on its post");
             }
             collected.extend(left);
             collected.sort_unstable();

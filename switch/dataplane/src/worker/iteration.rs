@@ -40,9 +40,9 @@ impl Ended {
 
 impl Worker {
     /// One poll iteration; returns the frames that it moved.
-    pub(super) fn pass(&mut self) -> u32 {
-        self.cpu_time.begin_pass(self.now);
-        self.egress.begin_pass(self.now);
+    pub(super) fn iterate(&mut self) -> u32 {
+        self.cpu_time.begin_iteration(self.now);
+        self.egress.begin_iteration(self.now);
         if let Some(changed) = self.port_table.refresh_filter(&self.shared) {
             self.sources.forget_verdicts(&changed);
             if let Some(recorder) = &mut self.egress.work.recorder {
@@ -83,15 +83,15 @@ impl Worker {
 
     fn account(&mut self, frames: u32) {
         let counters = &self.shared.workers[usize::from(self.index)];
-        let took = self.cpu_time.end_pass(frames);
+        let took = self.cpu_time.end_iteration(frames);
         if frames == 0 {
-            counters.empty_passes.add(1);
+            counters.empty_iterations.add(1);
         } else {
-            counters.busy_passes.add(1);
+            counters.busy_iterations.add(1);
             counters.frames.add(frames.into());
             counters.busy_cycles.add(took);
-            counters.last_busy.set(self.cpu_time.pass_began());
-            probes::worker_pass(self.index, frames, took);
+            counters.last_busy.set(self.cpu_time.iteration_began());
+            probes::worker_iteration(self.index, frames, took);
         }
     }
 

@@ -52,7 +52,7 @@ pub(crate) fn end(is_replaced: bool) -> &'static str {
 /// The listening socket of a port that has a front end. Without a listener (memlane is the connecting side) there are no further
 /// connections to refuse.
 #[derive(Debug)]
-pub struct Door<'p> {
+pub struct PortListener<'p> {
     /// The port.
     pub port: &'p Port,
     /// Where others may connect.
@@ -61,7 +61,7 @@ pub struct Door<'p> {
     replaced: Cell<bool>,
 }
 
-impl<'p> Door<'p> {
+impl<'p> PortListener<'p> {
     /// The listening socket `listener` of `port`; `second` decides between its front end and a second one.
     pub fn new(port: &'p Port, listener: Option<&'p UnixListener>, second: Second) -> Self {
         Self { port, listener, second, replaced: Cell::new(false) }
@@ -74,7 +74,7 @@ impl<'p> Door<'p> {
 
     /// A connection is pending. Accepts and closes it, or leaves it there and returns true if the present front end is to make way
     /// for it; neither if `stream` ends, or reports one of `events`, within [`GRACE`]. The listener is non-blocking.
-    pub fn visited(&self, stream: &UnixStream, events: PollFlags) -> bool {
+    pub fn handle_pending(&self, stream: &UnixStream, events: PollFlags) -> bool {
         // POLLHUP is reported without being asked for.
         let mut files = [PollFd::new(stream.as_fd(), events)];
         if poll(&mut files, PollTimeout::try_from(GRACE).unwrap_or(PollTimeout::MAX)).is_ok_and(|count| count > 0) {
@@ -83,8 +83,8 @@ impl<'p> Door<'p> {
         match self.second {
             Second::Replace => self.replaced.set(true),
             Second::Refuse => {
-                if let Some(Ok((visitor, _))) = self.listener.map(UnixListener::accept) {
-                    self.port.turned_away(peer(&visitor));
+                if let Some(Ok((second, _))) = self.listener.map(UnixListener::accept) {
+                    self.port.turned_away(peer(&second));
                 }
             }
         }
@@ -112,17 +112,17 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         listener.set_nonblocking(true).unwrap();
         let port = Port::row(&Shared::new(1, 7, Settings::default()), 1).remove(0);
-        let door = Door::new(&port, Some(&listener), Second::Refuse);
+        let port_listener = PortListener::new(&port, Some(&listener), Second::Refuse);
         let first = UnixStream::connect(&path).unwrap();
         let (stream, _) = listener.accept().unwrap();
 
         let second = UnixStream::connect(&path).unwrap();
-        assert!(!door.visited(&stream, PollFlags::empty()));
+        assert!(!port_listener.handle_pending(&stream, PollFlags::empty()));
         assert!(!is_open(&second), "the port is in use");
 
         drop(first);
         let third = UnixStream::connect(&path).unwrap();
-        assert!(!door.visited(&stream, PollFlags::empty()));
+        assert!(!port_listener.handle_pending(&stream, PollFlags::empty()));
         assert!(is_open(&third), "the port is free");
         assert_eq!(port.front_end().1, 1);
     }
