@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
+use crate::quantity::counted;
 use memlane_backends::stream::saved::SavedStream;
 use memlane_backends::vhost_user::saved::SavedConnection;
 use memlane_observe::events::Record;
@@ -43,7 +44,7 @@ pub enum FormatError {
     )]
     Version(u32),
     /// The message is longer than the limits allow.
-    #[error("a takeover message of {0} bytes and {1} descriptors exceeds the limits")]
+    #[error("a takeover message of {} and {} exceeds the limits", counted(*.0, "byte"), counted(*.1, "descriptor"))]
     Length(u32, u32),
     /// The message was damaged, or is of another version after all.
     #[error("a takeover message cannot be read: {0}")]

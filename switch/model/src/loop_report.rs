@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use memlane_virtq::message::counted;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -35,9 +36,10 @@ impl fmt::Display for LoopReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { address, vlan, held_at, moves_to, moves, within, .. } = self;
         let vlan = vlan.map(|vlan| format!(" in VLAN {vlan}")).unwrap_or_default();
+        let times = counted(*moves, "time");
         write!(
             f,
-            "address {address}{vlan} moves between ports {held_at} and {moves_to}, {moves} times in {within} s: a loop? It is held at {held_at} for \
+            "address {address}{vlan} moves between ports {held_at} and {moves_to}, {times} in {within} s: a loop? It is held at {held_at} for \
              {HOLD} s at a time, and both ports may flood little. Find the guest that bridges two ports of the segment, or the two guests with this \
              address; for bonding in mode balance-rr set address-moves = 0"
         )

@@ -4,20 +4,10 @@
 use std::fmt;
 use std::time::Duration;
 
+pub use memlane_virtq::message::{counted, is, was};
 use schemars::Schema;
 use serde::de::{Deserializer, Error, Visitor};
 use serde_json::{Value, json};
-
-/// `number` of a thing, as text for messages: "1 port", "2 ports".
-pub fn counted(number: impl TryInto<u64>, one: &str) -> String {
-    let number: u64 = number.try_into().unwrap_or(u64::MAX);
-    if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
-}
-
-/// The verb of a sentence in the passive about `number` things: "was" or "were".
-pub fn was(number: u64) -> &'static str {
-    if number == 1 { "was" } else { "were" }
-}
 
 /// A kind of quantity, by its `format` in the JSON Schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@
 //! 4. [`in_flight`]: the frames of a transmit queue that are in flight, with their holders.
 //! 5. [`copy`]: the only copy of the payload, from guest memory to guest memory.
 //! 6. [`notification`], [`watchdog`]: lost notifications, and interrupts that block.
-//! 7. [`threshold`], [`budget`]: quotas; [`time`]: the cycle counter.
+//! 7. [`threshold`], [`budget`]: quotas; [`time`]: the cycle counter; [`message`]: numbers in sentences.
 //!
 //! An example carries one packet from the transmit ring of a guest to its receive ring:
 //!
@@ -91,6 +91,7 @@ pub mod frame;
 pub mod id;
 pub mod in_flight;
 pub mod memory;
+pub mod message;
 pub mod notification;
 pub mod offload;
 pub mod packet;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use vmm_sys_util::epoll::EventSet;
 
+use memlane_virtq::message::counted;
 use super::af_packet::{self, PacketSocket};
 use super::handle::{Interface, InterfaceError};
 use super::nic::{Nic, Opened};
@@ -99,7 +100,7 @@ impl Origin {
     fn absent(&self, count: u32, cause: &str) -> String {
         match self {
             Self::Tap(TapSettings { name, .. }) => {
-                format!("its TAP device {name} was deleted, and cannot be created again ({count} tries): {cause}")
+                format!("its TAP device {name} was deleted, and cannot be created again ({}): {cause}", counted(count, "try"))
             }
             Self::Nic(nic) => {
                 let told = format!("its NIC {} cannot be used: {cause}", nic.packet.settings.name);
@@ -123,7 +124,7 @@ impl Origin {
             Self::Packet(_) => return None,
             Self::Nic(nic) => return nic.note(),
         };
-        let times = if times == 1 { "once".to_owned() } else { format!("{times} times") };
+        let times = if times == 1 { "once".to_owned() } else { counted(times, "time") };
         Some(format!(
             "its TAP device {name} was deleted by another program and created again, {times}: set addresses, routes and bridge of {name} again, and find the \
              program"

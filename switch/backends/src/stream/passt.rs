@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 
+use memlane_virtq::message::counted;
 use super::nat::NatSettings;
 
 /// Timeout of `passt --version`, and the interval at which its exit is polled.
@@ -144,7 +145,7 @@ fn printable(line: &[u8]) -> String {
 /// again.
 pub(super) fn trouble(times: u32, last: &str, pause: Duration) -> String {
     let last = if last.is_empty() { "it printed no error" } else { last };
-    let times = if times == 1 { "ended".to_owned() } else { format!("ended at once {times} times in a row") };
+    let times = if times == 1 { "ended".to_owned() } else { format!("ended at once {} in a row", counted(times, "time")) };
     format!("passt {times}: {last} (it is started again in {:.1} s; MEMLANE_LOG=debug shows its output)", pause.as_secs_f64())
 }
 

@@ -2,13 +2,14 @@
 //! passt(1)).
 
 use crate::frame::MAX_FRAME;
+use memlane_virtq::message::counted;
 
 /// Bytes of the length prefix.
 pub const PREFIX: usize = 4;
 
 /// A length beyond the longest frame: the stream is out of step, and the next frame cannot be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a frame of {0} bytes on the stream is longer than the limit of {MAX_FRAME}")]
+#[error("a frame of {} on the stream is longer than the limit of {MAX_FRAME}", counted(*.0, "byte"))]
 pub struct TooLong(pub u32);
 
 /// The length prefix of a frame of `length` bytes.

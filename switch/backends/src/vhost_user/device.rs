@@ -32,6 +32,7 @@ use crate::port::PortState;
 use crate::ring::{Call, Control, InflightQueue, Notifier, Ring, RingLog};
 use crate::takeover::{FilesToSend, ReceivedFiles};
 use crate::worker::QueueFiles;
+use memlane_virtq::message::{counted, is, was};
 
 /// Virtqueues of a port: a pair of receive and transmit queue for each queue pair, and a control virtqueue after them.
 const RINGS: u32 = 2 * MAX_PAIRS as u32 + 1;
@@ -545,7 +546,8 @@ impl Device {
             return self.start_control(parts);
         }
         if let Some(count @ 1..) = parts.inflight.as_ref().map(InflightQueue::resubmitted) {
-            self.settings.port.log(format_args!("{count} chains that were in flight at a crash are served again"));
+            let (chains, were, are) = (counted(count, "chain"), was(count), is(count));
+            self.settings.port.log(format_args!("{chains} that {were} in flight at a crash {are} served again"));
         }
         self.settings.port.set_memory(Some(Arc::clone(&self.memory)));
         self.settings.port.set_agreed_mtu(self.agreed_mtu());
@@ -562,16 +564,14 @@ impl Device {
         if self.resumed.is_some() {
             return;
         }
-        let (port, size) = (&self.settings.port, self.rings[index as usize].size);
+        let (port, size) = (&self.settings.port, counted(self.rings[index as usize].size, "descriptor"));
         if port.state() != PortState::Running {
             port.log(format_args!("features agreed: {}", self.features));
         }
         match (self.is_control(index), self.key(index as usize)) {
-            (true, _) => port.log(format_args!("control queue started, {size} descriptors")),
-            (_, RingKey { pair, direction: Direction::Receive, .. }) => {
-                port.log(format_args!("RX queue {pair} started, {size} descriptors"))
-            }
-            (_, RingKey { pair, .. }) => port.log(format_args!("TX queue {pair} started, {size} descriptors")),
+            (true, _) => port.log(format_args!("control queue started, {size}")),
+            (_, RingKey { pair, direction: Direction::Receive, .. }) => port.log(format_args!("RX queue {pair} started, {size}")),
+            (_, RingKey { pair, .. }) => port.log(format_args!("TX queue {pair} started, {size}")),
         }
     }
 
@@ -742,7 +742,8 @@ impl Device {
         if let Some(postcopy) = self.postcopy.take() {
             let fetched = postcopy.end();
             if std::mem::take(&mut self.listening) {
-                self.settings.port.log(format_args!("postcopy has ended: {fetched} pages were fetched for its queues"));
+                let (pages, were) = (counted(fetched, "page"), was(fetched));
+                self.settings.port.log(format_args!("postcopy has ended: {pages} {were} fetched for its queues"));
             }
         }
     }

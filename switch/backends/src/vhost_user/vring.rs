@@ -16,6 +16,7 @@ use crate::ring::shared::Misplaced;
 use crate::ring::{Call, InflightQueue, SplitRing, StoppedRing, shared};
 use crate::takeover::FilesToSend;
 use crate::worker::{QueueFiles, Start};
+use memlane_virtq::message::counted;
 
 /// The front end's own addresses of descriptor table, available ring and used ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub(super) struct Addresses {
 /// Why a virtqueue cannot start.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub(super) enum VringError {
-    #[error("a ring of {0} descriptors is not a power of two up to 32768: set QEMU's rx_queue_size and tx_queue_size")]
+    #[error("a ring of {} is not a power of two up to 32768: set QEMU's rx_queue_size and tx_queue_size", counted(*.0, "descriptor"))]
     Size(u32),
     #[error("the ring lies outside guest memory")]
     Address,

@@ -17,6 +17,7 @@ use vhost::vhost_user::message::{FrontendReq, VhostUserMemoryRegion};
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
 use crate::system;
+use memlane_virtq::message::counted;
 
 /// Bytes of a header.
 pub const HEADER: usize = 12;
@@ -45,7 +46,7 @@ impl fmt::Display for Message {
             Ok(name) => write!(f, "{name:?}")?,
             Err(_) => write!(f, "message {}", self.request)?,
         }
-        write!(f, " ({} bytes, {} descriptors)", self.payload.len(), self.files.len())
+        write!(f, " ({}, {})", counted(self.payload.len(), "byte"), counted(self.files.len(), "descriptor"))
     }
 }
 
@@ -59,7 +60,7 @@ pub enum WireError {
     #[error("the connection ended in the middle of a message")]
     Partial,
     /// A payload size that no message has.
-    #[error("a message of {0} bytes")]
+    #[error("a message of {}", counted(*.0, "byte"))]
     Size(usize),
     /// More descriptors than a message may bring.
     #[error("a message with more than {MAX_DESCRIPTORS} descriptors")]

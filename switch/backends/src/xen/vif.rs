@@ -25,6 +25,7 @@ use crate::offload::Offloads;
 use crate::pool::Pool;
 use crate::port::end::{Backend, Ends};
 use crate::port::{Port, PortState};
+use memlane_virtq::message::counted;
 
 /// The states of either side (`enum xenbus_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,7 +172,8 @@ impl Vif {
         match asks.and_then(|asks| self.connect(&asks, host)) {
             Ok(fault) => {
                 self.served = Some(fault);
-                self.settings.port.log(format_args!("front end of domain {} connected: {queues} queue pairs started", self.domain));
+                let queues = counted(queues, "queue pair");
+                self.settings.port.log(format_args!("front end of domain {} connected: {queues} started", self.domain));
                 if !self.settings.has_address
                     && let Some(Err(error)) = mac.map(|mac| host.network.set_address(&self.settings.port, Some(mac)))
                 {
@@ -313,7 +315,7 @@ impl Asks {
         }
         let count = number("multi-queue-num-queues")?.unwrap_or(1);
         if count == 0 || count > most.into() {
-            return Ok(Err(format!("the front end requests {count} queues, more than the {most} offered")));
+            return Ok(Err(format!("the front end requests {}, more than the {most} offered", counted(count, "queue"))));
         }
         let mut queues = Vec::new();
         for index in 0..count {

@@ -18,7 +18,7 @@ use crate::cpus::Cpus;
 use crate::descriptors::{self, DescriptorReport};
 use crate::folder;
 use crate::memory::{Region, holes};
-use crate::quantity::counted;
+use crate::quantity::{counted, is};
 use crate::system::Machine;
 use crate::uplink::netfilter;
 use memlane_backends::vhost_user::access::Access;
@@ -287,7 +287,8 @@ fn packet_socket() -> Finding {
 fn descriptors() -> Finding {
     // `memlane up` raises the soft limit.
     let (_, limit) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default();
-    let text = format!("{limit} descriptors may be open (hard limit), enough for about {} ports", limit / descriptors::USUAL);
+    let (open, ports) = (counted(limit, "descriptor"), counted(limit / descriptors::USUAL, "port"));
+    let text = format!("{open} may be open (hard limit), enough for about {ports}");
     if limit >= 4096 { Finding::good("open files", text) } else { Finding::note("open files", text, descriptors::REMEDY) }
 }
 
@@ -322,7 +323,7 @@ fn huge_pages() -> Finding {
         line.trim_start_matches(':').trim().split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
     };
     let (total, free, size) = (value("HugePages_Total"), value("HugePages_Free"), value("Hugepagesize"));
-    let text = format!("{free} of {total} pages of {size} KiB are free");
+    let text = format!("{free} of {} of {size} KiB {} free", counted(total, "page"), is(total));
     if total > 0 {
         Finding::good("huge pages", text)
     } else {
@@ -411,7 +412,7 @@ fn cpus() -> Finding {
     let isolated = read("/sys/devices/system/cpu/isolated");
     let isolated = if isolated.is_empty() { "none isolated".into() } else { format!("isolated: {isolated}") };
     let allowed = Cpus::allowed().map(|cpus| format!(", memlane may run on {cpus}")).unwrap_or_default();
-    let text = format!("time of {count} CPUs{allowed}, {isolated}");
+    let text = format!("time of {}{allowed}, {isolated}", counted(count, "CPU"));
     if count > 1 || Path::new("/.dockerenv").exists() {
         Finding::good("CPUs", text)
     } else {

@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use clap::Args;
 
 use super::{Failure, output, usage};
+use crate::quantity::counted;
 
 /// Most BGP peers of one host: beyond that, two route reflectors are less to configure.
 const MOST_PEERS: usize = 256;
@@ -48,8 +49,9 @@ impl Evpn {
             return Some(format!("--peers names {own}, which is this host's own address (--local): leave it out"));
         }
         let count = self.peers.len();
-        (count > MOST_PEERS)
-            .then(|| format!("{count} peers are more than the limit of {MOST_PEERS}: use two route reflectors, see --reflector"))
+        (count > MOST_PEERS).then(|| {
+            format!("{} are more than the limit of {MOST_PEERS}: use two route reflectors, see --reflector", counted(count, "peer"))
+        })
     }
 
     /// Text of `/etc/frr/frr.conf` for FRR 8 and newer.

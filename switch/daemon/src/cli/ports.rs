@@ -6,6 +6,7 @@ use clap::Args;
 use hyper::{Method, StatusCode};
 use serde_json::Value;
 
+use crate::quantity::counted;
 use super::net::{Net, PortOfNet, mark_causes};
 use super::output::Table;
 use super::top::rates::Rates;
@@ -135,6 +136,11 @@ fn port_table(ports: &[PortReport]) -> String {
     Table::new(7, ["port", "segment", "state", "kind", "place", "address", "origin"], rows).text()
 }
 
+/// Frames and bytes that went one way.
+fn volume(frames: u64, bytes: u64) -> String {
+    format!("{}, {}", counted(frames, "frame"), counted(bytes, "byte"))
+}
+
 /// The origin of a port; a dash from a network of an earlier version.
 fn origin(port: &PortReport) -> String {
     port.origin.as_ref().map_or_else(|| "-".into(), |origin| output::shown(&origin.to_string()))
@@ -183,9 +189,9 @@ fn page(PortView { report, entry }: &PortView) -> String {
         ("state", report.state.clone()),
         ("address", report.address.clone().unwrap_or_else(|| "as its own".into())),
         ("settings", set::settings(entry)),
-        ("TX", format!("{} frames, {} bytes from the guest", totals.transmit_frames, totals.transmit_bytes)),
-        ("RX", format!("{} frames, {} bytes to the guest", totals.receive_frames, totals.receive_bytes)),
-        ("notified", format!("{} kicks from the guest, {} interrupts to it", totals.kicks, totals.interrupts)),
+        ("TX", format!("{} from the guest", volume(totals.transmit_frames, totals.transmit_bytes))),
+        ("RX", format!("{} to the guest", volume(totals.receive_frames, totals.receive_bytes))),
+        ("notified", format!("{} from the guest, {} to it", counted(totals.kicks, "kick"), counted(totals.interrupts, "interrupt"))),
     ];
     let vlan = entry.vlan.map(|vlan| vlan.to_string());
     let trunk = (!entry.trunk.is_empty()).then(|| {

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
+use crate::quantity::{counted, is};
 use memlane_model::moment::moment;
 use memlane_model::recording::Description;
 use memlane_observe::recording::{Block, Clock, FRAME, Frame, Reader, RecordingError, frames};
@@ -103,7 +104,9 @@ impl Summary {
         let file = path.display();
         let mut notes = Vec::new();
         if self.missed > 0 {
-            notes.push(format!("{file}: {} verdicts are missing: they were overwritten before they could be written", self.missed));
+            let (verdicts, are) = (counted(self.missed, "verdict"), is(self.missed));
+            let were = if self.missed == 1 { "it was overwritten before it" } else { "they were overwritten before they" };
+            notes.push(format!("{file}: {verdicts} {are} missing: {were} could be written"));
         }
         for (seconds, moment) in &self.jumps {
             notes.push(format!(

@@ -68,7 +68,8 @@ impl Reload {
             0 => Ok(()),
             1 => Err(Failure::Running("one port or uplink could not be changed as the file says: see the lines above".into())),
             count => Err(Failure::Running(format!(
-                "{count} ports and uplinks could not be changed as the file says: see the lines above"
+                "{} and uplinks could not be changed as the file says: see the lines above",
+                counted(count, "port")
             ))),
         }
     }

@@ -12,7 +12,7 @@ use crate::control::health::Ready;
 use crate::control::identity::Identity;
 use crate::control::{PortReport, Report};
 use crate::descriptors;
-use crate::quantity::counted;
+use crate::quantity::{counted, was};
 use crate::stats::DropReason;
 use crate::uplink::UplinkReport;
 use crate::uplink::nic::NicReport;
@@ -74,7 +74,7 @@ fn upgrade(report: &Report, mistakes: Option<String>) -> String {
 }
 
 fn ready(Ready { name, workers, ports, running, quarantined }: &Ready) -> String {
-    let answer = if *workers == 1 { "1 worker answers".into() } else { format!("{workers} workers answer") };
+    let answer = format!("{} {}", counted(*workers, "worker"), if *workers == 1 { "answers" } else { "answer" });
     let ports = counted(*ports, "port");
     format!("network {name} is ready: {ports}, {running} running, {quarantined} quarantined; {answer}\n")
 }
@@ -125,9 +125,9 @@ fn table_with(report: &Report, rates: Option<&Rates>) -> String {
 fn resources(report: &Report) -> String {
     let (known, memory) = (&report.descriptors, &report.guest_memory);
     let mut text = format!(
-        "\n{} of {} descriptors are open, {} of {} held by ports\nguest memory: {} mapped, {} touched by memlane\n",
+        "\n{} of {} are open, {} of {} held by ports\nguest memory: {} mapped, {} touched by memlane\n",
         known.open,
-        known.limit,
+        counted(known.limit, "descriptor"),
         known.held,
         known.most,
         bytes(memory.mapped),
@@ -262,9 +262,10 @@ pub(super) fn explanation(port: &PortReport) -> String {
     }
     if totals.missed_kicks > 0 {
         lines.push(format!(
-            "{name}: {} kicks of its guest were lost and recovered up to 150 ms later; a guest with one CPU in QEMU without KVM needs \
+            "{name}: {} of its guest {} lost and recovered up to 150 ms later; a guest with one CPU in QEMU without KVM needs \
              -smp 1,maxcpus=2",
-            totals.missed_kicks
+            counted(totals.missed_kicks, "kick"),
+            was(totals.missed_kicks)
         ));
     }
     lines.into_iter().map(|line| wrapped(&format!("  {line}"))).collect()

@@ -33,6 +33,7 @@ use super::{PortConfig, no_base};
 use crate::cpus::Cpus;
 use crate::frame::MacAddress;
 use crate::policy::{AntiSpoof, PortLimits};
+use crate::quantity::counted;
 use memlane_backends::listener::Second;
 use memlane_backends::netns;
 use memlane_backends::stream::checksums::Checksums;
@@ -843,7 +844,10 @@ impl<'t> Checker<'t> {
             self.note(
                 place,
                 key,
-                format_args!("{key} is a path of {whole} bytes{folder}; a socket path must have 1 to {SOCKET_PATH} bytes"),
+                format_args!(
+                    "{key} is a path of {}{folder}; a socket path must have 1 to {SOCKET_PATH} bytes",
+                    counted(whole, "byte")
+                ),
             );
         }
         if path.to_string_lossy().contains(char::is_control) {

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
+use crate::quantity::counted;
 use memlane_backends::vhost_user::access::Access;
 use memlane_model::policy::{Destination, Names, PolicyRule};
 
@@ -92,8 +93,9 @@ impl Config {
                 && *mtu > most
             {
                 notes.push(format!(
-                    "segment {segment}: its uplink carries {most} bytes, and the mtu of {name} is {mtu}: longer packets to other hosts are \
-                     dropped, and their senders told by ICMP; guests must not filter it out"
+                    "segment {segment}: its uplink carries {}, and the mtu of {name} is {mtu}: longer packets to other hosts are \
+                     dropped, and their senders told by ICMP; guests must not filter it out",
+                    counted(most, "byte")
                 ));
             }
         }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use crate::policy::PortLimits;
+use crate::quantity::counted;
 
 /// Mistakes in the addresses inside of a port with these `limits`, each with its key.
 pub fn mistakes(limits: &PortLimits) -> Vec<(&'static str, String)> {
@@ -25,8 +26,8 @@ pub fn mistakes(limits: &PortLimits) -> Vec<(&'static str, String)> {
         let (inner, outer) = (of(&inside.addresses), of(&limits.addresses));
         if inner.len() != outer.len() {
             note(format!(
-                "the guest has {} {version} addresses inside, and the port {} in addresses; each stands for the one in the same place, so both must have as many",
-                inner.len(),
+                "the guest has {} inside, and the port {} in addresses; each stands for the one in the same place, so both must have as many",
+                counted(inner.len(), &format!("{version} address")),
                 outer.len()
             ));
             continue;

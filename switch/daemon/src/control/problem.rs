@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Mistakes;
 use crate::daemon::{ChangeError, NoSuchPort, StartError};
+use crate::quantity::counted;
 
 /// Beginnings of keys that name an element of a list.
 const ENTRIES: [&str; 3] = ["port[", "ports[", "segment["];
@@ -76,7 +77,7 @@ impl Refusal {
         let mistakes: Vec<KeyMistake> = mistakes.into_iter().map(|(key, text)| KeyMistake { key, text }).collect();
         let error = match &mistakes[..] {
             [one] => one.to_string(),
-            several => format!("nothing was changed, because the request has {} mistakes:", several.len()),
+            several => format!("nothing was changed, because the request has {}:", counted(several.len(), "mistake")),
         };
         Self { status, problem: Problem { error, mistakes } }
     }

@@ -28,6 +28,7 @@ use tokio::task::AbortHandle;
 use super::author::ClientProcess;
 use super::problem::Refusal;
 use super::stream::{STREAMS, too_many};
+use crate::quantity::{counted, is};
 
 /// Most connections at a time.
 pub const CONNECTIONS: usize = 64;
@@ -153,7 +154,7 @@ impl Bounds {
     async fn read_all(&self, mut body: Body) -> Result<Brought, Refusal> {
         let most = self.most_bytes;
         let too_much = || {
-            let text = format!("the request body is longer than the limit of {most} bytes: send a smaller document");
+            let text = format!("the request body is longer than the limit of {}: send a smaller document", counted(most, "byte"));
             Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, text)
         };
         if body.size_hint().lower() > most as u64 {
@@ -282,7 +283,8 @@ async fn converse(stream: impl Stream, router: Router) {
 
 /// Answers a connection beyond the limit with 503 and the reason.
 async fn turn_away(mut stream: impl Stream, most: usize) {
-    let text = format!("{{\"error\":\"{most} requests are being answered already, which is the limit: try again\"}}");
+    let (requests, are) = (counted(most, "request"), is(most));
+    let text = format!("{{\"error\":\"{requests} {are} being answered already, which is the limit: try again\"}}");
     let head = "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-type: application/json\r\n";
     let answer = format!("{head}content-length: {}\r\n\r\n{text}", text.len());
     let _ = tokio::time::timeout(PAUSE, stream.write_all(answer.as_bytes())).await;

@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use super::link::NetworkDevice;
 use crate::config::VxlanConfig;
 use crate::config::uplink::OVERHEAD;
+use crate::quantity::counted;
 
 /// MTU of an unknown underlay: Ethernet's.
 const USUAL_UNDERLAY: u32 = 1500;
@@ -130,8 +131,9 @@ pub fn mtu(config: &VxlanConfig, present: &Present) -> Result<u32, String> {
     if let Some(link) = known.filter(|_| wanted > left) {
         let (name, mtu, needed) = (&link.name, link.mtu, wanted + OVERHEAD);
         return Err(format!(
-            "the underlay's {name} has an MTU of {mtu}, but frames of {wanted} bytes need {needed} with VXLAN headers: raise it, or \
-             set mtu = {left}"
+            "the underlay's {name} has an MTU of {mtu}, but frames of {} need {needed} with VXLAN headers: raise it, or \
+             set mtu = {left}",
+            counted(wanted, "byte")
         ));
     }
     if config.mtu.is_none() && left < LEAST {

@@ -124,12 +124,9 @@ fn the_conversation_is_logged_where_that_is_asked_for() {
     drop(guest(&folder.join("web.sock")));
     wait_until(|| log(folder).contains("front end left"), "its end is logged");
     let logged = log(folder);
-    for wanted in [
-        "DEBUG",
-        "front end sends SET_FEATURES (8 bytes, 0 descriptors)",
-        "ADD_MEM_REG (40 bytes, 1 descriptors)",
-        "SET_VRING_KICK",
-    ] {
+    for wanted in
+        ["DEBUG", "front end sends SET_FEATURES (8 bytes, 0 descriptors)", "ADD_MEM_REG (40 bytes, 1 descriptor)", "SET_VRING_KICK"]
+    {
         assert!(logged.contains(wanted), "{wanted}: {logged}");
     }
 }

@@ -330,6 +330,61 @@ fn tuned_constants_of_the_data_path_stand_together_and_are_few() {
     }
 }
 
+/// Words on -s behind a placeholder that are no plural.
+const NO_PLURAL: [&str; 48] = [
+    "address", "announces", "applies", "as", "belongs", "carries", "changes", "claims", "conflicts", "contains", "delays", "does", "drops", "exists",
+    "filters", "has", "is", "its", "lacks", "learns", "leaves", "listens", "moves", "ms", "needs", "passes", "prints", "receives", "refuses",
+    "runs", "sends", "serves", "stands", "takes", "tells", "this", "uses", "was", "allows", "answers", "reaches", "reads", "says", "starts",
+    "stops", "holds", "exceeds", "s",
+];
+/// Words that no noun follows which a placeholder before them would count.
+const JOINING: [&str; 12] = ["and", "at", "by", "from", "in", "of", "on", "or", "the", "to", "with", "without"];
+/// Plurals that are looked for behind one more word, as in "{count} policy rules".
+const PLURALS: [&str; 14] = [
+    "addresses", "bytes", "connections", "descriptors", "frames", "pairs", "ports", "queues", "regions", "requests", "rules", "segments",
+    "streams", "times",
+];
+/// Formats whose placeholder is the name of a kind of ports, or a limit above one.
+const NEVER_ONE: [&str; 4] =
+    ["applies to {} ports only", "applies only to {of} ports", "{} ports{place}", "more than {} memory regions\", super::MemoryMap::MAX"];
+
+/// The placeholders of format strings in `line` that stand before a plural, though their number may be one.
+fn uncounted(line: &str) -> Vec<&str> {
+    // A number beyond a limit is no one.
+    if line.contains("may have {") || NEVER_ONE.iter().any(|known| line.contains(known)) {
+        return Vec::new();
+    }
+    let is_plural = |place: &&str| {
+        let (name, behind) = place.split_once('}').unwrap_or((place, ""));
+        let is_placeholder = name.chars().all(|letter| is_word(letter) || "?:.<>#$".contains(letter));
+        let is_constant = !name.is_empty() && name.chars().all(|letter| letter.is_ascii_uppercase() || letter == '_');
+        let mut words = behind.strip_prefix(' ').unwrap_or("").split(' ');
+        let (first, second, third) = (words.next().unwrap_or(""), words.next().unwrap_or(""), words.next().unwrap_or(""));
+        let bare = |word: &'_ str| word.trim_end_matches(|letter: char| !letter.is_alphabetic() && letter != '/').to_owned();
+        let (first, second) = (bare(first), bare(second));
+        let is_word_of = |word: &str| word.starts_with(char::is_alphabetic) && word.chars().all(|letter| letter.is_alphabetic() || letter == '-');
+        let counts = |word: &str, next: &str| is_word_of(word) && word.ends_with('s') && next != "per";
+        let is_verb = NO_PLURAL.contains(&&*first) || JOINING.contains(&&*first);
+        let direct = counts(&first, &second) && !is_verb;
+        let behind_one = is_word_of(&first) && !is_verb && PLURALS.contains(&&*second) && third != "per";
+        is_placeholder && !is_constant && (direct || behind_one)
+    };
+    if line.contains('"') || !line.contains(';') { line.split('{').skip(1).filter(is_plural).collect() } else { Vec::new() }
+}
+
+/// "1 segments" is no English: `memlane_virtq::message::counted` says a number of things.
+#[test]
+fn numbers_in_messages_are_counted_by_one_function() {
+    assert_eq!(uncounted(r#"format!("{count} segments of {} frames/s")"#), ["count} segments of "]);
+    assert_eq!(uncounted(r#"format!("{} policy rules, {}", 1, 2)"#), ["} policy rules, "]);
+    assert!(uncounted(r#"format!("{MOST} ports, {port} is {name} drops these, {ratio} interrupts per frame")"#).is_empty());
+    for (file, text) in files().iter().filter(|(file, _)| !file.ends_with("tests.rs")) {
+        let code = without_tests(&without_comments(text));
+        let found: Vec<&str> = code.lines().flat_map(uncounted).collect();
+        assert!(found.is_empty(), "{file}: {found:?}: a number of things is told by memlane_virtq::message::counted");
+    }
+}
+
 /// Lines of code of a crate: neither comments nor tests.
 fn code_lines(name: &str) -> usize {
     let code = |text: &String| without_tests(&without_comments(text)).lines().filter(|line| !line.trim().is_empty()).count();

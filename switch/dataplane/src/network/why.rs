@@ -58,7 +58,8 @@ impl Network {
     pub fn why(&self, port: &Port, frame: &[u8], now: u32) -> Forecast {
         let mut forecast = Forecast::default();
         if frame.len() < ETHERNET {
-            forecast.step(format!("the frame has {} bytes, fewer than the {ETHERNET} of an Ethernet header", frame.len()));
+            forecast
+                .step(format!("the frame has {}, fewer than the {ETHERNET} of an Ethernet header", counted(frame.len(), "byte")));
             forecast.drop_at(&port.name, DropReason::Runt);
             return forecast;
         }

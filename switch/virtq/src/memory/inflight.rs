@@ -15,6 +15,7 @@ use thiserror::Error;
 
 use super::region::{Quota, Region, RegionError, RegionTable};
 use crate::id::MAX_SIZE;
+use crate::message::counted;
 
 /// Bytes of the head of a queue's part: features, version, desc_num, last_batch_head, used_idx.
 const HEAD: u64 = 16;
@@ -39,10 +40,10 @@ mod offset {
 #[derive(Debug, Error)]
 pub enum InflightError {
     /// No virtqueues, or a queue size that no virtqueue has.
-    #[error("an inflight region for {0} virtqueues of {1} descriptors")]
+    #[error("an inflight region for {} of {}", counted(*.0, "virtqueue"), counted(*.1, "descriptor"))]
     Shape(u16, u16),
     /// The area is shorter than its virtqueues need.
-    #[error("an inflight region of {0} bytes where {1} are needed")]
+    #[error("an inflight region of {} where {} are needed", counted(*.0, "byte"), .1)]
     Short(u64, u64),
     /// The area's offset is no multiple of eight.
     #[error("an inflight region at offset {0}, which is not aligned")]

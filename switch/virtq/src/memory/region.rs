@@ -16,6 +16,7 @@ use super::mapping::Mapping;
 use super::owner::OwnerPermit;
 use super::sigbus;
 use crate::budget::{Account, Budget, Permit};
+use crate::message::counted;
 
 /// Bytes of a page of a file that is not on hugetlbfs.
 const PAGE: usize = 4096;
@@ -43,7 +44,7 @@ pub enum RegionError {
     #[error("the address range of a memory region overflows")]
     Overflow,
     /// The file ends before the region does.
-    #[error("a memory region ends at byte {wanted} of a file of {length} bytes")]
+    #[error("a memory region ends at byte {wanted} of a file of {}", counted(*.length, "byte"))]
     PastEnd {
         /// End of the region in the file.
         wanted: u64,

@@ -23,6 +23,7 @@ use nix::sys::timerfd::{ClockId, TimerFd, TimerFlags};
 
 pub use xsk::XdpFiles;
 
+use memlane_virtq::message::counted;
 use super::af_packet::{PacketSettings, PacketSocket};
 use super::handle::{Interface, in_namespace};
 use super::tap;
@@ -73,7 +74,7 @@ fn open(name: &str) -> io::Result<XdpFiles> {
     let properties = tap::properties(name)?;
     if properties.receive_queues > 1 {
         let count = properties.receive_queues;
-        return Err(io::Error::other(format!("it has {count} receive queues: ethtool -L {name} combined 1 (or rx 1)")));
+        return Err(io::Error::other(format!("it has {}: ethtool -L {name} combined 1 (or rx 1)", counted(count, "receive queue"))));
     }
     let mut tries = TRIES;
     loop {

@@ -14,6 +14,7 @@ use super::rates::{PortRates, Rates};
 use super::view::{Mode, Point, View};
 use super::{numbers, percent};
 use crate::cli::output::{bytes, rate, shown};
+use crate::quantity::counted;
 
 /// Lines of the head.
 const HEAD: u16 = 4;
@@ -42,9 +43,9 @@ pub(super) fn draw(view: &View, frame: &mut Frame) {
 
 fn head_lines(view: &View) -> Vec<Line<'static>> {
     let report = &view.report;
-    let ports = report.ports.len();
+    let ports = counted(report.ports.len(), "port");
     let title = format!(
-        "memlane top - {}, up for {} s, {ports} ports, frames hold {}, sorted by {}",
+        "memlane top - {}, up for {} s, {ports}, frames hold {}, sorted by {}",
         shown(&report.name),
         report.uptime,
         bytes(report.memory_held),
@@ -153,19 +154,20 @@ fn page_lines(view: &View, port: &PortRates) -> Vec<Line<'static>> {
     let report = view.report.ports.iter().find(|report| report.name == port.name);
     let advice = report.and_then(|report| report.cause.as_ref().or(report.advice.as_ref()));
     let reasons: Vec<String> = totals.drops.iter().map(|(reason, count)| format!("{} {count}", shown(reason))).collect();
+    let wait = if waiting == "1" { "frame waits" } else { "frames wait" };
     let lines = [
         Some(format!("port {} on segment {}: {}", shown(&port.name), shown(&port.segment), shown(&port.state))),
         Some(format!(
-            "TX {transmit} frames/s, {transmit_bits}bit/s; {} frames, {} in all",
-            totals.transmit_frames,
+            "TX {transmit} frames/s, {transmit_bits}bit/s; {}, {} in all",
+            counted(totals.transmit_frames, "frame"),
             bytes(totals.transmit_bytes)
         )),
         Some(format!(
-            "RX {receive} frames/s, {receive_bits}bit/s; {} frames, {} in all",
-            totals.receive_frames,
+            "RX {receive} frames/s, {receive_bits}bit/s; {}, {} in all",
+            counted(totals.receive_frames, "frame"),
             bytes(totals.receive_bytes)
         )),
-        Some(format!("CPU {cpu}, {waiting} frames wait, {interrupts} interrupts per frame, {dropped} drops/s")),
+        Some(format!("CPU {cpu}, {waiting} {wait}, {interrupts} interrupts per frame, {dropped} drops/s")),
         (!reasons.is_empty()).then(|| format!("dropped in all: {}", reasons.join(", "))),
         advice.map(|advice| shown(advice)),
     ];

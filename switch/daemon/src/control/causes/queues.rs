@@ -8,6 +8,7 @@ use super::cause::{Cause, CauseKind};
 use crate::control::blocked::BlockedQueue;
 use crate::id::PortId;
 use crate::port::queue_view::QueueView;
+use crate::quantity::counted;
 
 /// Pause between two looks: longer than the switch and most guests take to find a notification that was lost.
 pub(super) const PAUSE: Duration = Duration::from_millis(200);
@@ -112,17 +113,17 @@ fn stands(view: &QueueView) -> Cause {
         let remedy = "See that its VMM passes kicks on (ioeventfd); reset the device, or update the guest's driver";
         return Cause::new(CauseKind::NotKicked, text, remedy);
     }
-    let unread = ring.unread;
+    let unread = counted(ring.unread, "received frame");
     if ring.keeps_call || !ring.has_call {
         let why = if ring.has_call {
             "the last one blocked or took long"
         } else {
             "its front end gave no descriptor for them (SET_VRING_CALL)"
         };
-        let text = format!("its guest waits for an interrupt for {unread} received frames, and is sent none: {why}");
+        let text = format!("its guest waits for an interrupt for {unread}, and is sent none: {why}");
         return Cause::new(CauseKind::NotInterrupted, text, "Update the front end");
     }
-    let text = format!("its guest was interrupted, and has not looked at {unread} received frames");
+    let text = format!("its guest was interrupted, and has not looked at {unread}");
     let remedy = "See at its console that the guest runs (it may be paused, or hang) and that its interface is up; else, that its VMM passes interrupts on (irqfd)";
     Cause::new(CauseKind::NotLooking, text, remedy)
 }
