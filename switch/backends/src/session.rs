@@ -15,10 +15,19 @@ use crate::listener::PortListener;
 
 /// A session that lasted longer than this is not counted as a failed attempt.
 pub(super) const HEALTHY: Duration = Duration::from_secs(10);
+/// First and longest pause before the next attempt to connect, and before an interface that another program makes is looked for.
+pub(super) const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Longest pause before passt is started again, and before a TAP device is created again.
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Pause after an action that a guest or front end can repeat at will: a connection, a protocol violation, a queue full of commands, a write to
+/// xenstore. Without it, one guest has a CPU of the host to itself.
+pub(super) const GUEST_PAUSE: Duration = Duration::from_millis(1);
+/// Timeout of a thread or task of a port to end, or to carry out an order; one that its guest or front end holds up for longer is abandoned.
+pub(super) const END_TIMEOUT: Duration = Duration::from_secs(1);
 /// Stack of a session thread, which does no work on frames.
 const STACK: usize = 256 * 1024;
-/// Pause where the kernel refuses to add a descriptor to the epoll instance.
-const UNWATCHED: Duration = Duration::from_secs(1);
+/// Interval of checks where the kernel tells of no event: it refuses a descriptor for the epoll instance, or netlink is not available.
+pub(super) const UNWATCHED: Duration = Duration::from_secs(1);
 /// Tokens of the watched descriptors.
 const QUIT: u64 = 0;
 const FILE: u64 = 1;
@@ -112,8 +121,9 @@ impl Watch {
         // EINTR counts as a timeout: the caller checks its state again.
         let count = self.epoll.wait(milliseconds, &mut events).unwrap_or(0);
         let is_there = |token| events[..count].iter().any(|event| event.data() == token);
-        let first =
-            [(QUIT, Woken::Quit), (FILE, Woken::File), (CONNECTION, Woken::Connection)].into_iter().find(|(token, _)| is_there(*token));
+        let first = [(QUIT, Woken::Quit), (FILE, Woken::File), (CONNECTION, Woken::Connection)]
+            .into_iter()
+            .find(|(token, _)| is_there(*token));
         first.map_or(Woken::Otherwise, |(_, woken)| woken)
     }
 }

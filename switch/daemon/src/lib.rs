@@ -21,15 +21,16 @@
 //! - A **verdict** is the forwarding decision for a frame.
 //! - A **worker** is a thread that owns virtqueues and moves frames between them, from its **sources** to its **outlets**.
 //!
-//! The switch is six crates, each of which depends on those above it and no other:
+//! The switch is seven crates, each of which depends on those above it and no other:
 //!
 //! 1. `memlane-virtq`: guest memory and virtqueues, the parsed headers of frames, the one copy.
-//! 2. `memlane-model`: values that are configured and reported, with their JSON; the memory and descriptors that the host grants this process.
-//! 3. `memlane-dataplane`: forwarding and scheduling: workers, policy, forwarding table, link emulation, and the network of
+//! 2. `memlane-observe`: the formats of captures, recordings, metrics and events, and the filters of captures.
+//! 3. `memlane-model`: values that are configured and reported, with their JSON; the memory and descriptors that the host grants this process.
+//! 4. `memlane-dataplane`: forwarding and scheduling: workers, policy, forwarding table, link emulation, and the network of
 //!    ports.
-//! 4. `memlane-names`: the responder of a segment, for addresses and names: DHCP, router advertisements, DHCPv6, DNS.
-//! 5. `memlane-backends`: the back ends of ports and their sessions.
-//! 6. This one, `memlane`: command line, configuration and control socket. Its library re-exports the modules of the others too,
+//! 5. `memlane-names`: the responder of a segment, for addresses and names: DHCP, router advertisements, DHCPv6, DNS.
+//! 6. `memlane-backends`: the back ends of ports and their sessions.
+//! 7. This one, `memlane`: command line, configuration and control socket. Its library re-exports the modules of the others too,
 //!    for tests, benches and fuzzers.
 //!
 //! Places for additions:

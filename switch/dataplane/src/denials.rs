@@ -8,16 +8,17 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use memlane_model::denials::{Denial, ListedDenial, PortDenials};
+use memlane_model::journal::REPEAT_PAUSE;
 use memlane_model::name_pattern::NamePattern;
 use memlane_model::policy::{Action, Destination, Names, PolicyRule};
 
 use crate::id::PortId;
 use crate::policy::Limiter;
 use crate::policy::filter::Target;
-use crate::time::{Cycles, duration};
+use crate::time::{Cycles, SECOND, duration};
 
 /// Most entries of a port; the one with the oldest last frame makes room for a new one.
 const MOST: usize = 64;
@@ -25,10 +26,6 @@ const MOST: usize = 64;
 const ENTRIES: u64 = 10;
 /// Most events a second.
 const EVENTS: usize = 10;
-/// The time in which there are so many events.
-const SECOND: Duration = Duration::from_secs(1);
-/// Minimum interval between two events about one entry.
-const PAUSE: Duration = Duration::from_secs(60);
 
 /// The common parts of refused frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,7 +171,7 @@ impl Denials {
             Some(present) if now.saturating_duration_since(present.0) < SECOND => present,
             _ => told.insert((now, 0)),
         };
-        let is_due = |at: Option<Instant>| at.is_none_or(|at| now.saturating_duration_since(at) >= PAUSE);
+        let is_due = |at: Option<Instant>| at.is_none_or(|at| now.saturating_duration_since(at) >= REPEAT_PAUSE);
         let due = list.iter_mut().filter(|entry| entry.frames > entry.told.0 && is_due(entry.told.1));
         let news: Vec<Denial> = due.take(EVENTS.saturating_sub(*events)).map(|entry| entry.tell(from, now)).collect();
         *events += news.len();
@@ -247,6 +244,8 @@ fn allowing_name(from: &str, name: &str) -> Option<PolicyRule> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use memlane_model::policy::Protocol;
 
     use super::*;

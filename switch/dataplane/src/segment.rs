@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use memlane_model::journal::REPEAT_PAUSE;
+
 use crate::address_map::conflicts::Conflict;
 use crate::address_map::{AddressMap, Key};
 use crate::frame::MacAddress;
@@ -16,11 +18,7 @@ use crate::stats::RECENT;
 use crate::table::moves::{Move, MoveLog};
 use crate::table::{LearnedAddress, Table};
 
-/// Minimum interval between two log lines that MAC addresses move back and forth.
-const WARN_PAUSE: Duration = Duration::from_secs(60);
-/// Minimum interval between two events that the same MAC address moved, or about a conflict for an IP address, and most addresses in events of
-/// that time.
-const MOVE_PAUSE: Duration = Duration::from_secs(60);
+/// Most addresses in events of [`REPEAT_PAUSE`], that they moved or that they have a conflict.
 const MOST_TOLD: usize = 64;
 /// Quota of FDB entries of a port.
 pub const ADDRESSES: u32 = 1024;
@@ -98,9 +96,9 @@ impl<K> Default for Told<K> {
 }
 
 impl<K: Copy + PartialEq> Told<K> {
-    /// Whether an event about `address` is due at `now`: of each address once in [`MOVE_PAUSE`], and of [`MOST_TOLD`] addresses in that time.
+    /// Whether an event about `address` is due at `now`: of each address once in [`REPEAT_PAUSE`], and of [`MOST_TOLD`] addresses in that time.
     fn is_due(&mut self, address: K, now: Instant) -> bool {
-        self.0.retain(|&(_, at)| now.saturating_duration_since(at) < MOVE_PAUSE);
+        self.0.retain(|&(_, at)| now.saturating_duration_since(at) < REPEAT_PAUSE);
         let is_due = self.0.len() < MOST_TOLD && self.0.iter().all(|&(other, _)| other != address);
         self.0.extend(is_due.then_some((address, now)));
         is_due
@@ -219,10 +217,10 @@ impl Segment {
         &self.addresses
     }
 
-    /// Whether a loop may be logged now: once in [`WARN_PAUSE`], so that no guest can fill the log.
+    /// Whether a loop may be logged now: once in [`REPEAT_PAUSE`], so that no guest can fill the log.
     pub(crate) fn may_warn(&self) -> bool {
         let (inner, now) = (&mut *self.inner(), Instant::now());
-        let may = inner.warned.is_none_or(|warned| now.duration_since(warned) >= WARN_PAUSE);
+        let may = inner.warned.is_none_or(|warned| now.duration_since(warned) >= REPEAT_PAUSE);
         if may {
             inner.warned = Some(now);
         }
@@ -234,7 +232,7 @@ impl Segment {
         self.move_log.count()
     }
 
-    /// Moves of which an event is due at `now`: of each address once in [`MOVE_PAUSE`], and of [`MOST_TOLD`] addresses in that time.
+    /// Moves of which an event is due at `now`: of each address once in [`REPEAT_PAUSE`], and of [`MOST_TOLD`] addresses in that time.
     pub(crate) fn moves_to_tell(&self, now: Instant) -> Vec<Move> {
         if !self.move_log.has_moved() {
             return Vec::new();
@@ -416,7 +414,7 @@ mod tests {
         // The larger table has it at `a`.
         assert_eq!((segment.moves(), segment.moves_to_tell(start)), (41, Vec::new()));
         segment.table().learn(address(1), b, 0);
-        assert_eq!(segment.moves_to_tell(start + MOVE_PAUSE), [told]);
+        assert_eq!(segment.moves_to_tell(start + REPEAT_PAUSE), [told]);
     }
 
     #[test]

@@ -9,13 +9,14 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use memlane_virtq::budget::Budget;
 use memlane_virtq::time::{cycles, in_cycles};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::journal::REPEAT_PAUSE;
 
 /// Descriptors kept for the switch itself.
 const RESERVE: u64 = 64;
@@ -33,8 +34,6 @@ pub const OF_CONNECTION: u64 = 4;
 pub const OF_CONTROL_QUEUE: u64 = 2;
 /// While fewer are free, a message may have lost its descriptors on the way: more than any message brings.
 const MARGIN: u64 = 40;
-/// Minimum interval between two log lines about a shortage.
-const PAUSE: Duration = Duration::from_secs(60);
 
 /// Remedy for a shortage.
 pub const REMEDY: &str =
@@ -90,7 +89,7 @@ impl Descriptors {
         if silent != 0 && now < silent {
             return;
         }
-        self.silent_until.store(now + in_cycles(PAUSE), Ordering::Relaxed);
+        self.silent_until.store(now + in_cycles(REPEAT_PAUSE), Ordering::Relaxed);
         let DescriptorReport { open, limit, held, most, .. } = self.report();
         tracing::error!(
             port,

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use memlane_observe::events::{Owned, Ring};
 use schemars::JsonSchema;
@@ -20,6 +21,9 @@ pub const KEPT: usize = 4096;
 
 /// Events of a port that are kept: its next one evicts its own oldest, so that no guest pushes the events of others out.
 pub const KEPT_OF_PORT: usize = 256;
+
+/// Minimum interval between two events, or two lines of the log, about the same matter that a guest or front end can cause.
+pub const REPEAT_PAUSE: Duration = Duration::from_secs(60);
 
 /// Most bytes of a text in an event that a client of the control socket words, and most names of a list.
 const LONGEST_TEXT: usize = 4 << 10;

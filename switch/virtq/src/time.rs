@@ -17,6 +17,9 @@ use nix::time::{ClockId, clock_gettime};
 /// A moment or a span, in cycles.
 pub type Cycles = u64;
 
+/// A second: the unit of counts and rates.
+pub const SECOND: Duration = Duration::from_secs(1);
+
 /// Longest time that is spent at a stretch for one guest; the rest of its work waits for its next service quantum.
 pub const SLICE: Duration = Duration::from_micros(200);
 

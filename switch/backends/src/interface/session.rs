@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use vmm_sys_util::epoll::EventSet;
 
-use memlane_virtq::message::counted;
 use super::af_packet::{self, PacketSocket};
 use super::handle::{Interface, InterfaceError};
 use super::nic::{Nic, Opened};
@@ -19,14 +18,8 @@ use super::tap::{self, TapSettings};
 use crate::netlink::{LINKS, Netlink};
 use crate::network::Network;
 use crate::port::{Port, PortState};
-use crate::session::{Backoff, Session, Watch, Woken};
-
-/// First pause before an interface is opened again.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Longest pause before a TAP device is created again, and before an interface that another program makes is looked for.
-const LONGEST_PAUSES: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(1));
-/// Interval at which the interface is checked where netlink is not available.
-const LOOK: Duration = Duration::from_secs(1);
+use crate::session::{Backoff, LONGEST_PAUSE, RETRY, Session, UNWATCHED, Watch, Woken};
+use memlane_virtq::message::counted;
 
 /// Where a port's interface comes from.
 #[derive(Debug)]
@@ -92,8 +85,7 @@ impl Origin {
     }
 
     fn backoff(&self) -> Backoff {
-        let (made, found) = LONGEST_PAUSES;
-        Backoff::new(FIRST_PAUSE, if matches!(self, Self::Tap(_)) { made } else { found })
+        Backoff::new(RETRY.0, if matches!(self, Self::Tap(_)) { LONGEST_PAUSE } else { RETRY.1 })
     }
 
     /// Advice after `count` attempts that failed, the last one for this `cause`.
@@ -248,7 +240,7 @@ fn wait_until_gone(interface: &File, origin: &Origin, watch: &Watch, port: &Port
         }
         let woken = match &news {
             Some(news) => watch.wait_for(news.as_fd().as_raw_fd(), EventSet::IN),
-            None => watch.wait(Some(LOOK)),
+            None => watch.wait(Some(UNWATCHED)),
         };
         if woken == Woken::Quit {
             return Woken::Quit;

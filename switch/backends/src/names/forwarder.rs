@@ -2,23 +2,21 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use memlane_names::forward::{LONGEST, Question, decode_answer};
+use memlane_virtq::time::SECOND;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 
 /// Starts a forwarder; returns this process's end of its socket, of type SOCK_SEQPACKET.
 pub type OpenForwarder = Box<dyn FnMut() -> io::Result<OwnedFd> + Send>;
 
-/// Least time between two starts.
-const PAUSE: Duration = Duration::from_secs(1);
-
 /// A forwarder, started when it is needed.
 pub(super) struct Forwarder {
     open: OpenForwarder,
     socket: Option<OwnedFd>,
-    /// When it was last started.
+    /// When it was last started; the next start comes a second later at the earliest.
     started: Option<Instant>,
     /// The forwarder was started since this was last asked.
     is_new: bool,
@@ -52,7 +50,7 @@ impl Forwarder {
 
     /// Asks `question`; false if there is no forwarder, or it takes no more now.
     pub(super) fn ask(&mut self, question: &Question) -> bool {
-        if self.socket.is_none() && self.started.is_none_or(|started| started.elapsed() >= PAUSE) {
+        if self.socket.is_none() && self.started.is_none_or(|started| started.elapsed() >= SECOND) {
             self.started = Some(Instant::now());
             match (self.open)() {
                 Ok(socket) => (self.socket, self.is_new) = (Some(socket), true),

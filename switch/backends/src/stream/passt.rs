@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 
-use memlane_virtq::message::counted;
 use super::nat::NatSettings;
+use memlane_virtq::message::counted;
 
-/// Timeout of `passt --version`, and the interval at which its exit is polled.
+/// Timeout of `passt --version`.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval at which the exit of `passt --version` is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// The program.
 const PROGRAM: &str = "passt";

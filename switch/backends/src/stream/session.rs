@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use vmm_sys_util::epoll::EventSet;
 
@@ -21,16 +21,9 @@ use crate::listener::{self, PortListener, Second};
 use crate::network::Network;
 use crate::network::fatal::{caught, defect};
 use crate::port::{Port, PortState};
-use crate::session::{Backoff, Session, Watch, Woken};
+use crate::session::{Backoff, GUEST_PAUSE, LONGEST_PAUSE, RETRY, Session, Watch, Woken};
 use crate::vhost_user::access::Access;
 use crate::vhost_user::socket::{self, Listener};
-
-/// First and longest pause before the next attempt to connect.
-const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// Longest pause before passt is started again.
-const MOST_PAUSE: Duration = Duration::from_secs(60);
-/// Pause between the end of a connection and the next that is accepted.
-const PENALTY: Duration = Duration::from_millis(1);
 
 /// How the other side of the stream is reached.
 #[derive(Debug)]
@@ -122,7 +115,7 @@ impl StreamServer {
     /// Serves `first`, then further connections until the thread is told to stop.
     fn run(self, mut first: Option<Served>, watch: &Watch) {
         let Self { network, port, settings: StreamSettings { other, .. }, .. } = &self;
-        let most = if matches!(other, Other::Passt(_)) { MOST_PAUSE } else { RETRY.1 };
+        let most = if matches!(other, Other::Passt(_)) { LONGEST_PAUSE } else { RETRY.1 };
         let mut backoff = Backoff::new(RETRY.0, most);
         loop {
             let begun = Instant::now();
@@ -145,7 +138,7 @@ impl StreamServer {
             let pause = backoff.after(begun.elapsed());
             let pause = match (other, ended) {
                 // The other side reconnects by itself: accept at once.
-                (Other::Listen(..), _) if !failed => PENALTY,
+                (Other::Listen(..), _) if !failed => GUEST_PAUSE,
                 (Other::Listen(..), _) => RETRY.0,
                 (Other::Passt(_), Some(last)) => {
                     port.set_trouble(backoff.failures, passt::trouble(backoff.failures, &last, pause));

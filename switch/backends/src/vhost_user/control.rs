@@ -23,11 +23,8 @@ use crate::network::Network;
 use crate::network::fatal::{caught, defect};
 use crate::port::Port;
 use crate::ring::{Answer, Call, Control, RingFault, RingLog, SplitRing, StoppedRing};
+use crate::session::{END_TIMEOUT, GUEST_PAUSE};
 
-/// Timeout of an order; a thread that its guest holds up for longer is abandoned.
-const TIMEOUT: Duration = Duration::from_secs(1);
-/// Least time between two batches of commands, of one queue size each.
-const PAUSE: Duration = Duration::from_millis(1);
 /// How often a deferred interrupt is tried again.
 const KEPT: Duration = Duration::from_millis(50);
 
@@ -133,7 +130,7 @@ impl ControlQueue {
             then
         };
         self.order(Box::new(order))?;
-        answer.recv_timeout(TIMEOUT).ok()
+        answer.recv_timeout(END_TIMEOUT).ok()
     }
 
     /// Sends an order and wakes the thread; `None` if it is gone.
@@ -162,7 +159,7 @@ impl ControlQueue {
             }
             Then::GoOn
         }))?;
-        let call = answer.recv_timeout(TIMEOUT).ok()?;
+        let call = answer.recv_timeout(END_TIMEOUT).ok()?;
         let kick = self.kick.as_ref().map(|kick| kick.as_fd().try_clone_to_owned()).transpose();
         Some(call.and_then(|call| Ok(((kick?, call), HeldControlQueue { release }))))
     }
@@ -211,7 +208,7 @@ impl Thread {
             let may_go_on = || !self.waiting.load(Ordering::Acquire);
             match self.control.serve(may_go_on, |command| self.commands.obey(command)) {
                 Ok(more) => {
-                    std::thread::sleep(PAUSE);
+                    std::thread::sleep(GUEST_PAUSE);
                     let kept = match self.control.call_kept() {
                         Ok(kept) => kept,
                         Err(fault) => return self.give_up(fault),

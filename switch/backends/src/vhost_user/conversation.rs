@@ -10,15 +10,15 @@ use super::device;
 use super::front_end::{self, FrontEnd, SecondState};
 use super::pause::Pause;
 use super::saved::{Held, Progress, RestoredDevice, SavedConnection, StandingConnection, StandingSession};
-use super::server::PENALTY;
 use super::settings::DeviceSettings;
 use super::shared_memory_check::SharedMemoryCheck;
 use super::socket::Listener;
 use super::wire::{Message, Reply, WireError};
 use crate::descriptors;
-use crate::listener::{self, Second};
 use crate::executor::{Context, Executor, Watched};
+use crate::listener::{self, Second};
 use crate::network::Network;
+use crate::session::GUEST_PAUSE;
 use crate::takeover::ReceivedFiles;
 
 /// A session of another process.
@@ -223,7 +223,7 @@ impl<'c> Conversation<'c> {
     /// Quarantines the port and pauses, so that a front end that keeps breaking rules gets a small part of a CPU.
     async fn quarantine(&self, cause: &str) {
         self.network.quarantine(&self.settings.port, cause);
-        self.context.sleep(PENALTY).await;
+        self.context.sleep(GUEST_PAUSE).await;
     }
 
     /// A connection is pending at the listener: refuses it unless the present one ends, or admits it, where it may replace that.
@@ -237,7 +237,7 @@ impl<'c> Conversation<'c> {
                 }
             }
             // A pause, so that a program that connects in a loop gets a small part of a CPU.
-            Second::Replace => self.context.sleep(PENALTY).await,
+            Second::Replace => self.context.sleep(GUEST_PAUSE).await,
         }
         let Ok((stream, _)) = listener.socket().accept() else { return };
         match self.settings.second {

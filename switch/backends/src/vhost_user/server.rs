@@ -17,16 +17,13 @@ use super::session::{Endpoint, Link};
 use super::settings::DeviceSettings;
 use super::socket::{self, Listener};
 use crate::descriptors;
-use crate::listener;
 use crate::executor::{Context, Watched};
+use crate::listener;
 use crate::network::Network;
 use crate::network::fatal::{caught, defect};
 use crate::port::PortState;
+use crate::session::{GUEST_PAUSE, RETRY};
 
-/// First and longest pause before the next attempt to connect.
-const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// Pause after a front end's protocol violation, before the next front end is served.
-pub(super) const PENALTY: Duration = Duration::from_millis(1);
 /// Interval in which a closed port is looked at, which a command may have opened again.
 const CLOSED: Duration = Duration::from_millis(100);
 
@@ -116,7 +113,7 @@ impl Server {
         }
         self.link.set_stream(None);
         // A pause, so that a front end that reconnects in a loop gets a small part of a CPU.
-        self.context.sleep(PENALTY).await;
+        self.context.sleep(GUEST_PAUSE).await;
     }
 
     /// The next front end: one that was admitted beside the one before, or that connects; `None` when told to quit.
@@ -142,7 +139,7 @@ impl Server {
                     if descriptors::is_shortage(&error) {
                         self.network.note_shortage(&self.settings.port);
                     }
-                    self.context.sleep(PENALTY).await;
+                    self.context.sleep(GUEST_PAUSE).await;
                 }
             }
         }
@@ -232,7 +229,7 @@ impl Server {
             }
             Err(cause) => {
                 network.quarantine(port, &cause.to_string());
-                context.sleep(PENALTY).await;
+                context.sleep(GUEST_PAUSE).await;
                 port.front_end_left(format_args!("{cause}"));
             }
         }

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::access::Access;
 use super::pause::Pause;
@@ -17,9 +17,7 @@ use super::socket::{self, Listener};
 use crate::executor::{Executor, Task};
 use crate::network::Network;
 use crate::port::Port;
-
-/// Timeout for sessions that are to end to deliver their last replies.
-const TIMEOUT: Duration = Duration::from_secs(1);
+use crate::session::END_TIMEOUT;
 
 /// How the front end is reached.
 #[derive(Debug)]
@@ -167,13 +165,14 @@ impl Session {
 
 /// Waits until all sessions have ended, or the timeout.
 fn await_all(sessions: &[Session]) {
-    let deadline = Instant::now() + TIMEOUT;
+    let deadline = Instant::now() + END_TIMEOUT;
     sessions.iter().for_each(|session| session.task.await_end(deadline));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     use crate::settings::Settings;
     use crate::shared::Shared;

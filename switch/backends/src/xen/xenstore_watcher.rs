@@ -10,7 +10,6 @@ use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -25,6 +24,7 @@ use crate::id::PortId;
 use crate::memory::Fetch;
 use crate::network::Network;
 use crate::port::Port;
+use crate::session::GUEST_PAUSE;
 
 /// Path of back ends in xenstore.
 const BACK: &str = "backend/vif";
@@ -32,8 +32,6 @@ const BACK: &str = "backend/vif";
 const BACK_ENDS: &str = "back ends";
 /// The hotplug script by which the toolstack assigns an interface to memlane.
 const SCRIPT: &str = "vif-memlane";
-/// Least time between two rounds, as a rate limit for guests that write to xenstore without end.
-const PAUSE: Duration = Duration::from_millis(1);
 const STACK: usize = 512 * 1024;
 
 /// The vif that a port serves.
@@ -225,7 +223,7 @@ impl Rounds {
 
     /// Waits for events, and examines the vifs that they concern.
     fn round(&mut self) -> io::Result<Then> {
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(GUEST_PAUSE);
         self.wait()?;
         let mut looks = Looks::default();
         if self.take_orders(&mut looks)? == Then::Quit {

@@ -4,17 +4,14 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use super::Network;
 use crate::frame::MacAddress;
 use crate::multicast::querier::{Query, Schedule};
 use crate::policy::gate::Vlans;
 use crate::segment::Segment;
+use crate::time::SECOND;
 use crate::worker::Worker;
-
-/// The clock of memberships.
-const SECOND: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Debug, Default)]

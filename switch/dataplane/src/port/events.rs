@@ -1,7 +1,9 @@
 //! Log lines about a port, with a rate limit, because its guest and front end cause them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+use memlane_model::journal::REPEAT_PAUSE;
 
 use crate::policy::{Limit, Limiter};
 use crate::time::cycles;
@@ -33,9 +35,6 @@ impl EventLog {
     }
 }
 
-/// Minimum interval between two events about the same count.
-const COUNT_PAUSE: Duration = Duration::from_secs(60);
-
 /// A count of which an event tells now and then.
 #[derive(Debug, Default)]
 pub(crate) struct ToldCount {
@@ -51,7 +50,7 @@ impl ToldCount {
 
     /// The growth of the count since the last event about it, if one is due at `now`.
     pub(crate) fn news(&mut self, count: u64, now: Instant) -> Option<u64> {
-        let is_due = self.at.is_none_or(|at| now.saturating_duration_since(at) >= COUNT_PAUSE);
+        let is_due = self.at.is_none_or(|at| now.saturating_duration_since(at) >= REPEAT_PAUSE);
         if count == self.count || !is_due {
             return None;
         }
@@ -67,10 +66,10 @@ mod tests {
     #[test]
     fn a_count_is_told_once_a_minute_and_only_if_it_has_grown() {
         let (mut told, start) = (ToldCount::default(), Instant::now());
-        let minutes = |count| start + COUNT_PAUSE * count;
+        let minutes = |count| start + REPEAT_PAUSE * count;
         assert_eq!(told.news(0, start), None);
         assert_eq!(told.news(5, start), Some(5));
-        assert_eq!(told.news(9, start + COUNT_PAUSE / 2), None);
+        assert_eq!(told.news(9, start + REPEAT_PAUSE / 2), None);
         assert_eq!(told.news(11, minutes(1)), Some(6));
         assert_eq!(told.news(11, minutes(3)), None);
         assert_eq!(told.news(12, minutes(3)), Some(1));

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::stats::{DropReason, RECENT};
-use crate::time::{Cycles, duration, in_cycles};
+use crate::time::{Cycles, SECOND, duration, in_cycles};
 
 /// A counter with a record of its growth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +32,6 @@ const COUNTERS: usize = DropReason::ALL.len() + OTHERS.len();
 const BUCKET: Duration = Duration::from_secs(10);
 /// Buckets of the recent growth, and one that is being filled.
 const BUCKETS: usize = 7;
-/// Longest time between two looks at the counters while frames are forwarded.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// Growth of a counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,7 +97,7 @@ impl History {
 
     /// Compares the `counts` with those of the last look. Workers were busy at `busy` for the last time.
     pub(super) fn look(&mut self, now: Cycles, busy: Cycles, counts: impl Fn(Counted) -> u64) {
-        let at = self.looked.max(busy.min(now).saturating_sub(in_cycles(LOOK)));
+        let at = self.looked.max(busy.min(now).saturating_sub(in_cycles(SECOND)));
         for counted in Counted::looked_at() {
             let (number, count) = (counted.number(), counts(counted));
             let growth = count.saturating_sub(self.seen[number]);

@@ -6,14 +6,14 @@
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+use memlane_model::journal::REPEAT_PAUSE;
 
 use crate::frame::MacAddress;
 use crate::stats::DropReason;
 use crate::verdict::identity::claimed;
 
-/// Minimum interval between two events about one reason.
-const PAUSE: Duration = Duration::from_secs(60);
 /// Reasons of such refusals.
 pub(crate) const REASONS: [DropReason; 4] =
     [DropReason::SpoofedSource, DropReason::SpoofedIp, DropReason::SpoofedArp, DropReason::NotAServer];
@@ -95,7 +95,7 @@ impl RefusedLog {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let mut due = Vec::new();
         for (index, (slot, reason)) in slots.iter_mut().zip(REASONS).enumerate() {
-            let is_due = slot.told.is_none_or(|told| now.saturating_duration_since(told) >= PAUSE);
+            let is_due = slot.told.is_none_or(|told| now.saturating_duration_since(told) >= REPEAT_PAUSE);
             if let Some(frame) = slot.frame.take_if(|_| is_due) {
                 slot.told = Some(now);
                 self.kept.fetch_and(!(1 << index), Ordering::Relaxed);
@@ -127,8 +127,8 @@ mod tests {
         assert_eq!(log.take(start), [(DropReason::SpoofedSource, first)]);
         log.note(DropReason::SpoofedSource, &frame(7));
         log.note(DropReason::SpoofedIp, &frame(8));
-        assert_eq!(log.take(start + PAUSE / 2).iter().map(|told| told.0).collect::<Vec<_>>(), [DropReason::SpoofedIp]);
-        assert_eq!(log.take(start + PAUSE), [(DropReason::SpoofedSource, Refused::of(&frame(7)))]);
+        assert_eq!(log.take(start + REPEAT_PAUSE / 2).iter().map(|told| told.0).collect::<Vec<_>>(), [DropReason::SpoofedIp]);
+        assert_eq!(log.take(start + REPEAT_PAUSE), [(DropReason::SpoofedSource, Refused::of(&frame(7)))]);
     }
 
     #[test]

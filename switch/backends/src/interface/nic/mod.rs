@@ -17,18 +17,18 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 use nix::sys::timerfd::{ClockId, TimerFd, TimerFlags};
 
 pub use xsk::XdpFiles;
 
-use memlane_virtq::message::counted;
 use super::af_packet::{PacketSettings, PacketSocket};
 use super::handle::{Interface, in_namespace};
 use super::tap;
 use crate::pool::Pool;
 use crate::port::end::{Backend, Ends};
+use crate::session::RETRY;
+use memlane_virtq::message::counted;
 use receive::XdpReceive;
 use transmit::XdpTransmit;
 use xsk::{Frames, Rings};
@@ -74,7 +74,10 @@ fn open(name: &str) -> io::Result<XdpFiles> {
     let properties = tap::properties(name)?;
     if properties.receive_queues > 1 {
         let count = properties.receive_queues;
-        return Err(io::Error::other(format!("it has {}: ethtool -L {name} combined 1 (or rx 1)", counted(count, "receive queue"))));
+        return Err(io::Error::other(format!(
+            "it has {}: ethtool -L {name} combined 1 (or rx 1)",
+            counted(count, "receive queue")
+        )));
     }
     let mut tries = TRIES;
     loop {
@@ -82,15 +85,14 @@ fn open(name: &str) -> io::Result<XdpFiles> {
         tries -= 1;
         match &opened {
             // The kernel releases a socket that was closed just now in the background.
-            Err(cause) if cause.raw_os_error() == Some(libc::EBUSY) && tries > 0 => thread::sleep(PAUSE),
+            Err(cause) if cause.raw_os_error() == Some(libc::EBUSY) && tries > 0 => thread::sleep(RETRY.0),
             _ => return opened,
         }
     }
 }
 
-/// Tries to open a receive queue that another socket has, and the pause between them.
+/// Tries to open a receive queue that another socket has.
 const TRIES: u32 = 10;
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// Access to a NIC at present.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
