@@ -7,4 +7,7 @@ It builds both sides, runs both in turn, and judges each row by its interval.
   cost, in nanoseconds.
 - [`verdict`] judges the rounds of a row, and tells the table.
 - [`observe`] is a command of its own, `make bench-observe`: the cost of captures, scrapes and `memlane top`.
+
+No experiments with `--versus`: most rows are criterion benches of single functions, which have neither guests nor
+flows, so both sides, their rounds and a bar for each row would stay beside an experiment for the few others.
 """

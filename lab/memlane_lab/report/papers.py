@@ -6,6 +6,9 @@
     DIR/EXPERIMENT-course-GROUP...             the rate of all flows over time, of the sample in the middle
 
 A figure has one group of at most eight series; a median of fewer than six samples has no error bar.
+
+Drawn by matplotlib, which only `memlane-lab[papers]` installs, beside plotly for reports: plotly writes a PDF by a
+browser alone, and matplotlib no page that a reader can zoom into.
 """
 
 import re
