@@ -114,7 +114,8 @@ def test_fails_where_a_comment_begins_with_a_pronoun(made: Path) -> None:
     told = count(made, "--check")
     assert told.returncode == 1
     assert "switch-opening-percent rose from 0 to 25; read CONTRIBUTING.md, section Words" in told.stderr
-    assert "lib.rs:7: begin with the thing instead of 'Its': \"Its egress queue is kept, as this one is.\"" in told.stderr
+    fault = "lib.rs:8: begin with the thing instead of 'Its'"
+    assert f'{fault}: "Its egress queue is kept, as this one is."' in told.stderr
 
 
 def test_fails_where_terms_are_lost(made: Path) -> None:
@@ -180,6 +181,28 @@ def test_both_linters_read_the_same_rules() -> None:
         assert len(entries) >= 9
         assert all(re.fullmatch(r"  (- )?\S.*", entry) for entry in entries), entries
     assert shutil.which("git"), "the history of the ratchet is read by git"
+
+
+COUNTED = re.compile(
+    r"\{(?!(?:stats\.)?_?[A-Z])[^{}]*\} (?:good |failed |other )?"
+    r"(?:file|flow|node|pair|port|round|row|sample|link|machine|page|address)(?:e?s)\b"
+)
+"""A number before a plural in a format string; a constant is never one."""
+NEVER_ONE = ("{len(inside)} files; {_MOST_FILES}", "{wanted} machines, the switch")
+"""More than a limit, or of a measurement that is never of one."""
+
+
+def test_numbers_in_messages_are_counted_by_one_function() -> None:
+    assert COUNTED.search("f'{len(found)} samples failed'")
+    assert COUNTED.search("f'{count} good rounds'")
+    assert not COUNTED.search("f'{MOST} samples, {counted(1, 1)}, {ends} samplesheet'")
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in sorted((TOP / "lab/memlane_lab").rglob("*.py"))
+        for line in path.read_text().splitlines()
+        if COUNTED.search(line) and not any(known in line for known in NEVER_ONE)
+    ]
+    assert found == []
 
 
 def test_the_pages_are_no_longer_than_their_aim() -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from memlane_lab.bench_gate import rows
 from memlane_lab.bench_gate.observe import Figure, Measurement, measured
 from memlane_lab.bench_gate.sides import Side
+from memlane_lab.common.counted import counted
 from memlane_lab.common.errors import LabError
 from memlane_lab.statistics import stats
 
@@ -82,7 +83,7 @@ def _figures(kind: str, side: Side, work: Path) -> Iterator[Figure]:
         for ports, bar in MEMORY.items():
             more = names[len(attached) * WINDOW : ports]
             attached += _windows(process, more, lambda name: control.ask("POST", "/v1/ports", _entry(kind, name, work)))
-            held += _held(process, f"{kind}, {ports} ports", bar)
+            held += _held(process, f"{kind}, {counted(ports, 'port')}", bar)
         detached = _windows(process, names[::-1], lambda name: control.ask("DELETE", f"/v1/ports/{name}"))
     yield from held
     part = len(attached) // 4

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from memlane_lab.commands import prepare as images
+from memlane_lab.common.counted import counted
 from memlane_lab.common.progress import say
 from memlane_lab.experiment import experiment
 from memlane_lab.host.ports import GuestKind
@@ -26,7 +27,8 @@ def measure(kind: GuestKind, out: Path, paths: Sequence[str] = ()) -> None:
     narrowing = [word for path in paths for word in ("--only", f"path={path}")]
     run.measure(planned, kind, out, _SEED, resume=True, narrowing=narrowing)
     if again := forget_bad(out):
-        say(f"{again} samples failed or were disturbed by other work: measuring them once more")
+        were, them = ("was", "it") if again == 1 else ("were", "them")
+        say(f"{counted(again, 'sample')} failed or {were} disturbed by other work: measuring {them} once more")
         run.measure(planned, kind, out, _SEED, resume=True, narrowing=narrowing)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from rich.table import Table
 
 from memlane_lab.commands.prepare import prepare
+from memlane_lab.common.counted import counted
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.progress import say
 from memlane_lab.experiment import experiment
@@ -29,7 +30,7 @@ def measure(kind: GuestKind, out: Path) -> Table:
     if told := lead.spoiled(result, record):
         say(told)
     if result.failed:
-        raise LabError(f"{len(result.failed)} samples failed, the first because of {result.failed[0].error}")
+        raise LabError(f"{counted(len(result.failed), 'sample')} failed, the first because of {result.failed[0].error}")
     return table(result)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from memlane_lab.commands import published
+from memlane_lab.common.counted import counted
 from memlane_lab.measuring import machine
 from memlane_lab.report import figures, shown
 
@@ -45,5 +46,5 @@ def _changed(commit: str, top: Path) -> str:
         return "this clone does not have that commit: fetch the whole history"
     count = len(done.stdout.split())
     if count:
-        return f"{count} files of {', '.join(DATA_PATH)} changed since; measure again by make headlines"
+        return f"{counted(count, 'file')} of {', '.join(DATA_PATH)} changed since; measure again by make headlines"
     return "measured with changes that were not committed" if machine.CHANGED in commit else ""

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from memlane_lab.commands import published
+from memlane_lab.common.counted import counted
 from memlane_lab.experiment import claims
 from memlane_lab.experiment.claims import Claim
 from memlane_lab.experiment.labels import words
@@ -34,7 +35,8 @@ def sentences(planned: Sequence[Planned], folder: Path = published.FOLDER) -> It
         primary = [claim for claim in asked if claim.expectation.primary and claim.versus]
         pilots = list(_pilots(stated.name, folder)) if primary else []
         for claim in primary:
-            yield f"{stated.name}: {stated.repeat} rounds; {_told(claim, pilots, stated.repeat, len(primary))}"
+            told = _told(claim, pilots, stated.repeat, len(primary))
+            yield f"{stated.name}: {counted(stated.repeat, 'round')}; {told}"
 
 
 def _pilots(name: str, folder: Path) -> Iterator[tuple[str, ExperimentResult]]:
@@ -57,7 +59,7 @@ def _told(claim: Claim, pilots: Sequence[tuple[str, ExperimentResult]], rounds: 
     if math.isinf(effect):
         return f"too few to tell anything of {what}, beside {endpoints - 1} other primary endpoints"
     wanted = two_way.rounds_for(_SMALL, spread, endpoints)
-    known = f"80 % power; spread {spread:.2g} in {pilot[0]}; {_SMALL:g} x would take {wanted} rounds"
+    known = f"80 % power; spread {spread:.2g} in {pilot[0]}; {_SMALL:g} x would take {counted(wanted, 'round')}"
     return f"they tell {significant(effect)} x of {what} ({known})"
 
 

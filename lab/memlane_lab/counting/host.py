@@ -18,6 +18,7 @@ from typing import Any
 import tomli_w
 
 from memlane_lab.common import cache
+from memlane_lab.common import counted as numbers
 from memlane_lab.common.errors import LabError
 from memlane_lab.counting import kernel, machine
 from memlane_lab.counting.kernel import CountedKernel
@@ -216,7 +217,7 @@ def windows(sender: str, receiver: str, counts: Path, flows: int) -> list[Window
     counted = [json.loads(line) for line in counts.read_text().splitlines()]
     if len(said) != flows or len(counted) != flows:
         words = "; ".join([*sender.splitlines()[-3:], *receiver.splitlines()[-3:]])
-        raise LabError(f"only {len(said)} of {flows} flows finished in the counted host: {words}")
+        raise LabError(f"only {len(said)} of {numbers.counted(flows, 'flow')} finished in the counted host: {words}")
     return [
         Window(flow, [tuple(task) for task in each.get("tasks", [])], [tuple(count) for count in each["counts"]])
         for flow, each in zip(said, counted, strict=True)

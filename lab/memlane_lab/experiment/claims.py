@@ -7,6 +7,7 @@ a variant with itself, one that so few samples could never decide.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from memlane_lab.common.counted import counted
 from memlane_lab.experiment.experiment import Expectation, Experiment
 from memlane_lab.experiment.labels import Labels, words
 from memlane_lab.statistics.stats import FEWEST
@@ -43,9 +44,10 @@ def advice(experiment: Experiment) -> str:
     """A warning where there are too few rounds for the primary endpoints; empty without one."""
     if not any(each.primary for each in experiment.expect) or experiment.repeat >= ADVISED:
         return ""
+    rounds = counted(experiment.repeat, "round")
     return (
-        f"{experiment.name}: {experiment.repeat} rounds are few for primary endpoints, which are corrected for their "
-        f"number: take {ADVISED} or more (--repeat {ADVISED})"
+        f"{experiment.name}: {rounds} {'is' if experiment.repeat == 1 else 'are'} few for primary endpoints, which are "
+        f"corrected for their number: take {ADVISED} or more (--repeat {ADVISED})"
     )
 
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from memlane_lab.common import unpacked
+from memlane_lab.common.counted import counted
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.progress import say, span, tell
 from memlane_lab.experiment import experiment
@@ -72,7 +73,8 @@ def measure(kind: GuestKind, minutes: float, only: Sequence[str], out: Path, ret
     (one,) = planned
     if not one.variants:
         raise LabError(f"nothing can be measured: {one.missing[0].variant}: {one.missing[0].reason}")
-    say(f"{one.samples} samples in {one.experiment.repeat} rounds, about {span(one.seconds)}: leave the machine alone")
+    samples, rounds = counted(one.samples, "sample"), counted(one.experiment.repeat, "round")
+    say(f"{samples} in {rounds}, about {span(one.seconds)}: leave the machine alone")
     began = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     with tempfile.TemporaryDirectory(prefix="memlane-kit-") as scratch:
         folder = Path(scratch) / "results"

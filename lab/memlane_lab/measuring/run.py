@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.table import Table
 
 from memlane_lab.common import errors
+from memlane_lab.common.counted import counted
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.progress import say, span
 from memlane_lab.experiment import claims, experiment, plan
@@ -210,8 +211,9 @@ def going_on(asked: ExperimentResult, before: ExperimentResult | None) -> Experi
             f"sample ({'; '.join(sorted(moved))}): name another folder with --out"
         )
     if before.samples and _primary(asked.experiment) and asked.experiment.repeat != before.experiment.repeat:
+        rounds = counted(before.experiment.repeat, "round")
         raise LabError(
-            f"{asked.experiment.name} began with {before.experiment.repeat} rounds, and its report may have been seen: "
+            f"{asked.experiment.name} began with {rounds}, and its report may have been seen: "
             "another number of rounds after a look gives more than 5 % of false verdicts on primary endpoints; "
             f"continue with --repeat {before.experiment.repeat}, measure all rounds anew into another folder with "
             "--out, or join runs with `memlane-lab between`"

@@ -9,6 +9,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from memlane_lab.common.counted import counted
 from memlane_lab.common.progress import console, say, span
 from memlane_lab.experiment.experiment import measure
 from memlane_lab.results.results import ExperimentResult, Sample
@@ -48,7 +49,7 @@ class Scoreboard:
         asked = result.experiment
         self._result, self._taken, self._share = result, 0, seconds
         self._planned = samples
-        say(f"{asked.name}: {asked.question} {self._planned} samples of {asked.warm_up} + {asked.seconds} s")
+        say(f"{asked.name}: {asked.question} {counted(samples, 'sample')} of {asked.warm_up} + {asked.seconds} s")
 
     def next(self, variant: str) -> None:
         """A sample begins."""

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from memlane_lab.common.counted import counted
 from memlane_lab.common.sizes import Size, text
 from memlane_lab.common.strict import Strict
 
@@ -66,5 +67,4 @@ class Configuration(Strict):
     def __str__(self) -> str:
         """For people: path, pairs, size, load."""
         what = "" if self.work is Work.STREAM else "answers, "
-        pairs = "1 pair" if self.pairs == 1 else f"{self.pairs} pairs"
-        return f"{self.path}, {what}{pairs}, {text(self.message)}, load {self.load} %"
+        return f"{self.path}, {what}{counted(self.pairs, 'pair')}, {text(self.message)}, load {self.load} %"

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 
+from memlane_lab.common.counted import counted
 from memlane_lab.common.sizes import text
 from memlane_lab.model.configuration import Configuration
 from memlane_lab.model.fitted import Model, Range
@@ -90,7 +91,7 @@ def _faint(colour: str) -> str:
 def _fixed(asked: Configuration, over: Over) -> str:
     """The fixed dimensions, in words."""
     told = {
-        Over.PAIRS: f"{asked.pairs} pairs",
+        Over.PAIRS: counted(asked.pairs, "pair"),
         Over.MESSAGE: f"messages of {text(asked.message)}",
         Over.LOAD: f"load {asked.load} %",
     }

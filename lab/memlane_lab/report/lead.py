@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from memlane_lab.common.counted import counted
 from memlane_lab.experiment.experiment import measure
 from memlane_lab.report import plots
 from memlane_lab.results import summary
@@ -55,7 +56,7 @@ def of(result: ExperimentResult) -> Lead | None:
     listed = " and ".join(filter(None, [", ".join(told[:-1]), told[-1]]))
     count = len({sample.round for sample in result.good})
     sentence = f"Between two {result.guest} guests of this machine, {other} has, beside {base}: {listed}. "
-    sentence += f"Medians of {count} samples of {result.experiment.seconds:g} s."
+    sentence += f"Medians of {counted(count, 'sample')} of {result.experiment.seconds:g} s."
     return Lead(sentence, [_comparison(row, pairs[0]) for row in rows])
 
 

@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from memlane_lab.common.counted import counted
 from memlane_lab.experiment.experiment import Where
 from memlane_lab.report import counted_plots, lead, plots, profile_plots, shop_plots, shown, tables
 from memlane_lab.report.profile_plots import Found
@@ -209,8 +210,9 @@ def _sampled(profiled: Found) -> str:
     """How the profile was made, and the share of samples left out of it."""
     shown = profiled.profile
     lost = sum(sample.lost for sample in shown.samples)
+    samples = counted(len(shown.samples), "sample")
     return (
-        f"perf looked at every CPU {shown.rate:,} times a second ({shown.event}), in {len(shown.samples)} samples; "
+        f"perf looked at every CPU {shown.rate:,} times a second ({shown.event}), in {samples}; "
         f"{lost} hits were lost. Behind ±: the error of sampling (95 %, Poisson). Idle time, other people's work and "
         "the lab's own are left out. In the flame graph, a program is one frame, and callers are the host kernel's. "
         f"The largest of the rest: {', '.join(f'{name} ({share})' for name, share in profile_plots.rest(profiled))}."

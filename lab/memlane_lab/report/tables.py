@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from rich.table import Table
 
+from memlane_lab.common.counted import counted
 from memlane_lab.experiment.experiment import PaperFigure, measure
 from memlane_lab.experiment.labels import words
 from memlane_lab.meters import placement
@@ -191,7 +192,7 @@ def together(judged: Sequence[tuple[ExperimentResult, Sequence[Verdict]]]) -> li
             measure(verdict.claim.expectation.measure).title,
             verdict.versus,
             f"**{significant(effect.ratio.estimate)} x** ({', '.join(_bounds(effect.ratio, Scale(1, '')))}, "
-            f"{effect.rounds} rounds, p = {effect.probability:.2g}, corrected {p:.2g})",
+            f"{counted(effect.rounds, 'round')}, p = {effect.probability:.2g}, corrected {p:.2g})",
         ]
         for (result, verdict, effect), p in zip(found, corrected, strict=True)
     ]

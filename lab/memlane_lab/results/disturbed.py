@@ -5,6 +5,7 @@ The reading is a measure of its own (`others`), which the two-way analysis has a
 
 from collections.abc import Iterable
 
+from memlane_lab.common.counted import counted
 from memlane_lab.results.results import Sample
 from memlane_lab.statistics.measures import OTHERS, TAKEN_AGAIN
 
@@ -22,6 +23,6 @@ def told(samples: Iterable[Sample]) -> str:
     known = [each for each in samples if OTHERS.name in each.values]
     if not known:
         return ""
-    said = f"more than {QUIET:g} beside {sum(map(disturbed, known))} of {len(known)} samples"
+    said = f"more than {QUIET:g} beside {sum(map(disturbed, known))} of {counted(len(known), 'sample')}"
     again = sum(TAKEN_AGAIN.name in each.values for each in known)
     return f"{said}, {again} of them taken again" if again else said

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from memlane_lab.common.counted import counted
 from memlane_lab.experiment import claims
 from memlane_lab.experiment.claims import Claim
 from memlane_lab.experiment.experiment import Expectation, Experiment, PaperFigure
@@ -171,9 +172,9 @@ class Verdict:
         if self.found is None:
             return self.lack
         if self.found.bounds is None:
-            return f"{self.rounds} samples are too few for an interval"
+            return f"{counted(self.rounds, 'sample')} {'is' if self.rounds == 1 else 'are'} too few for an interval"
         if self._by_chance and self.probability is not None and self.probability <= 1 - stats.CONFIDENCE:
-            return f"{self.rounds} rounds are too few for so many primary endpoints"
+            return f"{counted(self.rounds, 'round')} are too few for so many primary endpoints"
         return "the bound is within the interval"
 
 
@@ -420,13 +421,13 @@ def _versus(result: ExperimentResult, claim: Claim, other: Labels) -> Verdict:
         return Verdict(claim, None, 0, place, "there is no round in which both were measured")
     for each in (claim.variant, other):
         if dead := _delivered_nothing(result, claim.expectation.measure, each):
-            lack = f"{words(each)} delivered nothing in {dead} of {len(_good(result, each))} rounds"
+            lack = f"{words(each)} delivered nothing in {dead} of {counted(len(_good(result, each)), 'round')}"
             return Verdict(claim, None, len(values), place, lack)
     found = stats.ratio(values, others)
     if found is None:
         dead = sum(each <= 0 for each in others)
         return Verdict(
-            claim, None, len(values), place, f"{words(other)} gave nothing in {dead} of {len(others)} rounds"
+            claim, None, len(values), place, f"{words(other)} gave nothing in {dead} of {counted(len(others), 'round')}"
         )
     ratios = [one / two for one, two in zip(values, others, strict=True)]
     beyond = _beyond(claim, ratios)

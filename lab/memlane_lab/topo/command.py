@@ -14,6 +14,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from memlane_lab.common.counted import counted
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.options import options
 from memlane_lab.common.progress import console, results, say, tell
@@ -85,7 +86,7 @@ def up(asked: UpOptions) -> None:
     _say_notes(topology)
     told = _bring_up(topology, wait=asked.wait)
     seconds = told["seconds"]
-    parts = [f"{len(topology.nodes)} nodes set up in {seconds['booted']:.1f} s"]
+    parts = [f"{counted(len(topology.nodes), 'node')} set up in {seconds['booted']:.1f} s"]
     for key, words in (("neighbours", "neighbours answer"), ("routes", "routing tables full"), ("ping", "end to end")):
         if seconds[key]:
             parts.append(f"{words} after {seconds[key]:.1f} s")
@@ -162,7 +163,7 @@ def show(
         total = sum(node["memory"] or 0 for node in state["nodes"]) + switch["memory"] - switch["own"]
         count = max(1, len(state["nodes"]))
         results.print(
-            f"{count} nodes: {total / _MIB:.0f} MiB, {total / count / _MIB:.1f} MiB each{_switch(switch)}",
+            f"{counted(count, 'node')}: {total / _MIB:.0f} MiB, {total / count / _MIB:.1f} MiB each{_switch(switch)}",
             highlight=False,
         )
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from memlane_lab.common.counted import counted
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.progress import say
 from memlane_lab.common.strict import Strict, told
@@ -94,7 +95,7 @@ def answer(question: Question, sizes: tuple[int, ...], over: tuple[str, ...], ou
     """Measures; all rows so far are written after each figure, so that an interruption loses little."""
     rows: list[Row] = []
     for size, links in itertools.product(sizes or question.sizes, over or question.over):
-        say(f"{question.title}: {size} nodes, links over {links}")
+        say(f"{question.title}: {counted(size, 'node')}, links over {links}")
         for row in _of_one(question, size, links):
             rows.append(row)
             if out:
@@ -110,7 +111,7 @@ def _of_one(question: Question, size: int, over: str) -> Iterator[Row]:
         for what, value, unit, *expected in _MEASURES[question.measure](question, size, over):
             yield Row(over, size, what, value, unit, expected[0] if expected else None)
     except LabError as error:
-        say(f"{size} nodes over {over}: {error}")
+        say(f"{counted(size, 'node')} over {over}: {error}")
         yield Row(over, size, "failed", None, "", why=str(error))
 
 

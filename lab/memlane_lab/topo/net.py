@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from memlane_lab.common.counted import counted
 from memlane_lab.common.errors import LabError
 from memlane_lab.common.strict import hint
 from memlane_lab.common.wait import Timeout, until
@@ -129,7 +130,7 @@ class Net:
         if sum(needs) > free:
             fit = next(count for count in range(len(needs) + 1) if sum(needs[: count + 1]) > free)
             raise LabError(
-                f"{len(needs)} nodes may take {sum(needs)} MiB and {free} MiB are free: {fit} fit; "
+                f"{counted(len(needs), 'node')} may take {sum(needs)} MiB and {free} MiB are free: {fit} fit; "
                 "take fewer, or give them less with --memory"
             )
 
@@ -190,8 +191,9 @@ class Net:
             self._progress("routing tables full", number, len(routers))
             while missing := self.missing_routes(machine):
                 if time.monotonic() > deadline:
-                    lacks = f"after {timeout:.0f} s {machine.name} lacks routes to {len(missing)} addresses"
-                    raise Timeout(f"{lacks}, among them {min(missing)}; {number} nodes before it have all of theirs")
+                    to, before = counted(len(missing), "address"), counted(number, "node")
+                    lacks = f"after {timeout:.0f} s {machine.name} lacks routes to {to}, among them {min(missing)}"
+                    raise Timeout(f"{lacks}; {before} before it {'has' if number == 1 else 'have'} all of theirs")
                 time.sleep(0.2)
         self._progress("routing tables full", len(routers), len(routers))
         self.phases.routes = self._elapsed()
