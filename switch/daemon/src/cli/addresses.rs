@@ -20,7 +20,7 @@ pub(super) struct Addresses {
 impl Addresses {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let segments: Vec<SegmentAddresses> = self.net.client()?.get("/v1/addresses")?;
-        if self.json { output::print_json(&segments) } else { output::print(&text(&segments)) }
+        output::print_either(self.json, &segments, || text(&segments))
     }
 }
 

@@ -29,10 +29,7 @@ pub(super) struct Denials {
 impl Denials {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let ports = self.ports()?;
-        if self.json {
-            return output::print_json(&ports);
-        }
-        output::print(&text(&ports, "no frame was refused by a policy rule\n"))
+        output::print_either(self.json, &ports, || text(&ports, "no frame was refused by a policy rule\n"))
     }
 
     fn ports(&self) -> Result<Vec<PortDenials>, Failure> {

@@ -101,11 +101,7 @@ impl Doctor {
         findings.extend(installed::other_monitors());
         findings.extend(installed::wireshark());
         findings.extend(sockets_folder(&folder::runtime()));
-        if self.json {
-            output::print_json(&findings)?;
-        } else {
-            output::print(&findings.iter().map(line).collect::<String>())?;
-        }
+        output::print_either(self.json, &findings, || findings.iter().map(line).collect())?;
         if findings.iter().any(|finding| finding.grade == Grade::Lacking) { Err(Failure::Lacking) } else { Ok(()) }
     }
 }

@@ -44,7 +44,7 @@ impl FdbCommand {
             let view: SegmentView = client.get(&format!("/v1/segments/{}", name_in_path(&segment)))?;
             all.extend(view.learned_addresses.into_iter().map(|entry| FdbEntry { segment: segment.clone(), entry }));
         }
-        if self.json { output::print_json(&all) } else { output::print(&table(&all)) }
+        output::print_either(self.json, &all, || table(&all))
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) struct Leases {
 impl Leases {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let names = self.net.report()?.names;
-        if self.json { output::print_json(&names) } else { output::print(&table(&names)) }
+        output::print_either(self.json, &names, || table(&names))
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) struct Down {
 impl List {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let running = running::all();
-        if self.json { output::print_json(&running) } else { output::print(&table(&running)) }
+        output::print_either(self.json, &running, || table(&running))
     }
 }
 

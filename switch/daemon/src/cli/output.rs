@@ -39,6 +39,11 @@ pub(super) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&format!("{}\n", serde_json::to_string_pretty(value).map_err(Failure::running)?))
 }
 
+/// Prints `value` as JSON, or else the `text`.
+pub(super) fn print_either(json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
+    if json { print_json(value) } else { print(&text()) }
+}
+
 /// A table of text: its first columns hold words, flush left, the others numbers, flush right.
 #[derive(Debug)]
 pub(super) struct Table {

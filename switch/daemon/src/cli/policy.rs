@@ -77,7 +77,7 @@ impl Try {
             Some(capture) => self.of_capture(capture)?,
             None => self.of_network()?,
         };
-        if self.json { output::print_json(&ports) } else { output::print(&denials::text(&ports, "no frame would be refused\n")) }
+        output::print_either(self.json, &ports, || denials::text(&ports, "no frame would be refused\n"))
     }
 
     /// Frames of `capture` that the rules would refuse.

@@ -6,7 +6,6 @@ use clap::Args;
 use hyper::{Method, StatusCode};
 use serde_json::Value;
 
-use crate::quantity::counted;
 use super::net::{Net, PortOfNet, mark_causes};
 use super::output::Table;
 use super::top::rates::Rates;
@@ -16,6 +15,7 @@ use crate::config::PortEntry;
 use crate::control::report::SegmentReport;
 use crate::control::routes::{DrainOrder, Drained};
 use crate::control::{Client, ControlError, PortReport, PortView};
+use crate::quantity::counted;
 use memlane_model::addresses::Inside;
 
 /// Timeout of the reply beyond the time for draining.
@@ -92,14 +92,14 @@ impl List {
         }
         if self.segments {
             let segments: Vec<SegmentReport> = client.get("/v1/segments")?;
-            return if self.json { output::print_json(&segments) } else { output::print(&segment_table(&segments)) };
+            return output::print_either(self.json, &segments, || segment_table(&segments));
         }
         let mut ports: Vec<PortReport> = client.get("/v1/ports")?;
         if let Some((key, value)) = &self.label {
             ports.retain(|port| port.labels.get(key) == Some(value));
         }
         mark_causes(&client, &mut ports);
-        if self.json { output::print_json(&ports) } else { output::print(&port_table(&ports)) }
+        output::print_either(self.json, &ports, || port_table(&ports))
     }
 }
 
@@ -174,7 +174,7 @@ fn segment_table(segments: &[SegmentReport]) -> String {
 impl Show {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let view = self.port.view()?;
-        if self.json { output::print_json(&view) } else { output::print(&page(&view)) }
+        output::print_either(self.json, &view, || page(&view))
     }
 }
 
@@ -191,7 +191,10 @@ fn page(PortView { report, entry }: &PortView) -> String {
         ("settings", set::settings(entry)),
         ("TX", format!("{} from the guest", volume(totals.transmit_frames, totals.transmit_bytes))),
         ("RX", format!("{} to the guest", volume(totals.receive_frames, totals.receive_bytes))),
-        ("notified", format!("{} from the guest, {} to it", counted(totals.kicks, "kick"), counted(totals.interrupts, "interrupt"))),
+        (
+            "notified",
+            format!("{} from the guest, {} to it", counted(totals.kicks, "kick"), counted(totals.interrupts, "interrupt")),
+        ),
     ];
     let vlan = entry.vlan.map(|vlan| vlan.to_string());
     let trunk = (!entry.trunk.is_empty()).then(|| {

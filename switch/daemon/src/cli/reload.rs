@@ -56,11 +56,7 @@ impl Reload {
         let document = read.map(|read| serde_json::to_value(read.document)).transpose().map_err(Failure::running)?;
         let order = ReloadOrder { document, dry_run, ports_only, prune, force, cut_off, lines };
         let done: Reloaded = client.ask(Method::POST, "/v1/reload", Some(&order))?;
-        if self.json {
-            output::print_json(&done)?
-        } else {
-            output::print(&told(&done))?
-        }
+        output::print_either(self.json, &done, || told(&done))?;
         if dry_run {
             return Ok(());
         }

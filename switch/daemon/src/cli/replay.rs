@@ -84,11 +84,7 @@ impl Replay {
         })?;
         (result.frames, result.missed) = (summary.frames, summary.missed);
         note(&summary, &self.file);
-        if self.json {
-            output::print_json(&result)?;
-        } else {
-            output::print(&(made_by(&summary.description) + &result.text()))?;
-        }
+        output::print_either(self.json, &result, || made_by(&summary.description) + &result.text())?;
         match result.different {
             0 => Ok(()),
             _ => Err(Failure::Running(

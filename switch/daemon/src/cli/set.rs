@@ -28,11 +28,7 @@ impl Set {
         self.keys.state(&mut keys);
         let (port, change) = (&self.port, keys.checked()?);
         let entry: PortEntry = port.net()?.client()?.ask(Method::PATCH, &port.uri(""), Some(&change))?;
-        if self.json {
-            output::print_json(&entry.stated())
-        } else {
-            output::print(&format!("{}: {}\n", port.port, settings(&entry)))
-        }
+        output::print_either(self.json, &entry.stated(), || format!("{}: {}\n", port.port, settings(&entry)))
     }
 }
 

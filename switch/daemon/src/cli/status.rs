@@ -51,10 +51,7 @@ impl Status {
             return output::print(&table_with(&report, Some(&rates)));
         }
         let report = self.net.report_of_this_moment()?;
-        if self.json {
-            return output::print_json(&report);
-        }
-        output::print(&(self.not_taken_over(&report) + &table(&report)))
+        output::print_either(self.json, &report, || self.not_taken_over(&report) + &table(&report))
     }
 }
 

@@ -120,12 +120,11 @@ impl WhyCommand {
             return self.one_port(&client, &port);
         }
         let why = ask(&client, &port, &question)?;
-        if self.json {
-            return output::print_json(&why);
-        }
-        let steps: String = why.forecast.steps.iter().map(|step| output::wrapped(&format!("  {}", output::shown(step)))).collect();
-        let receiver = why.receiver.iter().map(told).collect::<String>();
-        output::print(&format!("{steps}{receiver}{}\n", why.outcome))
+        output::print_either(self.json, &why, || {
+            let steps = why.forecast.steps.iter().map(|step| output::wrapped(&format!("  {}", output::shown(step))));
+            let receiver = why.receiver.iter().map(told).collect::<String>();
+            format!("{}{receiver}{}\n", steps.collect::<String>(), why.outcome)
+        })
     }
 
     /// The port, unless the arguments name a network alone.
@@ -143,13 +142,10 @@ impl WhyCommand {
     fn all_ports(&self) -> Result<(), Failure> {
         let net = Net { net: self.first.as_ref().map(PathBuf::from), socket: self.socket.clone() };
         let causes: Vec<PortCauses> = net.client()?.get("/v1/why")?;
-        if self.json {
-            return output::print_json(&causes);
-        }
-        if causes.is_empty() {
-            return output::print("  the switch sees no problem at any port\n");
-        }
-        output::print(&causes.iter().map(told).collect::<String>())
+        output::print_either(self.json, &causes, || match causes.is_empty() {
+            true => "  the switch sees no problem at any port\n".into(),
+            false => causes.iter().map(told).collect(),
+        })
     }
 
     /// Prints the outcomes of the frames of a file.
@@ -179,19 +175,13 @@ impl WhyCommand {
             Err(Ended::Failed(failure)) => return Err(failure),
             Ok(()) => {}
         }
-        if self.json {
-            return output::print_json(&forecasts);
-        }
-        output::print(&outcomes.text())
+        output::print_either(self.json, &forecasts, || outcomes.text())
     }
 
     /// Prints the causes that keep the port from its work.
     fn one_port(&self, client: &Client, port: &PortOfNet) -> Result<(), Failure> {
         let causes: PortCauses = client.get(&port.uri("/why"))?;
-        if self.json {
-            return output::print_json(&causes);
-        }
-        output::print(&told(&causes))
+        output::print_either(self.json, &causes, || told(&causes))
     }
 }
 

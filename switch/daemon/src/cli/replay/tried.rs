@@ -155,5 +155,5 @@ pub(super) fn run(file: &Path, with: &Path, port: Option<&str>, json: bool) -> R
     if !trial.unknown_names.is_empty() {
         output::note(&format!("the recording knows no port or group called {}", trial.unknown_names.join(", ")));
     }
-    if json { output::print_json(&trial) } else { output::print(&trial.text()) }
+    output::print_either(json, &trial, || trial.text())
 }

@@ -144,10 +144,7 @@ pub(super) fn run(arguments: &Replay) -> Result<(), Failure> {
         Ok(arguments.frame.is_none_or(|number| recorded.number <= number))
     })?;
     note(&summary, &arguments.file);
-    if arguments.json {
-        return output::print_json(&grounds.told);
-    }
-    output::print(&grounds.text())
+    output::print_either(arguments.json, &grounds.told, || grounds.text())
 }
 
 impl Replay {

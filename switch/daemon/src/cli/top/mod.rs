@@ -62,10 +62,7 @@ impl Top {
             return terminal::run(client, first, self.interval, self.sort);
         }
         let rates = measure(&client, self.interval)?.1;
-        if self.json {
-            return output::print_json(&rates);
-        }
-        output::print(&text(&rates, self.sort))
+        output::print_either(self.json, &rates, || text(&rates, self.sort))
     }
 }
 
