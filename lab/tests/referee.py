@@ -3,10 +3,11 @@
 
 lab/tests/referee.py [TOP]    prints each figure that differs, then how many agree; exit code 1 if any differs
 
-Read are the pages docs/benchmarks/DATE/NAME.md, README.md and the pages with its table; the samples beside them; and
-the names and units of measures in docs/reference/lab-measures.md. Recomputed are medians, ratios within rounds, their
-intervals and numbers of rounds, the same of one placement of the CPUs, p of sign tests with Holm's correction, the
-two-way analysis of primary endpoints, each path at its best, and which run the front page shows.
+Read are the pages docs/benchmarks/DATE/NAME.md, or their whole in DATE/NAME/page.md.gz; README.md and the pages with
+its table; the samples beside them; and the names and units of measures in docs/reference/lab-measures.md. Recomputed
+are medians, ratios within rounds, their intervals and numbers of rounds, the same of one placement of the CPUs, p of
+sign tests with Holm's correction, the two-way analysis of primary endpoints, each path at its best, and which run the
+front page shows.
 """
 
 import csv
@@ -83,7 +84,10 @@ def runs(top: Path) -> list[Run]:
         }
         values, places, order = ({name: each[part] for name, each in read.items()} for part in range(3))
         name = f"{file.parents[1].name}/{file.parent.name}"
-        found.append(Run(name, file.parent.with_suffix(".md").read_text(), stated, values, places, order))  # type: ignore[arg-type]
+        archive = file.parent / "page.md.gz"
+        page = gzip.decompress(archive.read_bytes()).decode() if archive.exists() else ""
+        page = page or file.parent.with_suffix(".md").read_text()
+        found.append(Run(name, page, stated, values, places, order))  # type: ignore[arg-type]
     return sorted(found, key=lambda run: str(run.stated["record"]["began"]), reverse=True)
 
 

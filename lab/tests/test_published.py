@@ -23,6 +23,10 @@ def test_the_page_is_what_the_committed_samples_say() -> None:
     pages = published.made()
     assert published.FOLDER / "2026-11-25" / "promises.md" in pages
     assert {page: page.read_text() for page in pages} == pages, "run `memlane-lab publish`"
+    whole = published.archives()
+    assert published.FOLDER / "2026-11-26" / "promises" / "page.md.gz" in whole
+    assert {file: published.archived(file) for file in whole} == whole, "run `memlane-lab publish`"
+    assert set(published.FOLDER.glob("*/*/page.md.gz")) == whole.keys()
 
 
 def test_readme_and_plots_regenerate_to_themselves() -> None:
@@ -130,10 +134,17 @@ def test_figures_of_a_page_stand_on_the_benchmarks_that_it_links_to(name: str) -
     page = published.FOLDER.parents[1] / name
     text = page.read_text()
     linked = [(page.parent / target).resolve() for target in re.findall(r"\]\(([^)#:]*\.md)\)", text)]
-    told = "".join(each.read_text() for each in linked if published.FOLDER in each.parents).replace("**", "")
+    told = "".join(map(_whole, linked)).replace("**", "")
     figures = re.findall(r"([0-9.]+) x\*{0,2}\s\(([0-9.]+\sto\s[0-9.]+)[,)]", text)
     assert figures
     assert [each for each in figures if f"{each[0]} x ({' '.join(each[1].split())}, n" not in told] == []
+
+
+def _whole(page: Path) -> str:
+    """A page of the benchmarks, from its archive where it has one; no other."""
+    if published.FOLDER not in page.parents:
+        return ""
+    return published.whole_page(page.with_suffix(""))
 
 
 def test_no_row_of_the_papers_is_silent() -> None:
@@ -155,7 +166,7 @@ def test_no_row_of_the_papers_is_silent() -> None:
 def test_the_papers_figures_stand_on_the_pages_of_their_rows() -> None:
     count = 0
     for file in published.FOLDER.glob("*/*/run.json"):
-        text = published.page(file.parent).read_text()
+        text = published.whole_page(file.parent)
         for result in published.read(file.parent)[1]:
             known = summary.known(result)
             for figure in result.experiment.paper:

@@ -3,6 +3,7 @@
     docs/benchmarks/DATE/NAME/run.json             the run and its experiments as they were stated, without samples
     docs/benchmarks/DATE/NAME/EXPERIMENT.csv.gz    every sample's measures, one row each; its flows' measures, too
     docs/benchmarks/DATE/NAME.md                   the page of the run, generated from these two alone
+    docs/benchmarks/DATE/NAME/page.md.gz           the same of a run with a newer one beside it; its NAME.md says so
     docs/benchmarks/DATE/NAME/EXPERIMENT.svg       its picture: the first measure, generated too
     docs/benchmarks/index.md                       the list of all pages
     docs/benchmarks/headlines.md                   headlines: how many runs and days each build has, their ratios
@@ -61,6 +62,10 @@ _FROM_OUTSIDE = (
 )
 _COMPARED = "promises"
 """Name of the runs of which the first stands beside all others."""
+_ARCHIVE = "page.md.gz"
+"""The whole page of a run that was measured again since."""
+_AFTER_RUN = "Figures are medians"
+"""Begin of a page's second paragraph; the first says which run it is."""
 _HEADER = ["sample", "round", "variant", "placement", "began"]
 """Columns before those of the experiment's dimensions. Runs published before 2026-11-27 have neither."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
@@ -156,7 +161,11 @@ def make_pages(folder: Path = FOLDER) -> list[Path]:
     texts = made(folder)
     for path, text in texts.items():
         path.write_text(text)
-    return list(texts)
+    kept = archives(folder)
+    for path, text in kept.items():
+        if not path.exists() or archived(path) != text:
+            path.write_bytes(gzip.compress(text.encode(), mtime=0))
+    return [*texts, *kept]
 
 
 def page(folder: Path) -> Path:
@@ -164,13 +173,64 @@ def page(folder: Path) -> Path:
     return folder.with_suffix(".md")
 
 
+def archived(file: Path) -> str:
+    """The page in an archive."""
+    return gzip.decompress(file.read_bytes()).decode()
+
+
+def whole_page(folder: Path) -> str:
+    """The whole page of the run in `folder`, from its archive where it has one."""
+    file = folder / _ARCHIVE
+    return archived(file) if file.exists() else page(folder).read_text()
+
+
+def archives(folder: Path = FOLDER) -> dict[Path, str]:
+    """Whole pages of the runs that were measured again since, by their archives."""
+    runs = _runs(folder)
+    return {own / _ARCHIVE: _beside_first(own, runs)[page(own)] for own in _superseded(runs)}
+
+
+def _runs(folder: Path) -> dict[Path, Run]:
+    return {path.parent: read(path.parent) for path in sorted(folder.glob("*/*/run.json"))}
+
+
+def _superseded(runs: Mapping[Path, Run]) -> dict[Path, Path]:
+    """Runs of which each experiment was measured again later, with the same guests; and the newest run of the first."""
+    newest: dict[tuple[str, str], Path] = {}
+    for own in sorted(runs, key=lambda own: runs[own][0].began):
+        newest |= {(runs[own][0].guest, each.experiment.name): own for each in runs[own][1]}
+    found = {}
+    for own, (record, results_of) in runs.items():
+        later = [newest[record.guest, each.experiment.name] for each in results_of]
+        if all(runs[each][0].began > record.began for each in later):
+            found[own] = later[0]
+    return found
+
+
+def _beside_first(own: Path, runs: Mapping[Path, Run]) -> dict[Path, str]:
+    """The page of a run, with the verdicts of the first one of the promises beside its own, and its pictures."""
+    first = next((each for each in runs if each.name == _COMPARED), None)
+    return _of_run(own, runs[own], MEASURING, beside=runs[first] if first and own != first else None)
+
+
+def _pointer(own: Path, whole: str, newer: Path) -> str:
+    """The page of a run that was measured again: which run it was, and where its whole page and the newer run are."""
+    head, _, _ = whole.partition(f"\n\n{_AFTER_RUN}")
+    to = f"../{newer.parent.name}/{newer.name}.md"
+    where = f"docs/benchmarks/{own.parent.name}/{own.name}/{_ARCHIVE}"
+    return (
+        f"{head}\n\n[{newer.name}, {newer.parent.name}]({to}) measured the same later. The whole page of this run is "
+        f"in [{_ARCHIVE}]({own.name}/{_ARCHIVE}): `zcat {where}`\n"
+    )
+
+
 def made(folder: Path = FOLDER) -> dict[Path, str]:
     """The pages' texts, generated from the samples."""
-    runs = {path.parent: read(path.parent) for path in sorted(folder.glob("*/*/run.json"))}
-    first = next((own for own in runs if own.name == _COMPARED), None)
+    runs = _runs(folder)
     texts: dict[Path, str] = {}
-    for own, run in runs.items():
-        texts |= _of_run(own, run, MEASURING, beside=runs[first] if first and own != first else None)
+    for own in runs:
+        texts |= _beside_first(own, runs)
+    texts |= {page(own): _pointer(own, texts[page(own)], newer) for own, newer in _superseded(runs).items()}
     kits = {path.parent: read(path.parent) for path in sorted(folder.glob(f"{_KITS}/*/*/run.json"))}
     for own, run in kits.items():
         texts |= _of_run(own, run, f"../{MEASURING}", note=_FROM_OUTSIDE)
