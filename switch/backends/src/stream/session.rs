@@ -193,7 +193,7 @@ impl StreamServer {
     /// Has a worker serve `stream`, a new connection, or one of which another process of the network has left the `rest`.
     fn begin(&self, stream: UnixStream, passt: Option<Started>, rest: Option<Rest>) -> Option<Served> {
         let Self { network, port, settings, .. } = self;
-        let Some(held) = port.descriptors.take(descriptors::OF_CONNECTION) else {
+        let Some(held) = port.quotas.descriptors.take(descriptors::OF_CONNECTION) else {
             network.note_shortage(port);
             return None;
         };

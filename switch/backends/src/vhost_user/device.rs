@@ -187,7 +187,7 @@ impl Device {
         if !is_open {
             self.held.remove(&what);
         } else if !self.held.contains_key(&what) {
-            let permit = self.settings.port.descriptors.take(count);
+            let permit = self.settings.port.quotas.descriptors.take(count);
             self.short |= permit.is_none();
             self.held.insert(what, permit.ok_or_else(|| refuse("more descriptors than the port may hold"))?);
         }
@@ -196,7 +196,7 @@ impl Device {
 
     /// Maps a memory region; `others` are mapped already.
     fn map(&mut self, table: RegionTable, file: File, others: &[Arc<Region>]) -> Result<Arc<Region>> {
-        let region = Region::map_within(table, file, &self.settings.port.mapped, others);
+        let region = Region::map_within(table, file, &self.settings.port.quotas.mapped, others);
         self.short |= matches!(region, Err(RegionError::Descriptors));
         region.map(Arc::new).map_err(refuse)
     }
@@ -311,7 +311,7 @@ impl Device {
     /// The interrupt through `fd`, behind the port's interrupt circuit breaker.
     fn call_through(&self, fd: Option<File>) -> Result<Option<Call>> {
         let call = fd.map(Call::new).transpose().map_err(refuse)?;
-        Ok(call.map(|call| call.behind(&self.settings.port.breaker)))
+        Ok(call.map(|call| call.behind(&self.settings.port.virtqueues.breaker)))
     }
 
     fn key(&self, index: usize) -> RingKey {
@@ -426,13 +426,13 @@ impl Device {
             self.change_memory(map)?;
         }
         if let Some(SavedLog { file, offset, size }) = saved.log {
-            let log = DirtyLog::map(files.take(file).ok_or_else(missing)?, offset, size, &self.settings.port.mapped);
+            let log = DirtyLog::map(files.take(file).ok_or_else(missing)?, offset, size, &self.settings.port.quotas.mapped);
             self.log = Some(Arc::new(log.map_err(refuse)?));
             self.update_logs();
         }
         if let Some(SavedInflight { file, offset, shape }) = saved.inflight {
             let file = files.take(file).ok_or_else(missing)?;
-            self.track_in(InflightRegion::map(file, offset, u64::MAX, shape, &self.settings.port.mapped))?;
+            self.track_in(InflightRegion::map(file, offset, u64::MAX, shape, &self.settings.port.quotas.mapped))?;
         }
         if let Some(state) = saved.state {
             self.hold(Held::State, true)?;
@@ -735,7 +735,7 @@ impl Device {
     /// Maps `region` for pages that the front end fetches; returns the address by which it knows their page faults.
     fn map_to_fetch(&self, region: &Arc<Region>) -> Result<u64> {
         let postcopy = self.postcopy.as_ref().ok_or_else(|| refuse("page faults without POSTCOPY_ADVISE"))?;
-        postcopy.add(region, &self.settings.port.mapped).map_err(refuse)
+        postcopy.add(region, &self.settings.port.quotas.mapped).map_err(refuse)
     }
 
     fn end_postcopy(&mut self) {
@@ -1029,7 +1029,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         }
         // The one before is unmapped first: a front end that asks again and again needs no more of its quota.
         self.inflight = None;
-        let region = self.track_in(InflightRegion::create(num_queues, queue_size, &self.settings.port.mapped))?;
+        let region = self.track_in(InflightRegion::create(num_queues, queue_size, &self.settings.port.quotas.mapped))?;
         let file = region.file().ok_or_else(|| refuse("an inflight region without a file"))?;
         let file = file.try_clone().map_err(Error::ReqHandlerError)?;
         Ok((VhostUserInflight::new(region.length(), 0, num_queues, queue_size), file))
@@ -1042,7 +1042,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         }
         self.inflight = None;
         let shape = (num_queues, queue_size);
-        self.track_in(InflightRegion::map(file, mmap_offset, mmap_size, shape, &self.settings.port.mapped)).map(drop)
+        self.track_in(InflightRegion::map(file, mmap_offset, mmap_size, shape, &self.settings.port.quotas.mapped)).map(drop)
     }
 
     fn set_device_state_fd(
@@ -1100,7 +1100,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
-        let mapped = DirtyLog::map(file, log.mmap_offset, log.mmap_size, &self.settings.port.mapped);
+        let mapped = DirtyLog::map(file, log.mmap_offset, log.mmap_size, &self.settings.port.quotas.mapped);
         self.short |= matches!(mapped, Err(RegionError::Descriptors));
         let mapped = mapped.map_err(|error| refuse(format!("the front end's dirty log cannot be mapped: {error}")))?;
         // The front end reads the one before as soon as this is answered, and expects no more bits there.

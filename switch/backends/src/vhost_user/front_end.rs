@@ -83,7 +83,7 @@ impl FrontEnd {
     ) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         let stream = context.watch(stream)?;
-        let held = settings.port.descriptors.take(descriptors::OF_CONNECTION).ok_or_else(descriptors::ran_out)?;
+        let held = settings.port.quotas.descriptors.take(descriptors::OF_CONNECTION).ok_or_else(descriptors::ran_out)?;
         let device = Arc::new(Mutex::new(Device::new(Arc::clone(network), settings.clone())));
         let handler = VhostHandler::new(&device)?;
         Ok(Self { stream, device, part: PartialMessage::default(), pending: None, handler, _held: held })

@@ -384,7 +384,7 @@ impl PortReport {
             limits: port.settings.limits.clone(),
             link: port.settings.link.clone(),
             memory_paid: status.paid(),
-            descriptors: status.descriptors.held(),
+            descriptors: status.quotas.descriptors.held(),
             blocked: Vec::new(),
             senders: senders(&status, network),
             totals: status.totals(),

@@ -177,7 +177,7 @@ impl Network {
         let filter = self.shared.filter.get();
         let Err(refusing) = filter.may_ask(port.id, name) else { return true };
         let rule = refusing.map_or_else(|| NAMES_ONLY.into(), |rule| rule.text().into());
-        port.denials.note_name(name, rule, (filter.generation_of(port.id), cycles()));
+        port.reports.denials.note_name(name, rule, (filter.generation_of(port.id), cycles()));
         false
     }
 

@@ -100,7 +100,7 @@ impl Outcomes<'_> {
             let to = self.port_table.port(to)?.name.clone();
             Some(Cause { to, rule, with_destination: filter.limits_destinations(), name: None })
         };
-        sender.denials.note(key, frames, (filter.generation_between(sender.id, to), now), cause);
+        sender.reports.denials.note(key, frames, (filter.generation_between(sender.id, to), now), cause);
     }
 
     /// Floods `packet` in moment `now` to those of `ports` that are served here; returns at how many of them it was enqueued.

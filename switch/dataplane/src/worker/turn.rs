@@ -481,7 +481,7 @@ impl Turn<'_> {
         let vlan = self.port.policy.gate().vlans.of_sent(head.vlan().0);
         let to = vlan.and_then(|vlan| table.find(LearnedAddress { address: head.destination(), vlan }));
         // The address may have moved since the verdict.
-        let (Some(filtered), Some(vlan), Some(to)) = (filtered, vlan, to) else { return self.port.denials.count(1) };
+        let (Some(filtered), Some(vlan), Some(to)) = (filtered, vlan, to) else { return self.port.reports.denials.count(1) };
         let denied = FilteredFlood::new(filtered, start, vlan);
         let key = Key::new(Some(to), denied.target());
         self.outcomes.note_denied(&denied, (self.port, key), to, 1, self.now);
