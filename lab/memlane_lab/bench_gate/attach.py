@@ -1,4 +1,4 @@
-"""What ports cost that come and go, against bars: `make bench-attach`.
+"""The cost of ports that come and go, against bars: `make bench-attach`.
 
 One network with a state file gets thousands of ports, one by one, over one connection to its control socket. Rows are
 the CPU time of its process for each port, among the first ports and among the last, and for each port that is detached

@@ -49,7 +49,7 @@ def _late(side: Side, work: Path, rounds: int, seconds: float) -> Figure:
 
 @contextmanager
 def _hostile(side: Side, work: Path, *, holes: bool) -> Iterator[None]:
-    """Frames of 60 KB as fast as they go, in what the pair leaves of its CPU."""
+    """Frames of 60 KB as fast as they go, in the rest that the pair leaves of its CPU."""
     places = ("--port", f"vu:{work}/hostile.sock", "--port", f"vu:{work}/sink.sock")
     command: list[str | Path] = [side.programs["memlane-rig"], "blast", *_HOSTILE, *places, "--seconds", "3600"]
     hostile = subprocess.Popen(

@@ -27,7 +27,7 @@ _SMALL = 1.05
 
 
 def sentences(planned: Sequence[Planned], folder: Path = published.FOLDER) -> Iterator[str]:
-    """What each experiment with primary endpoints can tell, one sentence an endpoint."""
+    """The effects that each experiment with primary endpoints can tell, one sentence an endpoint."""
     for each in planned:
         stated = each.experiment
         labels = [*(own.labels for own in each.variants), *(own.labels for own in each.missing)]

@@ -37,7 +37,7 @@ _ETC = {"passwd": "root:x:0:0:root:/root:/bin/sh\n", "group": "root:x:0:\n", "ho
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is in an image."""
+    """The contents of an image."""
 
     name: str
     """Of its folder in the cache."""
@@ -57,7 +57,7 @@ USUAL = Recipe("root", PROGRAMS)
 
 @dataclass(frozen=True)
 class RootImage:
-    """What guests have as their file system."""
+    """The file system of guests."""
 
     tree: Path
     """As a folder."""
@@ -146,7 +146,7 @@ class Harvest:
             self.take_libraries(source)
 
     def take_libraries(self, program: Path) -> None:
-        """Takes what a program, or a module of one, loads."""
+        """Takes the files that a program, or a module of one, loads."""
         for library in self._libraries(program):
             install(library, self._tree / "lib" / library.name)
 
@@ -159,7 +159,7 @@ class Harvest:
         return found
 
     def _libraries(self, program: Path) -> list[Path]:
-        """What the loader would load for `program`; nothing for a static one."""
+        """The files that the loader would load for `program`; nothing for a static one."""
         search = ":".join(map(str, self._folders))
         command: list[str | Path] = [self._loader, "--library-path", search, "--list", program]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -42,7 +42,7 @@ _INTERRUPTED = 130
 
 
 def lacks(kind: GuestKind) -> Iterator[str]:
-    """What this machine lacks to measure guests of that kind, each with its remedy."""
+    """The lacks of this machine to measure guests of that kind, each with its remedy."""
     if reason := network.may_change():
         yield f"{reason}: run it by sudo; root makes namespaces, TAPs, a bridge, control groups, and opens {_VHOST_NET}"
     for program, package in _PROGRAMS.items():

@@ -72,7 +72,7 @@ _ETC = {"passwd": "root:x:0:0:root:/root:/bin/sh\n", "group": "root:x:0:\n", "ho
 
 @dataclass(frozen=True)
 class Images:
-    """What never changes from boot to boot."""
+    """Files that never change from boot to boot."""
 
     hypervisor: Path
     """As QEMU boots it: plain ELF."""

@@ -13,7 +13,7 @@ pub const MAX_SIZE: u16 = 32768;
 pub struct PortId(pub u16);
 
 impl PortId {
-    /// The id as an index.
+    /// The number of the port as an index.
     #[inline]
     pub fn index(self) -> usize {
         usize::from(self.0)

@@ -53,20 +53,20 @@ pub(crate) struct EgressQueue {
     unfilled: bool,
     /// The driver broke the ring.
     faulty: bool,
-    /// The queue's senders, and the packets that are enqueued.
+    /// Senders of the egress queue, and the packets that are enqueued.
     pub(super) accounts: Accounts,
     pub(super) receiver: Receiver,
     pub(super) touched: bool,
     /// The emulated link before the receive queue, if the port has one.
     pub(super) line: Option<Box<DelayLine>>,
-    /// The queue is drained in every poll iteration.
+    /// The egress queue is drained in every poll iteration.
     pub(super) active: bool,
     /// Frames and bytes since the counters were last updated.
     pub(super) frames: u64,
     pub(super) bytes: u64,
     /// Frames that are counted as waiting for it.
     counted_waiting: u64,
-    /// Place of this queue among the egress queues.
+    /// Place of this egress queue among the egress queues.
     pub(super) slot: Slot,
     /// Frames that were fetched, and may be referred to until they are published.
     fetched: Vec<Vec<u8>>,
@@ -77,7 +77,7 @@ pub(crate) struct EgressQueue {
 /// Work done at egress queues.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
-    /// Work units of the queue, see [`work_units`].
+    /// Work units of the egress queue, see [`work_units`].
     pub work_units: u64,
     /// Egress queues with receive buffers that were expensive to walk, with their ports and the work units.
     pub burdens: Vec<(Slot, PortId, u64)>,
@@ -587,7 +587,7 @@ impl EgressQueue {
         self.accounts.waiting() > 0 || (at_end && self.receiver.is_full())
     }
 
-    /// The queue was served, or enqueued frames were removed: if none is left, its driver has nothing to take.
+    /// The egress queue was served, or enqueued frames were removed: if none is left, its driver has nothing to take.
     pub(super) fn move_on_if_served(&mut self, now: Cycles) {
         if !self.awaits_room(now) {
             self.receiver.move_on();

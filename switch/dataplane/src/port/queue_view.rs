@@ -12,7 +12,7 @@ pub struct QueueView {
     pub key: RingKey,
     /// The ring.
     pub ring: RingView,
-    /// The front end has enabled the queue (SET_VRING_ENABLE).
+    /// The front end has enabled the virtqueue (SET_VRING_ENABLE).
     pub enabled: bool,
     /// A kick came, or none is needed.
     pub started: bool,

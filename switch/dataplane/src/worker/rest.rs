@@ -135,7 +135,7 @@ impl Rest {
 /// Outcome of arming a source that was awake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Armed {
-    /// The queue has frames, or its receiver has room.
+    /// The virtqueue has frames, or its receiver has room.
     News,
     /// The driver kicks from now on.
     Kicked,

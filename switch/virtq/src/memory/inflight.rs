@@ -132,7 +132,7 @@ impl InflightRegion {
         self.region.table().file_offset
     }
 
-    /// File of the area, for the front end or for a process that continues with it.
+    /// File of the inflight area, for the front end or for a process that continues with it.
     pub fn file(&self) -> Option<&File> {
         self.region.file()
     }

@@ -208,7 +208,7 @@ impl Ring {
         }
     }
 
-    /// Descriptor table, available ring and used ring.
+    /// Descriptor table, available ring and used ring of the virtqueue.
     pub fn split(&self) -> SplitRing {
         self.split
     }
