@@ -412,7 +412,9 @@ impl NetHeader {
         if self.is_plain() {
             return self;
         }
-        let (start, hdr_len) = (self.csum_start().saturating_add_signed(by), self.hdr_len().saturating_add_signed(by));
+        // Without GSO no length of headers is stated.
+        let hdr_len = if self.hdr_len() == 0 { 0 } else { self.hdr_len().saturating_add_signed(by) };
+        let start = self.csum_start().saturating_add_signed(by);
         let kept = self.first & !(0xffff << 48 | 0xffff << 16);
         Self { first: kept | u64::from(start) << 48 | u64::from(hdr_len) << 16, ..self }
     }

@@ -661,6 +661,9 @@ mod tests {
         assert!(packet.retag(TagChange::Pop));
         assert_eq!((packet.start(), packet.length, packet.header), (before.start(), before.length, before.header));
         assert!(!packet.retag(TagChange::Pop), "there is none");
+        packet.header = NetHeader::partial_checksum(34, 16);
+        assert!(packet.retag(TagChange::Push(10)));
+        assert_eq!(packet.header, NetHeader::partial_checksum(38, 16), "no length of headers without GSO");
         let mut full = Packet { start_length: START as u32, length: 2000, ..Packet::default() };
         assert!(!full.retag(TagChange::Push(1)));
         let mut short = Packet::from_bytes(PortId(0), &[&bytes[..12], &[0x81, 0]].concat());
