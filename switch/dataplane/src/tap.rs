@@ -395,7 +395,8 @@ impl Taps {
     #[inline]
     pub(crate) fn dropped(&mut self, packet: &Packet, port: PortId, reason: DropReason) {
         // Counted at the sender, wherever it is noticed.
-        let port = if reason == DropReason::SenderMemory { packet.source } else { port };
+        let is_senders = matches!(reason, DropReason::SenderMemory | DropReason::PolicyDenied);
+        let port = if is_senders { packet.source } else { port };
         probes::drop(port, reason, packet.length);
         if self.are_on() {
             self.see(packet, port, Sight::Dropped(reason));
