@@ -174,6 +174,36 @@ fn holes_that_a_guest_makes_are_filled_by_frames() {
     assert!(bed.causes(0).iter().all(|cause| cause.cause != CauseKind::MemoryNotFilled));
 }
 
+/// Frames that the fast path has taken back, because a page of one is a hole, are recorded once.
+#[test]
+fn frames_that_are_read_again_because_of_holes_are_recorded_once() {
+    let bed = Bed::new(2);
+    let mut replayed = Replayed::of(bed.daemon().network().record(8 << 20).unwrap());
+    let large = ReceiveBuffers { count: Some(64), size: 16 << 10, ..ReceiveBuffers::SMALL };
+    let mut b = bed.guest_like(1, bed.builder(1).receive_buffers(large));
+    let mut a = bed.guest_like(0, builder(&bed));
+    announce(&mut [&mut a, &mut b]);
+    let file = File::from(a.memory().file().as_fd().try_clone_to_owned().unwrap());
+    let frame = |number| frame(mac(0), mac(1), 6000, number);
+    a.send(&frame(0)).unwrap();
+    assert_eq!(b.receive(TIMEOUT).unwrap().bytes, frame(0));
+    for number in 1..=20 {
+        let (holed, after) = (frame(2 * number), frame(2 * number + 1));
+        post(&mut a, &holed);
+        let mut bytes = vec![0; MEMORY as usize];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        let begin = bytes.windows(22).position(|bytes| bytes == &holed[..22]).unwrap() as u64;
+        let how = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        fallocate(&file, how, (begin + 22).next_multiple_of(PAGE) as i64, PAGE as i64).unwrap();
+        a.send(&after).unwrap();
+        assert_eq!(b.receive(TIMEOUT).unwrap().bytes[..22], holed[..22]);
+        assert_eq!(b.receive(TIMEOUT).unwrap().bytes, after);
+    }
+    replayed.go_on(bed.daemon().network());
+    // A broadcast frame has one record more, of its copies.
+    assert_eq!((replayed.count, replayed.missed), (2 * 2 + 1 + 2 * 20, 0));
+}
+
 /// The front end fetches pages: it answers page faults of the switch, by number of the page, and of the guest's own threads.
 struct Fetcher {
     userfault: File,
