@@ -16,6 +16,7 @@ pub struct Sent<'a> {
 }
 
 /// A received frame.
+#[derive(Debug)]
 pub struct Arrived {
     /// The virtio-net header.
     pub header: [u8; 12],

@@ -7,6 +7,7 @@ use memlane_model::recording::State;
 use thiserror::Error;
 
 use super::{Network, Told};
+use crate::driven::await_answer;
 use crate::host_memory::HostMemory;
 use crate::port::Port;
 use crate::record::{Chunk, Recorder, Recording};
@@ -106,7 +107,7 @@ impl Network {
         }
         // The rings are freed by this thread.
         let recorders: Vec<_> = self.workers.iter().map(|worker| worker.order(|worker| worker.set_recorder(None))).collect();
-        recorders.into_iter().for_each(|recorder| drop(recorder.recv()));
+        recorders.into_iter().for_each(|recorder| drop(await_answer(&recorder)));
         true
     }
 
@@ -125,7 +126,7 @@ impl Network {
                 worker.order(move |worker| worker.recorded(next))
             })
             .collect();
-        let answers: Vec<_> = asked.into_iter().map(|answer| answer.recv().ok().flatten()).collect();
+        let answers: Vec<_> = asked.into_iter().map(|answer| await_answer(&answer).flatten()).collect();
         let mut workers = Vec::new();
         for (index, answer) in answers.into_iter().enumerate() {
             // A worker that has ended left its records.

@@ -54,6 +54,9 @@ impl FlowKey {
     }
 }
 
+/// Seconds by which a worker's clock may be behind: it looks at the clock once in a second.
+const BLUR: u64 = 2;
+
 /// When frames of a flow were sent last: perhaps, and surely. In seconds.
 #[derive(Clone, Copy, Debug)]
 struct Opened {
@@ -80,11 +83,37 @@ impl OpenFlows {
     /// Whether it is open: if that is not known, as the question is `lenient`.
     pub fn is_open(&self, flow: &FlowKey, now: Option<u64>, lenient: bool) -> bool {
         let Some(now) = now else { return lenient };
-        // Workers look at their clock once in a second.
-        const BLUR: u64 = 2;
         self.0.get(flow).is_some_and(|at| match lenient {
             true => now <= at.perhaps + flow.idle() + BLUR,
             false => at.surely.is_some_and(|at| now + BLUR <= at + flow.idle()),
+        })
+    }
+}
+
+/// Addresses with which questions of ports for DNS names were answered, and the second in which the TTL ends.
+#[derive(Debug, Default)]
+pub struct Granted(HashMap<(Life, String, IpAddr), u64>);
+
+impl Granted {
+    /// Most seconds by which frames extend a grant.
+    const EXTENSION: u64 = 3600;
+
+    /// The question of a port for `name` was answered in second `now`; a TTL counts as one of at least a minute.
+    pub fn give(&mut self, life: Life, name: &str, ip: IpAddr, ttl: u64, now: u64) {
+        let until = self.0.entry((life, name.into(), ip)).or_default();
+        *until = (*until).max(now + ttl.clamp(60, 86_400));
+    }
+
+    /// Whether an address of a name that `pattern` has holds for a port: if that is not known, as the question is `lenient`.
+    pub fn holds(&self, life: Life, pattern: &str, ip: IpAddr, now: Option<u64>, lenient: bool) -> bool {
+        let has = |name: &str| match pattern.strip_prefix("*.") {
+            Some(below) => name.strip_suffix(below).is_some_and(|host| host.ends_with('.')),
+            None => name == pattern,
+        };
+        self.0.iter().filter(|((of, name, known), _)| (*of, *known) == (life, ip) && has(name)).any(|(_, until)| match now {
+            None => lenient,
+            Some(now) if lenient => now <= until + Self::EXTENSION + BLUR,
+            Some(now) => now + BLUR <= *until,
         })
     }
 }

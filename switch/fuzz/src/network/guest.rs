@@ -17,7 +17,8 @@ use memlane_rig::ring::{DriverRing, Interrupts, Iovec, RingOptions as DriverOpti
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::super::device::sides;
-use super::Dice;
+use super::frames::Fault;
+use super::{Dice, offloads};
 
 /// Bytes of a virtio-net header.
 const HEADER: usize = 12;
@@ -47,6 +48,9 @@ pub struct Habit {
     event_index: bool,
     indirect: bool,
     in_order: bool,
+    /// Offloads that the guest may request, and that it accepts.
+    pub offers: Offloads,
+    pub accepts: Offloads,
     pub attention: Attention,
 }
 
@@ -58,13 +62,15 @@ impl Habit {
             event_index: dice.once_in(2),
             indirect: dice.once_in(2),
             in_order,
+            offers: offloads::negotiated(dice),
+            accepts: offloads::negotiated(dice),
             attention: if dice.once_in(2) { Attention::Polls } else { Attention::Interrupted },
         }
     }
 
     /// Whether its receive ring has room for all that a poll iteration brings.
     pub fn has_room(&self) -> bool {
-        self.attention == Attention::Polls && (self.size, self.receive) == (256, 2048)
+        self.attention == Attention::Polls && (self.size, self.receive) == (256, 2048) && self.accepts == Offloads::ALL
     }
 }
 
@@ -106,6 +112,8 @@ pub struct Guest {
     pub pending: VecDeque<u32>,
     /// Parts of a frame of which more are to come, and how many.
     parts: (Vec<u8>, u16),
+    /// The used index of the receive queue when an interrupt was last looked for.
+    seen: u16,
 }
 
 const DIRECTIONS: [Direction; 2] = [Direction::Transmit, Direction::Receive];
@@ -134,7 +142,7 @@ impl Guest {
         let sending = vec![0; usize::from(habit.size)];
         let events = [Events::new(), Events::new()];
         let (pending, parts) = (VecDeque::new(), (Vec::new(), 0));
-        Self { life, port, habit, memory, map, transmit, receive, events, free, sending, buffers, pending, parts }
+        Self { life, port, habit, memory, map, transmit, receive, events, free, sending, buffers, pending, parts, seen: 0 }
     }
 
     /// Both virtqueues, to be started at `bases` of the available ring.
@@ -159,7 +167,7 @@ impl Guest {
                 call: Some(Call::new(Events::copy(&events.call)).expect("an event descriptor")),
                 log: None,
                 inflight: None,
-                offloads: Offloads::default(),
+                offloads: if direction == Direction::Transmit { self.habit.offers } else { self.habit.accepts },
                 mergeable: true,
                 start: Start { kick: Some(Events::copy(&events.kick)), at_once: true, enabled: true, session },
             })
@@ -175,8 +183,8 @@ impl Guest {
         [&self.transmit, &self.receive].map(|ring| ring.shared().used_index())
     }
 
-    /// Makes a frame available, if there is a buffer for it; the driver has yet to kick.
-    pub fn send(&mut self, number: u32, bytes: &[u8], dice: &mut Dice) -> bool {
+    /// Makes a frame available with its virtio-net header, if there is a buffer for it; the driver has yet to kick.
+    pub fn send(&mut self, number: u32, (header, bytes): ([u8; HEADER], &[u8]), dice: &mut Dice) -> bool {
         self.reclaim();
         let parts = self.parts_of(bytes.len(), dice);
         let is_indirect = self.habit.indirect && dice.once_in(2);
@@ -185,10 +193,29 @@ impl Guest {
             return false;
         }
         let Some(buffer) = self.free.pop() else { return false };
-        self.memory.write(buffer, &[&[0; HEADER], bytes].concat()).expect("inside memory");
+        self.memory.write(buffer, &[&header, bytes].concat()).expect("inside memory");
         let iovecs: Vec<Iovec> = parts.iter().map(|&(at, length)| Iovec::readable(buffer + u64::from(at), length)).collect();
         let head =
             if is_indirect { self.transmit.add_indirect(&iovecs) } else { self.transmit.add(&iovecs) }.expect("free descriptors");
+        self.sending[usize::from(head)] = buffer;
+        self.transmit.publish();
+        self.pending.push_back(number);
+        true
+    }
+
+    /// Makes a descriptor chain with a fault available; see [`Self::send`].
+    pub fn send_broken(&mut self, number: u32, fault: Fault) -> bool {
+        self.reclaim();
+        if self.transmit.free() == 0 {
+            return false;
+        }
+        let Some(buffer) = self.free.pop() else { return false };
+        let iovec = match fault {
+            Fault::Short => Iovec::readable(buffer, HEADER as u32 + 3),
+            Fault::Outside => Iovec::readable(1 << 50, 100),
+            Fault::Writable => Iovec::writable(buffer, 100),
+        };
+        let head = self.transmit.add(&[iovec]).expect("a free descriptor");
         self.sending[usize::from(head)] = buffer;
         self.transmit.publish();
         self.pending.push_back(number);
@@ -233,17 +260,24 @@ impl Guest {
         }
     }
 
-    /// Looks at the rings as its driver would now; `each` gets the frames that arrived.
+    /// Looks at the rings as its driver would now; `each` gets the frames that arrived, behind their virtio-net headers.
     pub fn attend(&mut self, each: impl FnMut(&[u8])) {
         let is_due = match self.habit.attention {
             Attention::Polls => true,
-            Attention::Interrupted => self.events[1].call.read().is_ok(),
+            Attention::Interrupted => self.may_be_interrupted() && self.events[1].call.read().is_ok(),
             Attention::Stalled => false,
         };
         if is_due {
             self.reclaim();
             self.take(each);
         }
+    }
+
+    /// Whether there may be an interrupt: frames were delivered since this was last asked, or have yet to be taken. To look costs a system call.
+    fn may_be_interrupted(&mut self) -> bool {
+        let used = self.receive.shared().used_index();
+        let before = std::mem::replace(&mut self.seen, used);
+        used != before || used != self.receive.taken_index()
     }
 
     /// Takes all frames from the receive queue, and posts their receive buffers again.
@@ -299,12 +333,10 @@ impl Guest {
         let (frame, left) = &mut self.parts;
         if *left == 0 {
             *left = u16::from_le_bytes([bytes[10], bytes[11]]);
-            assert!(*left > 0 && bytes[..10] == [0; 10], "a header without requests: {:?}", &bytes[..HEADER]);
+            assert!(*left > 0, "a frame in no buffer: {:?}", &bytes[..HEADER]);
             frame.clear();
-            frame.extend(&bytes[HEADER..]);
-        } else {
-            frame.extend(bytes);
         }
+        frame.extend(bytes);
         *left -= 1;
         if *left == 0 {
             each(frame);

@@ -4,16 +4,21 @@
 //! - [`world`]: the network and its [`guest`]s, which a script drives.
 //! - [`model`] and [`flows`]: an independent model of the switch; [`ledger`]: what it owes each guest, against what happened.
 //! - [`frames`], [`settings`]: traffic, settings and rules by chance.
+//! - [`offloads`]: GSO frames and partial checksums.
+//! - [`recorder`]: a recorder of the network, with verdicts that are replayed; [`capture`]: a packet capture.
 //!
 //! After each step nothing has arrived that the model does not allow, nothing twice or changed, and nothing is counted that is not right. Now and
 //! then the network comes to rest: then every frame has arrived where it must, or was dropped for one counted drop reason, and every
 //! descriptor chain of every virtqueue is completed once. Nothing sleeps: time passes only as the script says.
 
+mod capture;
 mod flows;
 mod frames;
 mod guest;
 mod ledger;
 mod model;
+mod offloads;
+mod recorder;
 mod settings;
 mod world;
 
@@ -27,7 +32,7 @@ use world::{PORTS, World};
 pub const STEPS: usize = 400;
 
 /// Acts: traffic, lost notifications, changes, takeovers; by weight.
-const ACTS: [(usize, Act); 18] = [
+const ACTS: [(usize, Act); 22] = [
     (24, Act::Send),
     (6, Act::Stream),
     (40, Act::Work),
@@ -35,6 +40,7 @@ const ACTS: [(usize, Act); 18] = [
     (3, Act::SendLate),
     (3, Act::SleepLate),
     (2, Act::Contest),
+    (1, Act::Wander),
     (3, Act::Attention),
     (4, Act::Settings),
     (3, Act::Policy),
@@ -45,6 +51,9 @@ const ACTS: [(usize, Act); 18] = [
     (2, Act::Attach),
     (1, Act::Announce),
     (1, Act::TakeOver),
+    (3, Act::Resolve),
+    (1, Act::Record),
+    (1, Act::Capture),
     (4, Act::Rest),
 ];
 
@@ -58,6 +67,7 @@ enum Act {
     SendLate,
     SleepLate,
     Contest,
+    Wander,
     Attention,
     Settings,
     Policy,
@@ -68,6 +78,9 @@ enum Act {
     Attach,
     Announce,
     TakeOver,
+    Resolve,
+    Record,
+    Capture,
     Rest,
 }
 
@@ -119,6 +132,7 @@ fn act(world: &mut World, Step { act, place, seed }: Step) {
         Act::SendLate => world.send_late(place, &mut dice),
         Act::SleepLate => world.sleep_late(place),
         Act::Contest => world.contest(&mut dice),
+        Act::Wander => world.wander(place, &mut dice),
         Act::Attention => world.change_attention(place, &mut dice),
         Act::Settings => world.change_settings(place, &mut dice),
         Act::Policy => world.change_policy(&mut dice),
@@ -132,6 +146,9 @@ fn act(world: &mut World, Step { act, place, seed }: Step) {
         Act::Attach => world.attach(place, &mut dice),
         Act::Announce => world.announce(place, &mut dice),
         Act::TakeOver => world.take_over(),
+        Act::Resolve => world.resolve(place, &mut dice),
+        Act::Record => world.record(&mut dice),
+        Act::Capture => world.capture(&mut dice),
         Act::Rest => world.rest(),
     }
 }

@@ -7,13 +7,16 @@ use std::net::IpAddr;
 
 use memlane::frame::MacAddress;
 use memlane::headers::link_local;
-use memlane::policy::filter::{Action, PolicyRule};
+use memlane::offload::Offloads;
+use memlane::policy::filter::{Action, Destination, PolicyRule};
+use memlane::policy::rules::Service;
 use memlane::policy::{AntiSpoof, Reserved};
 use memlane::port::settings::PortSettings;
 use memlane::stats::DropReason;
 
-use super::flows::{FlowKey, OpenFlows};
-use super::frames::{Body, Frame, Packet};
+use super::flows::{FlowKey, Granted, OpenFlows};
+use super::frames::{ADVERTISEMENT, Body, Fault, Frame, Nd, Packet, ROUTER, SOLICITATION};
+use super::world::SEGMENTS;
 
 /// A guest from its attachment to its detachment, by number.
 pub type Life = usize;
@@ -25,6 +28,9 @@ pub struct PortState {
     pub name: String,
     pub segment: usize,
     pub settings: PortSettings,
+    /// Offloads that the guest may request, and that it accepts.
+    pub offers: Offloads,
+    pub accepts: Offloads,
     /// The transmit queue is enabled.
     pub sends: bool,
     /// The receive queue runs and is enabled.
@@ -60,6 +66,11 @@ impl PortState {
         self.settings.mac == Some(mac)
     }
 
+    /// Whether it may offer a service (`may-serve`).
+    pub fn serves(&self, service: Service) -> bool {
+        self.settings.limits.may_serve.contains(&service)
+    }
+
     fn has_ip(&self, mac: MacAddress, ip: IpAddr) -> bool {
         self.settings.limits.addresses.contains(&ip) || ip == IpAddr::from(link_local(mac))
     }
@@ -88,10 +99,12 @@ pub struct Config {
 pub struct State<'s> {
     pub config: &'s Config,
     pub flows: &'s OpenFlows,
+    pub granted: &'s Granted,
     /// Where the destination was learned.
     pub behind: Option<Life>,
-    /// OpenFlows that are perhaps open are.
+    /// OpenFlows that are perhaps open are; and addresses of DNS names that perhaps hold do.
     pub lenient: bool,
+    pub grants: bool,
     /// Second; `None` if any flow may be open or not.
     pub now: Option<u64>,
 }
@@ -102,11 +115,16 @@ impl Config {
         self.ports.iter().flatten().find(|port| port.life == life)
     }
 
+    /// Whether rules have DNS names.
+    pub fn has_names(&self) -> bool {
+        self.rules.iter().any(PolicyRule::has_names)
+    }
+
     fn members(&self, segment: usize) -> impl Iterator<Item = &PortState> {
         self.ports.iter().flatten().filter(move |port| port.segment == segment)
     }
 
-    fn pinned(&self, segment: usize, mac: MacAddress) -> Option<Life> {
+    pub fn pinned(&self, segment: usize, mac: MacAddress) -> Option<Life> {
         self.members(segment).find(|port| port.is_own(mac)).map(|port| port.life)
     }
 
@@ -114,6 +132,9 @@ impl Config {
     pub fn learns(&self, from: &PortState, frame: &Frame) -> Result<u16, DropReason> {
         if !from.sends {
             return Err(DropReason::TransmitDisabled);
+        }
+        if let Some(reason) = frame.fault.map(Fault::reason).or_else(|| frame.refusal(&from.offers)) {
+            return Err(reason);
         }
         if !frame.from.is_unicast() {
             return Err(DropReason::BadSource);
@@ -138,13 +159,31 @@ fn identify(from: &PortState, frame: &Frame) -> Result<(), DropReason> {
         Body::Other => Ok(()),
         Body::Hidden => Err(DropReason::SpoofedIp),
         Body::Arp(mac, ip) => (from.is_own(*mac) && from.has_ip(*mac, *ip)).then_some(()).ok_or(DropReason::SpoofedArp),
+        Body::Nd(message) => identify_nd(from, frame.from, message),
         Body::Ip(packet) if !from.has_ip(frame.from, packet.from.0) => Err(DropReason::SpoofedIp),
         Body::Ip(packet) => {
             let client = if packet.from.0.is_ipv4() { 68 } else { 546 };
             let serves = packet.protocol == 17 && !packet.is_later && packet.to.1 == client;
-            if serves { Err(DropReason::NotAServer) } else { Ok(()) }
+            if serves && !from.serves(Service::Dhcp) { Err(DropReason::NotAServer) } else { Ok(()) }
         }
     }
+}
+
+/// The same of a neighbour discovery message: one without a source address asks for its target.
+fn identify_nd(from: &PortState, source: MacAddress, message: &Nd) -> Result<(), DropReason> {
+    let Nd { kind, from: ip, target, link } = *message;
+    let is_probe = ip.is_unspecified();
+    if is_probe && kind != SOLICITATION || !is_probe && !from.has_ip(source, ip.into()) {
+        return Err(DropReason::SpoofedIp);
+    }
+    if kind == ROUTER && !from.serves(Service::Ra) {
+        return Err(DropReason::NotAServer);
+    }
+    let claimed = if kind == ADVERTISEMENT { target } else { ip };
+    let is_targets = kind == ADVERTISEMENT || is_probe;
+    let is_right = !is_targets || from.has_ip(source, target.into());
+    let has_link = link.is_none_or(|link| from.is_own(link) && from.has_ip(link, claimed.into()));
+    if is_right && has_link { Ok(()) } else { Err(DropReason::SpoofedArp) }
 }
 
 impl State<'_> {
@@ -196,13 +235,13 @@ impl State<'_> {
 
     /// Whether the policy rules let a unicast frame pass, or a copy of a flooded one.
     fn passes(&self, from: &PortState, to: &PortState, frame: &Frame, vlan: u16, opens: &mut impl FnMut(FlowKey)) -> bool {
-        if matches!(frame.body, Body::Arp(..)) {
+        if matches!(frame.body, Body::Arp(..) | Body::Nd(_)) {
             return true;
         }
         let first = self.first(from, to, &Traffic::of(frame));
         let refuses = |port: &PortState| {
             let limits = &port.settings.limits;
-            let own = |rule: &&PolicyRule| rule.is_default_of(&port.name, &format!("s{}", port.segment), &limits.groups);
+            let own = |rule: &&PolicyRule| rule.is_default_of(&port.name, SEGMENTS[port.segment], &limits.groups);
             self.config.rules.iter().find(own).is_some_and(|rule| !rule.allows())
         };
         let has_default = refuses(from) || refuses(to);
@@ -235,13 +274,23 @@ impl State<'_> {
         })
     }
 
+    /// Whether `ip` is an address of a DNS name of `rule` for a port.
+    fn is_granted(&self, from: &PortState, rule: &PolicyRule, ip: IpAddr) -> bool {
+        let holds = |pattern: String| self.granted.holds(from.life, &pattern, ip, self.now, self.grants);
+        rule.destinations.iter().filter(|destination| destination.name().is_some()).any(|name| holds(name.to_string()))
+    }
+
     /// The first rule that decides on frames from one port to another.
     fn first(&self, from: &PortState, to: &PortState, traffic: &Traffic) -> Option<&PolicyRule> {
         let names = |rule: &PolicyRule| {
             rule.from.has(&from.name, &from.settings.limits.groups) && rule.to.has(&to.name, &to.settings.limits.groups)
         };
         let decides = |rule: &&PolicyRule| matches!(rule.action, Some(Action::Allow | Action::Deny));
-        self.config.rules.iter().filter(decides).find(|rule| names(rule) && traffic.meets(rule))
+        self.config
+            .rules
+            .iter()
+            .filter(decides)
+            .find(|rule| names(rule) && traffic.meets(rule, |ip| self.is_granted(from, rule, ip)))
     }
 }
 
@@ -272,15 +321,18 @@ impl Traffic {
                 }
             }
             Body::Hidden => Self { is_hidden: true, ..Self::default() },
-            Body::Other | Body::Arp(..) => Self::default(),
+            Body::Other | Body::Arp(..) | Body::Nd(_) => Self::default(),
         }
     }
 
-    /// Whether `rule` decides. Parts that are hidden count against the frame, those of a later fragment for it.
-    fn meets(&self, rule: &PolicyRule) -> bool {
+    /// Whether `rule` decides; `is_granted` says whether an address is that of one of its DNS names. Parts that are hidden count against the frame, those of a later fragment for it.
+    fn meets(&self, rule: &PolicyRule, is_granted: impl Fn(IpAddr) -> bool) -> bool {
         let unknown = rule.allows() == self.is_later;
         let is_there = match self.destination {
-            Some(to) => rule.destinations.iter().any(|destination| destination.prefix().is_some_and(|own| own.contains(to))),
+            Some(to) => {
+                let has = |destination: &Destination| destination.prefix().is_some_and(|own| own.contains(to));
+                rule.destinations.iter().any(has) || is_granted(to)
+            }
             None => self.is_hidden && !rule.allows(),
         };
         if !rule.destinations.is_empty() && !is_there {

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use memlane::link::Impairment;
 use memlane::policy::filter::{Action, Names, PolicyRule, PortRange, Protocol};
+use memlane::policy::rules::Service;
 use memlane::policy::{AntiSpoof, Limit, PortLimits, Reserved};
 use memlane::port::settings::PortSettings;
 
@@ -14,6 +15,10 @@ use super::world::{PORTS, SEGMENTS, address};
 pub const VLANS: [u16; 4] = [10, 20, 21, 30];
 /// Ports of transport protocols, and identifiers of echoes.
 pub const SERVICES: [u16; 6] = [22, 53, 68, 80, 546, 8080];
+/// DNS names that guests ask for.
+pub const NAMES: [&str; 3] = ["a.example.org", "b.example.org", "www.a.example.org"];
+/// Addresses that DHCP servers lease.
+pub const LEASES: u8 = 3;
 
 /// An address of the guest in a place.
 pub fn ip(place: usize, is_v6: bool) -> IpAddr {
@@ -34,11 +39,12 @@ pub fn port(place: usize, dice: &mut Dice) -> PortSettings {
         weight: dice.pick(&[1, 1, 3, 100]),
         transmit: limit(dice),
         receive: limit(dice),
-        storm: 0,
+        storm: dice.pick(&[0, 0, 0, 0, 500]),
         anti_spoof: dice.pick(&[AntiSpoof::Off, AntiSpoof::Off, AntiSpoof::Mac, AntiSpoof::All]),
         addresses: vec![ip(place, false), ip(place, true)],
         isolated: dice.once_in(5),
         reserved: dice.pick(&[None, Some(Reserved::Pass), Some(Reserved::Drop)]),
+        may_serve: dice.pick(&[vec![], vec![], vec![Service::Dhcp], vec![Service::Dhcp, Service::Ra]]),
         groups: ["red", "blue"].into_iter().filter(|_| dice.once_in(3)).map(String::from).collect(),
         ..PortLimits::default()
     };
@@ -84,7 +90,7 @@ fn rule(dice: &mut Dice) -> PolicyRule {
     if dice.once_in(5) {
         let (members, segment) = match dice.once_in(2) {
             true => (Names(vec![dice.pick(&["red", "n0", "n1"]).into()]), None),
-            false => (Names::default(), Some(format!("s{}", dice.below(SEGMENTS)))),
+            false => (Names::default(), Some(dice.pick(&SEGMENTS).into())),
         };
         let default = Some(if dice.once_in(4) { Action::Allow } else { Action::Deny });
         return PolicyRule { default, members, segment, ..PolicyRule::default() };
@@ -93,6 +99,11 @@ fn rule(dice: &mut Dice) -> PolicyRule {
     let has_ports = matches!(protocol, Some(Protocol(6 | 17)));
     let first = dice.pick(&SERVICES);
     let range = PortRange { first, last: if dice.once_in(2) { first } else { first + 60 } };
+    if dice.once_in(8) {
+        let names = vec![dice.pick(&["a.example.org", "b.example.org", "*.example.org"]).parse().expect("a name")];
+        let action = Some(if dice.once_in(3) { Action::Deny } else { Action::Allow });
+        return PolicyRule { from: self::names(dice), to: self::names(dice), destinations: names, action, ..PolicyRule::default() };
+    }
     let prefixes = ["10.0.0.0/30", "10.0.0.4/31", "10.0.0.1", "fd00::/126", "0.0.0.0/0"];
     PolicyRule {
         from: names(dice),

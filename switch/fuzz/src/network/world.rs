@@ -4,6 +4,7 @@
 //! ([`driven::while_waiting`]).
 
 use std::cell::RefCell;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -11,8 +12,10 @@ use std::time::Duration;
 
 use memlane::driven;
 use memlane::frame::MacAddress;
+use memlane::headers::link_local;
 use memlane::id::Direction;
 use memlane::network::{AttachSettings, Network};
+use memlane::policy::Flood;
 use memlane::port::settings::PortSettings;
 use memlane::port::{Offer, Port};
 use memlane::settings::{Poll, Settings};
@@ -21,15 +24,18 @@ use memlane::time::{Cycles, driven as clock};
 use memlane::worker::{Event, Worker};
 
 use super::Dice;
-use super::frames::{Body, Frame, Packet};
+use super::capture::Tapped;
+use super::frames::{ADVERTISEMENT, Body, Fault, Frame, Nd, Packet, ROUTER, SOLICITATION};
 use super::guest::{Attention, Guest, Habit};
 use super::ledger::{Ledger, Taken, Totals};
 use super::model::{Config, Life, PortState};
+use super::offloads;
+use super::recorder::Recorder;
 use super::settings;
 
 /// Ports that may be there.
 pub const PORTS: usize = 6;
-pub const SEGMENTS: usize = 2;
+pub const SEGMENTS: [&str; 2] = ["s0", "s1"];
 /// When the clock begins: long after the machine started, as a time-stamp counter.
 const BEGIN: Cycles = 1 << 40;
 /// FDB aging, in seconds.
@@ -42,6 +48,15 @@ const LONGEST: Cycles = clock::FREQUENCY / 200;
 /// Poll iterations of a contest (fair queueing), and those after which it begins to count.
 const ROUNDS: usize = 300;
 const WARM_UP: usize = 50;
+/// Frames of the burst of storm control, and some more.
+const STORM_BURST: usize = 2010;
+/// Frames of each guest from an address that wanders.
+const WANDERINGS: usize = 8;
+/// Frames of a stream, and those after which the workers go on.
+const STREAM: usize = 1024;
+const BATCH: usize = 32;
+/// Bytes of recorders: the smallest loses records in a contest.
+const RECORDERS: [usize; 3] = [1 << 20, 8 << 20, 32 << 20];
 /// Frames that a guest may have beyond its share: those of two transmit batches.
 const SLACK: u64 = 64;
 /// Poll iterations without a frame in flight, after which none is.
@@ -72,6 +87,10 @@ impl Floor {
             let (life, ledger) = (guest.life, &mut self.ledger);
             guest.attend(|bytes| ledger.receive(life, bytes));
         }
+    }
+
+    fn drive_all(&mut self) {
+        (0..self.workers.len()).for_each(|worker| self.drive(worker));
     }
 
     /// Notes the frames that a worker took from transmit queues.
@@ -116,7 +135,11 @@ impl Floor {
     fn send_frame(&mut self, from: usize, frame: Frame, dice: &mut Dice, kicks: bool) -> bool {
         let Some(guest) = &mut self.guests[from] else { return false };
         let frame = Frame { number: self.number, ..frame };
-        if !guest.send(frame.number, &frame.bytes(frame.tag), dice) {
+        let has_room = match frame.fault {
+            Some(fault) => guest.send_broken(frame.number, fault),
+            None => guest.send(frame.number, (frame.header(frame.tag), &frame.bytes(frame.tag)), dice),
+        };
+        if !has_room {
             return false;
         }
         self.number += 1;
@@ -134,7 +157,16 @@ impl Floor {
         let Some(lives) = places.iter().map(|&place| Some(self.guests[place].as_ref()?.life)).collect::<Option<Vec<Life>>>() else {
             return;
         };
-        let frame = |from| Frame { to: address(to), from: address(from), tag: 0, body: Body::Other, number: 0, length: 90 };
+        let frame = |from| Frame {
+            to: address(to),
+            from: address(from),
+            tag: 0,
+            body: Body::Other,
+            number: 0,
+            length: 90,
+            request: None,
+            fault: None,
+        };
         let is_free = |from: usize, life| self.ledger.is_free(life, &frame(from), lives[2], second());
         let is_apart = one != other && one != to && other != to;
         if self.workers.len() > 1 || !is_apart || !is_free(one, lives[0]) || !is_free(other, lives[1]) {
@@ -193,7 +225,7 @@ impl Floor {
         };
         let (life, ledger) = (guest.life, &mut self.ledger);
         guest.begin_sleep(|bytes| ledger.receive(life, bytes));
-        (0..self.workers.len()).for_each(|worker| self.drive(worker));
+        self.drive_all();
         self.guests[place].iter_mut().for_each(Guest::end_sleep);
     }
 
@@ -207,7 +239,11 @@ impl Floor {
             _ => 64 + dice.below(80),
         };
         let body = body(from, to, from_mac, dice);
-        Frame { to, from: from_mac, tag, body, number: self.number, length: length.max(90) }
+        let fault = if dice.once_in(150) { Some(dice.pick(&Fault::ALL)) } else { None };
+        let body_length = if matches!(body, Body::Ip(Packet { lease: Some(_), .. })) { 304 } else { 98 };
+        let request = if dice.once_in(5) { offloads::request(&body, dice) } else { None };
+        let (request, length) = request.map_or((None, length), |(request, exact)| (Some(request), exact.unwrap_or(length)));
+        Frame { to, from: from_mac, tag, body, number: self.number, length: length.max(body_length), request, fault }
     }
 
     fn is_quiet(&self) -> bool {
@@ -224,7 +260,7 @@ impl Floor {
     fn rest(&mut self) {
         let (begin, mut step, mut rounds) = (clock::now(), 2_000, 0);
         while rounds < QUIET {
-            (0..self.workers.len()).for_each(|worker| self.drive(worker));
+            self.drive_all();
             self.guests.iter_mut().flatten().for_each(Guest::reclaim);
             rounds = if self.is_quiet() { rounds + 1 } else { 0 };
             let now = clock::now();
@@ -260,12 +296,17 @@ pub fn address(place: usize) -> MacAddress {
     MacAddress::new([2, 0, 0, 0, 0, place as u8])
 }
 
+/// A unicast MAC address that is no port's own.
+fn wanderer(dice: &mut Dice) -> MacAddress {
+    MacAddress::new([2, 0, 0, 0, 9, dice.below(4) as u8])
+}
+
 fn destination(dice: &mut Dice) -> MacAddress {
     match dice.below(12) {
         0 => MacAddress::BROADCAST,
         1 => MacAddress::new([0x33, 0x33, 0, 0, 0, dice.below(3) as u8]),
         2 if dice.once_in(4) => MacAddress::new([0x01, 0x80, 0xc2, 0, 0, dice.below(16) as u8]),
-        2 => MacAddress::new([2, 0, 0, 0, 9, dice.below(4) as u8]),
+        2 => wanderer(dice),
         _ => address(dice.below(PORTS)),
     }
 }
@@ -275,6 +316,7 @@ fn body(from: usize, to: MacAddress, mac: MacAddress, dice: &mut Dice) -> Body {
     let other = if dice.once_in(4) { dice.below(PORTS) } else { usize::from(to.bytes()[5]) % PORTS };
     match dice.below(16) {
         0 => Body::Other,
+        1 if dice.once_in(2) => Body::Nd(nd(from, own, mac, dice)),
         1 => Body::Arp(if dice.once_in(8) { address(dice.below(PORTS)) } else { mac }, settings::ip(own, false)),
         2 if dice.once_in(3) => Body::Hidden,
         kind => {
@@ -286,9 +328,39 @@ fn body(from: usize, to: MacAddress, mac: MacAddress, dice: &mut Dice) -> Body {
             let flags = if protocol == 1 { dice.pick(&[8, 0]) } else { dice.pick(&[0x02, 0x10, 0x12, 0x04, 0x18]) };
             let is_later = !is_v6 && dice.once_in(12);
             let ports = |pair: (_, u16)| if is_later { (pair.0, 0) } else { pair };
-            Body::Ip(Packet { protocol, from: ports(from), to: ports(to), flags, is_later })
+            let packet = Packet { protocol, from: ports(from), to: ports(to), flags, is_later, lease: None };
+            let may_lease = protocol == 17 && !is_v6 && !is_later && dice.once_in(10);
+            Body::Ip(if may_lease { leasing(packet, dice) } else { packet })
         }
     }
+}
+
+/// The packet with which a DHCP server acknowledges a lease.
+fn leasing(packet: Packet, dice: &mut Dice) -> Packet {
+    let ip = Ipv4Addr::new(10, 0, 0, 100 + dice.below(settings::LEASES.into()) as u8);
+    let (from, to) = ((packet.from.0, 67), (packet.to.0, 68));
+    Packet { from, to, lease: Some((ip, address(dice.below(PORTS)))), ..packet }
+}
+
+/// A neighbour discovery message of the guest in a place, which claims the address of `own`.
+fn nd(from: usize, own: usize, mac: MacAddress, dice: &mut Dice) -> Nd {
+    let is_local = dice.once_in(6);
+    let ip = |place| match settings::ip(place, true) {
+        IpAddr::V6(ip) if !is_local => ip,
+        _ => link_local(address(place)),
+    };
+    let (own, other) = (ip(own), ip(dice.below(PORTS)));
+    let kind = dice.pick(&[SOLICITATION, SOLICITATION, ADVERTISEMENT, ROUTER]);
+    let link = match dice.below(6) {
+        0 => None,
+        1 => Some(address(from)),
+        2 => Some(address(dice.below(PORTS))),
+        _ => Some(mac),
+    };
+    let is_probe = dice.once_in(6);
+    let target = if kind == ADVERTISEMENT || is_probe { own } else { other };
+    let link = if is_probe && !dice.once_in(4) { None } else { link };
+    Nd { kind, from: if is_probe { Ipv6Addr::UNSPECIFIED } else { own }, target, link }
 }
 
 /// See the module.
@@ -299,12 +371,21 @@ pub struct World {
     floor: Rc<RefCell<Floor>>,
     settings: Settings,
     workers: usize,
+    recorder: Option<Recorder>,
+    capture: Option<Tapped>,
     /// Tells what happens.
     is_told: bool,
 }
 
 impl Drop for World {
     fn drop(&mut self) {
+        // The end of a capture waits for workers, which cannot be driven any more after a panic.
+        let capture = self.capture.take();
+        if std::thread::panicking() {
+            std::mem::forget(capture)
+        } else {
+            self.quietly(|_| drop(capture))
+        }
         driven::while_waiting(None);
         clock::set(0);
     }
@@ -322,17 +403,21 @@ impl World {
             stall_timeout: STALL,
             wait_queue: 256,
             age: AGE,
-            moves: 0,
+            moves: dice.pick(&[0, 0, 3]),
             ..Settings::default()
         };
         let (network, threads, events) = Network::unstarted(Shared::new(workers, seed | 1, settings.clone())).expect("descriptors");
-        let mut ledger = Ledger::new(workers > 1, is_told);
+        let mut ledger = Ledger::new(workers > 1, settings.moves > 0, is_told);
         ledger.begin_change(Config { ports: vec![None; PORTS], rules: Vec::new() });
         let (deadlines, guests) = (vec![None; workers], (0..PORTS).map(|_| None).collect());
         let floor = Floor { workers: threads, deadlines, guests, ledger, dice: Dice::of(seed), number: 1 };
-        let mut world = Self { network, events, floor: Rc::new(RefCell::new(floor)), settings, workers, is_told };
+        let floor = Rc::new(RefCell::new(floor));
+        let mut world = Self { network, events, floor, settings, workers, recorder: None, capture: None, is_told };
         world.lend();
         (0..PORTS).for_each(|place| world.attach(place, &mut dice));
+        if dice.once_in(3) {
+            world.record(&mut dice);
+        }
         world
     }
 
@@ -340,6 +425,15 @@ impl World {
     fn lend(&self) {
         let floor = Rc::clone(&self.floor);
         driven::while_waiting(Some(Rc::new(move || floor.borrow_mut().happen())));
+    }
+
+    /// Does `work` while nothing happens but poll iterations.
+    fn quietly<R>(&self, work: impl FnOnce(&Arc<Network>) -> R) -> R {
+        let floor = Rc::clone(&self.floor);
+        driven::while_waiting(Some(Rc::new(move || floor.borrow_mut().drive_all())));
+        let result = work(&self.network);
+        self.lend();
+        result
     }
 
     fn tell(&self, what: impl FnOnce() -> String) {
@@ -388,11 +482,39 @@ impl World {
     /// Frames with the same Ethernet header, most of one flow, for the flow cache and the fast path.
     pub fn stream(&mut self, from: usize, dice: &mut Dice) {
         let (head, rests) = (dice.number(), [dice.number(), dice.number(), dice.number()]);
-        for _ in 0..dice.below(256) {
+        for number in 0..dice.below(STREAM) {
             let rest = if dice.once_in(6) { dice.pick(&rests) } else { rests[0] };
-            self.floor.borrow_mut().send_like(from, head, &mut Dice::of(rest), true);
+            let mut floor = self.floor.borrow_mut();
+            floor.send_like(from, head, &mut Dice::of(rest), true);
+            if number % BATCH == BATCH - 1 {
+                floor.drive_all();
+                clock::set(clock::now() + dice.below(4000) as Cycles);
+            }
         }
         self.tell(|| format!("guest {from} streams"));
+    }
+
+    /// Two guests send from one address by turns, as where there is a loop.
+    pub fn wander(&mut self, from: usize, dice: &mut Dice) {
+        let mac = wanderer(dice);
+        let frame = |to| Frame { to, from: mac, tag: 0, body: Body::Other, number: 0, length: 90, request: None, fault: None };
+        let (config, broadcast) = (self.config(), frame(MacAddress::BROADCAST));
+        let learns = |place: usize| {
+            let port = config.ports[place].as_ref()?;
+            Some((port.segment, config.learns(port, &broadcast).ok()?))
+        };
+        let others: Vec<usize> = (0..PORTS).filter(|&other| other != from && learns(other) == learns(from)).collect();
+        if others.is_empty() {
+            return;
+        }
+        let other = dice.pick(&others);
+        for place in [from, other].repeat(WANDERINGS) {
+            let mut floor = self.floor.borrow_mut();
+            let to = if dice.once_in(2) { MacAddress::BROADCAST } else { address(dice.below(PORTS)) };
+            floor.send_frame(place, frame(to), dice, true);
+            floor.drive_all();
+        }
+        self.tell(|| format!("{mac} is behind guests {from} and {other}"));
     }
 
     pub fn send_late(&mut self, from: usize, dice: &mut Dice) {
@@ -442,7 +564,49 @@ impl World {
     pub fn rest(&mut self) {
         self.look();
         self.floor.borrow_mut().rest();
+        self.replay();
+        if let Some(capture) = &mut self.capture {
+            self.floor.borrow_mut().ledger.compare_capture(&capture.read());
+        }
         self.tell(|| "everything is at rest".into());
+    }
+
+    /// Begins a capture, or ends it.
+    pub fn capture(&mut self, dice: &mut Dice) {
+        self.rest();
+        self.capture = match self.capture.take() {
+            None => Some(self.quietly(|network| Tapped::start(network, dice.pick(&[64, 100, 65536])))),
+            ended => {
+                self.quietly(|_| drop(ended));
+                None
+            }
+        };
+        let runs = self.capture.is_some();
+        self.floor.borrow_mut().ledger.capture(runs);
+        self.tell(|| format!("a capture runs: {runs}"));
+    }
+
+    /// Starts the recorder, or stops it.
+    pub fn record(&mut self, dice: &mut Dice) {
+        self.rest();
+        if self.recorder.take().is_some() {
+            assert!(self.quietly(|network| network.stop_recording()));
+        } else {
+            let bytes = dice.pick(&RECORDERS);
+            self.recorder = Some(self.quietly(|network| Recorder::start(network, bytes)));
+        }
+        let runs = self.recorder.is_some();
+        self.floor.borrow_mut().ledger.record(runs);
+        self.tell(|| format!("the recorder runs: {runs}"));
+    }
+
+    /// Makes the verdicts again that were recorded, and compares them with those of the model. No frame is being taken.
+    fn replay(&mut self) {
+        let Some(mut recorder) = self.recorder.take() else { return };
+        let logs = self.quietly(|network| recorder.replay(network));
+        self.recorder = Some(recorder);
+        let ledger = &mut self.floor.borrow_mut().ledger;
+        logs.iter().enumerate().for_each(|(worker, log)| ledger.compare((worker, self.workers), log));
     }
 
     /// Does `work` while the configuration becomes `next`.
@@ -464,14 +628,35 @@ impl World {
         if self.port(place).is_some() {
             return;
         }
-        let (segment, mut settings) = (dice.below(SEGMENTS + 1) % SEGMENTS, settings::port(place, dice));
+        let (segment, mut settings) = (dice.below(SEGMENTS.len() + 1) % SEGMENTS.len(), settings::port(place, dice));
         settings::vlans(&mut settings.limits, dice);
         let habit = Habit::new(dice, self.settings.in_order);
         self.tell(|| format!("guest {place} is attached to s{segment}: {settings:?} {habit:?}"));
         let life = self.floor.borrow_mut().ledger.open();
-        let state = PortState { life, name: format!("n{place}"), segment, settings: settings.clone(), sends: true, receives: true };
+        let state = PortState {
+            life,
+            name: format!("n{place}"),
+            segment,
+            settings: settings.clone(),
+            offers: habit.offers,
+            accepts: habit.accepts,
+            sends: true,
+            receives: true,
+        };
         self.blur(settings.mac, segment);
         self.admit(place, state, [0; 2], |port| Guest::new(life, port, habit));
+        self.use_up_floods(place);
+    }
+
+    /// A port with storm control has used up its burst, which few frames of one guest would here.
+    fn use_up_floods(&self, place: usize) {
+        let Some(port) = self.port(place) else { return };
+        let flood = Flood { reaches_one: false, suspect: false, now: clock::now() };
+        let is_limited = (0..STORM_BURST).any(|_| port.policy.take_flood(flood).is_err());
+        if is_limited {
+            let life = self.life(place);
+            self.floor.borrow_mut().ledger.have_no_floods(life);
+        }
     }
 
     /// Adds a port, and starts the virtqueues of its guest.
@@ -482,7 +667,7 @@ impl World {
         let guest = guest(self.add(place, state.segment, &state.settings));
         {
             let mut floor = self.floor.borrow_mut();
-            floor.ledger.enter(guest.life, &guest.port, self.workers);
+            floor.ledger.enter(guest.life, &guest.port, self.workers, guest.habit.accepts);
             floor.guests[place] = Some(guest);
         }
         self.start(place, bases);
@@ -490,8 +675,8 @@ impl World {
     }
 
     fn add(&self, place: usize, segment: usize, settings: &PortSettings) -> Arc<Port> {
-        let (name, segment) = (format!("n{place}"), format!("s{segment}"));
-        let attach = AttachSettings { name: &name, segment: &segment, settings, offer: Offer::default() };
+        let name = format!("n{place}");
+        let attach = AttachSettings { name: &name, segment: SEGMENTS[segment], settings, offer: Offer::default() };
         let port = self.network.add_port(&attach, PORTS).expect("a name and an address of its own");
         port.segment.addresses().set_answering(Some(false));
         port
@@ -514,9 +699,9 @@ impl World {
         let mut next = self.config();
         let old = next.ports[place].take();
         let life = self.life(place);
-        let address = old.as_ref().and_then(|old| old.settings.mac);
+        self.floor.borrow_mut().ledger.may_stop(life);
         self.floor.borrow_mut().ledger.may_forget(life);
-        self.floor.borrow_mut().ledger.leaving = address;
+        self.floor.borrow_mut().ledger.leaving = Some(life);
         self.change(next, |network| network.remove_port(&port));
         self.floor.borrow_mut().ledger.leaving = None;
         self.tell(|| format!("guest {place} is detached"));
@@ -549,7 +734,8 @@ impl World {
         let keys = self.floor.borrow().guests[place]
             .as_ref()
             .map(|guest| [Direction::Transmit, Direction::Receive].map(|way| guest.key(way)));
-        let mut bases = [0; 2];
+        let (mut bases, life) = ([0; 2], self.life(place));
+        self.floor.borrow_mut().ledger.may_stop(life);
         self.change(next, |network| {
             for (base, key) in bases.iter_mut().zip(keys.expect("a guest")) {
                 *base = network.stop_ring(&port, key).expect("the ring runs").base;
@@ -572,10 +758,16 @@ impl World {
         self.network.hold_transmit(true);
         let is_drained = self.network.drain_all(Duration::ZERO);
         assert!(is_drained, "frames stay in flight at a takeover");
+        self.replay();
+        self.recorder = None;
+        let capture = self.capture.take();
+        self.quietly(|_| drop(capture));
         let (network, threads, events) =
             Network::unstarted(Shared::new(self.workers, 5, self.settings.clone())).expect("descriptors");
         {
             let mut floor = self.floor.borrow_mut();
+            floor.ledger.record(false);
+            floor.ledger.capture(false);
             floor.ledger.forget_all();
             (floor.workers, floor.deadlines) = (threads, vec![None; self.workers]);
         }
@@ -623,6 +815,7 @@ impl World {
             let life = self.life(place);
             self.floor.borrow_mut().ledger.may_forget(life);
         }
+        self.use_up_floods(place);
     }
 
     pub fn change_policy(&mut self, dice: &mut Dice) {
@@ -647,6 +840,18 @@ impl World {
         let key = self.floor.borrow().guests[place].as_ref().map(|guest| guest.key(way)).expect("a guest");
         self.tell(|| format!("{way:?} ring of guest {place}: {is_on}"));
         self.change(next, |network| network.set_enabled(&port, key, is_on));
+    }
+
+    /// A guest's question for a DNS name is answered.
+    pub fn resolve(&mut self, place: usize, dice: &mut Dice) {
+        let Some(port) = self.port(place) else { return };
+        let (name, ttl) = (dice.pick(&settings::NAMES), dice.pick(&[0, 90, 1000]));
+        let addresses: Vec<(IpAddr, u32)> =
+            (0..=dice.below(2)).map(|_| (settings::ip(dice.below(PORTS), dice.once_in(3)), ttl)).collect();
+        self.tell(|| format!("guest {place} knows {addresses:?} of {name}"));
+        self.network.grant(&port, &name.into(), &addresses);
+        let life = self.life(place);
+        self.floor.borrow_mut().ledger.grant(life, name, &addresses, second());
     }
 
     pub fn announce(&mut self, place: usize, dice: &mut Dice) {

@@ -3,14 +3,45 @@
 //!
 //! `MEMLANE_SEED=7` tells what happens in the network of a seed (if it fails, by the fewest steps that still do), `MEMLANE_NETWORK_SECONDS=60` tries new seeds for so long.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::fuzz::network::{Totals, drive, fails, script, shrink};
 
 /// Seeds that found something, and what; each is tried in every run.
-const KEPT: &str = include_str!("from_a_seed.txt");
+const KEPT: &str = include_str!("kept.txt");
 /// Seeds of every run beside those.
 const SEEDS: std::ops::Range<u64> = 1..60;
+
+/// Drop reasons that occur in these networks.
+const REASONS: [&str; 26] = [
+    "chain-address",
+    "chain-direction",
+    "runt",
+    "checksum-misplaced",
+    "bad-segmentation",
+    "offload-not-agreed",
+    "bad-source",
+    "same-port",
+    "storm",
+    "spoofed-source",
+    "spoofed-ip",
+    "spoofed-arp",
+    "not-a-server",
+    "loop",
+    "isolated",
+    "vlan-not-carried",
+    "reserved-group",
+    "policy-denied",
+    "transmit-disabled",
+    "receiver-absent",
+    "receiver-full",
+    "receiver-stalled",
+    "too-long-for-receiver",
+    "flood-no-room",
+    "link-loss",
+    "link-full",
+];
 
 fn kept() -> impl Iterator<Item = u64> {
     let first = |line: &str| line.split(' ').next().and_then(|seed| seed.parse().ok());
@@ -49,10 +80,9 @@ fn networks_from_seeds_do_what_the_model_says() {
         return;
     }
     let begun = Instant::now();
-    let (mut taken, mut arrived, mut count) = (0, 0, 0);
+    let (mut totals, mut count) = (Totals::default(), 0);
     let mut add = |seed| {
-        let totals = run(seed);
-        (taken, arrived) = (taken + totals.taken, arrived + totals.arrived);
+        totals.add(run(seed));
         count += 1;
     };
     kept().chain(SEEDS).for_each(&mut add);
@@ -61,7 +91,10 @@ fn networks_from_seeds_do_what_the_model_says() {
         println!("new seeds from {first} on");
         (first..).take_while(|_| begun.elapsed() < Duration::from_secs(seconds)).for_each(&mut add);
     }
-    println!("{count} networks, {taken} frames, {arrived} arrivals in {:?}", begun.elapsed());
+    println!("{count} networks, {} frames, {} arrivals in {:?}", totals.taken, totals.arrived, begun.elapsed());
+    let reasons: BTreeSet<&str> = totals.reasons().map(|reason| reason.name()).collect();
+    let missing: Vec<_> = REASONS.iter().filter(|reason| !reasons.contains(*reason)).collect();
+    assert!(missing.is_empty(), "no frame was dropped for {missing:?}, but for {reasons:?}");
 }
 
 /// The same seed is the same network, to the frame.
