@@ -8,6 +8,8 @@
 
 #![deny(unsafe_code)]
 #![warn(unreachable_pub)]
+// A worker that panics ends the network: a place that may panic states why it does not, as its file's expectation.
+#![warn(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)]
 
 pub(crate) use memlane_dataplane::{cpu_time, id, network, pool, port, stats, worker};
 #[cfg(test)]

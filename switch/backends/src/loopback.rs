@@ -1,6 +1,8 @@
 //! A loopback port: one MAC address that sends each unicast frame back to its source. The shortest example of a back end that
 //! keeps frames in flight, and an echo for measurements without a second guest.
 
+#![expect(clippy::indexing_slicing, reason = "sixty bytes of its own, in buffers that are longer")]
+
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

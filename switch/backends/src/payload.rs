@@ -1,5 +1,7 @@
 //! A packet's bytes, for receive ends that write frames to a file or socket instead of a guest's receive queue.
 
+#![expect(clippy::indexing_slicing, reason = "offsets were checked on transmit, lengths are cut to the shorter of both")]
+
 use crate::memory::Iovec;
 use crate::packet::{Iovecs, Packet};
 

@@ -1,6 +1,8 @@
 //! A port's session thread, which opens one session after the other: how the thread is stopped, how it waits (epoll) and how it
 //! backs off.
 
+#![expect(clippy::indexing_slicing, reason = "as many events as the kernel filled in")]
+
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;

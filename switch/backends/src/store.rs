@@ -6,6 +6,8 @@
 //!
 //! [`Buffered`] is the transmit end of a port with a [`Reader`] that fills such buffers.
 
+#![expect(clippy::indexing_slicing, reason = "buffers are numbered by the store")]
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 

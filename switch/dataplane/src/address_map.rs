@@ -23,6 +23,8 @@
 //! worker does not wait for a lock for long: it then floods the frame and learns from the next one. A port has a quota of entries that its guest
 //! causes.
 
+#![expect(clippy::indexing_slicing, reason = "a hash modulo the number of shards")]
+
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;

@@ -6,6 +6,7 @@
 //! every interleaving of its atomics is explored.
 
 #![expect(unsafe_code, reason = "a queue between two threads without locks")]
+#![expect(clippy::indexing_slicing, reason = "a queue's capacity is checked where it is made, and positions are taken modulo it")]
 
 use std::mem::MaybeUninit;
 

@@ -2,6 +2,11 @@
 //!
 //! Each parser takes a copy of a frame's first bytes, reads fields and allocates nothing. A walk ends with the copy.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "arrays of fixed length that a checked look at the bytes yielded, and options cut by a checked length"
+)]
+
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::frame::MacAddress;

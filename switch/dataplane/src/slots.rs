@@ -1,6 +1,12 @@
 //! Slots: a worker's sources and egress queues by index. An index is used again, a [`Slot`] is not, or not before 65536 others had its
 //! index.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a network has no more rings than slots (`const` in network/mod.rs), and an index is one that was made"
+)]
+#![expect(clippy::expect_used, reason = "a network has no more rings than slots (`const` in network/mod.rs)")]
+
 use std::collections::VecDeque;
 
 use crate::id::Slot;

@@ -18,6 +18,10 @@
 //! that holds most. So no guest can evict another's address by inventing addresses.
 
 #![expect(unsafe_code, reason = "zeroes that cost no memory until they are written")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a bucket's number is a hash shifted to the table's size, a way's is below the bucket's, so each entry has its place in the arrays of confirmations and moves, and the size of ports is checked by the compiler"
+)]
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};

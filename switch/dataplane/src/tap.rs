@@ -3,6 +3,8 @@
 //! A worker never waits for the reader of a capture: each has a bounded ring of its own to it, and frames that do not fit are
 //! counted as missed. Without a capture a tap is one branch. Frames of the fast path are seen only where a capture may select them ([`watch`]).
 
+#![expect(clippy::indexing_slicing, reason = "a record of fixed length, and a bit or a counter for each port's number")]
+
 mod watch;
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -8,6 +8,11 @@
 //! Every link carries IPv6 packets of 1280 bytes (RFC 8200, section 5), and no sender may be told less (RFC 8201, section 4). Over
 //! a smaller MTU, longer packets are answered with 1280, and those up to 1280 bytes are dropped without an answer.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "offsets within headers that a parser found, and within an array whose length they sum up to; a property test takes any bytes"
+)]
+
 use crate::answer::{self, Answer, IcmpError};
 use crate::frame::{ETHERNET, Layers, NetHeader, TAG, TCP, TYPE_IPV4, TYPE_IPV6, network_type};
 use crate::packet::Packet;

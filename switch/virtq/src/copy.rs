@@ -10,6 +10,7 @@
 //! stores past the caches.
 
 #![expect(unsafe_code, reason = "memory that guests write is copied through raw pointers")]
+#![expect(clippy::indexing_slicing, reason = "an array of fixed length, by numbers that callers have as constants")]
 
 use std::ptr;
 use std::sync::atomic::{Ordering, compiler_fence};

@@ -7,6 +7,11 @@
 //!
 //! Everything here reads the switch's own copy, never guest memory.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "arrays of fixed length that a checked look at the frame yielded, and what follows an offset found within the start"
+)]
+
 use std::fmt;
 
 use crate::copy::Block;

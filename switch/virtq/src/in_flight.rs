@@ -1,6 +1,8 @@
 //! The table of one transmit queue's frames in flight: each is held by the receivers and workers that are not done with it, and its
 //! buffer is free again after the last holder has released it.
 
+#![expect(clippy::indexing_slicing, reason = "both lists are grown to the head before")]
+
 /// Frames in flight by their heads, each with its holders and a value of the queue's own.
 #[derive(Debug)]
 pub struct InFlight<T> {

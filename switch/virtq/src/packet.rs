@@ -6,6 +6,10 @@
 //! Enqueueing may allocate: a queue for each sender at a receiver, and on emulated links a copy of each frame.
 
 #![expect(unsafe_code, reason = "chunks that other workers read while the pool owns them")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "sizes are checked by the compiler, lengths cut to the shorter of both, and a chunk's number is one that its pool lent"
+)]
 
 use std::ptr::{self, NonNull};
 

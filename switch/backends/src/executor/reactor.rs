@@ -4,6 +4,8 @@
 //! right before it tries an operation that would block. So no event is lost between the operation and the wait, and a file that stays
 //! readable without anything to read, as by out-of-band data, wakes its task once.
 
+#![expect(clippy::indexing_slicing, reason = "as many events as the kernel filled in")]
+
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::ops::Deref;

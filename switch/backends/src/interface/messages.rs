@@ -4,6 +4,10 @@
 //! earliest, and TPACKET_V2 has a slot of the longest frame's size for each frame, however short.
 
 #![expect(unsafe_code, reason = "the kernel is told where bytes lie")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "arrays of a batch, no more of which are taken; rooms of whole buffers; lengths that the kernel wrote into a room, with a tag's more"
+)]
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};

@@ -3,6 +3,8 @@
 //! A frame's payload is not copied: it stays in the guest's memory until it is written. Its descriptor chain is completed when
 //! the poll iteration ends, and the worker writes the batch before it publishes the used ring. The headers are copied.
 
+#![expect(clippy::indexing_slicing, reason = "headers are within their array, and as long as the kind says")]
+
 use std::sync::Arc;
 
 use super::batch::{Batch, Gathered};

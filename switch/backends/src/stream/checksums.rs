@@ -3,6 +3,8 @@
 //! Such partial checksums are completed by default, before the verdict. A right checksum that happens to equal that sum stays as it is by that.
 //! Depending on the configuration, all checksums are computed instead, or the partial ones are counted and reported.
 
+#![expect(clippy::indexing_slicing, reason = "a field that a parser found within the frame")]
+
 use std::sync::Arc;
 
 use schemars::JsonSchema;

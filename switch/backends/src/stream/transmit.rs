@@ -1,6 +1,11 @@
 //! The transmit end (TX) of a stream port: reads large chunks from the socket and copies each frame to a packet buffer of its
 //! own.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "begin, end and the stage's length follow each other; a frame was measured before it is copied"
+)]
+
 use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
 use std::sync::Arc;

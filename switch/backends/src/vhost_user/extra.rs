@@ -4,6 +4,8 @@
 //! SET_FEATURES, while QEMU sends it before; and SET_VRING_ADDR, where the crate reports a wrong address, which is the guest's
 //! fault, as a broken message of the front end.
 
+#![expect(clippy::indexing_slicing, reason = "an array of a range of fixed length")]
+
 use std::io;
 
 use vhost::vhost_user::message::{FrontendReq, VhostUserConfigFlags, VhostUserInflight, VhostUserVringAddrFlags};

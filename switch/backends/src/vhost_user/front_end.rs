@@ -4,6 +4,8 @@
 //! Hypervisor's local migration start the new process while the old one still runs the guest. Its questions are answered, and the
 //! port stays with the first, until the second sends the first message that sets up memory or a virtqueue.
 
+#![expect(clippy::indexing_slicing, reason = "as many bytes as were received")]
+
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;

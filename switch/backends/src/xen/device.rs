@@ -1,5 +1,7 @@
 //! The Xen layer on the kernel's devices: `/dev/xen/gntdev`, `/dev/xen/gntalloc`, `/dev/xen/evtchn`.
 
+#![expect(clippy::expect_used, reason = "the page is there until this is dropped")]
+
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;

@@ -1,6 +1,8 @@
 //! A Xen hypervisor in memory, for tests and fuzzers: grants, event channels and xenstore of domains that are all in this
 //! process.
 
+#![expect(clippy::expect_used, reason = "a fake of tests")]
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, ErrorKind};

@@ -1,6 +1,8 @@
 //! State that both ends of one queue share with each other and with the xenstore watcher: the domain that they serve, and its
 //! violation of the protocol.
 
+#![expect(clippy::indexing_slicing, reason = "a place was taken from the same pages")]
+
 use std::sync::{Arc, OnceLock};
 
 use nix::sys::eventfd::EventFd;

@@ -5,6 +5,8 @@
 //! [`MORE_DATA`](tx_flag::MORE_DATA); behind the first may stand **extras**, which take a slot of the ring each. The first
 //! request states the length of the whole frame, the others their own.
 
+#![expect(clippy::indexing_slicing, reason = "a request has at least its first part")]
+
 use thiserror::Error;
 
 use super::layer::{Domain, PAGE};

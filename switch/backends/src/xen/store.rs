@@ -5,6 +5,8 @@
 //! transaction, length), then as many bytes, 4096 at most, of strings that end with a zero. A reply has the request's number;
 //! watch events come in between.
 
+#![expect(clippy::indexing_slicing, reason = "four bytes within the header")]
+
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};

@@ -8,6 +8,11 @@
 //! Requests are answered in the order in which they came ([`BackRing`]), so a frame that is in flight to a slow receiver delays
 //! the responses behind it, though not the frames (no head-of-line blocking of frames).
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "records are numbered by the transmit itself, a start's length is that of its array at most"
+)]
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -1,5 +1,7 @@
 //! Leases that a DHCP server acknowledges (RFC 2131, section 4.3.1): the address, its machine, and the time.
 
+#![expect(clippy::indexing_slicing, reason = "offsets below the length at which the message was split")]
+
 use std::net::Ipv4Addr;
 
 use crate::frame::{ETHERNET, MacAddress, TYPE_IPV4, UDP, network_type};

@@ -4,6 +4,11 @@
 //! A claim counts only if its MAC address is the source of the frame, so that it names the port too. A frame that breaks a rule of its
 //! protocol claims and asks nothing: it is flooded like any other.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "offsets that a parser found within the same bytes, and within an array that was asked for; the fuzz target `addresses` and a property test take any bytes"
+)]
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::answer::{Answer, turned};

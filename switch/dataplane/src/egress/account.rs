@@ -13,6 +13,8 @@
 //! are blocked and which have packets enqueued. A single sender has no account to settle: while no other one waits, nothing is
 //! counted.
 
+#![expect(clippy::indexing_slicing, reason = "the position of one that was found or just added")]
+
 use super::flows::Flows;
 use super::wait_queue::{Spot, WaitQueue};
 use crate::ablation;

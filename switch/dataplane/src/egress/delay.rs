@@ -4,6 +4,8 @@
 //! transmitter, so that they apply to each segment by itself; on a path with a constant delay only, where that makes no difference,
 //! it stays unsegmented.
 
+#![expect(clippy::indexing_slicing, reason = "cut to the shorter of both lengths")]
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 

@@ -4,6 +4,8 @@
 //!
 //! Flows fall into buckets by their hash; flows with the same bucket share its service.
 
+#![expect(clippy::indexing_slicing, reason = "buckets are numbered by a byte, or by a list of them that is not empty")]
+
 use super::wait_queue::{Spot, WaitQueue};
 use crate::ablation;
 use crate::packet::Packet;

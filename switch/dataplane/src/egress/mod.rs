@@ -11,6 +11,8 @@
 //! - Queues with frames are **drained** in each poll iteration ([`Egress::drain`]); frames of a sender that stops are **recalled**
 //!   ([`Egress::recall`]).
 
+#![expect(clippy::indexing_slicing, reason = "all of a slice, and a number modulo the length of a list that is not empty")]
+
 mod account;
 mod delay;
 mod flows;

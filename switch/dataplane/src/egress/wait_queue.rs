@@ -4,6 +4,8 @@
 //! Quota: a sender holds no more places than are free, a [`DynamicThreshold`] with a factor of 1. So the next sender finds room,
 //! however large the transmit ring of another is.
 
+#![expect(clippy::indexing_slicing, reason = "spots are numbered by the wait queue itself and freed once")]
+
 use crate::frame::SHORTEST;
 use crate::id::PortId;
 use crate::packet::Packet;

@@ -3,6 +3,8 @@
 //! A packet that finds no room is enqueued at its receiver with its chain in flight, stays in the ring (backpressure), or is dropped:
 //! [`Offer::wait`] decides, within the receiver's [quota](RingQuota) of the ring.
 
+#![expect(clippy::indexing_slicing, reason = "the list is grown to the port's index before")]
+
 use std::sync::{Arc, mpsc};
 
 use super::feed::Feed;

@@ -3,6 +3,8 @@
 //! The querier always asks, also beside a router, for memberships must not depend on a guest that pretends to be one. Its queries of IGMP come from
 //! 0.0.0.0, so that no router yields to it (RFC 4541, section 2.1.1), those of MLD from a link-local address.
 
+#![expect(clippy::indexing_slicing, reason = "messages of fixed length")]
+
 use std::sync::atomic::Ordering;
 
 use super::Snooping;

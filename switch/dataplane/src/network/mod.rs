@@ -15,6 +15,8 @@
 //! 10. [`recordings`]: verdicts that can be made again.
 //! 11. [`fatal`]: a panic of a worker or of the fault handler ends the network.
 
+#![expect(clippy::indexing_slicing, reason = "a worker's number, and a frame of fixed length")]
+
 mod captures;
 pub mod fatal;
 mod filter;

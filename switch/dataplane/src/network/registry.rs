@@ -3,6 +3,8 @@
 //!
 //! The number of a port or segment is used again only when every worker has removed its previous owner.
 
+#![expect(clippy::indexing_slicing, reason = "the list has a place for each port's number")]
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 

@@ -2,6 +2,8 @@
 //!
 //! Conditions of the moment are steps beside the outcome: frames that wait for the receiver, rate limits, random loss by link emulation.
 
+#![expect(clippy::indexing_slicing, reason = "a length cut to that of the array")]
+
 use memlane_model::forecast::Forecast;
 
 use super::Network;

@@ -4,6 +4,11 @@
 //! A look-up is one binary search, however many rules and prefixes there are. All addresses of an interval have the same rules, so a
 //! verdict holds for all of them: the match mask needs the bits that distinguish an interval from its neighbours, and no more.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "in the control thread: a set has a bit for each rule, each bound has the index of its own rule, and what stands at one address is not empty"
+)]
+
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -4,6 +4,8 @@
 //! one VLAN and frames without tags; a trunk carries tagged frames of its VLANs, and those of its native VLAN without a tag
 //! (IEEE 802.1Q, section 8.6.2 and 8.8).
 
+#![expect(clippy::indexing_slicing, reason = "all of a list, and a VLAN modulo the number of bits")]
+
 use memlane_model::limits::PortLimits;
 
 use crate::packet::TagChange;

@@ -4,6 +4,11 @@
 //! A rule that stands in the new configuration as in the old one stays, wherever its line is now. A rule has an **order**, a number between
 //! those of its neighbours, so a new rule moves no other; where no number is left, all rules of all ports get new ones.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "in the control thread: counts of the elements of the same lists, and places that were found in them"
+)]
+
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};

@@ -4,6 +4,8 @@
 //! one flow, and keep their order: only those that are in flight then may be overtaken. Without fragments for [`MEMORY`] seconds, their ports
 //! count again.
 
+#![expect(clippy::indexing_slicing, reason = "a hash modulo the number of slots")]
+
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -3,6 +3,8 @@
 //! Workers count in their poll iterations, and do no more. The growth is found by comparing counters about once a second, so its moment is known to a second: where it is not
 //! exact it is too early, and a cause that has ended is never told as a present one.
 
+#![expect(clippy::indexing_slicing, reason = "one counter for each reason, and a bucket's number modulo theirs")]
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

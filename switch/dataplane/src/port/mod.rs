@@ -5,6 +5,8 @@
 //! least one virtqueue is served, in **quarantine** after its guest or front end broke a rule, and **gone** when it is removed or
 //! the network ends.
 
+#![expect(clippy::indexing_slicing, reason = "a worker's number")]
+
 mod counts;
 pub mod end;
 pub mod ephemeral;

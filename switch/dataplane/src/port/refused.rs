@@ -3,6 +3,8 @@
 //!
 //! A worker notes a frame only while none of its reason is kept, so a guest that forges many costs no more than one load each.
 
+#![expect(clippy::indexing_slicing, reason = "the position of a reason in an array of all")]
+
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};

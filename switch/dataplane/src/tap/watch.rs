@@ -4,6 +4,11 @@
 //! kept for the frame's source, and frames that fit it are rejected without a run. Otherwise the filter runs on the first bytes of each frame, in
 //! place. Frames on which it needs more, and frames that it selects, are left to the general path, where captures see them.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "an assertion about constants, evaluated by the compiler; a number modulo the length of the list, bytes of the first 64, and all of an array"
+)]
+
 use memlane_observe::bpf::{self, Reads};
 
 use super::{Sight, Tap, Taps};

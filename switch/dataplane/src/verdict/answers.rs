@@ -281,7 +281,7 @@ mod tests {
         let mac = MacAddress::new([2, 0, 0, 0, 0, 1]);
         let source = LearnedAddress { address: mac, vlan: 7 };
         let ask = |tape: &Tape, live: bool| {
-            let refused = || -> bool { unreachable!("a replay asks no table") };
+            let refused = || -> bool { panic!("a replay asks no table") };
             let tape = Some(tape);
             (
                 port(tape, Question::Pinned(mac), || if live { None } else { Some(PortId(u16::from(refused()))) }),

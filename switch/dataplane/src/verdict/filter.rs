@@ -12,6 +12,11 @@
 //! overwrite the flags (RFC 3128). A **later fragment** is of no use without the first one, which has the ports and is matched by them:
 //! it passes where any frame of its protocol to its destination would.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "offsets that a parser found within the same bytes, and lengths cut to theirs; the fuzz target `frame` and a property test judge any bytes"
+)]
+
 use std::net::IpAddr;
 
 use super::answers::{self, Question};

@@ -7,6 +7,11 @@
 //! that hides its addresses is refused: behind more than two VLAN tags, in fragments (RFC 6980), or behind extension headers that are not all
 //! in the first bytes (RFC 7112, RFC 7113).
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "offsets that a parser found within the same bytes; the fuzz target `frame` and a property test judge any bytes"
+)]
+
 use std::net::IpAddr;
 
 use super::reading::Reading;

@@ -1,5 +1,7 @@
 //! Reading of a frame: its first bytes, with a record of the bits that a verdict read, from which the match mask is made.
 
+#![expect(clippy::indexing_slicing, reason = "a length cut to that of the array")]
+
 use std::ops::Range;
 
 use super::answers::Answers;

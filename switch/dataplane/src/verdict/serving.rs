@@ -1,6 +1,8 @@
 //! DHCP servers: the switch learns leases from the answers of a port that may give them (`may-serve`), so a verdict on such a frame
 //! holds for it alone, and the fast path carries none.
 
+#![expect(clippy::indexing_slicing, reason = "an offset found within the same bytes")]
+
 use super::reading::Reading;
 use crate::address_map::lease::CLIENT;
 use crate::frame::{TYPE_IPV4, UDP, network_type};

@@ -6,6 +6,8 @@
 //! Quota: a sender has no more packets in a queue than there is room left, a [`DynamicThreshold`] with a factor of 1. So no sender
 //! keeps the way to a slow worker from others; frames without room wait in their rings (backpressure).
 
+#![expect(clippy::indexing_slicing, reason = "workers' numbers below their count, when they are connected")]
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -1,6 +1,8 @@
 //! The worker's port table: the ports and broadcast domains that a worker knows. The control side enters a port before any of its
 //! rings starts, and removes it after all have stopped; so a look-up by number never finds a later port.
 
+#![expect(clippy::indexing_slicing, reason = "the list is grown to the index before")]
+
 use std::sync::Arc;
 
 use crate::audience::Audience;

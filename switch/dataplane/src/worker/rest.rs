@@ -8,6 +8,8 @@
 //!
 //! While other rings keep it busy, a non-blocking epoll from time to time finds the kicks of the rings that sleep.
 
+#![expect(clippy::indexing_slicing, reason = "a worker's own number; as many events as the kernel filled in")]
+
 mod affinity;
 mod moderation;
 

@@ -1,6 +1,8 @@
 //! A service quantum: a batch of frames of one source, each taken from its transmit queue, forwarded by a verdict, and sent,
 //! enqueued, handed over, left in the ring (backpressure) or dropped.
 
+#![expect(clippy::indexing_slicing, reason = "below the count of others, and as many bytes as were read")]
+
 use super::outcome::Outcomes;
 use super::peers::{Message, Peers};
 use super::port_table::{Members, PortTable};

@@ -15,6 +15,8 @@
 //! Addresses come in two kinds (vhost-user, "Memory region description"): *guest addresses* inside descriptors, and *user
 //! addresses* (of the front end's own process) for the virtqueues themselves.
 
+#![expect(clippy::indexing_slicing, reason = "windows of two, and the span before a partition point that is not the first")]
+
 mod dirty_log;
 pub mod faults;
 mod foreign;

@@ -1,5 +1,7 @@
 //! One region of guest memory: checked, mapped, and watched for the loss of its file.
 
+#![expect(clippy::indexing_slicing, reason = "from a partition point of the same list on")]
+
 use std::fmt;
 use std::fs::{File, Metadata};
 use std::io;

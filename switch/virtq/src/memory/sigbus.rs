@@ -12,6 +12,11 @@
 //! change meanwhile, because the interrupted code holds the watch; others may.
 
 #![expect(unsafe_code, reason = "a signal handler that replaces a mapping, and the requests of userfaultfd")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a watch's number is below the table's length; whoever maps installs the handler, which is no worker"
+)]
+#![expect(clippy::expect_used, reason = "the handler is installed by what maps memory, which is no worker")]
 
 use std::cell::Cell;
 use std::fs::File;

@@ -6,6 +6,7 @@
 //! whether the buffers are written (receive queues) or read (transmit queues).
 
 #![expect(unsafe_code, reason = "an address that was checked becomes a buffer segment again")]
+#![expect(clippy::indexing_slicing, reason = "positions are taken modulo the array's length")]
 
 use super::Ring;
 use super::RingFault;

@@ -3,6 +3,8 @@
 //! A command's descriptor chain holds a class, a command and its data for the device to read, and one last byte for it to write. It
 //! is slow, rare and served off the workers.
 
+#![expect(clippy::indexing_slicing, reason = "a command without a byte for the answer is refused before")]
+
 use std::sync::Arc;
 
 use super::chain::{Access, Walk};

@@ -4,6 +4,8 @@
 //! (mergeable buffers), copies straight from the sender's memory into them, repairing on the way, and completes them in the used
 //! ring; [`Ring::publish`] shows them to the driver, once a poll iteration.
 
+#![expect(clippy::indexing_slicing, reason = "header and headers have their lengths in arrays of the longest")]
+
 use super::chain::{Access, Walk};
 use super::rooms::{Reader, Writer};
 use super::shared::Descriptor;

@@ -1,5 +1,7 @@
 //! Rooms: the buffer segments of a receiver into which one frame is written, seen as one run of bytes.
 
+#![expect(clippy::indexing_slicing, reason = "an offset is within what is written, and there is a first room")]
+
 use crate::memory::Iovec;
 use crate::memory::faults::Faults;
 use crate::offload::checksum::Sum;

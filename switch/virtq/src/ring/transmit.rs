@@ -9,6 +9,11 @@
 //! A driver that negotiated VIRTIO_F_IN_ORDER gets its chains completed in the order in which it made them available: chains that
 //! are done wait in `order` for those before them (virtio 1.4, section 2.7.9).
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a head is below the ring's size where it was read; a start's length is that of its array at most"
+)]
+
 use std::collections::VecDeque;
 
 use super::chain::{Access, ChainFault, Walk};

@@ -1,6 +1,8 @@
 //! A clock of the calling thread, set by a test that drives workers in that thread: no time passes but the test's, and the same script has the
 //! same result. Only builds with debug assertions have it, so in others no reading of the clock looks for it.
 
+#![expect(clippy::panic, reason = "in a build without debug assertions only, which has no tests")]
+
 use std::cell::Cell;
 
 use super::Cycles;

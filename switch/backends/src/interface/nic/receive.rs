@@ -1,6 +1,8 @@
 //! The receive end (RX) of a NIC by AF_XDP: copies each frame to one of the socket's, with its checksum completed, and a GSO frame
 //! segmented, because a driver takes neither from such a socket.
 
+#![expect(clippy::indexing_slicing, reason = "a frame was measured before it is copied")]
+
 use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
