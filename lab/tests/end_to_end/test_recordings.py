@@ -14,6 +14,7 @@ import pytest
 from memlane_lab.bed import bed
 from memlane_lab.common.wait import until
 from memlane_lab.guests import Guest
+from memlane_lab.host import ports
 from memlane_lab.host.session import Session
 from memlane_lab.paths.memlane import program
 from tests.end_to_end.lan import UML, Lan, Plan
@@ -25,19 +26,21 @@ _FRAMES = int(os.environ.get("MEMLANE_RECORDED_FRAMES", "30000"))
 """Least number of recorded frames; ten million take about ten minutes."""
 _SETTINGS: dict[str, Any] = {
     "workers": 2,
-    "segment": [{"name": "lan", "subnet": "10.77.0.0/16", "subnet6": "fd77::/64", "multicast": "snoop"}],
+    "segment": [{"name": "lan", "subnet": "10.0.0.0/24", "subnet6": "fd00::/64", "multicast": "snoop"}],
     "policy": [
         {"to": "c", "protocol": "tcp", "ports": ["6000-7999"], "action": "allow"},
         {"to": "c", "protocol": "udp", "ports": ["6000-7999"], "action": "allow"},
         {"to": "c", "protocol": "icmp", "action": "allow"},
+        {"to": "c", "protocol": "icmpv6", "action": "allow"},
         {"from": "a", "protocol": "tcp", "destinations": ["10.77.0.0/16"], "ports": [9], "action": "deny"},
+        {"from": "c", "to": "a", "action": "allow"},
         {"default": "deny", "members": ["c"]},
     ],
 }
 _VLAN = (
     "ip link add link net0 name lane7 type vlan id 7 && ip link set lane7 up && ip address add 10.78.0.{}/24 dev lane7"
 )
-_LEASED = '#!/bin/sh\n[ "$1" = bound ] && ip address add "$ip/16" dev "$interface"\nexit 0\n'
+_LEASED = '#!/bin/sh\n[ "$1" = bound ] && ip address add "$ip/24" dev "$interface"\nexit 0\n'
 _CLOSED = "nc -w 1 {} 9 </dev/null; for port in 1 2 3; do echo x | nc -u -w 1 {} $port; done; true"
 """Connections that the policy or the receiver refuses."""
 
@@ -72,9 +75,10 @@ def _frames(lan: Lan) -> int:
 @pytest.mark.timeout(3600)
 def test_each_verdict_on_traffic_of_three_guests_is_made_again(session: Session, tmp_path: Path) -> None:
     """TCP with offloads, UDP, DHCP, ARP, ND, a VLAN, MLD that is snooped, anti-spoofing, and policy rules."""
+    own = [{"ip": address(1)} for address in (bed.ipv4, bed.ipv6)]
     plans = [
-        Plan(UML, stated={"trunk": [7], "vlan": 1, "segment": "lan"}),
-        Plan(UML, stated={"anti-spoof": "all", "addresses": [bed.ipv4(1), bed.ipv6(1)], "segment": "lan"}),
+        Plan(UML, stated={"segment": "lan"}),
+        Plan(UML, stated={"mac": ports.mac(2), "anti-spoof": "all", "allowed": own, "segment": "lan"}),
         Plan(UML, stated={"segment": "lan"}),
     ]
     lan, file = Lan(session, plans, **_SETTINGS), tmp_path / "recording"
