@@ -545,6 +545,7 @@ impl Device {
         parts.inflight = ring.inflight(index, self.inflight.as_ref(), (&parts.split, self.features));
         parts.start.session = self.settings.port.session();
         ring.running = true;
+        self.wake_after_pages(index, parts.start.kick.as_ref());
         self.log_start(index);
         self.count_control_operation();
         if self.is_control(index) {
@@ -562,6 +563,16 @@ impl Device {
             None => self.network.start_ring(&self.settings.port, parts),
         }
         Ok(())
+    }
+
+    /// During postcopy virtqueue `index` is kicked for each page that has come; without a descriptor for that it is looked at now and then.
+    fn wake_after_pages(&self, index: u32, kick: Option<&File>) {
+        let (Some(postcopy), Some(kick)) = (&self.postcopy, kick) else { return };
+        let permit = self.settings.port.quotas.descriptors.take(1);
+        let kick = kick.try_clone().ok().and_then(|kick| Call::new(kick).ok());
+        if let (Some(permit), Some(kick)) = (permit, kick) {
+            postcopy.wake_by(index, kick, permit);
+        }
     }
 
     /// Logs that virtqueue `index` starts, and before the first one the negotiated features.

@@ -5,9 +5,9 @@
 //! lasts until it has answered, which it may never do. So workers do not touch that mapping: they meet holes in their own
 //! ([`super::holes`]), leave the descriptor chain in the available ring (backpressure), and ask for the pages. **One thread for each port**
 //! touches these in the mapping of the front end, one after the other. A page is in the guest's file once it has come, for all mappings: the
-//! transmit queue or receive queue goes on with the descriptor chain, buffer segment or used ring that lies there.
+//! transmit queue or receive queue is kicked then, and goes on with the descriptor chain, buffer segment or used ring that lies there.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +17,7 @@ use super::mapping::Mapping;
 use super::region::{Quota, Region, RegionError};
 use super::sigbus;
 use crate::budget::Permit;
+use crate::ring::Call;
 
 /// Pages that virtqueues ask for at a time; further ones are asked for again when the virtqueue is looked at next.
 const MOST: usize = 256;
@@ -29,6 +30,8 @@ pub struct Postcopy {
     userfault: File,
     state: Mutex<State>,
     news: Condvar,
+    /// By virtqueue: the kick by which the virtqueue is looked at again once a page has come.
+    kicks: Mutex<BTreeMap<u32, (Call, Permit)>>,
 }
 
 #[derive(Debug, Default)]
@@ -62,7 +65,7 @@ impl Postcopy {
     /// The kernel refuses a userfaultfd.
     pub fn advise() -> io::Result<Arc<Self>> {
         let userfault = sigbus::userfault_of_front_end()?;
-        Ok(Arc::new(Self { userfault, state: Mutex::default(), news: Condvar::new() }))
+        Ok(Arc::new(Self { userfault, state: Mutex::default(), news: Condvar::new(), kicks: Mutex::default() }))
     }
 
     /// The userfaultfd, for the front end.
@@ -110,6 +113,19 @@ impl Postcopy {
         Ok(())
     }
 
+    /// Kicks virtqueue `index` with `kick` whenever a page has come.
+    pub fn wake_by(&self, index: u32, kick: Call, permit: Permit) {
+        self.kicks.lock().unwrap_or_else(PoisonError::into_inner).insert(index, (kick, permit));
+    }
+
+    /// Has all virtqueues looked at: which of them waits for a page is not known here.
+    fn wake(&self) {
+        for (kick, _) in self.kicks.lock().unwrap_or_else(PoisonError::into_inner).values() {
+            // A full counter is a kick that is on its way.
+            let _ = kick.call_if_room();
+        }
+    }
+
     /// Keeps only the areas of `regions`: others were removed.
     pub fn keep_only(&self, regions: &[Arc<Region>]) {
         let mut state = self.state();
@@ -147,6 +163,7 @@ impl Postcopy {
             self.release(&area);
         }
         self.news.notify_all();
+        self.kicks.lock().unwrap_or_else(PoisonError::into_inner).clear();
         state.fetched
     }
 
@@ -171,6 +188,8 @@ impl Postcopy {
                 state.wanted.pop_front();
                 state.fetched += 1;
             }
+            drop(state);
+            self.wake();
         }
     }
 
