@@ -290,7 +290,7 @@ impl ToyGuest {
         Ok(())
     }
 
-    fn make_pairs(&mut self) -> Result<()> {
+    pub(super) fn make_pairs(&mut self) -> Result<()> {
         for index in self.pairs.len()..self.plan.pairs {
             let pair = self.new_pair(index)?;
             self.pairs.push(pair);

@@ -5,6 +5,7 @@
 //! 2. [`Habit`]: in which order its front end speaks.
 //! 3. [`ToyGuest`]: `send` and `receive`; stop, start, reconnect; and everything inside it open for hostile hands.
 //! 4. [`Layout`]: how a sent frame lies in descriptors. [`Frame`]: a received frame with its header.
+//! 5. [`SavedGuest`]: a guest as a monitor saves it, and restores it as often as wanted.
 //!
 //! Directions are the guest's: it fills its [`TransmitQueue`]s and reads its [`ReceiveQueue`]s.
 
@@ -14,6 +15,7 @@ mod habit;
 mod handshake;
 mod queue;
 mod receive;
+mod saved;
 mod transmit;
 
 use std::os::fd::BorrowedFd;
@@ -33,6 +35,7 @@ pub use control::ControlQueue;
 pub use habit::{Habit, RingStep, Step, ToldBase};
 pub use queue::Queue;
 pub use receive::{Frame, ReceiveQueue};
+pub use saved::SavedGuest;
 pub use transmit::{Layout, TransmitQueue};
 
 /// Why a guest cannot go on.

@@ -32,9 +32,9 @@ pub struct ReceiveQueue {
     /// Buffers in all.
     count: u16,
     /// Buffers that are not posted.
-    free: Vec<u16>,
+    pub(super) free: Vec<u16>,
     /// The buffer of each chain in flight, by head.
-    of_head: Vec<u16>,
+    pub(super) of_head: Vec<u16>,
 }
 
 impl ReceiveQueue {

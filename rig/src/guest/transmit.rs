@@ -60,9 +60,9 @@ pub struct TransmitQueue {
     /// Bytes a buffer.
     room: u32,
     count: u16,
-    free: Vec<u16>,
+    pub(super) free: Vec<u16>,
     /// The buffer of each chain in flight, by head.
-    of_head: Vec<Option<u16>>,
+    pub(super) of_head: Vec<Option<u16>>,
 }
 
 impl TransmitQueue {

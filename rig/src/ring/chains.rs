@@ -1,7 +1,7 @@
 //! Which descriptors are free, and which belong to which chain: the driver's private notes.
 
 /// The free list and the length of each chain. Private to the driver: the device cannot spoil it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Chains {
     /// The descriptor after this one: in its chain, or in the free list.
     next: Vec<u16>,

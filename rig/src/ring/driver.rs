@@ -96,7 +96,29 @@ pub struct DriverRing {
     order: Option<InOrder>,
 }
 
+/// A driver's notes beside the shared areas, for a guest that is saved.
+#[derive(Debug, Clone)]
+pub struct DriverState {
+    chains: Chains,
+    /// `offered`, `published`, `decided`, `taken` and `seen` of the ring.
+    indices: [u16; 5],
+    order: Option<InOrder>,
+}
+
 impl DriverRing {
+    /// The driver's notes.
+    pub fn state(&self) -> DriverState {
+        let &Self { offered, published, decided, taken, seen, .. } = self;
+        DriverState { chains: self.chains.clone(), indices: [offered, published, decided, taken, seen], order: self.order.clone() }
+    }
+
+    /// Goes on with the notes of a driver with a ring of the same options, whose shared areas lie at the same addresses.
+    pub fn set_state(&mut self, state: &DriverState) {
+        self.chains.clone_from(&state.chains);
+        self.order.clone_from(&state.order);
+        [self.offered, self.published, self.decided, self.taken, self.seen] = state.indices;
+    }
+
     /// Lays a new ring (and its indirect tables) out in `memory`.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ mod driver;
 mod order;
 mod shared;
 
-pub use driver::{DriverRing, Interrupts, RingError, RingOptions};
+pub use driver::{DriverRing, DriverState, Interrupts, RingError, RingOptions};
 pub use shared::{RingAddresses, SharedRing};
 
 /// Descriptor flag: the chain goes on at `next`.

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::Used;
 
 /// Chains in flight, oldest first.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct InOrder {
     pub(super) out: VecDeque<u16>,
     /// The last chain of the batch that is being taken.
