@@ -42,6 +42,7 @@ pub mod egress;
 mod grounds;
 pub mod handover;
 pub mod headers;
+pub mod held;
 pub mod id;
 mod ingress;
 pub mod link;

@@ -46,6 +46,8 @@ const STORM_BURSTS: u64 = 10;
 const SUSPECT_FLOODS: u64 = 100;
 /// Answers of the switch to frames of a port a second (RFC 4443, section 2.4).
 const ANSWERS: u64 = 100;
+/// Buckets of a port that a snapshot of the network has.
+pub const BUCKETS: usize = 5;
 /// Minimum burst of flooded frames.
 const LEAST_STORM_BURST: u64 = 2_000;
 
@@ -78,6 +80,17 @@ impl Bucket {
         (self.full_at.load(Ordering::Relaxed) >> 4).saturating_sub(self.burst.load(Ordering::Relaxed))
     }
 
+    /// Cycles from `now` on after which it is full again.
+    fn fills_in(&self, now: Cycles) -> Cycles {
+        (self.full_at.load(Ordering::Relaxed) >> 4).saturating_sub(now)
+    }
+
+    /// Has it be full again after so many cycles from `now` on.
+    fn fill_in(&self, left: Cycles, now: Cycles) {
+        let most = self.burst.load(Ordering::Relaxed).saturating_add(frequency().saturating_mul(MOST_OVERDRAWN));
+        self.full_at.store(now.saturating_add(left.min(most)).saturating_mul(16), Ordering::Relaxed);
+    }
+
     /// Takes `units` tokens in moment `now`, more than there are if need be.
     fn charge(&self, units: u64, now: Cycles) {
         let rate = self.rate.load(Ordering::Relaxed);
@@ -89,6 +102,9 @@ impl Bucket {
         let _ = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full| Some(charged(full, now, span)));
     }
 }
+
+/// Most time by which a bucket of a snapshot may be overdrawn, in seconds: by a frame of the maximum size at a low rate.
+const MOST_OVERDRAWN: u64 = 60;
 
 /// How long `units` take at `rate` a second, on a clock of `frequency`: in sixteenths of cycles, rounded down.
 fn span(units: u64, rate: u64, frequency: u64) -> u64 {
@@ -260,6 +276,22 @@ impl Policy {
         let usually = self.usually_drops_reserved.load(Ordering::Relaxed);
         self.drops_reserved.store(limits.reserved.map_or(usually, |reserved| reserved == Reserved::Drop), Ordering::Relaxed);
         self.labels.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&limits.labels);
+    }
+
+    /// The token buckets of its rate limits and of storm control.
+    fn buckets(&self) -> [&Bucket; BUCKETS] {
+        let Self { transmit, receive, storm, .. } = self;
+        [&transmit.bytes, &transmit.packets, &receive.bytes, &receive.packets, &storm.packets]
+    }
+
+    /// Cycles from `now` on after which each bucket of its limits is full again, for a snapshot of the network.
+    pub fn saved_buckets(&self, now: Cycles) -> [Cycles; BUCKETS] {
+        self.buckets().map(|bucket| bucket.fills_in(now))
+    }
+
+    /// Continues the buckets of a snapshot, from `now` on.
+    pub fn restore_buckets(&self, left: &[Cycles; BUCKETS], now: Cycles) {
+        self.buckets().iter().zip(left).for_each(|(bucket, &left)| bucket.fill_in(left, now));
     }
 
     /// Labels of the port.

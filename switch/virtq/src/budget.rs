@@ -77,6 +77,17 @@ impl Account {
         let held = self.held();
         let within_floor = held.saturating_add(bytes) <= self.floor;
         let may = |left| within_floor || DynamicThreshold::ONE.admits_many(held, bytes, left);
+        self.take_if(bytes, may)
+    }
+
+    /// Takes `bytes` until the permit is dropped, beyond the account's quota too: for frames of a frozen network, which were admitted before.
+    /// None if the budget has not so much left.
+    pub fn take_again(self: &Arc<Self>, bytes: u64) -> Option<Permit> {
+        self.take_if(bytes, |_| true)
+    }
+
+    /// Takes `bytes` if the budget has so much left, and it `may` with this rest.
+    fn take_if(self: &Arc<Self>, bytes: u64, may: impl Fn(u64) -> bool) -> Option<Permit> {
         let fits = |left: u64| left.checked_sub(bytes).filter(|_| may(left));
         self.budget.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
         self.held.fetch_add(bytes, Ordering::Relaxed);

@@ -13,18 +13,16 @@ use fastrand::Rng;
 
 use crate::budget::{Account, Permit};
 use crate::frame::NetHeader;
-use crate::id::PortId;
-use crate::link::Path;
+use crate::held::{HeldFrame, HeldLine, OVERHEAD};
+use crate::id::{PortId, RingKey};
 use crate::link::chance::{draw, happens, loses};
+use crate::link::{Impairment, Path};
 use crate::memory::Iovec;
 use crate::memory::holes::Look;
 use crate::offload::segment::{Cutter, Segment};
 use crate::packet::{Packet, Stamp};
 use crate::port::Port;
 use crate::time::{Cycles, frequency};
-
-/// Memory of a frame in flight beside its bytes.
-const OVERHEAD: u64 = 128;
 
 /// A frame in flight.
 #[derive(Debug)]
@@ -35,7 +33,7 @@ struct Flight {
     frame: Box<[u8]>,
     /// Segments that were delivered already, if the receiver had room for some of them only.
     segments_done: u16,
-    _permit: Permit,
+    permit: Permit,
 }
 
 /// Result of sending one packet along the link, in frames of the wire.
@@ -100,6 +98,13 @@ impl DelayLine {
         Some(Self::new(port.path()?, Arc::clone(port.on_links()), port.seed_of_link(pair)))
     }
 
+    /// The emulated link before queue pair `pair` of `port`; without link emulation one that delays nothing, for frames that wait for the receiver outside of their senders' memory.
+    pub(crate) fn before_or_clear(port: &Port, pair: u16) -> Self {
+        let clear =
+            || Self::new(Arc::new(Path::from(&Impairment::default())), Arc::clone(port.on_links()), port.seed_of_link(pair));
+        Self::before(port, pair).unwrap_or_else(clear)
+    }
+
     /// Uses `path` from now on; frames in flight keep their time of arrival.
     pub(crate) fn set_path(&mut self, path: Arc<Path>) {
         self.path = path;
@@ -110,9 +115,69 @@ impl DelayLine {
         self.flights.is_empty() && self.path.is_clear()
     }
 
+    /// True if it delays no frame.
+    pub(crate) fn is_clear(&self) -> bool {
+        self.path.is_clear()
+    }
+
+    /// True if a frame without further delay waits for the receiver, so that later frames have to wait behind it.
+    pub(crate) fn is_ahead(&self, now: Cycles) -> bool {
+        self.path.is_clear() && self.due().is_some_and(|due| due <= now)
+    }
+
+    /// Takes a copy of `packet`, which was waiting for the receiver, as a frame that has arrived. False if there is no room for it.
+    pub(crate) fn keep(&mut self, packet: &Packet, now: Cycles) -> bool {
+        let Some(permit) = self.account.take_again(u64::from(packet.length) + OVERHEAD) else { return false };
+        self.taken += 1;
+        let Packet { source, header, capture_id, segments_done, .. } = *packet;
+        let flight = Flight { source, header, capture_id, frame: bytes(packet), segments_done, permit };
+        self.flights.insert((now, self.taken), flight);
+        true
+    }
+
+    /// The frames and the state of the link, apart from the receive queue `key`, with all times from `now` on.
+    pub(crate) fn hold(self, key: RingKey, now: Cycles) -> HeldLine {
+        let left = |moment: Cycles| moment.saturating_sub(now);
+        let frame = |((due, _), flight): ((Cycles, u64), Flight)| HeldFrame {
+            source: flight.source,
+            header: flight.header,
+            frame: flight.frame,
+            segments_done: flight.segments_done,
+            left: left(due),
+            permit: flight.permit,
+        };
+        HeldLine {
+            port: key.port,
+            pair: key.pair,
+            frames: self.flights.into_iter().map(frame).collect(),
+            seed: self.rng.get_seed(),
+            bad: self.bad,
+            leaving: self.leaving.into_iter().map(left).collect(),
+            last_due: left(self.last_due),
+        }
+    }
+
+    /// Continues a link that was [held](Self::hold), from `now` on.
+    pub(crate) fn go_on(&mut self, held: HeldLine, now: Cycles) {
+        let HeldLine { frames, seed, bad, leaving, last_due, .. } = held;
+        (self.rng, self.bad) = (Rng::with_seed(seed), bad);
+        self.leaving = leaving.into_iter().map(|left| now.saturating_add(left)).collect();
+        self.last_due = self.last_due.max(now.saturating_add(last_due));
+        for HeldFrame { source, header, frame, segments_done, left, permit } in frames {
+            self.taken += 1;
+            let flight = Flight { source, header, capture_id: 0, frame, segments_done, permit };
+            self.flights.insert((now.saturating_add(left), self.taken), flight);
+        }
+    }
+
     /// Sends a copy of `packet` in moment `now`: as it is, or each of its segments.
     pub(crate) fn take(&mut self, packet: &Packet, now: Cycles) -> LineOutcome {
         let mut taken = LineOutcome::default();
+        if packet.segments_done > 0 {
+            // The rest of a frame of which some segments were delivered, when there was no link.
+            let refused = u32::from(!self.keep(packet, now));
+            return LineOutcome { frames: 1, lost: 0, refused };
+        }
         match if self.path.only_delays() { None } else { Cutter::new(packet, true) } {
             Some(cutter) => self.take_segments(packet, cutter, now, &mut taken),
             None => {
@@ -164,7 +229,7 @@ impl DelayLine {
             capture_id: frame.capture_id,
             frame: (frame.copy)(),
             segments_done: 0,
-            _permit: permit,
+            permit,
         };
         self.flights.insert((due, self.taken), flight);
         Some(())

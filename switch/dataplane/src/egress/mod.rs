@@ -29,7 +29,8 @@ use crate::copy::Block;
 use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units;
 use crate::frame::SHORTEST;
-use crate::id::{PortId, RingKey, RouteEntry, Slot};
+use crate::held::HeldLine;
+use crate::id::{Direction, PortId, RingKey, RouteEntry, Slot};
 use crate::link::{Impairment, Path};
 use crate::outcome::Outcome;
 use crate::packet::{Packet, Reach};
@@ -364,7 +365,8 @@ impl Egress {
     pub(crate) fn send(&mut self, slot: Slot, packet: &mut Packet, weight: Weight) -> SendOutcome {
         let Some(queue) = self.slots.get_mut(slot) else { return SendOutcome::Dropped(DropReason::ReceiverAbsent) };
         if queue.line.is_some() {
-            return self.send_along_line(slot, packet);
+            let must_wait = packet.segments_done == 0 && queue.keeps_order(self.now);
+            return if must_wait { SendOutcome::MustWait } else { self.send_along_line(slot, packet) };
         }
         if queue.accounts.waiting() > 0 || !queue.admit(packet.source, self.now) {
             return SendOutcome::MustWait;
@@ -565,6 +567,44 @@ impl Egress {
                 queue.accounts.clear_backlog(sender);
             }
         }
+    }
+
+    /// Sets an emulated link before the queue at `slot`, if it has none: one that delays nothing.
+    pub(crate) fn begin_line(&mut self, slot: Slot) {
+        if let Some(queue) = self.slots.get_mut(slot) {
+            queue.begin_line();
+            queue.activate(&mut self.active);
+        }
+    }
+
+    /// Moves all enqueued packets to the emulated links of their receivers, in moment `now`. `met` is called with each, its port, and its outcome.
+    pub(crate) fn move_to_lines(&mut self, now: Cycles, mut met: impl FnMut(&Packet, PortId, Outcome)) {
+        for (_, queue) in self.slots.iter_mut() {
+            queue.move_to_line(&mut self.wait_queue, now, &mut self.work, &mut met);
+            if queue.line.is_some() {
+                queue.activate(&mut self.active);
+            }
+        }
+    }
+
+    /// Takes all frames in flight on emulated links away, with the links, in moment `now`.
+    pub(crate) fn hold_lines(&mut self, now: Cycles) -> Vec<HeldLine> {
+        let mut held = Vec::new();
+        for (_, queue) in self.slots.iter_mut() {
+            held.extend(queue.hold_line(now));
+            queue.touch(&mut self.touched);
+        }
+        held
+    }
+
+    /// Continues an emulated link that was taken away, from moment `now` on; `None` where its queue is gone.
+    pub(crate) fn go_on(&mut self, held: HeldLine, now: Cycles) -> Option<()> {
+        let key = RingKey { port: held.port, pair: held.pair, direction: Direction::Receive };
+        let queue = self.find(key).and_then(|slot| self.slots.get_mut(slot))?;
+        queue.go_on(held, now);
+        queue.touch(&mut self.touched);
+        queue.activate(&mut self.active);
+        Some(())
     }
 
     /// Drains the queues of receivers that have room, each for a service quantum, by the weights of senders; those of stalled

@@ -16,6 +16,7 @@ use super::wait_queue::WaitQueue;
 use crate::ablation;
 use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units::{self, BATCH};
+use crate::held::HeldLine;
 use crate::id::{Direction, PortId, RingKey, Slot};
 use crate::memory::faults::Faults;
 use crate::memory::holes::{Look, Owner, Torn};
@@ -359,6 +360,75 @@ impl EgressQueue {
         SendOutcome::Done
     }
 
+    /// Moves the enqueued packets to its emulated link, as frames that have arrived there, so that their senders' descriptor chains are done with.
+    /// `met` is called with each packet, its port, and its outcome.
+    pub(super) fn move_to_line<M: FnMut(&Packet, PortId, Outcome)>(
+        &mut self,
+        places: &mut WaitQueue,
+        now: Cycles,
+        work: &mut Work,
+        met: &mut M,
+    ) {
+        if self.accounts.waiting() == 0 {
+            return;
+        }
+        let (port, pair) = (&self.port, self.key.pair);
+        let line = self.line.get_or_insert_with(|| Box::new(DelayLine::before_or_clear(port, pair)));
+        self.accounts.remove_if(
+            places,
+            |_| true,
+            |packet| {
+                let kept = if !is_in_memory(packet) {
+                    Err(DropReason::SenderMemory)
+                } else if packet.is_foreign() {
+                    let kept = fetched(&mut packet.clone(), port.foreign(), &mut Vec::new(), |packet| line.keep(packet, now));
+                    kept.ok_or(DropReason::GrantRefused)
+                } else {
+                    Ok(line.keep(packet, now))
+                };
+                let outcome = match kept {
+                    Ok(true) => Outcome::Delivered(port.id, 1),
+                    Ok(false) => Outcome::Dropped(port.id, DropReason::LinkFull),
+                    Err(reason) => Outcome::Dropped(port.id, reason),
+                };
+                report(packet, port.id, outcome, work, met);
+            },
+        );
+        self.receiver.move_on();
+    }
+
+    /// Sets an emulated link before it, if it has none: one that delays nothing.
+    pub(super) fn begin_line(&mut self) {
+        let (port, pair) = (&self.port, self.key.pair);
+        self.line.get_or_insert_with(|| Box::new(DelayLine::before_or_clear(port, pair)));
+    }
+
+    /// Takes its emulated link away, with the frames in flight there. All that were placed are published.
+    pub(super) fn hold_line(&mut self, now: Cycles) -> Option<HeldLine> {
+        let line = self.line.take()?;
+        self.receiver.move_on();
+        Some(line.hold(self.key, now))
+    }
+
+    /// Continues an emulated link that was taken away.
+    pub(super) fn go_on(&mut self, held: HeldLine, now: Cycles) {
+        let (port, pair) = (&self.port, self.key.pair);
+        self.line.get_or_insert_with(|| Box::new(DelayLine::before_or_clear(port, pair))).go_on(held, now);
+    }
+
+    /// Whether frames that were moved to its link wait for the receiver, so that later ones have to wait behind them.
+    #[inline]
+    pub(super) fn has_moved(&self, now: Cycles) -> bool {
+        self.line.as_ref().is_some_and(|line| line.is_ahead(now))
+    }
+
+    /// Whether a frame has to wait behind others, where its link delays none: behind those that were moved there, and those that are enqueued.
+    #[inline]
+    pub(super) fn keeps_order(&self, now: Cycles) -> bool {
+        let is_clear = self.line.as_ref().is_some_and(|line| line.is_clear());
+        is_clear && (self.accounts.waiting() > 0 || self.has_moved(now))
+    }
+
     /// Delivers enqueued packets by turns, for a service quantum, and drops them once the receiver exceeded the stall timeout. True if
     /// there is anything to publish or to count.
     pub(super) fn drain<M: FnMut(&Packet, PortId, Outcome)>(
@@ -366,7 +436,7 @@ impl EgressQueue {
         weight_of: impl Fn(PortId) -> Weight,
         drain: &mut Drain<'_, M>,
     ) -> bool {
-        if self.accounts.waiting() == 0 {
+        if self.accounts.waiting() == 0 || self.has_moved(drain.now) {
             return false;
         }
         let (now, times) = (drain.now, drain.times);
@@ -454,7 +524,8 @@ impl EgressQueue {
     /// Delivers the frames with an expired emulated delay, behind those that are enqueued, and removes a link emulation that has ended.
     /// After the stall timeout, drops frames without room. True if there is anything to publish. `packet` is scratch.
     pub(super) fn drain_line<M: FnMut(&Packet, PortId, Outcome)>(&mut self, packet: &mut Packet, drain: &mut Drain<'_, M>) -> bool {
-        let Some(mut line) = self.line.take_if(|_| self.accounts.waiting() == 0) else { return false };
+        let is_first = self.accounts.waiting() == 0 || self.has_moved(drain.now);
+        let Some(mut line) = self.line.take_if(|line| is_first || line.is_over()) else { return false };
         line.forget_placed();
         if line.is_over() {
             return false;

@@ -9,17 +9,19 @@
 //!    of [`loops`].
 //! 5. [`captures`]: copies of frames for the readers of packet captures.
 //! 6. [`standstill`]: the data path stops for a takeover by another process.
-//! 7. [`mod@filter`]: policy rules between ports.
-//! 8. [`snooping`]: multicast groups, and their querier.
-//! 9. [`why`]: forecasts of a frame's outcome.
-//! 10. [`recordings`]: verdicts that can be made again.
-//! 11. [`fatal`]: a panic of a worker or of the fault handler ends the network.
+//! 7. [`freeze`]: no frame moves, for a snapshot.
+//! 8. [`mod@filter`]: policy rules between ports.
+//! 9. [`snooping`]: multicast groups, and their querier.
+//! 10. [`why`]: forecasts of a frame's outcome.
+//! 11. [`recordings`]: verdicts that can be made again.
+//! 12. [`fatal`]: a panic of a worker or of the fault handler ends the network.
 
 #![expect(clippy::indexing_slicing, reason = "a worker's number, and a frame of fixed length")]
 
 mod captures;
 pub mod fatal;
 mod filter;
+mod freeze;
 mod loops;
 mod notices;
 mod payer;
@@ -57,6 +59,7 @@ use crate::acknowledged;
 use crate::descriptors;
 use crate::driven::await_answer;
 use crate::frame::MacAddress;
+use crate::held::Frozen;
 use crate::host_memory::HostMemory;
 use crate::id::{MAX_PAIRS, MAX_PORTS, PortId};
 use crate::link::Impairment;
@@ -101,6 +104,8 @@ pub struct Network {
     rulebook: Mutex<Rulebook>,
     /// The number and the result, by ports, of the trial of policy rules before the present one.
     former_trial: Mutex<Option<(u64, Vec<PortDenials>)>>,
+    /// The freeze, while the network is frozen.
+    frozen: Mutex<Option<Frozen>>,
 }
 
 impl Network {
@@ -153,6 +158,7 @@ impl Network {
             changing: Mutex::default(),
             rulebook: Mutex::default(),
             former_trial: Mutex::default(),
+            frozen: Mutex::default(),
             threads: Mutex::default(),
             payer,
             fatal: Arc::default(),

@@ -5,7 +5,7 @@
 //! the port last transmitted a frame of it; workers share the table without a lock. A frame that finds its entry gone opens the flow
 //! again.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::net::IpAddr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -70,10 +70,44 @@ struct Entry {
 
 type Bucket = [Entry; WAYS];
 
+/// The random key of the hashes of one port's flows. It is kept with a snapshot of the network.
+#[derive(Debug)]
+struct Key([AtomicU64; 2]);
+
+impl Default for Key {
+    fn default() -> Self {
+        let random = RandomState::new();
+        Self([0_u8, 1].map(|half| AtomicU64::new(random.hash_one(half))))
+    }
+}
+
+impl Key {
+    fn hash_one(&self, flow: Flow) -> u64 {
+        let [first, second] = self.words();
+        #[expect(deprecated, reason = "the only keyed hash function of std with a key that can be stored")]
+        let mut hasher = std::hash::SipHasher::new_with_keys(first, second);
+        flow.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn words(&self) -> [u64; 2] {
+        self.0.each_ref().map(|word| word.load(Ordering::Relaxed))
+    }
+}
+
+/// The flows of a port, for a snapshot of the network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SavedFlows {
+    /// The key of the hashes.
+    pub key: [u64; 2],
+    /// The hash of each flow, and the seconds since the port last transmitted a frame of it.
+    pub entries: Vec<(u64, u32)>,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Flows {
-    key: RandomState,
+    key: Key,
     levels: [OnceLock<Box<[Bucket]>>; BUCKETS.len()],
 }
 
@@ -91,6 +125,26 @@ impl Flows {
     /// Whether the port transmitted a frame of `flow` lately.
     pub fn is_open(&self, flow: Flow) -> bool {
         self.is_open_at(flow, second())
+    }
+
+    /// The flows that there are.
+    pub fn saved(&self) -> SavedFlows {
+        let now = second();
+        let buckets = self.levels.iter().map_while(OnceLock::get).flatten().flatten();
+        let entries = buckets.filter_map(|entry| match entry.flow.load(Ordering::Acquire) {
+            0 => None,
+            flow => Some((flow, now.saturating_sub(entry.last.load(Ordering::Relaxed)))),
+        });
+        SavedFlows { entries: entries.collect(), key: self.key.words() }
+    }
+
+    /// Continues the flows of a snapshot, before the port transmits its first frame.
+    pub fn restore(&self, saved: &SavedFlows) {
+        let now = second();
+        self.key.0.iter().zip(saved.key).for_each(|(word, saved)| word.store(saved, Ordering::Relaxed));
+        for &(flow, idle) in saved.entries.iter().take(MOST) {
+            self.enter(flow | 1, now.saturating_sub(idle));
+        }
     }
 
     fn open_at(&self, flow: Flow, now: u32) {
@@ -179,6 +233,18 @@ mod tests {
         assert_eq!(entries, MOST);
         let open = |range: std::ops::Range<u32>| range.filter(|&n| flows.is_open_at(flow(n), 300)).count();
         assert!(open(199_000..200_000) > 990 && open(0..100_000) < 100);
+    }
+
+    #[test]
+    fn the_flows_of_a_snapshot_go_on_and_no_others_do() {
+        let (before, after) = (Flows::default(), Flows::default());
+        let now = second();
+        (0..500).for_each(|n| before.open_at(flow(n), now));
+        after.restore(&before.saved());
+        assert!((0..500).all(|n| after.is_open(flow(n)) && !after.is_open(flow(n).reversed())));
+        assert!((500..9000).all(|n| !after.is_open(flow(n))));
+        before.open(flow(700));
+        assert!(!after.is_open(flow(700)), "each has its own history from then on");
     }
 
     #[test]

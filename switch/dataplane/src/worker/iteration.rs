@@ -109,9 +109,18 @@ impl Worker {
         if !self.cpu_time.admit(port) {
             return 0;
         }
+        let Some((turn, packet)) = self.turn(slot, port) else { return 0 };
+        let taken = turn.run(packet);
+        self.conclude_turn(slot, port, taken)
+    }
+
+    /// Prepares a service quantum of the source at `slot`, of `port`, and its scratch packet.
+    #[inline]
+    fn turn(&mut self, slot: Slot, port: PortId) -> Option<(Turn<'_>, &mut Packet)> {
         self.packet.transmit = TransmitQueueId { worker: self.index, slot };
         self.packet.source = port;
-        let Some((its_port, segment)) = self.port_table.member(port) else { return 0 };
+        let source = self.sources.get(slot)?;
+        let (its_port, segment) = self.port_table.member(port)?;
         let weight = self.cpu_time.weight_at_receivers(port, its_port.policy.weight());
         let turn = Turn {
             worker: self.index,
@@ -126,8 +135,26 @@ impl Worker {
             now: self.now,
             second: self.second,
         };
-        let taken = turn.run(&mut self.packet);
-        self.conclude_turn(slot, port, taken)
+        Some((turn, &mut self.packet))
+    }
+
+    /// Has the rest of each GSO frame leave its ring of which some segments were delivered: it goes to the link of its receiver. In the
+    /// ring it would be sent anew by another process.
+    pub(super) fn finish_partial(&mut self) {
+        let (index, mut partial) = (self.index, Vec::new());
+        for (slot, source) in self.sources.iter() {
+            let frame = source.backpressured.filter(|frame| frame.segments_done > 0 && frame.entry.worker == index);
+            partial.extend(frame.map(|frame| (slot, source.port(), frame.entry.slot)));
+        }
+        for (slot, port, receiver) in partial {
+            self.egress.begin_line(receiver);
+            let Some((turn, packet)) = self.turn(slot, port) else { continue };
+            if let Err(fault) = turn.finish_partial(packet) {
+                self.fault(port, fault);
+            }
+            self.sources.touch(slot);
+        }
+        self.charge();
     }
 
     /// Accounts for a service quantum of the source at `slot`; returns its frames.
@@ -187,7 +214,7 @@ impl Worker {
 
     /// Charges the time since the last charge to the senders in the accounting.
     #[inline]
-    fn charge(&mut self) {
+    pub(super) fn charge(&mut self) {
         if !self.egress.work.burdens.is_empty() {
             self.enter_burdens();
         }

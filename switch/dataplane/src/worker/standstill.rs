@@ -1,4 +1,5 @@
-//! Commands for a takeover by another process: it needs the descriptors of the virtqueues, and the rings of their ports stand still.
+//! Commands for a takeover by another process: it needs the descriptors of the virtqueues, and the rings of their ports stand still. And for a
+//! freeze: frames that are in flight leave the queues.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -7,9 +8,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc;
 
 use super::Worker;
+use super::iteration::Ended;
+use super::outcome::Outcomes;
+use crate::held::HeldLine;
 use crate::id::{PortId, RingKey};
 use crate::ingress::{PollState, WhenBack};
 use crate::ring::{Call, Ring};
+use crate::stats::DropReason;
+use crate::time::cycles_after;
 
 /// Copies of the descriptors of a virtqueue.
 #[derive(Debug)]
@@ -53,6 +59,46 @@ impl Worker {
     /// Whether any frame of any port is in flight or enqueued here.
     pub fn has_any_under_way(&mut self) -> bool {
         self.sources.iter().any(|(_, source)| source.feed.in_flight() > 0) || self.egress.has_any_under_way()
+    }
+
+    /// Whether a descriptor chain of any transmit queue here is in flight.
+    pub fn has_chains_in_flight(&mut self) -> bool {
+        self.sources.iter().any(|(_, source)| source.feed.in_flight() > 0)
+    }
+
+    /// Copies all frames that are enqueued here to the emulated links of their receivers, so that the chains of their senders are completed.
+    pub fn move_to_lines(&mut self) {
+        self.cpu_time.skip();
+        self.finish_partial();
+        let mut ended = std::mem::take(&mut self.ended);
+        let mut outcomes = Outcomes { port_table: &self.port_table, accounting: &mut self.cpu_time.accounting };
+        self.egress.move_to_lines(cycles_after(self.now), |packet, port, outcome| {
+            outcomes.meet(packet, outcome);
+            if outcome.ends_chain() {
+                ended.push(Ended::new(packet, port));
+            }
+        });
+        self.give_all_back(&mut ended);
+        self.charge();
+        self.ended = ended;
+    }
+
+    /// Takes all frames in flight on emulated links away.
+    pub fn hold_lines(&mut self) -> Vec<HeldLine> {
+        self.egress.hold_lines(cycles_after(self.now))
+    }
+
+    /// Continues emulated links that were taken away. Frames for queues that do not run any more are dropped; returns how many.
+    pub fn go_on(&mut self, held: Vec<HeldLine>) -> u64 {
+        let (now, mut lost) = (cycles_after(self.now), 0);
+        for line in held {
+            let (port, frames) = (line.port, line.frames.len());
+            if self.egress.go_on(line, now).is_none() && self.port_table.port(port).is_some() {
+                self.counters(port).drop_frames(DropReason::ReceiverAbsent, frames as u32);
+                lost += frames as u64;
+            }
+        }
+        lost
     }
 
     /// Recalls all chains in flight of all transmit queues and drops their frames; replies for each of these queues once its

@@ -121,6 +121,21 @@ impl Turn<'_> {
         Ok(batch.taken.into())
     }
 
+    /// Takes and forwards the next frame only, past rate limits: some of its segments were delivered.
+    ///
+    /// # Errors
+    /// The driver broke the source's ring.
+    pub(super) fn finish_partial(mut self, packet: &mut Packet) -> Result<(), RingFault> {
+        let (table, mut batch) = (&*self.segment.table, Batch::default());
+        if self.source.feed.look(1)? > 0 && self.take_one(table, packet, &mut batch)? {
+            self.source.backpressured = None;
+        }
+        let counters = self.counters(self.source.port());
+        counters.transmit_frames.add(batch.frames);
+        counters.transmit_bytes.add(batch.bytes);
+        Ok(())
+    }
+
     /// Counts frames that were lost on the way from a port without rings.
     #[cold]
     fn count_lost(&mut self) {
