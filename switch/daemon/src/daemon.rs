@@ -1,6 +1,7 @@
 //! The daemon: a network made from a configuration, from start to stop, and the ports that are attached and detached in between.
 
 mod attached;
+mod snapshot;
 mod start_error;
 pub mod takeover;
 
@@ -146,6 +147,11 @@ impl Daemon {
     /// # Errors
     /// A [`StartError`]; nothing is left running then.
     pub fn start(config: &Config) -> Result<Self, StartError> {
+        Self::start_with(config, |_| {})
+    }
+
+    /// Starts the network as [`Self::start`] does; `added` is called once there are the ports, before any is served.
+    fn start_with(config: &Config, added: impl FnOnce(&Self)) -> Result<Self, StartError> {
         // First of all: the ports' permits are taken from the descriptor limit before other files are opened.
         let shared = Shared::new(config.workers, random()?, config.settings.clone());
         let prepare = |port| {
@@ -169,7 +175,7 @@ impl Daemon {
                 return Err(error);
             }
         }
-        match daemon.open_all(config, prepared, &members) {
+        match daemon.open_all(config, (prepared, added), &members) {
             Ok(()) => Ok(daemon),
             Err(error) => {
                 daemon.stop();
@@ -180,10 +186,16 @@ impl Daemon {
 
     /// Adds the ports of `config`, then serves them: front ends may wait at the sockets already, and a frame to the address of a port
     /// that is added later would be flooded.
-    fn open_all(&self, config: &Config, prepared: Vec<Prepared>, members: &HashMap<&str, usize>) -> Result<(), StartError> {
+    fn open_all(
+        &self,
+        config: &Config,
+        (prepared, added): (Vec<Prepared>, impl FnOnce(&Self)),
+        members: &HashMap<&str, usize>,
+    ) -> Result<(), StartError> {
         let add = |port: &PortConfig| self.add(port, members[port.segment.as_str()]);
         let ports = config.ports.iter().map(add).collect::<Result<Vec<_>, _>>()?;
         self.start_names(config, members)?;
+        added(self);
         for ((config, port), prepared) in config.ports.iter().zip(ports).zip(prepared) {
             self.serve_added(config, port, prepared)?;
         }
@@ -225,7 +237,7 @@ impl Daemon {
         for names in &config.names {
             let members = members.get(names.segment.as_str()).copied().unwrap_or(1);
             let started =
-                Names::start(&self.network, &config.name, (names, has_way_out(config, names)), members, &self.lease_news)?;
+                Names::start(&self.network, config.seed(), (names, has_way_out(config, names)), members, &self.lease_news)?;
             self.names().push(started);
         }
         self.attached().iter().for_each(|attached| self.name_port(&attached.config));
@@ -274,6 +286,11 @@ impl Daemon {
         let ports = self.attached().iter().map(|attached| attached.config.clone()).collect();
         let uplinks = self.all_uplinks().iter().map(|uplink| uplink.config().clone()).collect();
         Config { ports, uplinks, policy: self.network.policy(), snooping: self.network.snooping(), ..self.config.clone() }
+    }
+
+    /// Name of the network of which usual MAC addresses are made.
+    pub fn seed(&self) -> &str {
+        self.config.seed()
     }
 
     /// Name of the network.
@@ -383,7 +400,7 @@ impl Daemon {
 
     /// Adds a port that nothing serves yet.
     fn add(&self, config: &PortConfig, members: usize) -> Result<Arc<Port>, StartError> {
-        let settings = config.settings_in(&self.config.name);
+        let settings = config.settings_in(self.config.seed());
         let attach_settings =
             AttachSettings { name: &config.name, segment: &config.segment, settings: &settings, offer: self.offer(config) };
         let port = self.network.add_port(&attach_settings, members)?;
@@ -507,7 +524,7 @@ impl Daemon {
 
     fn offer(&self, port: &PortConfig) -> Offer {
         let mtu = port.settings.mtu.or_else(|| self.uplink_mtu(&port.segment));
-        Offer { mac: port.settings.mac.unwrap_or_else(|| default_address(&self.config.name, &port.name)), mtu }
+        Offer { mac: port.settings.mac.unwrap_or_else(|| default_address(self.config.seed(), &port.name)), mtu }
     }
 
     /// The MTU of the segment's uplink, if it has one.
@@ -584,7 +601,7 @@ impl Daemon {
         let Attached { config, port, .. } = all.get(name).ok_or_else(|| NoSuchPort(name.into()))?;
         let mut changed = config.clone();
         change(&mut changed.settings);
-        let [before, after] = [config, &changed].map(|config| config.settings_in(&self.config.name));
+        let [before, after] = [config, &changed].map(|config| config.settings_in(self.config.seed()));
         self.network.change_port(port, &before, &after)?;
         all.set_settings(name, changed.settings);
         let Attached { config, port, .. } = all.get(name).ok_or_else(|| NoSuchPort(name.into()))?;

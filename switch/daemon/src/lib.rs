@@ -47,8 +47,8 @@
 #![warn(unreachable_pub)]
 
 pub use memlane_dataplane::{
-    address_map, cpu_time, driven, egress, handover, headers, id, link, multicast, network, policy, port, record, refusal, replay,
-    segment, settings, shared, stats, table, tap, too_long, trial, twin, verdict, weight, worker,
+    address_map, cpu_time, driven, egress, handover, headers, held, id, link, multicast, network, policy, port, record, refusal,
+    replay, segment, settings, shared, stats, table, tap, too_long, trial, twin, verdict, weight, worker,
 };
 pub use memlane_model::{author, descriptors, host_memory, journal, known_addresses, moment, peer, quantity};
 #[cfg(fuzzing)]
@@ -67,6 +67,7 @@ pub mod helper;
 pub mod names;
 pub mod resolvers;
 pub mod sandbox;
+pub mod snapshot;
 mod system;
 pub mod takeover;
 pub mod uplink;

@@ -371,6 +371,30 @@ network_events! {
         #[serde(skip_serializing_if = "Option::is_none", default)]
         by: Option<Author>,
     },
+    /// The network is frozen for a snapshot: no frame moves.
+    "snapshot" "18891cefc5eb49e09e84b55568a6be96" Snapshot {
+        /// Frames in flight that the snapshot holds.
+        frames: u64,
+        /// Milliseconds after which the network goes on without a command.
+        milliseconds: u64,
+        /// Author of the change; none if the network did it by itself, as at a takeover.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<Author>,
+    },
+    /// The frozen network goes on.
+    "thawed" "ba0f14c4b74d4eb3b70866fe17258732" Thawed {
+        /// Why.
+        cause: String,
+        /// Milliseconds for which no frame moved.
+        milliseconds: u64,
+        /// Frames that were in flight.
+        frames: u64,
+        /// Frames that were dropped, because the queue of their receiver did not run.
+        lost: u64,
+        /// Author of the change; none if the network did it by itself, as at a takeover.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<Author>,
+    },
     /// Another process serves the network (takeover).
     "taken-over" "5fb27b82b204e73b58fa4b880928d9e7" TakenOver {
         /// Version of memlane that serves it now.
@@ -406,7 +430,7 @@ impl NetworkEvent {
     #[must_use]
     pub fn bounded(mut self) -> Self {
         match &mut self {
-            Self::ReloadRefused { cause, .. } => *cause = shortened(cause),
+            Self::ReloadRefused { cause, .. } | Self::Thawed { cause, .. } => *cause = shortened(cause),
             Self::PortChanged { changes, .. } => changes.iter_mut().for_each(|change| {
                 change.from = shortened(&change.from);
                 change.to = shortened(&change.to);
@@ -458,6 +482,8 @@ impl NetworkEvent {
             | Self::RecordingEnded { .. }
             | Self::PolicyTrialStarted { .. }
             | Self::PolicyTrialEnded { .. }
+            | Self::Snapshot { .. }
+            | Self::Thawed { .. }
             | Self::TakenOver { .. }
             | Self::NetworkEnds { .. } => None,
         }
@@ -482,6 +508,8 @@ impl NetworkEvent {
             | Self::RecordingEnded { by, .. }
             | Self::PolicyTrialStarted { by, .. }
             | Self::PolicyTrialEnded { by, .. }
+            | Self::Snapshot { by, .. }
+            | Self::Thawed { by, .. }
             | Self::TakenOver { by, .. }
             | Self::NetworkEnds { by, .. } => by.as_ref(),
             _ => None,
@@ -571,6 +599,16 @@ impl NetworkEvent {
                 )
             }
             E::PolicyTrialEnded { trial, .. } => format!("network: trial {trial} of policy rules ended"),
+            E::Snapshot { frames, milliseconds, .. } => format!(
+                "network: frozen for a snapshot, with {} in flight; goes on after {} s at the latest",
+                counted(*frames, "frame"),
+                *milliseconds as f64 / 1000.0
+            ),
+            E::Thawed { cause, milliseconds, frames, lost, .. } => {
+                let lost = if *lost > 0 { format!(", {lost} of them lost") } else { String::new() };
+                let frames = counted(*frames, "frame");
+                format!("network: thawed after {} s, with {frames} in flight{lost}: {cause}", *milliseconds as f64 / 1000.0)
+            }
             E::TakenOver { version, .. } => format!("network: taken over by a process of memlane {version}"),
             E::NetworkEnds { cause, .. } => format!("network: ends: {cause}"),
         }

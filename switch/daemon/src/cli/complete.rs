@@ -19,8 +19,23 @@ pub(super) struct CompleteNames {
 }
 
 /// Commands with a network as their first argument.
-const OF_NETWORKS: [&str; 13] =
-    ["down", "status", "top", "events", "ls", "addresses", "fdb", "leases", "capture", "record", "reload", "why", "denials"];
+const OF_NETWORKS: [&str; 15] = [
+    "down",
+    "status",
+    "top",
+    "events",
+    "ls",
+    "addresses",
+    "fdb",
+    "leases",
+    "capture",
+    "record",
+    "snapshot",
+    "thaw",
+    "reload",
+    "why",
+    "denials",
+];
 /// Commands of an access port or trunk port: with a network and a port, or a port of the usual network, as arguments.
 const OF_PORTS: [&str; 12] = ["show", "why", "denials", "attach", "detach", "drain", "set", "qemu", "ch", "pve", "uml", "libvirt"];
 

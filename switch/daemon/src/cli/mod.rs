@@ -40,6 +40,7 @@ mod replay;
 mod service;
 mod set;
 mod signals;
+mod snapshot;
 mod status;
 mod successor;
 mod top;
@@ -99,8 +100,12 @@ enum Command {
     /// file again, as `memlane reload` does. With --state, ports that were attached, detached or changed at run time are
     /// restored: the state holds the differences to the file, and where both define a port, the state wins; `memlane reload`
     /// makes the file win.
-    #[command(after_help = "Examples:\n  memlane up net.toml\n  memlane up --state /var/lib/memlane/state.toml")]
-    Up(up::Up),
+    ///
+    /// With --from, the network of a snapshot runs again under another name: frozen until all guests of the snapshot run, or `memlane thaw`. It
+    /// keeps no state over a restart.
+    #[command(after_help = "Examples:\n  memlane up net.toml\n  memlane up --state /var/lib/memlane/state.toml\n  \
+                            memlane up --from cut --as copy1")]
+    Up(Box<up::Up>),
     /// List running networks: this user's, and for root those of all users.
     ///
     /// Networks are found by their control sockets in run-time folders. A network with another XDG_RUNTIME_DIR is found only
@@ -212,6 +217,20 @@ enum Command {
                             memlane replay incident.rec -w incident.pcapng"
     )]
     Replay(replay::Replay),
+    /// Freeze a running network, and write its state to a folder: frames in flight, addresses, leases, limits, the state of rules.
+    ///
+    /// No frame moves until `memlane thaw`, so that guests can be saved meanwhile, by --run or by hand: all that was sent before is in a guest's
+    /// memory or in the folder. `memlane up --from` makes networks of it. Outside of it are tap, af-packet, xen, stream and passt ports, uplinks,
+    /// and programs that they lead to. The folder is readable by its owner only.
+    #[command(
+        allow_missing_positional = true,
+        after_help = "Examples:\n  memlane snapshot lab cut --run 'save-guest {port}' && memlane thaw lab\n  \
+                      memlane snapshot net.toml /var/tmp/cut --for 5min"
+    )]
+    Snapshot(snapshot::SnapshotCommand),
+    /// Let a frozen network go on, and tell how long it was frozen.
+    #[command(after_help = "Examples:\n  memlane thaw lab\n  memlane thaw net.toml --json | jq .milliseconds")]
+    Thaw(snapshot::Thaw),
     /// Show networks and ports to Wireshark and tshark as interfaces (extcap).
     ///
     /// Wireshark runs this command under the name memlane-extcap, by a link in its folder for extcap programs.
@@ -466,6 +485,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Capture(capture) => capture.run(),
         Command::Record(record) => record.run(),
         Command::Replay(replay) => replay.run(),
+        Command::Snapshot(snapshot) => snapshot.run(),
+        Command::Thaw(thaw) => thaw.run(),
         Command::Extcap(extcap) => extcap.run(),
         Command::Ls(list) => list.run(),
         Command::Addresses(addresses) => addresses.run(),

@@ -8,6 +8,7 @@ use super::top::rates::{PortRates, Rates};
 use super::top::{SECOND, measure, percent};
 use super::{Failure, output};
 use crate::config::Document;
+use crate::control::frozen::FrozenView;
 use crate::control::health::Ready;
 use crate::control::identity::Identity;
 use crate::control::{PortReport, Report};
@@ -76,6 +77,17 @@ fn ready(Ready { name, workers, ports, running, quarantined }: &Ready) -> String
     format!("network {name} is ready: {ports}, {running} running, {quarantined} quarantined; {answer}\n")
 }
 
+/// The line about a frozen network.
+fn frozen(name: &str, view: &FrozenView) -> String {
+    let goes_on = match (view.left, &view.not_running[..]) {
+        (Some(left), _) => format!(", or by itself in {:.0} s", left as f64 / 1000.0),
+        (None, []) => String::new(),
+        (None, ports) => format!(", or once these ports run: {}", ports.join(", ")),
+    };
+    let time = view.milliseconds as f64 / 1000.0;
+    wrapped(&format!("frozen for {time:.1} s, so that no frame moves; goes on by memlane thaw {name}{goes_on}"))
+}
+
 fn table(report: &Report) -> String {
     table_with(report, None)
 }
@@ -83,6 +95,7 @@ fn table(report: &Report) -> String {
 fn table_with(report: &Report, rates: Option<&Rates>) -> String {
     let mut text = format!("network {}, memlane {}, up for {} s\n", report.name, report.version, report.uptime);
     text.extend(report.unsaved.iter().map(|unsaved| format!("not saved: {unsaved}\n")));
+    text.extend(report.frozen.iter().map(|frozen| self::frozen(&report.name, frozen)));
     text.push_str("TX is what a guest transmits, RX what it receives.\n\n");
     let heading = ["port", "segment", "state", "TX\nframes", "TX\nbytes", "RX\nframes", "RX\nbytes", "dropped", "CPU s"];
     // Rates are in the order of the report's ports.

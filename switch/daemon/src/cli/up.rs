@@ -38,6 +38,7 @@ use crate::helper::{Helper, Served};
 use crate::journal::{NetworkEvent, log_change, note};
 use crate::quantity::counted;
 use crate::sandbox::Sandbox;
+use crate::snapshot::SnapshotFile;
 use crate::system;
 use crate::takeover;
 use crate::takeover::description::SavedListener;
@@ -60,6 +61,13 @@ pub(super) struct Up {
     /// Name of a network without a file, by default "memlane".
     #[arg(long, conflicts_with = "net")]
     name: Option<String>,
+    /// Restore the network of this snapshot, which `memlane snapshot` wrote, frozen until its guests run. Ports have sockets NAME.PORT.sock beside
+    /// the control socket; ports and uplinks that lead out are not there.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["net", "name", "state"], requires = "called")]
+    from: Option<PathBuf>,
+    /// Name of the restored network.
+    #[arg(long = "as", value_name = "NAME", requires = "from")]
+    called: Option<String>,
     /// State file: keeps ports attached, detached and changed at run time, and leases, and restores them at the next start. By default a
     /// file in $XDG_STATE_HOME/memlane, for root in /var/lib/memlane.
     #[arg(long, value_name = "FILE")]
@@ -101,16 +109,19 @@ impl Up {
     /// Like [`Self::run`]; `started` is called once the network is up.
     fn run_and(self, started: impl FnOnce(&Arc<Managed>)) -> Result<(), Failure> {
         system::outlive_full_files();
-        let config = self.config()?;
+        let snapshot = self.from.as_deref().map(SnapshotFile::load).transpose().map_err(Failure::running)?;
+        let config = self.config(snapshot.as_ref())?;
         let web = self.web(&config)?;
         log::start(&config.name);
         let absolute = |path: PathBuf| std::path::absolute(&path).map_err(Failure::running);
         let file = self.net.map(absolute).transpose()?;
         let folder = file.as_deref().and_then(std::path::Path::parent).map_or_else(runtime_folder, PathBuf::from);
         let named = self.state.as_deref().map(std::path::absolute).transpose().map_err(Failure::running)?;
-        let state_is_own = named.is_none() && !self.no_state;
+        // A copy begins as the snapshot says, each time.
+        let state_is_own = named.is_none() && !self.no_state && snapshot.is_none();
         let state = if state_is_own { own_state(&config.name, file.as_deref()) } else { named };
-        let origin = Origin { file, folder, state, state_is_own };
+        let snapshot = snapshot.filter(|_| !self.takeover).map(Arc::new);
+        let origin = Origin { file, folder, state, state_is_own, snapshot };
         // Checked first: later, a second start would be reported as a port's socket in use.
         let control = config.control_socket(origin.file.as_deref());
         if !self.takeover {
@@ -174,10 +185,11 @@ impl Up {
         WebListener::parse(text, self.web_token.as_deref(), Path::new("")).map(Some).map_err(Failure::Configuration)
     }
 
-    fn config(&self) -> Result<Config, Mistakes> {
-        match &self.net {
-            Some(file) => Config::load(file),
-            None => Config::named(self.name.as_deref().unwrap_or(DEFAULT_NAME)),
+    fn config(&self, snapshot: Option<&SnapshotFile>) -> Result<Config, Mistakes> {
+        match (snapshot, &self.net) {
+            (Some(file), _) => file.snapshot.config(self.called.as_deref().unwrap_or(DEFAULT_NAME)),
+            (None, Some(file)) => Config::load(file),
+            (None, None) => Config::named(self.name.as_deref().unwrap_or(DEFAULT_NAME)),
         }
     }
 }
@@ -432,6 +444,7 @@ async fn serve(
     let Begun { managed, control: (listener, socket_file), scrapes, web, manager } = begun;
     control::leases::keep(&managed).map_err(Failure::running)?;
     control::ephemeral::detach(&managed).map_err(Failure::running)?;
+    managed.thaw_when_running().map_err(Failure::running)?;
     if let Some(sandbox) = sandbox {
         sandbox.seal();
     }

@@ -11,7 +11,7 @@ use super::lines::FileLines;
 use super::renamed;
 use super::shape::{self, Written};
 use super::words::{either, nearest, printable};
-use super::{Config, Mistake, Mistakes, PortConfig, PortEntry, check};
+use super::{Config, Mistake, Mistakes, PortConfig, PortEntry, Stated, check};
 use memlane_backends::vhost_user::access::Access;
 
 const NO_PORT: &str = "a port must be a JSON object, as { \"name\": \"web\", \"vhost-user\": \"web.sock\" }";
@@ -32,7 +32,7 @@ impl Config {
         for (index, rule) in read.policy.iter_mut().enumerate() {
             rule.line = document["policy"][index]["line"].as_u64().and_then(|line| line.try_into().ok()).unwrap_or(0);
         }
-        Ok(Self::from_document(&read, default_name, folder).with_twins())
+        Ok(Self { stated: Stated::of(&read), ..Self::from_document(&read, default_name, folder).with_twins() })
     }
 
     /// Reads ports, as [`Self::from_json`] does, without the segments that they are on.

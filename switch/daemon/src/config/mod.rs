@@ -41,7 +41,10 @@ use std::io;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
+
+use serde_json::{Map, Value};
 
 pub(crate) use check::too_many_rules;
 pub use check::{Mistake, Mistakes};
@@ -114,6 +117,39 @@ pub struct Config {
     pub ports: Vec<PortConfig>,
     /// Lines of the file, for messages.
     pub lines: FileLines,
+    /// The keys beside ports, for a snapshot of the network.
+    pub stated: Stated,
+    /// Name of the network of which usual MAC addresses are made, where this one was restored from a snapshot.
+    pub addresses_of: Option<String>,
+}
+
+/// Keys of a network without its ports, as JSON.
+#[derive(Clone, Debug, Default)]
+pub struct Stated(Arc<Map<String, Value>>);
+
+impl PartialEq for Stated {
+    /// The values of the keys are compared.
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Stated {
+    fn of(document: &Document) -> Self {
+        let alone = Document { port: Vec::new(), ..document.clone() };
+        match serde_json::to_value(alone) {
+            Ok(Value::Object(mut keys)) => {
+                keys.remove("port");
+                Self(Arc::new(keys))
+            }
+            _ => Self::default(),
+        }
+    }
+
+    /// The keys.
+    pub fn keys(&self) -> &Map<String, Value> {
+        &self.0
+    }
 }
 
 /// A checked port.
@@ -222,7 +258,14 @@ impl Config {
             policy: document.policy.clone(),
             ports,
             lines: document.lines.clone(),
+            stated: Stated::default(),
+            addresses_of: None,
         }
+    }
+
+    /// Name of the network of which usual MAC addresses are made.
+    pub fn seed(&self) -> &str {
+        self.addresses_of.as_deref().unwrap_or(&self.name)
     }
 
     /// Settings of the translation for `port`, if it is a passt port on a segment with a subnet.
@@ -235,7 +278,7 @@ impl Config {
         };
         Some(NatSettings {
             router: way_out::router(names, &port.settings.limits.addresses)?,
-            mac: port.settings.mac.unwrap_or_else(|| default_address(&self.name, &port.name)),
+            mac: port.settings.mac.unwrap_or_else(|| default_address(self.seed(), &port.name)),
             subnet: names.subnet?,
             forwardings: port.forward.iter().filter_map(|forward| forward.forwarding(addresses_of)).collect(),
         })
@@ -244,7 +287,7 @@ impl Config {
     /// The same, with the addresses that twins have inside: their bases are among the ports.
     fn with_twins(mut self) -> Self {
         let found: Vec<_> = (self.ports.iter().enumerate())
-            .filter_map(|(index, port)| Some((index, self.port(port.twin_of.as_deref()?)?.addresses_inside(&self.name))))
+            .filter_map(|(index, port)| Some((index, self.port(port.twin_of.as_deref()?)?.addresses_inside(self.seed()))))
             .collect();
         for (index, inside) in found {
             self.ports[index].set_inside(inside);
@@ -287,7 +330,7 @@ impl Document {
 
     /// The network that a document with a name and whole paths describes.
     pub fn config(&self) -> Config {
-        Config::from_document(self, "net", Path::new("")).with_twins()
+        Config { stated: Stated::of(self), ..Config::from_document(self, "net", Path::new("")).with_twins() }
     }
 
     /// Like [`Self::load`], from the text of the file.

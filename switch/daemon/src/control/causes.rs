@@ -114,7 +114,7 @@ impl PortCauses {
         network.tell_notices();
         let ways = WaysOut::of(config);
         let subject = |entry| {
-            let report = PortReport::of(&config.name, entry, network)?;
+            let report = PortReport::of(config.seed(), entry, network)?;
             Subject::new((config, &ways), entry, network, report, uptime)
         };
         let mut subjects: Vec<Subject<'_>> = entries.iter().filter_map(subject).collect();
@@ -155,7 +155,7 @@ impl<'a> Subject<'a> {
     }
 
     fn present_cause(&self) -> Option<CauseKind> {
-        let causes = self.of_front_end().into_iter().chain(self.interface_down()).chain(self.no_carrier());
+        let causes = self.frozen().into_iter().chain(self.of_front_end()).chain(self.interface_down()).chain(self.no_carrier());
         causes.chain(self.conflicts()).chain(self.of_counts().0).map(|cause| cause.cause).min()
     }
 
@@ -172,7 +172,8 @@ impl<'a> Subject<'a> {
     }
 
     fn told(&self) -> PortCauses {
-        let mut causes = self.of_front_end();
+        let mut causes: Vec<Cause> = self.frozen().into_iter().collect();
+        causes.extend(self.of_front_end());
         causes.extend(self.of_guest());
         causes.extend(self.interface_down());
         causes.extend(self.no_carrier());
@@ -185,6 +186,13 @@ impl<'a> Subject<'a> {
         causes.extend(recent);
         causes.extend(self.waiting_frames());
         PortCauses { port: self.entry.name.clone(), state: self.report.state.clone(), causes, earlier }
+    }
+
+    /// The network is frozen, so that no frame moves.
+    fn frozen(&self) -> Option<Cause> {
+        let time = self.network.frozen_for()?;
+        let text = format!("the network is frozen for a snapshot since {:.1} s, so that no frame moves", time.as_secs_f32());
+        Some(Cause::new(CauseKind::Frozen, text, format!("memlane thaw {}", self.config.name)))
     }
 
     /// Causes at the guest: its process and its queues.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,7 @@ use crate::known_addresses::SegmentAddresses;
 use crate::network::Forecast;
 use crate::port::{Port, default_address};
 use crate::sandbox;
+use crate::snapshot::SnapshotFile;
 use crate::takeover::REPLY;
 use crate::takeover::channel::Channel;
 use crate::takeover::description::{Message, SavedListener, SavedService, SavedSockets};
@@ -49,6 +50,7 @@ use crate::takeover::take::{self, TakeError, TakenSockets, Takeover};
 use crate::time::cycles;
 
 mod ports;
+mod snapshot;
 
 pub use ports::WantedPort;
 
@@ -66,6 +68,8 @@ pub struct Origin {
     pub state: Option<PathBuf>,
     /// Whether the state file has its default path: an empty one is removed at the end.
     pub state_is_own: bool,
+    /// Snapshot from which the network is restored, until its start.
+    pub snapshot: Option<Arc<SnapshotFile>>,
 }
 
 /// See the module.
@@ -89,6 +93,10 @@ pub struct Managed {
     not_taken_over: Mutex<Option<String>>,
     /// Whether the network ends, which ends a takeover in flight.
     ending: Arc<AtomicBool>,
+    /// Number of freezes so far.
+    freezes: AtomicU64,
+    /// Milliseconds after which a frozen network goes on without a command; 0 for no limit.
+    frozen_most: AtomicU64,
     resources: OnceLock<TakeoverResources>,
 }
 
@@ -167,7 +175,11 @@ impl Managed {
             kept = Some(file);
         }
         let health = Health::new(config.workers);
-        let daemon = Daemon::start(&config)?;
+        let mut origin = origin;
+        let daemon = match origin.snapshot.take() {
+            Some(snapshot) => Daemon::start_from(&config, &snapshot)?,
+            None => Daemon::start(&config)?,
+        };
         daemon.restore_leases(&leases);
         Ok(Self::of(daemon, health, base, origin, kept))
     }
@@ -187,6 +199,8 @@ impl Managed {
             giving: Mutex::default(),
             not_taken_over: Mutex::default(),
             ending: Arc::default(),
+            freezes: AtomicU64::new(0),
+            frozen_most: AtomicU64::new(0),
             resources: OnceLock::new(),
         }
     }
@@ -250,7 +264,7 @@ impl Managed {
             resources.ok_or_else(|| conflict(&"the running process cannot hand its network over: restart it"))?;
         let busy = |_| conflict(&"another process is taking the network over already");
         let _alone = self.giving.try_lock().map_err(busy)?;
-        let base = self.changing();
+        let base = self.changing_unfrozen()?;
         let mut files = FilesToSend::default();
         let copied = |error: std::io::Error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error);
         let mut listener = |socket: &OwnedFd, file: Option<(u64, u64)>| {
@@ -357,11 +371,11 @@ impl Managed {
     /// # Errors
     /// The network ends.
     pub fn report(&self) -> Result<Report, Refusal> {
-        let unsaved = self.unsaved();
+        let (unsaved, frozen) = (self.unsaved(), self.frozen()?);
         let not_taken_over = self.not_taken_over.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.ask(|daemon| {
             let report = Report::new(&daemon.config(), daemon.network(), self.started.elapsed());
-            Report { uplinks: daemon.uplinks(), names: daemon.names_reports(), unsaved, not_taken_over, ..report }
+            Report { uplinks: daemon.uplinks(), names: daemon.names_reports(), unsaved, not_taken_over, frozen, ..report }
         })
     }
 
@@ -455,7 +469,7 @@ impl Managed {
     /// There is no port of this name.
     pub fn view(&self, name: &str) -> Result<PortView, Refusal> {
         let port = self.port(name)?;
-        let report = self.ask(|daemon| PortReport::of(daemon.name(), &port, daemon.network()))?;
+        let report = self.ask(|daemon| PortReport::of(daemon.seed(), &port, daemon.network()))?;
         let report = report.ok_or_else(|| NoSuchPort(name.into()))?;
         Ok(PortView { report, entry: port.entry() })
     }
@@ -466,7 +480,7 @@ impl Managed {
     /// There is no such port, or the request has no frame.
     pub fn why(&self, name: &str, question: &WhyFrame) -> Result<Why, Refusal> {
         let config = self.config()?;
-        let default_mac = |port: &str| default_address(&config.name, port);
+        let default_mac = |port: &str| default_address(config.seed(), port);
         let second = u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX);
         let network = self.ask(|daemon| Arc::clone(daemon.network()))?;
         let port = network.find(name).ok_or_else(|| NoSuchPort(name.into()))?;
@@ -639,7 +653,7 @@ impl Managed {
     /// # Errors
     /// The keys are invalid, cannot change while the port runs, or claim a resource of another port; nothing has changed then.
     pub fn change(&self, name: &str, patch: &Map<String, Value>) -> Result<PortEntry, Refusal> {
-        let base = self.changing();
+        let base = self.changing_unfrozen()?;
         let before = self.port(name)?;
         let after = self.with_inside(before.patched(patch)?, &[])?;
         self.refuse_addresses(&after)?;
@@ -674,7 +688,7 @@ impl Managed {
     fn drain_within(&self, name: &str, timeout: Duration) -> Result<bool, Refusal> {
         let end = Instant::now() + timeout;
         let port = {
-            let base = self.changing();
+            let base = self.changing_unfrozen()?;
             let port = self.ask(|daemon| daemon.disable(name))??;
             self.keep_ports(&base, [(name, Some(&self.port(name)?))])?;
             port
@@ -711,7 +725,7 @@ impl Managed {
     pub fn reload(&self, wanted: &Config, options: ReloadOptions) -> Result<Reloaded, Refusal> {
         // A name service may take long: other changes do not wait for it.
         wanted.ports.iter().for_each(|port| port.access.look_up());
-        let mut base = self.changing();
+        let mut base = if options.dry_run { self.changing() } else { self.changing_unfrozen()? };
         let now = self.config()?;
         if let Some(unknown) = options.force.iter().find(|name| now.port(name).is_none()) {
             return Err(NoSuchPort(unknown.clone()).into());
@@ -738,7 +752,7 @@ impl Managed {
         // The state keeps ports of other origins; of a port that was left, the file decides at the next start.
         let mut now = self.config()?;
         now.ports.retain(|port| port.origin.is_file());
-        *base = Config { lines: wanted.lines.clone(), access: wanted.access.clone(), ..now }.into();
+        *base = Config { lines: wanted.lines.clone(), access: wanted.access.clone(), stated: wanted.stated.clone(), ..now }.into();
         self.keep(&base)?;
         Ok(reloaded)
     }

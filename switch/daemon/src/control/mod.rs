@@ -5,7 +5,7 @@
 //!    of it while the network does not run. [`vifs`]: ports for new Xen
 //!    vifs. [`leases`]: leased addresses for the state file.
 //! 2. [`routes`]: the requests. [`api`]: their handlers, and the OpenAPI document. [`report`], [`blocked`], [`identity`], [`why`] ([`packet`]),
-//!    [`causes`], [`problem`]: the responses.
+//!    [`causes`], [`frozen`], [`problem`]: the responses.
 //! 3. [`metrics`]: the same numbers for Prometheus, also at a socket of their own ([`scrape`]). [`health`]: whether workers answer.
 //!    [`author`]: the process that asks for a change, for events.
 //! 4. [`stream`]: streaming responses: events, frames ([`capture`]), and verdicts ([`record`]).
@@ -25,6 +25,7 @@ mod daemon_handle;
 pub mod detach_notes;
 pub mod ephemeral;
 pub mod error;
+pub mod frozen;
 pub mod health;
 pub mod identity;
 pub mod leases;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::blocked::BlockedQueue;
 use super::causes::CauseKind;
+use super::frozen::FrozenView;
 use crate::address_map::{Entry, Key, Source};
 use crate::config::{Config, PortConfig, PortEntry, PortOrigin};
 use crate::descriptors::DescriptorReport;
@@ -40,6 +41,9 @@ pub struct Report {
     /// Why the last takeover failed, if one did.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub not_taken_over: Option<String>,
+    /// The freeze, while the network is frozen for a snapshot.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub frozen: Option<FrozenView>,
     /// Process.
     pub pid: u32,
     /// Seconds since its start.
@@ -319,6 +323,7 @@ impl Report {
             version: crate::version().into(),
             program_replaced: is_program_replaced(),
             not_taken_over: None,
+            frozen: None,
             pid: std::process::id(),
             uptime: uptime.as_secs(),
             uptime_ns: uptime.as_nanos() as u64,
@@ -332,7 +337,7 @@ impl Report {
             },
             descriptors: shared.descriptors.report(),
             unsaved: None,
-            ports: config.ports.iter().filter_map(|port| PortReport::of(&config.name, port, network)).collect(),
+            ports: config.ports.iter().filter_map(|port| PortReport::of(config.seed(), port, network)).collect(),
             uplinks: Vec::new(),
             addresses: network
                 .segments()

@@ -20,6 +20,7 @@ use super::api::{About, Api, Sent};
 use super::blocked::{BlockedQueue, BlockedQueues};
 use super::capture::{self, CaptureRequest};
 use super::causes::PortCauses;
+use super::frozen::{self, SnapshotOrder, ThawOrder, ThawView};
 use super::health::{Alive, Ready};
 use super::identity::Identity;
 use super::managed::{Managed, WantedPort};
@@ -489,6 +490,23 @@ fn with_streams(api: Api) -> Api {
         &[record::CONTENT_TYPE],
         begin_recording,
     )
+    .stream(
+        Method::POST,
+        "/v1/snapshot",
+        about(
+            "snapshot",
+            "Freezes the network, and returns its state as a file for `memlane up --from`. It goes on by `/v1/thaw`, or after the time of the request.",
+            &[400, 409, 413, 422, 500, 503],
+        ),
+        &[frozen::CONTENT_TYPE],
+        begin_snapshot,
+    )
+    .route(
+        Method::POST,
+        "/v1/thaw",
+        about("thaw", "Lets a frozen network go on.", &[400, 409, 413, 422, 503]),
+        thaw,
+    )
     .route(Method::GET, "/v1/openapi.json", about("openapi", "This document.", &[]), openapi)
 }
 
@@ -656,6 +674,20 @@ fn begin_recording(
     lease: Lease,
 ) -> Result<Response, Refusal> {
     record::open(managed, order, lease)
+}
+
+fn begin_snapshot(
+    managed: &Arc<Managed>,
+    _: &HeaderMap,
+    NoQuery {}: &NoQuery,
+    Sent(order): Sent<SnapshotOrder>,
+    _: Lease,
+) -> Result<Response, Refusal> {
+    managed.snapshot(&order)
+}
+
+fn thaw(managed: &Managed, _: &str, Sent(order): Sent<ThawOrder>) -> Result<ThawView, Refusal> {
+    managed.thaw(&order)
 }
 
 fn recorder(managed: &Managed, _: &str, (): ()) -> Result<RecorderView, Refusal> {

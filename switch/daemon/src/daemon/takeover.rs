@@ -208,7 +208,7 @@ impl Daemon {
         for ((config, saved), own) in config.ports.iter().zip(saved).zip(owned) {
             let missing = || OpenError::Description(config.name.clone());
             let mut files = files.split_off_first(saved.files).ok_or_else(missing)?;
-            let settings = config.settings_in(&daemon.config.name);
+            let settings = config.settings_in(daemon.config.seed());
             let attach_settings =
                 AttachSettings { name: &config.name, segment: &config.segment, settings: &settings, offer: daemon.offer(config) };
             let port = daemon.network.add_port_ahead(&attach_settings, members[&config.segment[..]])?;
@@ -241,12 +241,7 @@ impl Daemon {
         for (port, record) in self.ports_in_order().iter().zip(records) {
             port.inherit(&record.totals, record.quarantines, record.quarantined.clone());
             self.restore_leases(&record.leases);
-            let saved = |grant: &GrantRecord| SavedGrant {
-                address: grant.address,
-                name: grant.name.as_str().into(),
-                seconds: grant.seconds,
-            };
-            self.network().restore_grants(port, &record.grants.iter().map(saved).collect::<Vec<_>>());
+            self.network().restore_grants(port, &record.grants.iter().map(saved_grant).collect::<Vec<_>>());
         }
     }
 
@@ -269,6 +264,11 @@ impl Daemon {
             }
         }
     }
+}
+
+/// The grant of a record.
+pub(super) fn saved_grant(grant: &GrantRecord) -> SavedGrant {
+    SavedGrant { address: grant.address, name: grant.name.as_str().into(), seconds: grant.seconds }
 }
 
 /// Describes `listener`, and adds its descriptor to `files`.

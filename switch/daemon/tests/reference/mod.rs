@@ -1,9 +1,10 @@
-//! The reference pages: generated from the schema, the command line, the OpenAPI document, the counters and the tables of guarantees, so that no
-//! page says what the program does not do.
+//! The reference pages: generated from the schema, the command line, the OpenAPI document, the counters, the tables of guarantees and the titles of
+//! decisions, so that no page says what the program does not do.
 
 mod claims;
 mod commands;
 mod counters;
+mod decisions;
 mod metrics;
 pub mod sandbox;
 mod schema;
@@ -32,8 +33,10 @@ pub fn pages() -> Vec<(PathBuf, String)> {
         ("limits", claims("limits")),
         ("sandbox", sandbox::page()),
     ]
+    .map(|(name, text)| (format!("reference/{name}.md"), text))
     .into_iter()
-    .map(|(name, text)| (top().join(format!("docs/reference/{name}.md")), format!("{GENERATED}{text}")))
+    .chain([("adr/README.md".to_owned(), decisions::page())])
+    .map(|(name, text)| (top().join("docs").join(name), format!("{GENERATED}{text}")))
     .collect()
 }
 

@@ -76,6 +76,7 @@ mod sandbox;
 mod separation;
 mod service;
 mod sessions;
+mod snapshot;
 mod source_rules;
 mod statements;
 mod stream;

@@ -50,6 +50,8 @@ pub struct About {
     pub has_guest: bool,
     /// Whether its frames to reserved group addresses are dropped as long as the file does not say otherwise.
     pub drops_reserved: bool,
+    /// Whether a snapshot of the network has it: all that it leads to is a guest that can be saved and restored, or nothing.
+    pub in_snapshot: bool,
 }
 
 /// A kind with usual answers, for constants of the kinds: a guest behind a socket.
@@ -65,6 +67,7 @@ pub(super) const USUAL: About = About {
     has_front_end: false,
     has_guest: true,
     drops_reserved: false,
+    in_snapshot: false,
 };
 
 /// What the packaged unit lacks for a kind of port.

@@ -13,7 +13,7 @@ use super::kind::{About, ByWorker, FromEntry, Kind, Opening, PortEndpoint, USUAL
 pub struct Loopback;
 
 impl FromEntry for Loopback {
-    const ABOUT: About = About { name: "loopback", fixed: &["mac"], descriptors: 2, has_guest: false, ..USUAL };
+    const ABOUT: About = About { name: "loopback", fixed: &["mac"], descriptors: 2, has_guest: false, in_snapshot: true, ..USUAL };
 
     fn read(entry: &PortEntry, _folder: &Path) -> Option<Self> {
         entry.loopback.then_some(Self)

@@ -11,7 +11,7 @@ use super::kind::{About, ByWorker, FromEntry, Kind, Opening, PortEndpoint, USUAL
 pub struct Null;
 
 impl FromEntry for Null {
-    const ABOUT: About = About { name: "null", has_usual_address: false, has_guest: false, ..USUAL };
+    const ABOUT: About = About { name: "null", has_usual_address: false, has_guest: false, in_snapshot: true, ..USUAL };
 
     fn read(entry: &PortEntry, _folder: &Path) -> Option<Self> {
         entry.null.then_some(Self)

@@ -27,6 +27,7 @@ impl FromEntry for VhostUser {
         descriptors: 1,
         prints_address: true,
         has_front_end: true,
+        in_snapshot: true,
         ..USUAL
     };
 

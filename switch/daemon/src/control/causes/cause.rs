@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CauseKind {
+    /// The network is frozen for a snapshot.
+    Frozen,
     /// Its guest or front end broke a rule.
     Quarantined,
     /// The VMM has stopped the virtqueues and is connected, or its process is stopped: the guest is paused.

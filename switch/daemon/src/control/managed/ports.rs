@@ -145,7 +145,7 @@ impl Managed {
         // Opening an interface or asking a name service may take long: other changes do not wait for this.
         let prepare = |port: &&CheckedPort| of_port(port.index, self.daemon.prepare(&port.config));
         let prepared = ports.iter().map(prepare).collect::<Result<Vec<_>, _>>()?;
-        let base = self.changing();
+        let base = of_port(0, self.changing_unfrozen())?;
         refuse_clashes()?;
         self.renew_others(wanted, ports)?;
         let mut attached = Vec::with_capacity(ports.len());
@@ -180,7 +180,7 @@ impl Managed {
     pub(super) fn with_inside(&self, mut port: PortConfig, others: &[PortConfig]) -> Result<PortConfig, Refusal> {
         let Some(base) = &port.twin_of else { return Ok(port) };
         let other = others.iter().find(|other| other.name == *base && other.twin_of.is_none()).cloned();
-        let found = self.ask(|daemon| Some(other.or_else(|| daemon.port(base))?.addresses_inside(daemon.name())))?;
+        let found = self.ask(|daemon| Some(other.or_else(|| daemon.port(base))?.addresses_inside(daemon.seed())))?;
         match found {
             Some(inside) => port.set_inside(inside),
             None => refuse(StatusCode::UNPROCESSABLE_ENTITY, vec![("twin-of", no_base(base))])?,
