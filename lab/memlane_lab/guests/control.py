@@ -185,19 +185,23 @@ class Running:
 class Control:
     """The channel to one guest's agent. Safe to use from several threads."""
 
-    def __init__(self, name: str, channel: socket.socket) -> None:
-        """`channel` is our end of a stream socket pair; the guest was given the other."""
+    def __init__(self, name: str, channel: socket.socket, *, first_handle: int = 1, greeted: bool = False) -> None:
+        """`channel` is our end of a stream socket pair; the guest was given the other.
+
+        The agent of a guest that was restored has `greeted` before, and has requests of another channel: those of this
+        one are numbered from `first_handle` on.
+        """
         self._name = name
         self._channel = channel
-        self._handles = itertools.count(1)
+        self._handles = itertools.count(first_handle)
         self._requests: dict[int, _Request] = {}
-        self._hellos = 0
+        self._hellos = int(greeted)
         self._reader = FrameReader()
         self._closed = False
         self._reason = ""
         self._changed = threading.Condition()
         self._sending = threading.Lock()
-        self._credit = 0  # nothing is sent before the agent has greeted
+        self._credit = _WINDOW if greeted else 0  # nothing is sent before the agent has greeted
         threading.Thread(target=self._receive, name=f"control-{name}", daemon=True).start()
 
     @property

@@ -13,6 +13,8 @@ class Movable(TcgGuest):
 
     program: ClassVar[str] = PROGRAM
     incoming = False
+    channel: socket.socket
+    """Our end of the control channel of a copy."""
 
     @property
     def qmp(self) -> Path:
@@ -29,6 +31,7 @@ class Movable(TcgGuest):
         self.incoming = True
         ours, theirs = socket.socketpair()
         self.session.enter_context(ours)
+        self.channel = ours
         with theirs:
             self._process = self._start(theirs)
         wait(self.qmp.exists, "the other QEMU's monitor")
