@@ -1,4 +1,4 @@
-//! Every seed of every fuzz target keeps every promise, and networks from seeds do what a model says. Runs on any toolchain, without a fuzzer.
+//! Every seed of every fuzz target keeps every promise, and networks from seeds behave as a model says. Runs on any toolchain, without a fuzzer.
 
 #[allow(dead_code, reason = "the seeds' generator uses the rest")]
 #[path = "../../fuzz/src/lib.rs"]

@@ -1,7 +1,7 @@
 //! Whole networks, each from a seed: guests, traffic, faults and changes by chance, in one thread on a clock of its own, against an independent
 //! model (`switch/fuzz/src/network`).
 //!
-//! `MEMLANE_SEED=7` tells what happens in the network of a seed (if it fails, by the fewest steps that still do), `MEMLANE_NETWORK_SECONDS=60` tries new seeds for so long.
+//! `MEMLANE_SEED=7` tells the events in the network of a seed (if it fails, by the fewest steps that still do), `MEMLANE_NETWORK_SECONDS=60` tries new seeds for so long.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

@@ -17,7 +17,7 @@ const MOST_IN_A_CIRCLE: usize = 8;
 const MOST_TUNED: usize = 80;
 /// The files of the data path where constants stand that were chosen by measurement.
 const TUNING: [&str; 2] = ["dataplane/tuning.rs", "dataplane/cpu_time/work_units.rs"];
-/// The crate whose times are timeouts of requests and programs, of which no guest has anything.
+/// The crate whose times are timeouts of requests and programs.
 const CONTROL: &str = "daemon/";
 
 /// The crates of the switch, each of which knows those before it.
@@ -421,7 +421,7 @@ const PLURALS: [&str; 14] = [
     "streams",
     "times",
 ];
-/// Formats whose placeholder is the name of a kind of ports, or a limit above one.
+/// Formats with the name of a kind of ports as their placeholder, or a limit above one.
 const NEVER_ONE: [&str; 4] = [
     "applies to {} ports only",
     "applies only to {of} ports",

@@ -1,5 +1,5 @@
-//! Places where a worker may panic, which ends the network. Clippy refuses each index, `unwrap`, `expect` and `panic!` in the crates whose code workers
-//! run, unless their file states why none of them panics (`#![expect(clippy::indexing_slicing, reason = ...)]`). Assertions, for which clippy has no
+//! Places where a worker may panic, which ends the network. Clippy refuses each index, `unwrap`, `expect` and `panic!` in the crates with code of
+//! workers, unless their file states why none of them panics (`#![expect(clippy::indexing_slicing, reason = ...)]`). Assertions, for which clippy has no
 //! lint, are listed here. Arithmetic wraps in a release build and ends nothing; arithmetic on guests' numbers is proved by harnesses
 //! (docs/adr/0031-proofs.md).
 

@@ -114,7 +114,7 @@ pub struct Port {
     pub(crate) groups: Groups,
     /// Counters.
     counts: Counts,
-    /// What is told of it, and what was told already.
+    /// Reports of the port, and those that were told already.
     pub(crate) reports: Reports,
     /// Link emulation of frames to it.
     link_to: LinkTo,

@@ -1,4 +1,4 @@
-//! Logs and events of a port: what its guest, its front end and its rules did. Each kind is bounded, so that no guest fills the log or the journal.
+//! Logs and events of a port: actions of its guest, its front end and its rules. Each kind is bounded, so that no guest fills the log or the journal.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What the rest of the program knows of a kind of port.
+//! The interface of a kind of port to the rest of the program.
 
 use std::fmt;
 use std::fs::File;
@@ -25,7 +25,7 @@ use crate::network::Network;
 use crate::port::end::Backend;
 use crate::port::{Offer, Port};
 
-/// What is true of each port of a kind.
+/// Properties of each port of a kind.
 #[derive(Debug)]
 pub struct About {
     /// Key in the file, which is the name for operators.
@@ -38,7 +38,7 @@ pub struct About {
     pub descriptors: u64,
     /// Rights that the sandbox keeps for it: see [`Rights`].
     pub rights: Rights,
-    /// What the packaged unit lacks for it.
+    /// The lacks of the packaged unit for it.
     pub unit: UnitLack,
     /// Whether memlane prints a MAC address for its guest, which the guest is to have.
     pub prints_address: bool,
@@ -70,7 +70,7 @@ pub(super) const USUAL: About = About {
     in_snapshot: false,
 };
 
-/// What the packaged unit lacks for a kind of port.
+/// A lack of the packaged unit for a kind of port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnitLack {
     /// Nothing.
@@ -103,7 +103,7 @@ pub struct HostInterface<'k> {
 
 /// The kind of a port, with its own settings.
 pub trait Kind: fmt::Debug {
-    /// What is true of all ports of the kind.
+    /// Properties of all ports of the kind.
     fn about(&self) -> &'static About;
 
     /// States its keys in `entry`, so that [`FromEntry::read`] returns it.
@@ -192,7 +192,7 @@ pub(super) trait FromEntry: Kind + Sized {
     fn read(entry: &PortEntry, folder: &Path) -> Option<Self>;
 }
 
-/// What a port is opened with.
+/// The values that a port is opened with.
 pub struct Opening<'o> {
     /// Name of the port.
     pub name: &'o str,
@@ -208,7 +208,7 @@ pub struct Opening<'o> {
     pub access: &'o Access,
     /// Tells users without access to the folder of the socket, in a sentence.
     pub shut_out: &'o dyn Fn() -> Option<String>,
-    /// What its guest is offered, once uplinks are known.
+    /// The offer to its guest, once uplinks are known.
     pub offer: Option<Offer>,
     /// Settings of the address translation, if it has one.
     pub nat: &'o dyn Fn() -> Option<NatSettings>,
