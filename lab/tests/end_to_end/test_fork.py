@@ -42,7 +42,7 @@ _INTERVAL = 0.02
 """Seconds between two datagrams of a guest to another."""
 _SECONDS = 3.0
 """For how long a copy is watched."""
-_LINK = {"link": {"delay": "8ms", "jitter": "2ms"}}
+_LINK = {"link": {"delay": "8ms", "jitter": "2ms", "keep-order": True}}
 
 
 class _Guest(Movable):
