@@ -162,6 +162,9 @@ impl Frame {
         if let Body::Ip(packet) = &self.body {
             (packet.protocol, packet.from, packet.to, packet.is_later).hash(&mut hasher);
         }
+        if let Body::Nd(message) = &self.body {
+            message.from.hash(&mut hasher);
+        }
         hasher.finish()
     }
 

@@ -204,6 +204,11 @@ impl State<'_> {
         }
     }
 
+    /// The copies of a flooded frame that other workers meet later: its sender was checked before.
+    pub fn judge_copies(&self, from: &PortState, frame: &Frame) -> Option<Verdict> {
+        Some(self.flood(from, frame, from.vlan_of(frame.tag)?, &mut |_| {}))
+    }
+
     fn to(&self, from: &PortState, to: &PortState, frame: &Frame, vlan: u16, opens: &mut impl FnMut(FlowKey)) -> Verdict {
         if from.settings.limits.isolated && to.settings.limits.isolated {
             return Verdict::Drop(DropReason::Isolated);
