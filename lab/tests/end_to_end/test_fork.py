@@ -56,9 +56,8 @@ class _Guest(Movable):
         self._control = Control(self.name, self.channel, first_handle=next(self._copies) << 20, greeted=True)
 
     def numbers(self, to: str) -> list[int]:
-        """Numbers of the answers of another guest so far."""
+        """Numbers of the answers of another guest so far; one that came twice stands twice."""
         said = self.get(f"/tmp/ping-{to}").decode()
-        assert "DUP!" not in said, said
         return [int(number) for number in re.findall(r"icmp_seq=(\d+)", said)]
 
     def sums(self) -> list[str]:
