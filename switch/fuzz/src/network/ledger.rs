@@ -512,8 +512,9 @@ impl Ledger {
         }
         for (key, (perhaps, surely)) in learners {
             let learned = self.learned.entry(key).or_default();
-            learned.seen = now;
+            // Frames that teach nothing confirm no entry either.
             if surely && !self.holds {
+                learned.seen = now;
                 learned.behind = perhaps.into_iter().map(Some).collect();
             }
         }
