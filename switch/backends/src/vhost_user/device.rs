@@ -571,7 +571,7 @@ impl Device {
         let permit = self.settings.port.quotas.descriptors.take(1);
         let kick = kick.try_clone().ok().and_then(|kick| Call::new(kick).ok());
         if let (Some(permit), Some(kick)) = (permit, kick) {
-            postcopy.wake_by(index, kick, permit);
+            postcopy.wake_by(index, Box::new(kick), permit);
         }
     }
 

@@ -17,12 +17,19 @@ use super::mapping::Mapping;
 use super::region::{Quota, Region, RegionError};
 use super::sigbus;
 use crate::budget::Permit;
-use crate::ring::Call;
 
 /// Pages that virtqueues ask for at a time; further ones are asked for again when the virtqueue is looked at next.
 const MOST: usize = 256;
 /// Bytes of the stack of the thread that fetches.
 const STACK: usize = 128 << 10;
+
+/// The kick of a virtqueue.
+pub trait Kick: std::fmt::Debug + Send {
+    /// Has the virtqueue looked at again, without waiting: a full counter is a kick that is on its way.
+    fn kick(&self);
+}
+
+type Kicks = BTreeMap<u32, (Box<dyn Kick>, Permit)>;
 
 /// See the module.
 #[derive(Debug)]
@@ -31,7 +38,7 @@ pub struct Postcopy {
     state: Mutex<State>,
     news: Condvar,
     /// By virtqueue: the kick by which the virtqueue is looked at again once a page has come.
-    kicks: Mutex<BTreeMap<u32, (Call, Permit)>>,
+    kicks: Mutex<Kicks>,
 }
 
 #[derive(Debug, Default)]
@@ -114,15 +121,14 @@ impl Postcopy {
     }
 
     /// Kicks virtqueue `index` with `kick` whenever a page has come.
-    pub fn wake_by(&self, index: u32, kick: Call, permit: Permit) {
+    pub fn wake_by(&self, index: u32, kick: Box<dyn Kick>, permit: Permit) {
         self.kicks.lock().unwrap_or_else(PoisonError::into_inner).insert(index, (kick, permit));
     }
 
     /// Has all virtqueues looked at: which of them waits for a page is not known here.
     fn wake(&self) {
         for (kick, _) in self.kicks.lock().unwrap_or_else(PoisonError::into_inner).values() {
-            // A full counter is a kick that is on its way.
-            let _ = kick.call_if_room();
+            kick.kick();
         }
     }
 

@@ -11,6 +11,7 @@ use nix::sys::socket::{MsgFlags, UnixAddr, getsockname, send};
 use thiserror::Error;
 
 use super::breaker::InterruptBreaker;
+use crate::memory::postcopy::Kick;
 use crate::time::cycles;
 use crate::watchdog::watched;
 
@@ -136,6 +137,12 @@ fn is_unix(file: &File) -> bool {
 fn set_nonblocking(file: &File) {
     if let Ok(flags) = fcntl(file, FcntlArg::F_GETFL) {
         let _ = fcntl(file, FcntlArg::F_SETFL(OFlag::from_bits_retain(flags) | OFlag::O_NONBLOCK));
+    }
+}
+
+impl Kick for Call {
+    fn kick(&self) {
+        let _ = self.call_if_room();
     }
 }
 
