@@ -36,8 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _late(side: Side, work: Path, rounds: int, seconds: float) -> Figure:
     name = "99th percentile of a pair beside holes"
     row = verdict.Row(name)
-    ports = [*pair(work), *(f"vhost-user = '{work}/{name}.sock'" for name in ("hostile", "sink"))]
-    with rows.network(side, work, ports):
+    # In a segment of their own: their MAC addresses are those of the pair.
+    others = (f"vhost-user = '{work}/{name}.sock'\nsegment = 'others'" for name in ("hostile", "sink"))
+    with rows.network(side, work, [*pair(work), *others]):
         for turn in range(rounds):
             late = {}
             for holes in (False, True) if turn % 2 == 0 else (True, False):
