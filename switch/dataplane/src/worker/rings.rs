@@ -76,6 +76,7 @@ impl Worker {
         if let Some(kick) = start.kick {
             self.rest.watch(kick, slot, Direction::Transmit);
         }
+        self.look_after_resumed(key, start.at_once);
         Some(slot)
     }
 
@@ -98,7 +99,15 @@ impl Worker {
             // The kick may have come already. The next command, perhaps in the same batch, is to find the queue started.
             self.await_events(0);
         }
+        self.look_after_resumed(key, start.at_once);
         Some(slot)
+    }
+
+    /// The interrupt for entries that the driver has not taken may have been lost before the ring was stopped.
+    fn look_after_resumed(&mut self, key: RingKey, is_resumed: bool) {
+        if is_resumed {
+            self.happened(key);
+        }
     }
 
     /// Whether the driver of ring `key` has posted a buffer, as far as is known: true for rings without a kick.
