@@ -814,6 +814,18 @@ struct Record<'r> {
     now: Cycles,
 }
 
+/// As `fits`; each frame that does is added to the batch of `recorder`.
+#[inline(always)]
+fn recorded(recorder: &mut Recorder, mut fits: impl FnMut(&Block, u32) -> bool) -> impl FnMut(&Block, u32) -> bool {
+    move |start, length| {
+        let is_carried = fits(start, length);
+        if is_carried {
+            recorder.carried(start, length);
+        }
+        is_carried
+    }
+}
+
 /// Carries up to `most` frames that fit the `masks` from one ring to the other, as far as no capture selects them, until the slice is over.
 #[inline]
 fn carry(
@@ -839,14 +851,17 @@ fn carry(
         let carried = match (&mut watch, &mut record) {
             (watch, Some(Record { recorder, last, way, now })) => {
                 recorder.begin_batch(last, *way, *now);
-                let fits = |start: &Block, length| {
-                    let fits = watch.pass(masks, start, length);
-                    if fits {
-                        recorder.carried(start, length);
+                let most = left.min(MOST_IN_BATCH);
+                let carried = match watch {
+                    Watch::Off if masks.further.is_empty() => {
+                        let fits = recorded(recorder, |start, _| masks.head.fits_block(start));
+                        fast_path::carry_if(transmit, receive, fits, most, count)
                     }
-                    fits
+                    watch => {
+                        let fits = recorded(recorder, |start, length| watch.pass(masks, start, length));
+                        fast_path::carry_if(transmit, receive, fits, most, count)
+                    }
                 };
-                let carried = fast_path::carry_if(transmit, receive, fits, left.min(MOST_IN_BATCH), count);
                 recorder.end_batch(carried.0);
                 carried
             }
