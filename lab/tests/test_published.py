@@ -113,7 +113,7 @@ def test_figures_of_an_older_data_path_are_warned_of_and_fail_at_a_release(
     assert front.stale({first: ["2026-11-21/promises"]}, tmp_path) == []
     (tmp_path / "switch/dataplane/worker.rs").write_text("new")
     (told,) = front.stale({first: ["2026-11-21/promises"]}, tmp_path)
-    assert told.startswith(f"figures of 2026-11-21/promises are of commit {first}: 1 files of switch/virtq")
+    assert told.startswith(f"figures of 2026-11-21/promises are of commit {first}: 1 file of switch/virtq")
     (told,) = front.stale({"0123456789ab": ["x"]}, tmp_path)
     assert told.endswith("this clone does not have that commit: fetch the whole history")
     shown_runs = {run for runs in front.shown_commits().values() for run in runs}

@@ -243,6 +243,9 @@ pub struct Ledger {
     sent: HashMap<u32, Sent>,
     /// Segments that arrived of frames which backpressure left in their transmit queues, by number and receiver.
     early: HashMap<(u32, Life), Vec<Arrived>>,
+    /// GSO frames that were in transmit queues at a takeover: some of their segments may lie in receive queues that are no receiver's in the next
+    /// process.
+    begun: HashSet<u32>,
     /// Copies that may be counted nowhere, because a process or a port with frames on an emulated link ended.
     pub lost: u64,
     /// Frames of one guest that arrived in the receive queue of another.
@@ -441,6 +444,7 @@ impl Ledger {
     pub fn forget_all(&mut self) {
         let on_links = self.accounts.iter().filter(|account| !account.is_over && !account.has_no_link);
         self.lost += on_links.map(|account| account.owed.most - account.complete - account.dropped_as_receiver()).sum::<u64>();
+        self.begun.extend(self.made.iter().filter(|(_, frame)| frame.segments() > 1).map(|(number, _)| number));
         self.learned.clear();
         self.claims.clear();
         self.leases.clear();
@@ -765,6 +769,11 @@ impl Ledger {
             return;
         }
         let Some(sent) = self.sent.get_mut(&number) else { panic!("guest {life} received frame {number}, which was not taken") };
+        if self.begun.contains(&number) && sent.to.iter().all(|copy| copy.to != life) {
+            account.in_part +=
+                put(self.early.entry((number, life)).or_default(), Arrived { header: *header, bytes: bytes.to_vec() });
+            return;
+        }
         let Some(copy) = sent.to.iter_mut().find(|copy| copy.to == life) else {
             panic!(
                 "guest {life} received frame {number} of {}, which is for {:?}: {:?} {:?}",
