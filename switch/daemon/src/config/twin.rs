@@ -82,8 +82,8 @@ mod tests {
         let inside = "inside = { mac = \"02:00:00:00:00:01\", addresses = [\"10.0.0.5\"] }";
         assert!(mistakes(&twin("a", &format!("{inside}\naddresses = [\"10.0.0.6\"]"))).is_empty());
         for (rest, wanted, part) in [
-            (format!("{inside}\naddresses = [\"10.0.0.6\", \"10.0.0.7\"]"), vec![4], "1 IPv4 addresses inside, and the port 2"),
-            (inside.into(), vec![4], "1 IPv4 addresses inside, and the port 0"),
+            (format!("{inside}\naddresses = [\"10.0.0.6\", \"10.0.0.7\"]"), vec![4], "1 IPv4 address inside, and the port 2"),
+            (inside.into(), vec![4], "1 IPv4 address inside, and the port 0"),
             (format!("{inside}\naddresses = [\"fd00::6\"]"), vec![4, 4], "0 IPv6 addresses inside, and the port 1"),
             ("inside = {}".into(), vec![4], "inside has no address"),
             ("inside = { mac = \"03:00:00:00:00:01\" }".into(), vec![4], "unicast"),

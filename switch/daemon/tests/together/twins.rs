@@ -244,7 +244,7 @@ fn a_twin_is_attached_by_the_name_of_its_base() {
     assert!(why.contains("a is a twin") && why.contains("10.0.0.200 inside for 10.0.0.6"), "{why}");
     for (arguments, wanted) in [
         (&["set", "net", "a", "--twin-of", "base"][..], "no port of this name"),
-        (&["set", "net", "a", "--addresses", "[\"10.0.0.6\", \"10.0.0.7\"]"], "1 IPv4 addresses inside, and the port 2"),
+        (&["set", "net", "a", "--addresses", "[\"10.0.0.6\", \"10.0.0.7\"]"], "1 IPv4 address inside, and the port 2"),
     ] {
         let output = memlane(path, arguments).output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
