@@ -1,5 +1,5 @@
 //! Feature negotiation: the features that memlane offers, and those that a driver accepted (virtio 1.4, sections 2.2, 5.1.3 and 6;
-//! vhost-user, "Protocol features"). Packed virtqueues, postcopy and RSS are not offered
+//! vhost-user, "Protocol features"). Packed virtqueues and RSS are not offered
 //! (`docs/adr/0030-features-not-offered.md`).
 
 use std::fmt;
