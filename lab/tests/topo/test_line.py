@@ -271,7 +271,7 @@ def test_names_reach_the_addresses_that_pages_show(quick: Path) -> None:
 
 
 def test_nodes_without_links_come_up(tmp_path: Path) -> None:
-    assert "1 nodes set up" in _topo("up", "line", "1").stdout
+    assert "1 node set up" in _topo("up", "line", "1").stdout
     try:
         assert "r1" in _topo("show").stdout
     finally:
