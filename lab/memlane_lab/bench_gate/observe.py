@@ -181,15 +181,22 @@ def _capturing(side: Side, work: Path) -> Iterator[None]:
         "-w",
         "/dev/null",
     ]
-    capture = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    with _begun(command, "has begun"):
+        yield
+
+
+@contextmanager
+def _begun(command: Sequence[str | Path], word: str) -> Iterator[None]:
+    """A command that runs until the end of the block, which begins once it has said `word`."""
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        assert capture.stderr
-        if "has begun" not in (told := capture.stderr.readline()):
-            raise LabError(f"the capture did not begin: {told}{capture.stderr.read()}")
+        assert running.stderr
+        if word not in (told := running.stderr.readline()):
+            raise LabError(f"`{' '.join(map(str, command))}` did not begin: {told}{running.stderr.read()}")
         yield
     finally:
-        capture.terminate()
-        capture.communicate()
+        running.terminate()
+        running.communicate()
 
 
 def _beside_a_recorder(side: Side, work: Path, rounds: int, seconds: float) -> Figure:
@@ -232,17 +239,10 @@ def _recording(side: Side, work: Path, rates: list[float]) -> Iterator[None]:
     """Records into a file, whose growth in MB/s is added to `rates`."""
     file = work / "recording"
     command: list[str | Path] = [side.programs["memlane"], "record", work / "net.toml", "-w", file]
-    recording = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        assert recording.stderr
-        if "begins" not in (told := recording.stderr.readline()):
-            raise LabError(f"the recording did not begin: {told}{recording.stderr.read()}")
+    with _begun(command, "begins"):
         began = time.monotonic()
         yield
         rates.append(file.stat().st_size / 1e6 / (time.monotonic() - began))
-    finally:
-        recording.terminate()
-        recording.communicate()
 
 
 def _beside_scrapes(side: Side, work: Path, rounds: int, seconds: float) -> Figure:
