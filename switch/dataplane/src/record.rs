@@ -105,7 +105,7 @@ impl LastDecision {
 #[derive(Debug)]
 struct Before {
     start: Block,
-    /// Its headers in that, a bit for each byte.
+    /// Bytes of `start` that are headers, a bit each.
     headers: u64,
     length: u32,
     /// Frames with the same headers and length behind it.

@@ -227,7 +227,7 @@ pub struct Frames<'b> {
 /// A batch that is read.
 #[derive(Clone, Debug)]
 struct Batch<'b> {
-    /// Its record, with the parts that are left.
+    /// Record of the batch, with the parts that are left.
     head: Frame<'b>,
     last: Option<Frame<'b>>,
     /// Frames to come that are like the last one.

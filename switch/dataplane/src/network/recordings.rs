@@ -18,7 +18,7 @@ pub enum RecorderRefused {
     /// One runs.
     #[error("a recorder runs already: `memlane record NET --stop` ends it")]
     Runs,
-    /// Its memory would be more than the half of what is left.
+    /// Memory for records would be more than half of the memory that is left.
     #[error(
         "a recorder of {} MiB needs more than half of the {} MiB that are left on the host and in the cgroup: give it less with --size",
         asked >> 20,
