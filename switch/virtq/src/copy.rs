@@ -16,7 +16,7 @@ use std::ptr;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 /// From this length on the C library's copy is as fast as this module's or faster.
-const LONG: usize = 8192;
+pub(crate) const LONG: usize = 8192;
 /// From this length on stores go past the caches: a receiver that posts such buffers has a receive ring of them that no cache
 /// holds, and frames on an emulated link are read much later, so that each line would be fetched from memory only to be
 /// overwritten.

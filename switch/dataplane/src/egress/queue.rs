@@ -19,7 +19,7 @@ use crate::cpu_time::work_units::{self, BATCH};
 use crate::held::HeldLine;
 use crate::id::{Direction, PortId, RingKey, Slot};
 use crate::memory::faults::Faults;
-use crate::memory::holes::{Look, Owner, Torn};
+use crate::memory::holes::{self, Look, Owner, Torn};
 use crate::notification::Missed;
 use crate::outcome::Outcome;
 use crate::packet::Packet;
@@ -787,7 +787,7 @@ fn lies_in_hole(packet: &Packet) -> bool {
         return false;
     }
     let (look, mut faults) = (Look::begin(packet.memory), Faults::default());
-    packet.rest().take_while(|_| faults.may_go_on()).for_each(|iovec| iovec.touch());
+    packet.rest().take_while(|_| faults.may_go_on() && !holes::has_covers()).for_each(|iovec| iovec.touch());
     look.end() != Torn::NO
 }
 

@@ -21,9 +21,9 @@
 //! holes.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
 
-use super::owner::{NO_OWNER, ONE};
+use super::owner::{MADE, NO_OWNER, ONE};
 use super::sigbus;
 
 pub use super::owner::Owner;
@@ -35,7 +35,7 @@ const COVERS: usize = 8;
 /// Memories of which a thread counts holes at a time, between two settlements.
 const COUNTS: usize = 4;
 
-/// A covered page: its address, its bytes, and the number of its owner.
+/// A covered page, or several in a row: their address, their bytes, and the number of their owner.
 type Page = (usize, usize, u32);
 
 /// Covers of one thread. Without a destructor, so that a signal handler may use it.
@@ -44,6 +44,8 @@ struct Own {
     met: [Cell<(u32, u32)>; COUNTS],
     /// The same since it began, modulo 2^32: page faults of a receive buffer, transmit buffer or descriptor chain that the kernel does not count.
     all: Cell<u32>,
+    /// End of the run that a [bulk](in_bulk) copy reads; 0 outside of one.
+    bulk_end: Cell<usize>,
     count: Cell<usize>,
     pages: [Cell<Page>; COVERS],
     /// The covers of the last settlement that had some.
@@ -55,6 +57,7 @@ thread_local! {
         Own {
             met: [const { Cell::new((0, 0)) }; COUNTS],
             all: Cell::new(0),
+            bulk_end: Cell::new(0),
             count: Cell::new(0),
             pages: [const { Cell::new((0, 0, 0)) }; COVERS],
             last: [const { Cell::new((0, 0, 0)) }; COVERS],
@@ -155,6 +158,37 @@ pub(super) fn all_met() -> u32 {
     OWN.with(|own| own.all.get())
 }
 
+/// Runs `copy`, which reads guest memory up to the address `end`. The first hole in it costs a trap, further ones none: its pages up to the end
+/// are covered at once, holes or not, which is told as covers of others, so that the copy is repeated from the file.
+#[inline]
+pub(super) fn in_bulk(end: usize, copy: impl FnOnce()) {
+    OWN.with(|own| own.bulk_end.set(end));
+    // For the handler, which interrupts this thread.
+    compiler_fence(Ordering::SeqCst);
+    copy();
+    compiler_fence(Ordering::SeqCst);
+    OWN.with(|own| own.bulk_end.set(0));
+}
+
+/// End of the run that this thread reads as bulk; 0 if it does not. Async-signal-safe.
+pub(super) fn bulk_end() -> usize {
+    OWN.with(|own| own.bulk_end.get())
+}
+
+/// The cover that this thread has begun at `start` last reaches to `end`, over pages that may be no holes; false if there is none.
+/// Async-signal-safe.
+pub(super) fn extend_cover(start: usize, end: usize) -> bool {
+    OWN.with(|own| {
+        let last = own.pages.iter().take(own.count.get()).last().filter(|last| last.get().0 == start);
+        if let Some(last) = last {
+            let owner = last.get().2;
+            last.set((start, end - start, owner));
+            Owner::of(owner).count().fetch_add(MADE, Ordering::SeqCst);
+        }
+        last.is_some()
+    })
+}
+
 /// The calling thread is about to cover `page`. Async-signal-safe.
 pub(super) fn begin_cover(page: Page) {
     OWN.with(|own| {
@@ -253,6 +287,34 @@ mod tests {
         // A write fills it, and a read sees the write.
         map.iovec(4096, 4, &mut Hint::default()).unwrap().write(&[1, 2, 3, 4]);
         assert_eq!((read(&map, 4096, 4).0, filled(&file)), (vec![1, 2, 3, 4], 4096));
+    }
+
+    #[test]
+    fn a_bulk_copy_takes_one_trap_however_many_holes_it_reads_and_is_told_to_repeat() {
+        let ((file, map), (_, receiver)) = (guest(4096, MFdFlags::empty()), guest(4096, MFdFlags::empty()));
+        // Every second page is a hole; those between were read before, or were not.
+        for page in (1..16).step_by(2) {
+            file.write_all_at(&[page as u8; 4096], page * 4096).unwrap();
+        }
+        for seen in [1, 5] {
+            assert_eq!(read(&map, seen * 4096, 4096), (vec![seen as u8; 4096], Torn::NO));
+        }
+        let bulk = map.iovec_to_read(100, 15 * 4096, &mut Hint::default()).unwrap();
+        let (look, before) = (Look::begin(map.owner()), all_met());
+        bulk.copy_to(receiver.iovec(0, 15 * 4096, &mut Hint::default()).unwrap());
+        assert_eq!((look.end(), all_met() - before), (Torn { met_hole: true, by_others: true }, 1));
+        let mut bytes = Vec::new();
+        bulk.append_from_file(&mut bytes);
+        let wanted = (100..100 + 15 * 4096).map(|at| if at / 4096 % 2 == 1 { (at / 4096) as u8 } else { 0 });
+        assert!(bytes.into_iter().eq(wanted), "as the file holds them");
+        // No page stays covered, and none was filled.
+        assert_eq!(read(&map, 3 * 4096, 4096), (vec![3; 4096], Torn::NO));
+        assert!(read(&map, 4 * 4096, 4096).1.met_hole && filled(&file) == 8 * 4096);
+        // What is no bulk is covered page by page, and nothing else with it.
+        let look = Look::begin(map.owner());
+        let header = map.iovec_to_read(2 * 4096 - 8, 4200, &mut Hint::default()).unwrap();
+        header.copy_in(&mut [0; 4200]);
+        assert_eq!(look.end(), Torn { met_hole: true, by_others: false });
     }
 
     #[test]

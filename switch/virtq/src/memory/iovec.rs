@@ -13,7 +13,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::mapping::Mapping;
-use super::{Foreign, Granted, Hint, MemoryMap, Region, sigbus};
+use super::{Foreign, Granted, Hint, MemoryMap, Region, holes, sigbus};
 use crate::ablation;
 use crate::copy::{self, Block};
 
@@ -290,19 +290,20 @@ impl Iovec {
         if !ablation::ONE_COPY {
             return super::second_copy::copy_twice(*self, to);
         }
+        let length = self.length().min(to.length()) as usize;
         // SAFETY: both have so many bytes. A guest that has both in one place spoils its own memory.
-        unsafe { copy::copy(to.place.0, self.place.0, self.length().min(to.length()) as usize) };
+        let copy = || unsafe { copy::copy(to.place.0, self.place.0, length) };
+        if length < copy::LONG { copy() } else { holes::in_bulk(self.place.0.addr() + length, copy) }
     }
 
     /// Appends its bytes to `to`.
     pub fn append_to(&self, to: &mut Vec<u8>) {
         let length = self.length() as usize;
         to.reserve(length);
-        // SAFETY: so much room was reserved behind the vector's bytes, and all of it is written before it counts.
-        unsafe {
-            copy::copy(to.as_mut_ptr().add(to.len()), self.place.0, length);
-            to.set_len(to.len() + length);
-        }
+        // SAFETY: so much room was reserved behind the vector's bytes.
+        holes::in_bulk(self.place.0.addr() + length, || unsafe { copy::copy(to.as_mut_ptr().add(to.len()), self.place.0, length) });
+        // SAFETY: all of it was written.
+        unsafe { to.set_len(to.len() + length) };
     }
 
     /// Appends its bytes to `to`, read from its file, where a hole is zeros and stays one under every cover ([`super::holes`]). Bytes

@@ -19,8 +19,10 @@ const FIRST_OWNER: usize = 2;
 #[repr(align(128))]
 struct Count(AtomicU64);
 
+/// One more cover that was made.
+pub(super) const MADE: u64 = 1 << 32;
 /// One more cover, which exists.
-pub(super) const ONE: u64 = 1 << 32 | 1;
+pub(super) const ONE: u64 = MADE | 1;
 
 static NOTHING: Count = Count(AtomicU64::new(0));
 static COUNTED: [Count; OWNERS] = [const { Count(AtomicU64::new(0)) }; OWNERS];

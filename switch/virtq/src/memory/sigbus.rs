@@ -147,13 +147,14 @@ pub(super) fn report_holes(start: usize, length: usize) -> bool {
     request(file, UFFDIO_REGISTER, &mut [start as u64, length as u64, UFFDIO_REGISTER_MODE_MISSING, 0]).is_ok()
 }
 
-/// Ends the cover of a page of a mapping for reading, unless that is gone, which was of `owner`'s memory. Async-signal-safe.
+/// Ends the cover of pages of a mapping for reading, unless that is gone, which was of `owner`'s memory. Async-signal-safe.
 pub(super) fn uncover(start: usize, length: usize, owner: u32) {
     let Some((slot, first)) = slot_of(start).filter(|(slot, _)| slot.owner() == owner) else { return };
-    if length > PAGE && !map_again((slot, first), start, length) {
+    let is_huge = slot.readable().is_some_and(|(_, page)| page > PAGE);
+    if is_huge && !map_again((slot, first), start, length) {
         return;
     }
-    // SAFETY: the page lies in a mapping for reading, which holds nothing of its own: its bytes come from the file again. If the mapping
+    // SAFETY: the pages lie in a mapping for reading, which holds nothing of its own: their bytes come from the file again. If the mapping
     // was replaced because its file is lost, they become zeros, for which its readers are prepared.
     unsafe { libc::madvise(start as *mut libc::c_void, length, libc::MADV_DONTNEED) };
 }
@@ -301,6 +302,9 @@ fn serve(address: usize) -> bool {
         && address - start >= offset
         && cover(address & !(page - 1), page, slot.owner())
     {
+        if page == PAGE {
+            cover_bulk(address & !(PAGE - 1), slot);
+        }
         return true;
     }
     replace_mapping_of(slot, address)
@@ -347,6 +351,29 @@ fn cover(start: usize, length: usize, owner: u32) -> bool {
         Err(error) => {
             holes::cancel_cover((start, length, owner));
             error == libc::EAGAIN
+        }
+    }
+}
+
+/// Extends the cover of the page at `start`, in a mapping for reading of `slot`, over all that the interrupted copy is about to read as
+/// [bulk](holes::in_bulk). Async-signal-safe.
+fn cover_bulk(start: usize, slot: &Slot) {
+    let (Some(Ok(file)), Some((first, length))) = (USERFAULT.get(), slot.range()) else { return };
+    let end = holes::bulk_end().next_multiple_of(PAGE).min(first + length);
+    if end <= start + PAGE || !holes::extend_cover(start, end) {
+        return;
+    }
+    let mut at = start + PAGE;
+    while at < end {
+        let mut words = [at as u64, (end - at) as u64, 0, 0];
+        let result = request(file, UFFDIO_ZEROPAGE, &mut words);
+        let done = usize::try_from(words[3] as i64).unwrap_or(0).min(end - at);
+        match result {
+            Ok(()) => return,
+            // The next page exists in the mapping.
+            Err(libc::EEXIST | libc::EAGAIN) => at += done.max(PAGE),
+            // Further pages are met one by one.
+            Err(_) => return,
         }
     }
 }

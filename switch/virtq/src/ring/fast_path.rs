@@ -9,6 +9,7 @@ use super::ahead::Opened;
 use super::{ReceiveQueue, TransmitQueue};
 use crate::copy::Block;
 use crate::frame::{FurtherMask, MatchMask, NetHeader, SHORT_START};
+use crate::memory::holes;
 
 const HEADER: u32 = NetHeader::SIZE as u32;
 /// Bytes after which the caller reads the clock.
@@ -92,7 +93,7 @@ pub fn carry_if(
     (count, bytes)
 }
 
-/// Copies one frame; returns its bytes, header included, or `None` if it is of another kind, or has more than `longest` bytes.
+/// Copies one frame; returns its bytes, header included, or `None` if it is of another kind, has more than `longest` bytes, or lies in a hole.
 #[inline(always)]
 fn carry_one(frame: &Opened, room: &Opened, longest: u32, fits: &mut impl FnMut(&Block, u32) -> bool) -> Option<u32> {
     let source = frame.single()?;
@@ -111,6 +112,9 @@ fn carry_one(frame: &Opened, room: &Opened, longest: u32, fits: &mut impl FnMut(
     to.write_block(&start);
     if from.length() > SHORT_START as u32 {
         from.skip(SHORT_START as u32).copy_to(to.skip(SHORT_START as u32));
+        if holes::has_covers() {
+            return None;
+        }
     }
     Some(length)
 }

@@ -16,7 +16,7 @@ use crate::drop_reason::DropReason;
 use crate::frame::{ETHERNET, MAX_FRAME, NetHeader, SHORT_START};
 use crate::memory::Iovec;
 use crate::memory::faults::Faults;
-use crate::memory::holes::{Look, Torn};
+use crate::memory::holes::{self, Look, Torn};
 use crate::offload::checksum::Sum;
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Offloads, Plan, plan};
@@ -147,9 +147,14 @@ impl ReceiveQueue {
         if packet.header.is_plain() && self.place_in_one(packet)? {
             return Ok(PlaceOutcome::Complete(1));
         }
-        self.torn = Repeat::No;
-        let placed = self.place_otherwise(packet)?;
-        if self.torn == Repeat::No || placed != PlaceOutcome::NoRoom { Ok(placed) } else { self.place_again(packet) }
+        if self.torn == Repeat::No {
+            let placed = self.place_otherwise(packet)?;
+            if self.torn == Repeat::No || placed != PlaceOutcome::NoRoom {
+                self.torn = Repeat::No;
+                return Ok(placed);
+            }
+        }
+        self.place_again(packet)
     }
 
     /// Like [`Self::place`], after other threads have covered pages of the sender's transmit buffers or of this guest's receive buffers, descriptor
@@ -168,9 +173,11 @@ impl ReceiveQueue {
                 self.place_otherwise(packet)?
             };
             if self.torn == Repeat::No || placed != PlaceOutcome::NoRoom {
+                self.torn = Repeat::No;
                 return Ok(placed);
             }
         }
+        self.torn = Repeat::No;
         self.ring.wait_for_memory()?;
         Ok(PlaceOutcome::NoRoom)
     }
@@ -202,8 +209,9 @@ impl ReceiveQueue {
             return Ok(false);
         };
         let look = Look::begin(packet.memory);
-        self.write_to_one(room, packet);
-        if look.end().by_others {
+        let is_whole = self.write_to_one(room, packet);
+        if look.end().by_others || !is_whole {
+            self.torn = Repeat::Frame;
             return Ok(false);
         }
         if self.ring.is_logged() {
@@ -229,8 +237,8 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Writes header and frame to `room`, which holds both.
-    fn write_to_one(&self, room: Iovec, packet: &Packet) {
+    /// Writes header and frame to `room`, which holds both; false if it ended before, at the first hole of the sender's memory.
+    fn write_to_one(&self, room: Iovec, packet: &Packet) -> bool {
         let header = packet.header.in_buffers(1);
         let length = self.ring.options.header_length;
         if length == NetHeader::SIZE as u8 {
@@ -244,10 +252,15 @@ impl ReceiveQueue {
             _ => room.write(start),
         }
         room = room.skip(start.len() as u32);
-        for iovec in packet.rest() {
+        let mut rest = packet.rest();
+        while let Some(iovec) = rest.next() {
             iovec.copy_to(room);
+            if holes::has_covers() {
+                return rest.next().is_none();
+            }
             room = room.skip(iovec.length());
         }
+        true
     }
 
     fn write_to_many(&mut self, header: NetHeader, packet: &Packet) -> Result<(), Refusal> {
@@ -255,18 +268,23 @@ impl ReceiveQueue {
         let mut writer = self.write_header(header);
         writer.write(packet.start());
         Reader::new(packet.rest()).copy_to(&mut writer, packet.rest_length());
-        self.check(&writer)?;
+        self.check(writer.has_given_up(), look)?;
         self.settle(look)
     }
 
     /// Refuses a frame if its copy was given up because of page faults. Its buffers stay in the ring. If the receive buffers have
-    /// more segments than a well-behaved guest's have, the receiver is the cause.
-    fn check(&self, writer: &Writer) -> Result<(), Refusal> {
-        if !writer.has_given_up() {
+    /// more segments than a well-behaved guest's have, the receiver is the cause. A frame in holes is read from its file.
+    fn check(&mut self, has_given_up: bool, look: Look) -> Result<(), Refusal> {
+        if !has_given_up {
             return Ok(());
         }
         if self.ring.is_logged() {
             self.log_rooms(u32::MAX);
+        }
+        if holes::has_covers() {
+            look.settle();
+            self.torn = Repeat::Frame;
+            return Err(Refusal::NoRoom);
         }
         let of_receiver = self.rooms.len() as u64 > BURDEN;
         Err(Refusal::Drop(if of_receiver { DropReason::ReceiverMemory } else { DropReason::SenderMemory }))
@@ -327,7 +345,7 @@ impl ReceiveQueue {
         let mut writer = self.write_header(segment.header);
         writer.write(segment.headers);
         write_payload(packet, segment, &mut writer);
-        self.check(&writer)?;
+        self.check(writer.has_given_up(), look)?;
         self.settle(look)?;
         if let Some((start, field)) = segment.complete {
             self.complete_checksum(start, field, length);

@@ -4,6 +4,7 @@
 
 use crate::memory::Iovec;
 use crate::memory::faults::Faults;
+use crate::memory::holes;
 use crate::offload::checksum::Sum;
 use crate::packet::Iovecs;
 
@@ -24,7 +25,7 @@ impl<'a> Writer<'a> {
         writer
     }
 
-    /// Whether the copy was given up after too many page faults: all that followed was left out.
+    /// Whether the copy was given up after too many page faults, or at the first hole of the sender's memory: all that followed was left out.
     pub(super) fn has_given_up(&self) -> bool {
         self.given_up
     }
@@ -50,12 +51,12 @@ impl<'a> Writer<'a> {
         self.touch_each_run(length, |room, _| sum.add_iovec(room));
     }
 
-    /// Like [`Self::each_run`], as long as page faults are few.
+    /// Like [`Self::each_run`], as long as page faults are few and no hole was met.
     #[inline]
     fn touch_each_run(&mut self, length: u32, mut each: impl FnMut(Iovec, u32)) {
         let (mut faults, mut given_up) = (std::mem::take(&mut self.faults), self.given_up);
         self.each_run(length, |run, at| {
-            given_up = given_up || !faults.may_go_on();
+            given_up = given_up || !faults.may_go_on() || holes::has_covers();
             if !given_up {
                 each(run, at);
             }
