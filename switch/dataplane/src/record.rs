@@ -105,8 +105,8 @@ impl LastDecision {
 #[derive(Debug)]
 struct Before {
     start: Block,
-    /// Bytes of `start` that are headers, a bit each.
-    headers: u64,
+    /// Ones where `start` has headers.
+    headers: Block,
     length: u32,
     /// Frames with the same headers and length behind it.
     again: u32,
@@ -114,7 +114,7 @@ struct Before {
 
 impl Before {
     /// No frame has its length.
-    const NONE: Self = Self { start: Block::ZERO, headers: 0, length: u32::MAX, again: 0 };
+    const NONE: Self = Self { start: Block::ZERO, headers: Block::ZERO, length: u32::MAX, again: 0 };
 }
 
 /// The recorder of a worker.
@@ -316,16 +316,21 @@ impl Recorder {
     /// Adds a frame of `length` bytes that begins with `start` to the batch.
     #[inline]
     pub(crate) fn carried(&mut self, start: &Block, length: u32) {
-        if self.before.length == length && self.before.start.differing(start) & self.before.headers == 0 {
+        if self.before.length == length && self.before.start.is_same(start, &self.before.headers) {
             self.before.again += 1;
-            return;
+        } else {
+            self.put(start, length);
         }
+    }
+
+    /// Writes the headers of a frame of the batch that is unlike the one before. Apart, so that the loop of the fast path stays small.
+    #[inline(never)]
+    fn put(&mut self, start: &Block, length: u32) {
         self.put_again();
         let bytes = start.bytes();
         let count = length_of_headers(&bytes);
         self.ring.put_part(length, &bytes, count);
-        let headers = 1_u64.checked_shl(count.into()).map_or(u64::MAX, |bit| bit - 1);
-        self.before = Before { start: *start, headers, length, again: 0 };
+        self.before = Before { start: *start, headers: Block::ones(count.into()), length, again: 0 };
     }
 
     /// Writes how many frames were like the last one of the batch.

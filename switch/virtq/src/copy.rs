@@ -138,10 +138,17 @@ impl Block {
         u128::from_le(unsafe { std::mem::transmute::<Lane, u128>(self.0[lane]) })
     }
 
-    /// The bytes that differ from those of `other`: a bit each, from the lowest on.
+    /// A block of ones in the first `count` bytes, and zeros behind.
+    pub fn ones(count: usize) -> Self {
+        let mut bytes = [0; 64];
+        bytes.iter_mut().take(count).for_each(|byte| *byte = 0xff);
+        Self::of(&bytes)
+    }
+
+    /// Whether it is the same as `other` where `mask` has ones.
     #[inline(always)]
-    pub fn differing(&self, other: &Self) -> u64 {
-        (0..4).map(|lane| u64::from(unequal(self.0[lane], other.0[lane])) << (16 * lane)).fold(0, |all, bits| all | bits)
+    pub fn is_same(&self, other: &Self, mask: &Self) -> bool {
+        are_same(&self.0, &other.0, &mask.0)
     }
 
     /// Whether the first 16 bytes, as a little-endian number, have these `bits` where `mask` has ones.
@@ -155,18 +162,20 @@ impl Block {
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn unequal(one: Lane, other: Lane) -> u16 {
-    use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_movemask_epi8};
+fn are_same(one: &[Lane; 4], other: &[Lane; 4], mask: &[Lane; 4]) -> bool {
+    use std::arch::x86_64::{_mm_and_si128, _mm_or_si128, _mm_setzero_si128, _mm_xor_si128};
     // SAFETY: every x86-64 has SSE2.
-    !unsafe { _mm_movemask_epi8(_mm_cmpeq_epi8(one, other)) as u16 }
+    unsafe {
+        let differing = |lane: usize| _mm_and_si128(_mm_xor_si128(one[lane], other[lane]), mask[lane]);
+        let all = _mm_or_si128(_mm_or_si128(differing(0), differing(1)), _mm_or_si128(differing(2), differing(3)));
+        masked_equal(all, all, _mm_setzero_si128())
+    }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
-fn unequal(one: Lane, other: Lane) -> u16 {
-    // SAFETY: a lane is 16 bytes without padding, of which every pattern is an array of bytes.
-    let [one, other] = [one, other].map(|lane| unsafe { std::mem::transmute::<Lane, [u8; 16]>(lane) });
-    (0..16).fold(0, |bits, at| bits | u16::from(one[at] != other[at]) << at)
+fn are_same(one: &[Lane; 4], other: &[Lane; 4], mask: &[Lane; 4]) -> bool {
+    (0..4).all(|lane| (one[lane] ^ other[lane]) & mask[lane] == 0)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -423,11 +432,12 @@ mod tests {
         for place in 0..64 {
             let mut other = one;
             other[place] ^= 0x80;
-            assert_eq!(Block::of(&one).differing(&Block::of(&other)), 1 << place);
+            let [before, other] = [one, other].map(|bytes| Block::of(&bytes));
+            let same: Vec<usize> = (0..=64).filter(|&count| before.is_same(&other, &Block::ones(count))).collect();
+            assert_eq!(same, (0..=place).collect::<Vec<_>>());
             one[place] = place as u8;
         }
-        assert_eq!(Block::of(&one).differing(&Block::of(&one)), 0);
-        assert_eq!(Block::ZERO.differing(&Block::of(&[1; 64])), u64::MAX);
+        assert!(Block::of(&one).is_same(&Block::of(&one), &Block::ones(64)));
     }
 
     #[test]
