@@ -16,11 +16,11 @@ use crate::drop_reason::DropReason;
 use crate::frame::{ETHERNET, MAX_FRAME, NetHeader, SHORT_START};
 use crate::memory::Iovec;
 use crate::memory::faults::Faults;
-use crate::memory::holes::{self, Look, Torn};
+use crate::memory::holes::{self, Look, Owner, Torn};
 use crate::offload::checksum::Sum;
 use crate::offload::segment::{Cutter, Segment};
 use crate::offload::{Offloads, Plan, plan};
-use crate::packet::{Loan, MAX_IOVECS, Packet};
+use crate::packet::{Loan, MAX_IOVECS, MOST_READ, Packet};
 
 /// Bad chains after which the search for buffers ends: the guest gets them back at once, and could make them available again for
 /// ever.
@@ -78,6 +78,9 @@ enum Repeat {
     Rooms,
 }
 
+/// Frames of a sender that are read from its memory's file after one that met a hole: a trap costs more than reading a frame so.
+const FROM_FILE: u8 = 8;
+
 /// See the module.
 #[derive(Debug)]
 pub struct ReceiveQueue {
@@ -92,6 +95,8 @@ pub struct ReceiveQueue {
     walked: u64,
     /// Why the last attempt is repeated.
     torn: Repeat,
+    /// The sender whose frame met a hole last, and how many of its next frames are read from its memory's file.
+    holed: (Owner, u8),
 }
 
 impl ReceiveQueue {
@@ -100,7 +105,8 @@ impl ReceiveQueue {
     pub fn new(ring: Ring, receiver: Offloads, mergeable: bool) -> Self {
         let most = usize::from(ring.size()).max(MAX_IOVECS);
         let (rooms, buffers) = (Vec::with_capacity(most), Vec::with_capacity(most));
-        Self { ring, receiver, mergeable, longest: MAX_FRAME, rooms, buffers, bad_chains: 0, walked: 0, torn: Repeat::No }
+        let (torn, holed) = (Repeat::No, (Owner::NONE, 0));
+        Self { ring, receiver, mergeable, longest: MAX_FRAME, rooms, buffers, bad_chains: 0, walked: 0, torn, holed }
     }
 
     /// The ring, for arming, publishing and moving.
@@ -144,7 +150,9 @@ impl ReceiveQueue {
     /// A [`RingFault`] of the receiver, after which the ring must not be used.
     pub fn place(&mut self, packet: &mut Packet) -> Result<PlaceOutcome, RingFault> {
         self.ring.stop_waiting();
-        if packet.header.is_plain() && self.place_in_one(packet)? {
+        if self.expects_hole(packet)? {
+            self.torn = Repeat::Frame;
+        } else if packet.header.is_plain() && self.place_in_one(packet)? {
             return Ok(PlaceOutcome::Complete(1));
         }
         if self.torn == Repeat::No {
@@ -155,6 +163,23 @@ impl ReceiveQueue {
             }
         }
         self.place_again(packet)
+    }
+
+    /// Whether a frame of the same sender lay in a hole a few frames ago, so that this one is read from the file without a trap.
+    #[inline]
+    fn expects_hole(&mut self, packet: &Packet) -> Result<bool, RingFault> {
+        let (owner, left) = self.holed;
+        if left == 0 || owner != packet.memory || packet.rest().nth(MOST_READ).is_some() || !self.has_chain()? {
+            return Ok(false);
+        }
+        self.holed.1 = left - 1;
+        Ok(true)
+    }
+
+    /// The copy of `packet` met holes of its sender's memory, or pages that may be covered as such: it is read from the file.
+    #[cold]
+    fn met_hole(&mut self, packet: &Packet) {
+        (self.torn, self.holed) = (Repeat::Frame, (packet.memory, FROM_FILE));
     }
 
     /// Like [`Self::place`], after other threads have covered pages of the sender's transmit buffers or of this guest's receive buffers, descriptor
@@ -211,7 +236,7 @@ impl ReceiveQueue {
         let look = Look::begin(packet.memory);
         let is_whole = self.write_to_one(room, packet);
         if look.end().by_others || !is_whole {
-            self.torn = Repeat::Frame;
+            self.met_hole(packet);
             return Ok(false);
         }
         if self.ring.is_logged() {
@@ -268,13 +293,13 @@ impl ReceiveQueue {
         let mut writer = self.write_header(header);
         writer.write(packet.start());
         Reader::new(packet.rest()).copy_to(&mut writer, packet.rest_length());
-        self.check(writer.has_given_up(), look)?;
+        self.check(writer.has_given_up(), look, packet)?;
         self.settle(look)
     }
 
     /// Refuses a frame if its copy was given up because of page faults. Its buffers stay in the ring. If the receive buffers have
     /// more segments than a well-behaved guest's have, the receiver is the cause. A frame in holes is read from its file.
-    fn check(&mut self, has_given_up: bool, look: Look) -> Result<(), Refusal> {
+    fn check(&mut self, has_given_up: bool, look: Look, packet: &Packet) -> Result<(), Refusal> {
         if !has_given_up {
             return Ok(());
         }
@@ -283,7 +308,7 @@ impl ReceiveQueue {
         }
         if holes::has_covers() {
             look.settle();
-            self.torn = Repeat::Frame;
+            self.met_hole(packet);
             return Err(Refusal::NoRoom);
         }
         let of_receiver = self.rooms.len() as u64 > BURDEN;
@@ -345,7 +370,7 @@ impl ReceiveQueue {
         let mut writer = self.write_header(segment.header);
         writer.write(segment.headers);
         write_payload(packet, segment, &mut writer);
-        self.check(writer.has_given_up(), look)?;
+        self.check(writer.has_given_up(), look, packet)?;
         self.settle(look)?;
         if let Some((start, field)) = segment.complete {
             self.complete_checksum(start, field, length);
