@@ -154,7 +154,7 @@ pub fn has_covers() -> bool {
 }
 
 /// Holes that this thread has met since it began, modulo 2^32.
-pub(super) fn all_met() -> u32 {
+pub(crate) fn all_met() -> u32 {
     OWN.with(|own| own.all.get())
 }
 

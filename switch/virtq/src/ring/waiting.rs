@@ -373,6 +373,33 @@ mod tests {
         }
     }
 
+    /// A frame is read from its file once a hole was met, and so is the next one of its sender, without a trap: what lies behind the hole arrives.
+    #[test]
+    fn what_lies_behind_a_hole_of_a_frame_is_delivered() {
+        for header in [crate::frame::NetHeader::default(), crate::frame::NetHeader::partial_checksum(34, 6)] {
+            let (sender, receiver) = (Guest::new(0, false), Guest::new(super::super::shared::WRITE, false));
+            let (hole, behind) = (BUFFER + PAGE, BUFFER + 2 * PAGE);
+            sender.write(behind, &[5; PAGE as usize]);
+            let rest = [hole, behind].map(|at| sender.map.iovec_to_read(at, 16, &mut crate::memory::Hint::default()).unwrap());
+            let (mut packet, mut pool) = (Packet::default(), crate::packet::ChunkPool::new(2));
+            packet.set_frame(header, &mut [0; FRAME as usize - 32]);
+            packet.set_rest(&rest, 0, &mut pool).unwrap();
+            (packet.length, packet.memory) = (FRAME, sender.map.owner());
+            let mut queue = ReceiveQueue::new(receiver.ring(), Offloads::ALL, true);
+            for (frames, traps) in [(1, 1), (2, 0)] {
+                receiver.write(AVAILABLE + 2, &[frames, 0, 0, 0, 0, 0]);
+                receiver.write(BUFFER, &[1; 12 + FRAME as usize]);
+                let before = crate::memory::holes::all_met();
+                assert_eq!(queue.place(&mut packet), Ok(PlaceOutcome::Complete(1)), "{header:?}");
+                assert_eq!(crate::memory::holes::all_met() - before, traps, "frame {frames}, {header:?}");
+                let mut got = [0; 32];
+                receiver.file.read_exact_at(&mut got, BUFFER + u64::from(12 + FRAME) - 32).unwrap();
+                assert_eq!(got, [[0; 16], [5; 16]].concat()[..], "frame {frames}, {header:?}");
+                assert!(!crate::memory::holes::has_covers());
+            }
+        }
+    }
+
     /// The used ring is filled last: its index tells the position of a virtqueue that has been used for long.
     #[test]
     fn a_used_ring_in_a_hole_tells_the_position_once_it_is_filled() {
