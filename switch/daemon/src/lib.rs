@@ -47,8 +47,8 @@
 #![warn(unreachable_pub)]
 
 pub use memlane_dataplane::{
-    address_map, cpu_time, driven, egress, handover, headers, held, id, link, multicast, network, policy, port, record, refusal,
-    replay, segment, settings, shared, stats, table, tap, too_long, trial, twin, verdict, weight, worker,
+    address_map, cpu_time, driven, egress, grounds, handover, headers, held, id, link, multicast, network, policy, port, record,
+    refusal, replay, segment, settings, shared, stats, table, tap, too_long, trial, twin, verdict, weight, worker,
 };
 pub use memlane_model::{author, descriptors, host_memory, journal, known_addresses, moment, peer, quantity};
 #[cfg(fuzzing)]
@@ -61,6 +61,7 @@ pub mod control;
 pub mod cpus;
 pub mod daemon;
 pub mod description;
+pub mod explain;
 pub mod folder;
 mod forwarder;
 pub mod helper;

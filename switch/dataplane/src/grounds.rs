@@ -1,172 +1,228 @@
-//! Grounds of a verdict in words: MAC learning, FDB entries, VLANs, anti-spoofing and policy rules that led to the unicast receiver or the drop reason.
-//! `memlane why` tells them of a frame that is not sent, `memlane replay` of a recorded one.
+//! Grounds of a verdict, step by step: MAC learning, FDB entries, VLANs, anti-spoofing and policy rules that led to the unicast receiver or the drop
+//! reason. `memlane why` tells them of a frame that is not sent, `memlane replay` of a recorded one; the sentences are the daemon's.
 
-use memlane_model::forecast::Forecast;
+use std::net::IpAddr;
 
+use memlane_model::impairment::Impairment;
+use memlane_model::refused::Refused;
+
+use crate::address_map::Source;
 use crate::frame::{Head, MacAddress};
 use crate::id::PortId;
 use crate::packet::TagChange;
 use crate::policy::gate::Vlans;
-use crate::port::refused::{REASONS, Refused};
+use crate::port::PortState;
+use crate::port::refused::{REASONS, refused};
 use crate::stats::DropReason;
-use crate::table::Learned;
+use crate::twin::Twin;
 use crate::verdict::filter::FilteredFlood;
 use crate::verdict::{Foreseen, Verdict};
 
-/// A port in these words: its name and its VLANs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Named<'p> {
-    pub name: &'p str,
-    pub vlans: &'p Vlans,
+/// The outcome of a frame, and the steps that lead to it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grounds {
+    /// The sender.
+    pub from: PortId,
+    /// The destination of the frame; zeroes if the frame ends before it.
+    pub destination: MacAddress,
+    /// The steps, in their order.
+    pub steps: Vec<Step>,
+    /// Ports to which the frame is delivered.
+    pub receivers: Vec<PortId>,
+    /// Drops: the port where each is counted, and its reason.
+    pub drops: Vec<(PortId, DropReason)>,
+    /// The port for which the switch answers the frame: an ARP request, or a neighbour solicitation.
+    pub answered_for: Option<PortId>,
 }
 
-impl Named<'_> {
-    /// The key that states its VLANs.
-    fn vlan_key(&self) -> &'static str {
-        if matches!(self.vlans, Vlans::Trunk { .. }) { "trunk" } else { "vlan" }
+/// A step to the outcome of a frame: about the frame and its sender, or about another port.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// The frame has so many bytes, fewer than an Ethernet header.
+    Runt(usize),
+    /// The frame was dropped before a verdict: a malformed descriptor chain or offload.
+    Early(DropReason),
+    /// The sender is disabled: its frames stay in its transmit ring.
+    Disabled,
+    /// The sender is a twin.
+    Twin(Twin),
+    /// The headers are too long for an exchange of a twin's addresses.
+    TwinHeaders,
+    /// The source, MAC learning of it, and the verdict.
+    Source(Foreseen),
+    /// Anti-spoofing refuses the frame.
+    Refused {
+        /// The drop reason.
+        reason: DropReason,
+        /// The addresses that the frame claims.
+        refused: Refused,
+        /// The MAC address that it claims is the `mac` of the sender.
+        is_own: bool,
+    },
+    /// The sender does not carry the VLAN.
+    VlanNotCarried {
+        /// The sender is a trunk.
+        is_trunk: bool,
+    },
+    /// The sender drops frames to reserved group addresses.
+    ReservedGroup,
+    /// The address map does not learn from the frame: malformed, or without a source address.
+    NothingLearned,
+    /// The switch answers the question with this MAC address, if that is known.
+    Answered(Option<MacAddress>),
+    /// The frame is flooded to the segment of this name.
+    Flooded(String),
+    /// The sender has used up its limit of flooded frames.
+    Storm,
+    /// Whether the frame passes to this port.
+    Passage(PortId, PassageStep),
+    /// How the frame fares at this port, to which it passes.
+    Receiver(PortId, ReceiverStep),
+}
+
+/// A step about the passage of a frame to a port.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PassageStep {
+    /// The destination is behind the port, and was heard of last so many seconds ago.
+    Behind(Option<u32>),
+    /// The destination is unknown in the VLAN of the frame, and behind the port in another; VLAN 0 is none.
+    OtherVlan {
+        /// VLAN of the destination.
+        known: u16,
+        /// VLAN of the frame.
+        unknown: u16,
+    },
+    /// The port is the responder, and the frame a probe for an address that guests may make.
+    Probe,
+    /// The IP address in a question belongs to the port, by this source.
+    Owner(IpAddr, Source),
+    /// The port is isolated, and the sender too.
+    Isolated,
+    /// The port does not carry the VLAN.
+    VlanNotCarried {
+        /// The port is a trunk.
+        is_trunk: bool,
+    },
+    /// A policy rule denies the frame.
+    Denied {
+        /// The rule in words, with its place.
+        rule: String,
+        /// The line of the rule in the network's file; 0 if that is not known.
+        line: usize,
+        /// A rule that would allow the frame, as the network's file would state it before the other.
+        allowing: String,
+    },
+    /// A policy rule allows the frame: the rule in words, and its line.
+    Allowed(String, usize),
+    /// No policy rule is about the frame.
+    NoRule,
+    /// Isolation, VLANs or reserved groups keep the flooded frame from the port.
+    KeptApart,
+    /// The port is no member of the group of the flooded frame.
+    NoMember,
+    /// The port is no server for the request in the flooded frame.
+    NoServer,
+}
+
+/// A step about the port that receives a frame.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReceiverStep {
+    /// The port carries this VLAN with a tag, which is added.
+    TagAdded(u16),
+    /// The port carries this VLAN without a tag, which is removed.
+    TagRemoved(u16),
+    /// The packet is longer than this MTU of the way to the port; whether ICMP tells its sender.
+    TooLong(u16, bool),
+    /// The port is disabled, in this state.
+    Disabled(PortState),
+    /// The port has no running receive queue, in this state.
+    NoQueue(PortState),
+    /// The port is a twin.
+    Twin(Twin),
+    /// Link emulation is on the path to the port.
+    Link(Impairment),
+    /// The receive rate limit of the port delays frames.
+    Limit,
+    /// So many frames wait for the port.
+    Waiting(u64),
+    /// The frame is longer than this MTU of the port's driver.
+    LongForDriver(u16),
+}
+
+impl Grounds {
+    /// Of a frame from `from` that begins with `start`, without steps.
+    pub(crate) fn new(from: PortId, start: &[u8]) -> Self {
+        let destination = MacAddress::new(start.first_chunk().copied().unwrap_or_default());
+        Self { from, destination, steps: Vec::new(), receivers: Vec::new(), drops: Vec::new(), answered_for: None }
     }
-}
 
-/// The source of a frame from the port called `name`, as `foreseen`; `name_of` names ports.
-pub(crate) fn tell_source(forecast: &mut Forecast, name: &str, foreseen: &Foreseen, name_of: impl Fn(PortId) -> String) {
-    let Foreseen { source, vlan, .. } = *foreseen;
-    let vlan = if vlan == 0 { String::new() } else { format!(" in VLAN {vlan}") };
-    let behind = |unknown: &str| foreseen.behind.map_or_else(|| unknown.to_owned(), &name_of);
-    forecast.step(match (foreseen.learned, foreseen.verdict) {
-        (None, Verdict::Drop(DropReason::SpoofedSource)) => {
-            format!("source {source} is not the mac of {name}, and anti-spoof allows no other")
-        }
-        (None, Verdict::Drop(DropReason::SpoofedIp | DropReason::SpoofedArp | DropReason::NotAServer)) => {
-            format!("source {source} is a MAC address of {name}")
-        }
-        (None, Verdict::Drop(DropReason::VlanNotCarried)) => {
-            format!("the frame is in no VLAN of {name}: an access port sends without tags, a trunk with tags of its VLANs")
-        }
-        (None, _) => format!("source {source} is not a unicast address: all zeroes, or a group address"),
-        (Some(Learned::Known), _) => format!("source {source}{vlan} is known behind {name}"),
-        (Some(Learned::Changed), _) => match foreseen.behind {
-            Some(other) => format!("source {source}{vlan} moves from {} to {name}", name_of(other)),
-            None => format!("source {source}{vlan} is new, and is learned behind {name}"),
-        },
-        (Some(Learned::NoRoom), _) => {
-            format!("source {source}{vlan} is new, but is not learned: {name} has reached the limit of MAC addresses per port")
-        }
-        (Some(Learned::Pinned), _) => {
-            format!("source {source} is the mac of {}, and no other port may send from it", behind("another port"))
-        }
-        (Some(Learned::Held), _) => {
-            format!("source {source}{vlan} moved too often, as in a loop, and is held at {}", behind("another port"))
-        }
-    });
-    if let (Some(Learned::Pinned), Some(owner)) = (foreseen.learned, foreseen.behind) {
-        forecast.denied_by(&name_of(owner), "mac");
+    /// Adds a step.
+    pub(crate) fn step(&mut self, step: Step) {
+        self.steps.push(step);
     }
-    if foreseen.verdict == Verdict::Drop(DropReason::SamePort) {
-        forecast.step(format!("the destination is behind {name} too: the guest's own bridge delivers such frames"));
+
+    /// Adds a step about the passage to a port.
+    pub(crate) fn passage(&mut self, to: PortId, step: PassageStep) {
+        self.step(Step::Passage(to, step));
     }
-}
 
-/// The gate that the frame does not pass, from one port to the other.
-pub(crate) fn tell_gates(forecast: &mut Forecast, port: Named<'_>, reason: DropReason, receiver: Option<Named<'_>>, head: Head) {
-    let (name, destination) = (port.name, head.destination());
-    match (reason, receiver) {
-        (DropReason::Isolated, Some(to)) => {
-            forecast.step(format!("destination {destination} is behind {}, and both ports are isolated", to.name));
-            [name, to.name].into_iter().for_each(|name| forecast.denied_by(name, "isolated"));
-        }
-        (DropReason::VlanNotCarried, Some(to)) if port.vlans.of_sent(head.vlan().0).is_some() => {
-            forecast.step(format!("destination {destination} is behind {}, which does not carry the VLAN", to.name));
-            forecast.denied_by(to.name, to.vlan_key());
-        }
-        (DropReason::ReservedGroup, _) => {
-            forecast.step(format!("destination {destination} is a reserved group address, and {name} drops these (key reserved)"));
-            forecast.denied_by(name, "reserved");
-        }
-        (DropReason::VlanNotCarried, _) => forecast.denied_by(name, port.vlan_key()),
-        _ => {}
+    /// Adds a step about a receiver.
+    pub(crate) fn receiver(&mut self, to: PortId, step: ReceiverStep) {
+        self.step(Step::Receiver(to, step));
     }
-}
 
-/// The rule about addresses that refuses a frame of the port called `name`, and the key that would allow it. `is_own` tells if the claimed MAC address is
-/// the port's `mac`.
-pub(crate) fn tell_refused(forecast: &mut Forecast, name: &str, reason: DropReason, refused: &Refused, is_own: bool) {
-    let claim = refused.ip.map_or_else(|| "an address that it hides".into(), |ip| ip.to_string());
-    let mac = refused.mac;
-    if REASONS.contains(&reason) {
-        forecast.denied_by(name, "anti-spoof");
-        refused.remedy_key(reason, is_own).into_iter().for_each(|key| forecast.allowed_by(name, key));
+    /// Adds a drop that is counted at `port`.
+    pub(crate) fn drop_at(&mut self, port: PortId, reason: DropReason) {
+        self.drops.push((port, reason));
     }
-    let rule = match reason {
-        DropReason::SpoofedIp => format!("its IP source {claim} is not an address of {name} behind {mac}"),
-        DropReason::SpoofedArp => {
-            format!("it tells the segment that {claim} is at {mac}, and {name} has no such pair of addresses")
-        }
-        DropReason::NotAServer => {
-            format!("it is a DHCP answer, a router advertisement or a redirect, and {name} may not serve them")
-        }
-        _ => return,
-    };
-    forecast.step(format!("anti-spoof = \"all\": {rule}; key that would allow it: {}", refused.remedy(reason, is_own)));
-}
 
-/// The policy rule that denies a frame from one port to another, and one that would allow it.
-pub(crate) fn tell_denial(forecast: &mut Forecast, filtered: &FilteredFlood<'_>, (from, to): (&str, (PortId, &str))) {
-    let Some(rule) = filtered.denying(to.0) else { return };
-    let allowing = filtered.target().allowing(from, Some(to.1), filtered.filter().limits_destinations());
-    forecast.decided_by_rule(rule.line(), false);
-    forecast.step(format!(
-        "frames from {from} to {} meet the rule {}; before it, this one would allow the frame: {}",
-        to.1,
-        rule.text(),
-        allowing.stated()
-    ));
-}
-
-/// The policy rule that allows a frame from one port to another, if one does; else it passes because no rule is about it.
-pub(crate) fn tell_allowing_rule(forecast: &mut Forecast, filtered: &FilteredFlood<'_>, (from, to): (&str, (PortId, &str))) {
-    match filtered.deciding(to.0).filter(|rule| rule.allows()) {
-        Some(rule) => {
-            forecast.decided_by_rule(rule.line(), true);
-            forecast.step(format!("frames from {from} to {} meet the rule {}, which allows them", to.1, rule.text()));
+    /// The gate that the frame with this `head` does not pass, from a port with the VLANs `vlans` to the `receiver` with its VLANs.
+    pub(crate) fn gates(&mut self, vlans: &Vlans, reason: DropReason, receiver: Option<(PortId, &Vlans)>, head: Head) {
+        let is_trunk = |vlans: &Vlans| matches!(vlans, Vlans::Trunk { .. });
+        match (reason, receiver) {
+            (DropReason::Isolated, Some((to, _))) => self.passage(to, PassageStep::Isolated),
+            (DropReason::VlanNotCarried, Some((to, theirs))) if vlans.of_sent(head.vlan().0).is_some() => {
+                self.passage(to, PassageStep::VlanNotCarried { is_trunk: is_trunk(theirs) });
+            }
+            (DropReason::VlanNotCarried, _) => self.step(Step::VlanNotCarried { is_trunk: is_trunk(vlans) }),
+            (DropReason::ReservedGroup, _) => self.step(Step::ReservedGroup),
+            _ => {}
         }
-        None => forecast.step(format!("no policy rule is about such frames from {from} to {}, so they pass", to.1)),
     }
-}
 
-/// A change of the VLAN tag of a frame in `vlan` to the port called `name`.
-pub(crate) fn tell_tag(forecast: &mut Forecast, verdict: Verdict, vlan: u16, name: &str) {
-    match verdict {
-        Verdict::Retagged(_, TagChange::Push(vlan)) => forecast.step(format!("{name} carries VLAN {vlan} with a tag: it is added")),
-        Verdict::Retagged(_, TagChange::Pop) => forecast.step(format!("{name} carries VLAN {vlan} without a tag: it is removed")),
-        _ => {}
+    /// The rule about addresses that refuses the frame, which begins with `start`; `is_own` tells if a MAC address is the sender's `mac`.
+    pub(crate) fn anti_spoof(&mut self, reason: DropReason, start: &[u8], is_own: impl FnOnce(MacAddress) -> bool) {
+        if REASONS.contains(&reason) {
+            let refused = refused(start);
+            self.step(Step::Refused { reason, refused, is_own: is_own(refused.mac) });
+        }
     }
-}
 
-/// The packet is longer than the MTU of the way to the port called `name`.
-pub(crate) fn tell_too_long(forecast: &mut Forecast, name: &str, mtu: u16) {
-    forecast.step(format!("the packet is longer than the MTU of {name} ({mtu}): its sender is told by ICMP"));
-    forecast.drop_at(name, DropReason::TooLong);
-}
+    /// The policy rule that denies the frame from the port called `from` to another, and one that would allow it.
+    pub(crate) fn denial(&mut self, filtered: &FilteredFlood<'_>, from: &str, (to, name): (PortId, &str)) {
+        let Some(rule) = filtered.denying(to) else { return };
+        let allowing = filtered.target().allowing(from, Some(name), filtered.filter().limits_destinations());
+        self.passage(to, PassageStep::Denied { rule: rule.text(), line: rule.line(), allowing: allowing.stated() });
+    }
 
-/// A frame is flooded to the segment of this name.
-pub(crate) fn tell_flood(forecast: &mut Forecast, head: Head, segment: &str) {
-    let destination = head.destination();
-    let what = if destination.is_group() { "is a group address" } else { "is unknown" };
-    forecast.step(format!("destination {destination} {what}: the frame is flooded to segment {segment}"));
-}
+    /// The policy rule that allows the frame to the port `to`, if one does; else it passes because no rule is about it.
+    pub(crate) fn allowing_rule(&mut self, filtered: &FilteredFlood<'_>, to: PortId) {
+        let rule = filtered.deciding(to).filter(|rule| rule.allows());
+        self.passage(to, rule.map_or(PassageStep::NoRule, |rule| PassageStep::Allowed(rule.text(), rule.line())));
+    }
 
-/// Why a port does not get a frame for the members of a group, or for servers.
-pub(crate) fn not_heard(head: Head) -> &'static str {
-    if head.destination() == MacAddress::BROADCAST { NO_SERVER } else { NO_MEMBER }
-}
+    /// A change of the VLAN tag of a frame in `vlan`.
+    pub(crate) fn tag(&mut self, verdict: Verdict, vlan: u16) {
+        match verdict {
+            Verdict::Retagged(to, TagChange::Push(vlan)) => self.receiver(to, ReceiverStep::TagAdded(vlan)),
+            Verdict::Retagged(to, TagChange::Pop) => self.receiver(to, ReceiverStep::TagRemoved(vlan)),
+            _ => {}
+        }
+    }
 
-/// Why a port that is no member of a group does not get its frames.
-pub(crate) const NO_MEMBER: &str = "its guest has not reported the group (multicast = \"snoop\")";
-/// Why a port that is no server does not get requests.
-pub(crate) const NO_SERVER: &str = "memlane answers requests to servers (subnet), and the port has no may-serve";
-
-/// Gates keep a flooded frame from the port `from` from the port `to`.
-pub(crate) fn tell_kept_apart(forecast: &mut Forecast, from: &str, to: &str) {
-    let keys = "isolated, vlan, trunk or reserved";
-    forecast.step(format!("{to} does not receive it: by {keys} of {to} or {from}"));
+    /// The packet is longer than the MTU of the way to the port `to`; whether ICMP tells its sender.
+    pub(crate) fn too_long(&mut self, to: PortId, mtu: u16, is_told: bool) {
+        self.receiver(to, ReceiverStep::TooLong(mtu, is_told));
+        self.drop_at(to, DropReason::TooLong);
+    }
 }

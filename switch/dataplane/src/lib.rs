@@ -39,7 +39,7 @@ pub mod cpu_time;
 mod denials;
 pub mod driven;
 pub mod egress;
-mod grounds;
+pub mod grounds;
 pub mod handover;
 pub mod headers;
 pub mod held;

@@ -4,7 +4,6 @@
 //! verdict must be the same; one that is not is a defect, or the recording was edited. Drops before a verdict (malformed descriptors and offloads), limits
 //! of floods and answers of the switch are taken as they were recorded.
 
-mod told;
 mod tried;
 mod why;
 

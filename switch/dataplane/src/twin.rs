@@ -101,14 +101,16 @@ impl Twin {
         address == self.mac.0 && self.mac.0 != self.mac.1
     }
 
-    /// Addresses inside and outside, for the operator; without those that are made of the MAC addresses.
-    pub fn told(&self) -> String {
-        let is_made = |&&(inside, _): &&(Ipv6Addr, Ipv6Addr)| inside == link_local(self.mac.0);
-        let pair = |inside: IpAddr, outside: IpAddr| format!("{inside} inside for {outside}");
-        let macs = (self.mac.0 != self.mac.1).then(|| format!("{} inside for {}", self.mac.0, self.mac.1));
-        let v4 = self.v4.iter().map(|&(inside, outside)| pair(inside.into(), outside.into()));
-        let v6 = self.v6.iter().filter(|pair| !is_made(pair)).map(|&(inside, outside)| pair(inside.into(), outside.into()));
-        macs.into_iter().chain(v4).chain(v6).collect::<Vec<_>>().join(", ")
+    /// The MAC addresses inside and outside, if they differ.
+    pub fn mac_pair(&self) -> Option<(MacAddress, MacAddress)> {
+        Some(self.mac).filter(|(inside, outside)| inside != outside)
+    }
+
+    /// The IP addresses inside and outside, without the link-local ones that are made of the MAC addresses.
+    pub fn ip_pairs(&self) -> Vec<(IpAddr, IpAddr)> {
+        let v4 = self.v4.iter().map(|&(inside, outside)| (inside.into(), outside.into()));
+        let v6 = self.v6.iter().filter(|(inside, _)| *inside != link_local(self.mac.0));
+        v4.chain(v6.map(|&(inside, outside)| (inside.into(), outside.into()))).collect()
     }
 
     fn v4(&self, address: Ipv4Addr) -> Ipv4Addr {

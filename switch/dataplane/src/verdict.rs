@@ -100,7 +100,7 @@ pub fn decide<'f, 'r, 'g>(
 
 /// A forecast of [`decide`] for a frame, and its grounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Foreseen {
+pub struct Foreseen {
     /// Where it would go.
     pub verdict: Verdict,
     /// Source of the frame.

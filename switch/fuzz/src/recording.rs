@@ -1,6 +1,7 @@
 //! Target `recording`: recordings from strangers, as `memlane replay` reads them. Each is read to its end or refused with a reason; a verdict that is made
 //! twice is the same, and another policy on it ends too.
 
+use memlane::explain::{self, Forecast};
 use memlane::policy::PortLimits;
 use memlane::policy::filter::PolicyRule;
 use memlane::replay::{Replay, Tried};
@@ -69,10 +70,11 @@ fn judge(records: &[u8], (replay, tried): (&Replay, &mut Tried), clock: Clock) {
         let once = replay.judge(&frame);
         assert_eq!(once, replay.judge(&frame));
         if let (Ok(recorded), Ok(again)) = (replay.recorded(&frame), &once) {
-            assert!(!replay.tell(&recorded, frame.moment).is_empty() && !replay.tell(again, frame.moment).is_empty());
+            let tell = |outcome| explain::outcome(replay, outcome, frame.moment);
+            assert!(!tell(&recorded).is_empty() && !tell(again).is_empty());
         }
         replay.follow(&frame);
-        let _ = (replay.why(&frame, &[frame]), tried.judge(replay, &frame));
+        let _ = (Forecast::recorded(replay, &frame, &[frame]), tried.judge(replay, &frame));
     }
 }
 

@@ -1,7 +1,7 @@
 //! The values of a memlane network that its file, its control socket and its data path share.
 //!
 //! - **Configured**: [`limits`], [`addresses`] and [`vlans`] of a port, [`policy`] rules and the DNS names in them ([`name_pattern`]), [`impairment`] of an emulated link, [`poll`]; their text with units is a [`quantity`], and that of a time a [`moment`].
-//! - **Reported**: [`totals`] of a port's counters, [`denials`] by policy rules, [`forecast`]s, [`loop_report`]s, [`known_addresses`], the [`peer`] of a connection, the [`author`] of a change, the events
+//! - **Reported**: [`totals`] of a port's counters, [`denials`] by policy rules, frames [`refused`] because of their addresses, [`loop_report`]s, [`known_addresses`], the [`peer`] of a connection, the [`author`] of a change, the events
 //!   of the [`journal`], and the states in a [`recording`].
 //! - **The host**: [`descriptors`] and [`host_memory`] that this process may use, and the [`load`] of the CPUs.
 //!
@@ -14,7 +14,6 @@ pub mod addresses;
 pub mod author;
 pub mod denials;
 pub mod descriptors;
-pub mod forecast;
 pub mod host_memory;
 pub mod impairment;
 pub mod journal;
@@ -29,5 +28,6 @@ pub mod policy;
 pub mod poll;
 pub mod quantity;
 pub mod recording;
+pub mod refused;
 pub mod totals;
 pub mod vlans;

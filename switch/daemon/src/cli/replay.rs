@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::recording::{self, Recorded, Summary};
 use super::{Failure, output};
+use crate::explain;
 use crate::quantity::counted;
 
 /// Differences that are told one by one.
@@ -123,7 +124,7 @@ impl Verdicts {
         }
         self.different += 1;
         if self.differences.len() < MOST_TOLD {
-            let tell = |outcome| replay.tell(outcome, frame.moment);
+            let tell = |outcome| explain::outcome(replay, outcome, frame.moment);
             self.differences.push(Difference {
                 frame: recorded.number,
                 moment: recorded.moment(),

@@ -34,9 +34,9 @@ use crate::config::lines::FileLines;
 use crate::config::{Config, Mistakes, PortConfig, PortEntry, Reread};
 use crate::daemon::takeover::Restoring;
 use crate::daemon::{Daemon, NoSuchPort};
+use crate::explain::Forecast;
 use crate::journal::{KeyChange, NetworkEvent, note};
 use crate::known_addresses::SegmentAddresses;
-use crate::network::Forecast;
 use crate::port::{Port, default_address};
 use crate::sandbox;
 use crate::snapshot::SnapshotFile;
@@ -494,7 +494,7 @@ impl Managed {
         if let Some(to) = to.filter(|to| to.segment.id != port.segment.id) {
             return Ok(Why::apart(&port, &to, receiver));
         }
-        let mut forecast = self.ask(|_| network.why(&port, &frame, second))?;
+        let mut forecast = self.ask(|_| Forecast::foresee(&network, &port, &frame, second))?;
         self.tell_lines(&mut forecast)?;
         Ok(Why::new(forecast, receiver))
     }

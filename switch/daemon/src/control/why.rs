@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::causes::PortCauses;
 use super::packet::{PacketEnd, PacketWords};
+use crate::explain::Forecast;
 use crate::frame::MacAddress;
-use crate::network::{Forecast, Network};
+use crate::network::Network;
 use crate::port::Port;
 use crate::table::Kind;
 
@@ -205,8 +206,7 @@ impl Why {
             "would not reach {}: it is on segment {}, and {} on segment {}",
             to.name, to.segment.name, from.name, from.segment.name
         );
-        let mut forecast = Forecast::default();
-        forecast.step("frames pass between segments by a router alone: a guest with a port on both");
+        let forecast = Forecast::of_step("frames pass between segments by a router alone: a guest with a port on both");
         Self { outcome, forecast, receiver }
     }
 }

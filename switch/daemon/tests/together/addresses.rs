@@ -5,6 +5,7 @@ use std::time::Instant;
 use crate::command::{Running, memlane, printed, wait_until, write};
 use crate::common::*;
 use memlane::address_map::Source;
+use memlane::explain::Forecast;
 use memlane::id::PortId;
 use memlane::offload::checksum;
 use memlane::stats::DropReason;
@@ -255,7 +256,7 @@ fn malformed_address_resolution_reaches_all_and_teaches_and_answers_nothing() {
     let (mut a, mut b, mut c, mut d) = (bed.guest(0), bed.guest(1), bed.guest(2), bed.guest(3));
     let network = bed.daemon().network();
     let map = network.segments().pop().unwrap();
-    let why = |port: &str, frame: &[u8]| network.why(&network.find(port).unwrap(), frame, network.second());
+    let why = |port: &str, frame: &[u8]| Forecast::foresee(network, &network.find(port).unwrap(), frame, network.second());
     let known_before = map.addresses().records(network.second()).len();
     for (rule, frame) in malformed(mac(0)) {
         let forecast = why("p0", &frame);

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use crate::common::wait_until;
 use crate::dice::Dice;
+use memlane::explain::Forecast;
 use memlane::frame::MacAddress;
 use memlane::id::PortId;
-use memlane::network::{AttachSettings, Forecast, Network};
+use memlane::network::{AttachSettings, Network};
 use memlane::packet::Packet;
 use memlane::policy::filter::{Action, Names, PolicyRule};
 use memlane::policy::{AntiSpoof, Flood, PortLimits, Reserved};
@@ -229,7 +230,7 @@ impl World {
     }
 
     fn forecast(&self, from: &Guest, frame: &[u8]) -> Forecast {
-        self.network.why(&from.port, frame, self.made.elapsed().as_secs() as u32)
+        Forecast::foresee(&self.network, &from.port, frame, self.made.elapsed().as_secs() as u32)
     }
 
     fn index(&self, name: &str) -> usize {

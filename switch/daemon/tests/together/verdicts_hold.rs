@@ -17,6 +17,7 @@ use crate::common::*;
 use crate::dice::Dice;
 use crate::tap::{ip, silence};
 use crate::xen::netfront::{Front, Kind, Marks};
+use memlane::explain::Forecast;
 use memlane::frame::COPIED;
 use memlane::network::AttachSettings;
 use memlane::port::settings::PortSettings;
@@ -300,7 +301,7 @@ impl World {
                 let is_sender = |attached: &&Attached| attached.sends && frame[6..12] == attached.mac;
                 let Some(from) = self.attached.iter().find(is_sender) else { continue };
                 let (name, sent) = (&self.attached[to].port.name, transmit_form(&frame, from, &self.attached[to]));
-                let forecast = network.why(&from.port, &sent, network.second());
+                let forecast = Forecast::foresee(network, &from.port, &sent, network.second());
                 let holds = forecast.receivers.contains(name) || forecast.answered_for.is_some();
                 assert!(holds, "{} of {} at {name}: {frame:02x?}: {forecast:?}", frame.len(), from.port.name);
                 *counts.entry(name.clone()).or_default() += 1;

@@ -7,7 +7,7 @@ use crate::common::*;
 use crate::dice::Dice;
 use memlane::control::causes::remedies::remedy;
 use memlane::control::causes::{CauseKind, PortCauses};
-use memlane::network::Forecast;
+use memlane::explain::Forecast;
 use memlane::port::PortState;
 use memlane::stats::DropReason;
 use memlane_rig::frontend::notify::CallKind;
@@ -24,7 +24,7 @@ fn counts(bed: &Bed, ports: usize) -> Counts {
 
 fn forecast(bed: &Bed, port: usize, frame: &[u8]) -> Forecast {
     let network = bed.daemon().network();
-    network.why(&network.find(&format!("p{port}")).unwrap(), frame, 0)
+    Forecast::foresee(network, &network.find(&format!("p{port}")).unwrap(), frame, 0)
 }
 
 /// `counts` after the forecast has come true.

@@ -44,7 +44,6 @@ use nix::unistd::Pid;
 pub use captures::{Capture, TooManyCaptures};
 use fatal::Fatal;
 use memlane_model::denials::PortDenials;
-pub use memlane_model::forecast::{Forecast, ForecastDrop};
 pub use memlane_model::loop_report::LoopReport;
 use payer::Payer;
 pub use recordings::{Place, RecorderRefused, Records, WorkerRecords};

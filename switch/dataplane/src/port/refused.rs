@@ -5,14 +5,13 @@
 
 #![expect(clippy::indexing_slicing, reason = "the position of a reason in an array of all")]
 
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use memlane_model::journal::REPEAT_PAUSE;
+use memlane_model::refused::Refused;
 
-use crate::frame::MacAddress;
 use crate::stats::DropReason;
 use crate::verdict::identity::claimed;
 
@@ -20,45 +19,10 @@ use crate::verdict::identity::claimed;
 pub(crate) const REASONS: [DropReason; 4] =
     [DropReason::SpoofedSource, DropReason::SpoofedIp, DropReason::SpoofedArp, DropReason::NotAServer];
 
-/// A refused frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refused {
-    /// The MAC address that it claims for its sender.
-    pub mac: MacAddress,
-    /// The IP address that it claims for its sender, if it shows one.
-    pub ip: Option<IpAddr>,
-}
-
-impl Refused {
-    /// The frame that begins with `start`.
-    pub(crate) fn of(start: &[u8]) -> Self {
-        let (mac, ip) = claimed(start);
-        Self { mac, ip }
-    }
-
-    /// The key of the port that could allow the frame, which was refused for `reason`; `is_own` tells if its MAC address is the port's `mac`.
-    pub(crate) fn remedy_key(&self, reason: DropReason, is_own: bool) -> Option<&'static str> {
-        match (reason, self.ip) {
-            (DropReason::NotAServer, Some(_)) => Some("may-serve"),
-            (DropReason::SpoofedSource, _) => Some("allowed"),
-            (_, Some(_)) if is_own => Some("addresses"),
-            (_, Some(_)) => Some("allowed"),
-            (_, None) => None,
-        }
-    }
-
-    /// The configuration of the port that would allow the frame: [`Self::remedy_key`] and its value.
-    pub(crate) fn remedy(&self, reason: DropReason, is_own: bool) -> String {
-        let Some(key) = self.remedy_key(reason, is_own) else { return "none: the frame hides its addresses".into() };
-        let mac = self.mac;
-        let value = match (key, self.ip) {
-            ("may-serve", _) => "[\"dhcp\", \"ra\"]".into(),
-            ("addresses", Some(ip)) => format!("[\"{ip}\"]"),
-            (_, Some(ip)) if reason != DropReason::SpoofedSource => format!("[{{ mac = \"{mac}\", ip = \"{ip}\" }}]"),
-            _ => format!("[{{ mac = \"{mac}\" }}]"),
-        };
-        format!("{key} = {value}")
-    }
+/// The refused frame that begins with `start`.
+pub(crate) fn refused(start: &[u8]) -> Refused {
+    let (mac, ip) = claimed(start);
+    Refused { mac, ip }
 }
 
 /// See the module.
@@ -85,7 +49,7 @@ impl RefusedLog {
         }
         // A worker does not wait for another one, or for the thread that takes them.
         let Ok(mut slots) = self.slots.try_lock() else { return };
-        slots[index].frame = Some(Refused::of(start));
+        slots[index].frame = Some(refused(start));
         self.kept.fetch_or(1 << index, Ordering::Relaxed);
     }
 
@@ -111,6 +75,7 @@ impl RefusedLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::MacAddress;
 
     fn frame(last: u8) -> Vec<u8> {
         let mut bytes = vec![0xff; 14];
@@ -124,26 +89,12 @@ mod tests {
         assert!(log.take(start).is_empty());
         (1..100).for_each(|n| log.note(DropReason::SpoofedSource, &frame(n)));
         log.note(DropReason::Storm, &frame(1));
-        let first = Refused::of(&frame(1));
+        let first = refused(&frame(1));
         assert_eq!((first.mac, first.ip), (MacAddress::new([2, 0, 0, 0, 0, 1]), None));
         assert_eq!(log.take(start), [(DropReason::SpoofedSource, first)]);
         log.note(DropReason::SpoofedSource, &frame(7));
         log.note(DropReason::SpoofedIp, &frame(8));
         assert_eq!(log.take(start + REPEAT_PAUSE / 2).iter().map(|told| told.0).collect::<Vec<_>>(), [DropReason::SpoofedIp]);
-        assert_eq!(log.take(start + REPEAT_PAUSE), [(DropReason::SpoofedSource, Refused::of(&frame(7)))]);
-    }
-
-    #[test]
-    fn the_line_that_would_allow_a_frame_is_told() {
-        let (mac, ip) = (MacAddress::new([0, 0, 0x5e, 0, 1, 7]), "10.0.0.100".parse().ok());
-        let refused = Refused { mac, ip };
-        assert_eq!(
-            refused.remedy(DropReason::SpoofedArp, false),
-            "allowed = [{ mac = \"00:00:5e:00:01:07\", ip = \"10.0.0.100\" }]"
-        );
-        assert_eq!(refused.remedy(DropReason::SpoofedIp, true), "addresses = [\"10.0.0.100\"]");
-        assert_eq!(refused.remedy(DropReason::SpoofedSource, false), "allowed = [{ mac = \"00:00:5e:00:01:07\" }]");
-        assert_eq!(refused.remedy(DropReason::NotAServer, true), "may-serve = [\"dhcp\", \"ra\"]");
-        assert_eq!(Refused { ip: None, ..refused }.remedy(DropReason::SpoofedIp, true), "none: the frame hides its addresses");
+        assert_eq!(log.take(start + REPEAT_PAUSE), [(DropReason::SpoofedSource, refused(&frame(7)))]);
     }
 }

@@ -34,18 +34,16 @@ struct Settings {
 }
 
 /// A verdict that would be another, without the frame.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The sending port.
-    pub from: String,
-    /// The receiving port, of a copy of a flooded frame too; empty if there is none.
-    pub to: String,
+    /// The receiving port, of a copy of a flooded frame too.
+    pub to: Option<PortId>,
     /// The destination of the packet in words.
     pub destination: String,
     /// The outcome as recorded.
-    pub was: String,
+    pub was: Outcome,
     /// The outcome by the other configuration.
-    pub becomes: String,
+    pub becomes: Outcome,
     /// The policy rule that decides, or decided: in words, with its place.
     pub rule: Option<String>,
 }
@@ -116,10 +114,8 @@ impl Tried {
         if becomes == recorded {
             return Ok(Vec::new());
         }
-        let (was, becomes_told) = (replay.tell(&recorded, frame.moment), replay.tell(&becomes, frame.moment));
         let to = [&becomes, &recorded].into_iter().find_map(receiver).or_else(|| known_receiver(replay, frame, decision.vlan));
-        let told = (replay, frame, &*name, sender.gate.filtered);
-        Ok(vec![change(told, to, (was, is_denied(&recorded)), (becomes_told, is_denied(&becomes)))])
+        Ok(vec![change(replay, frame, sender.gate.filtered, (to, recorded, becomes))])
     }
 
     fn judge_copies(&mut self, replay: &Replay, frame: &Frame<'_>) -> Result<Vec<Change>, NotKnown> {
@@ -138,10 +134,7 @@ impl Tried {
             }
             if becomes != was {
                 let one = |outcome| Outcome::Copies(vec![(to, outcome)]);
-                let denied = |outcome| outcome == CopyOutcome::Dropped(DropReason::PolicyDenied);
-                let told = (replay, frame, &*name, sender.gate.filtered);
-                let tell = |outcome| (replay.tell(&one(outcome), frame.moment), denied(outcome));
-                changes.push(change(told, Some(to), tell(was), tell(becomes)));
+                changes.push(change(replay, frame, sender.gate.filtered, (Some(to), one(was), one(becomes))));
             }
         }
         Ok(changes)
@@ -305,8 +298,13 @@ impl Replay {
     }
 }
 
+/// Whether a policy rule denies the frame, or a copy of it.
 fn is_denied(outcome: &Outcome) -> bool {
-    *outcome == Outcome::Verdict(Verdict::Drop(DropReason::PolicyDenied))
+    let is_denied_copy = |(_, copy): &(PortId, CopyOutcome)| *copy == CopyOutcome::Dropped(DropReason::PolicyDenied);
+    match outcome {
+        Outcome::Copies(copies) => copies.iter().any(is_denied_copy),
+        outcome => *outcome == Outcome::Verdict(Verdict::Drop(DropReason::PolicyDenied)),
+    }
 }
 
 /// The port that receives a frame with this outcome.
@@ -326,12 +324,12 @@ fn known_receiver(replay: &Replay, frame: &Frame<'_>, vlan: u16) -> Option<PortI
     behind.map_or_else(earlier, |(_, answer)| port_of(*answer))
 }
 
-/// The change of an outcome, of which each is told if a policy rule denies.
+/// A change of the outcome of a frame to the port `to`, with the rule of `filtered` that denies it now, or the recorded one that denied it.
 fn change(
-    (replay, frame, name, filtered): (&Replay, &Frame<'_>, &str, Option<Filtered<'_>>),
-    to: Option<PortId>,
-    (was, was_denied): (String, bool),
-    (becomes, is_denied): (String, bool),
+    replay: &Replay,
+    frame: &Frame<'_>,
+    filtered: Option<Filtered<'_>>,
+    (to, was, becomes): (Option<PortId>, Outcome, Outcome),
 ) -> Change {
     let bytes = start_of(frame);
     let start = Start::new(&bytes, frame.bytes.len());
@@ -340,17 +338,22 @@ fn change(
         let flood = FilteredFlood::new(Filtered { is_forecast: true, ..filtered? }, start, frame.tag);
         Some(flood.denying(to?)?.text())
     };
-    let rule = if is_denied { by(filtered) } else { was_denied.then(|| by(before)).flatten() };
+    let rule = if is_denied(&becomes) { by(filtered) } else { is_denied(&was).then(|| by(before)).flatten() };
+    Change { to, destination: destination(start), was, becomes, rule }
+}
+
+/// The destination of the packet that begins with `start`, in words.
+fn destination(start: Start<'_>) -> String {
     let empty = Rulebook::default();
     let target = FilteredFlood::new(Filtered { filter: empty.filter(), from: PortId(0), is_forecast: true }, start, 0).target();
-    let destination = Denial {
+    if target.destination.is_none() && target.protocol.is_none() {
+        return start.head().destination().to_string();
+    }
+    let denial = Denial {
         destination: target.destination.map(|address| address.to_string()),
         protocol: target.protocol,
         destination_port: target.port,
         ..Denial::default()
     };
-    let shown = target.destination.is_some() || target.protocol.is_some();
-    let destination = if shown { destination.destination_in_words() } else { start.head().destination().to_string() };
-    let to = to.map_or_else(String::new, |to| replay.name(to.0, frame.moment));
-    Change { from: name.to_owned(), to, destination, was, becomes, rule }
+    denial.destination_in_words()
 }

@@ -1,15 +1,13 @@
-//! Grounds of a recorded verdict, in the words of `memlane why`: MAC learning, the FDB entry, VLANs, anti-spoofing, and policy rules.
+//! Grounds of a recorded verdict: MAC learning, the FDB entry, VLANs, anti-spoofing, and policy rules.
 
-use memlane_model::forecast::Forecast;
-use memlane_observe::recording::Frame;
+use memlane_observe::recording::{FloodCopy, Frame};
 
 use super::{CopyOutcome, NotKnown, Outcome, Replay, start_of};
-use crate::frame::Head;
-use crate::grounds::{self, Named};
+use crate::frame::{Head, MacAddress};
+use crate::grounds::{Grounds, PassageStep, Step};
 use crate::id::PortId;
 use crate::policy::filter::Filtered;
 use crate::policy::gate::Vlans;
-use crate::port::refused::Refused;
 use crate::stats::DropReason;
 use crate::table::{Learned, LearnedAddress};
 use crate::verdict::answers::{Question, Tape, learned_of, port_of};
@@ -66,29 +64,28 @@ impl Replay {
         Ok(Decided { verdict, vlan: sent.or_else(|| sender.gate.vlans.of_sent(tag)).unwrap_or(tag), asked })
     }
 
-    /// The grounds of the verdict on a frame, a sentence a step; `copies` are those of the frame, if it was flooded.
+    /// The grounds of the verdict on a frame; `copies` are those of the frame, if it was flooded.
     ///
     /// # Errors
     /// The recording does not have all on which it depended.
-    pub fn why(&self, frame: &Frame<'_>, copies: &[Frame<'_>]) -> Result<Forecast, NotKnown> {
-        let (mut forecast, recorded) = (Forecast::default(), self.recorded(frame)?);
-        let name = self.name(frame.port, frame.moment);
+    pub fn why(&self, frame: &Frame<'_>, copies: &[Frame<'_>]) -> Result<Grounds, NotKnown> {
+        let (bytes, recorded) = (start_of(frame), self.recorded(frame)?);
+        let mut grounds = Grounds::new(PortId(frame.port), &bytes);
         if let Outcome::Early(reason) = recorded {
-            forecast.step(format!("the frame was dropped before a verdict: {}", reason.meaning()));
-            forecast.drop_at(&name, reason);
-            return Ok(forecast);
+            grounds.step(Step::Early(reason));
+            grounds.drop_at(grounds.from, reason);
+            return Ok(grounds);
         }
-        let (decided, sender, bytes) = (self.decided(frame)?, self.sender(frame)?, start_of(frame));
+        let (decided, sender) = (self.decided(frame)?, self.sender(frame)?);
         let start = Start::new(&bytes, frame.bytes.len());
-        let foreseen = self.foreseen(frame, &decided, start.head());
-        grounds::tell_source(&mut forecast, &name, &foreseen, |port| self.name(port.0, frame.moment));
-        let told = Told { replay: self, frame, name: &name, sender, start };
+        grounds.step(Step::Source(self.foreseen(frame, &decided, start.head())));
+        let judged = Judged { replay: self, frame, sender, start };
         match decided.verdict {
-            Verdict::Drop(reason) => told.drop(&mut forecast, &decided, reason),
-            Verdict::To(to) | Verdict::Retagged(to, _) => told.delivery(&mut forecast, &decided, to, &recorded),
-            Verdict::Flood => told.flood(&mut forecast, copies, &recorded),
+            Verdict::Drop(reason) => judged.drop(&mut grounds, &decided, reason),
+            Verdict::To(to) | Verdict::Retagged(to, _) => judged.deliver(&mut grounds, &decided, to, &recorded),
+            Verdict::Flood => judged.flood(&mut grounds, copies, &recorded),
         }
-        Ok(forecast)
+        Ok(grounds)
     }
 
     fn foreseen(&self, frame: &Frame<'_>, decided: &Decided, head: Head) -> Foreseen {
@@ -118,17 +115,15 @@ impl Replay {
     }
 }
 
-/// A frame, unicast or flooded, and its sender, for sentences about its verdict.
-struct Told<'t> {
-    replay: &'t Replay,
-    frame: &'t Frame<'t>,
-    /// Name of the sender.
-    name: &'t str,
-    sender: Sender<'t>,
-    start: Start<'t>,
+/// A recorded frame, unicast or flooded, and its sender.
+struct Judged<'j> {
+    replay: &'j Replay,
+    frame: &'j Frame<'j>,
+    sender: Sender<'j>,
+    start: Start<'j>,
 }
 
-impl Told<'_> {
+impl Judged<'_> {
     fn name(&self, port: PortId) -> String {
         self.replay.name(port.0, self.frame.moment)
     }
@@ -142,68 +137,62 @@ impl Told<'_> {
         }
     }
 
-    fn drop(&self, forecast: &mut Forecast, decided: &Decided, reason: DropReason) {
-        let (refused, receiver) = (Refused::of(self.start.bytes()), decided.receiver());
-        let pinned = decided.answer(|question| *question == Question::Pinned(refused.mac));
-        grounds::tell_refused(forecast, self.name, reason, &refused, pinned == Some(self.frame.port));
-        let named = receiver.map(|port| (self.name(port), self.replay.vlans(port).unwrap_or(&Vlans::Any)));
-        let to = named.as_ref().map(|(name, vlans)| Named { name, vlans });
-        grounds::tell_gates(forecast, Named { name: self.name, vlans: self.sender.gate.vlans }, reason, to, self.start.head());
-        if let (DropReason::PolicyDenied, Some(port), Some((name, _))) = (reason, receiver, &named) {
-            self.before_rules(&decided.asked, decided.vlan, |filtered| {
-                grounds::tell_denial(forecast, filtered, (self.name, (port, name)));
-            });
-        }
-        forecast.drop_at(self.name, reason);
+    /// The policy rule that denies the frame in `vlan` to the port `to`, with these answers.
+    fn deny(&self, grounds: &mut Grounds, answers: &[(Question, u16)], vlan: u16, to: PortId) {
+        let (from, name) = (self.name(grounds.from), self.name(to));
+        self.before_rules(answers, vlan, |filtered| grounds.denial(filtered, &from, (to, &name)));
     }
 
-    fn delivery(&self, forecast: &mut Forecast, decided: &Decided, to: PortId, recorded: &Outcome) {
-        let (name, destination) = (self.name(to), self.start.head().destination());
-        if decided.receiver().is_some() {
-            forecast.step(format!("destination {destination} is behind {name}"));
-        } else {
-            forecast.step(format!("it is a probe for an address that guests may make: it goes to the responder, {name}"));
+    fn drop(&self, grounds: &mut Grounds, decided: &Decided, reason: DropReason) {
+        let receiver = decided.receiver();
+        let pinned = |mac| decided.answer(|question| *question == Question::Pinned(mac));
+        grounds.anti_spoof(reason, self.start.bytes(), |mac| pinned(mac) == Some(self.frame.port));
+        let gate = receiver.map(|port| (port, self.replay.vlans(port).unwrap_or(&Vlans::Any)));
+        grounds.gates(self.sender.gate.vlans, reason, gate, self.start.head());
+        if let (DropReason::PolicyDenied, Some(to)) = (reason, receiver) {
+            self.deny(grounds, &decided.asked, decided.vlan, to);
         }
-        self.before_rules(&decided.asked, decided.vlan, |filtered| {
-            grounds::tell_allowing_rule(forecast, filtered, (self.name, (to, &name)));
-        });
+        grounds.drop_at(grounds.from, reason);
+    }
+
+    fn deliver(&self, grounds: &mut Grounds, decided: &Decided, to: PortId, recorded: &Outcome) {
+        grounds.passage(to, decided.receiver().map_or(PassageStep::Probe, |_| PassageStep::Behind(None)));
+        self.before_rules(&decided.asked, decided.vlan, |filtered| grounds.allowing_rule(filtered, to));
         if matches!(recorded, Outcome::TooLong(_)) {
-            return grounds::tell_too_long(forecast, &name, self.frame.mtu);
+            return grounds.too_long(to, self.frame.mtu, true);
         }
-        grounds::tell_tag(forecast, decided.verdict, decided.vlan, &name);
-        forecast.receivers.push(name);
+        grounds.tag(decided.verdict, decided.vlan);
+        grounds.receivers.push(to);
     }
 
-    fn flood(&self, forecast: &mut Forecast, copies: &[Frame<'_>], recorded: &Outcome) {
+    fn flood(&self, grounds: &mut Grounds, copies: &[Frame<'_>], recorded: &Outcome) {
         if *recorded == Outcome::Answered {
-            return forecast.step("the switch answers it, and no other port receives the question");
+            return grounds.step(Step::Answered(None));
         }
-        grounds::tell_flood(forecast, self.start.head(), self.replay.segment(self.frame).unwrap_or_default());
+        grounds.step(Step::Flooded(self.replay.segment(self.frame).unwrap_or_default().into()));
         if let Outcome::Limited(reason) = recorded {
-            forecast.step(format!("{} has used up its limit of flooded frames (storm) at this moment", self.name));
-            return forecast.drop_at(self.name, *reason);
+            grounds.step(Step::Storm);
+            return grounds.drop_at(grounds.from, *reason);
         }
-        for copy in copies.iter().flat_map(|copies| copies.each_copy().map(|copy| (copy, copies.tag))) {
-            self.copy(forecast, copy);
+        for (copy, vlan) in copies.iter().flat_map(|copies| copies.each_copy().map(|copy| (copy, copies.tag))) {
+            self.copy(grounds, &copy, vlan);
         }
     }
 
-    fn copy(&self, forecast: &mut Forecast, (copy, vlan): (memlane_observe::recording::FloodCopy<'_>, u16)) {
-        let (port, name) = (PortId(copy.port), self.name(PortId(copy.port)));
-        let hears = copy.answers.first() != Some(&0);
-        match self.replay.copy(&copy) {
-            Ok(CopyOutcome::None) if !hears => {
-                forecast.step(format!("{name} does not receive it: {}", grounds::not_heard(self.start.head())));
-            }
-            Ok(CopyOutcome::None) => grounds::tell_kept_apart(forecast, self.name, &name),
+    fn copy(&self, grounds: &mut Grounds, copy: &FloodCopy<'_>, vlan: u16) {
+        let (to, is_heard) = (PortId(copy.port), copy.answers.first() != Some(&0));
+        match self.replay.copy(copy) {
+            Ok(CopyOutcome::None) if is_heard => grounds.passage(to, PassageStep::KeptApart),
+            Ok(CopyOutcome::None) if grounds.destination == MacAddress::BROADCAST => grounds.passage(to, PassageStep::NoServer),
+            Ok(CopyOutcome::None) => grounds.passage(to, PassageStep::NoMember),
             Ok(CopyOutcome::Dropped(reason)) if reason == DropReason::PolicyDenied => {
                 // Behind the answers about the audience and the port's gate.
-                let asked = self.replay.asked_of_copy(self.frame, &copy, vlan);
-                self.before_rules(&asked, vlan, |filtered| grounds::tell_denial(forecast, filtered, (self.name, (port, &name))));
-                forecast.drop_at(self.name, reason);
+                let asked = self.replay.asked_of_copy(self.frame, copy, vlan);
+                self.deny(grounds, &asked, vlan, to);
+                grounds.drop_at(grounds.from, reason);
             }
-            Ok(CopyOutcome::Dropped(reason)) => forecast.drop_at(&name, reason),
-            Ok(CopyOutcome::Same | CopyOutcome::Tagged | CopyOutcome::Untagged) => forecast.receivers.push(name),
+            Ok(CopyOutcome::Dropped(reason)) => grounds.drop_at(to, reason),
+            Ok(CopyOutcome::Same | CopyOutcome::Tagged | CopyOutcome::Untagged) => grounds.receivers.push(to),
             Err(_) => {}
         }
     }

@@ -12,6 +12,7 @@ use memlane_observe::recording::COPIES;
 use super::super::recording::{self, Recorded};
 use super::super::{Failure, output};
 use super::note;
+use crate::explain;
 use crate::quantity::counted;
 use crate::tap::MOST_SNAPLEN;
 
@@ -36,7 +37,7 @@ impl<W: Write> File<W> {
         };
         let outcome = replay
             .recorded(frame)
-            .map_or_else(|cause| format!("not known: {cause}"), |outcome| replay.tell(&outcome, frame.moment));
+            .map_or_else(|cause| format!("not known: {cause}"), |outcome| explain::outcome(replay, &outcome, frame.moment));
         let comment = format!("frame {number}: {outcome}");
         self.frames += u64::from(frame.kind != COPIES);
         self.writer.packet(&Packet {

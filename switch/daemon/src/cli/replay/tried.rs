@@ -4,23 +4,24 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use memlane_model::policy::PolicyRule;
+use memlane_observe::recording::Frame;
 use serde::Serialize;
 
 use super::super::recording;
 use super::super::{Failure, output};
 use super::note;
 use crate::config::Config;
+use crate::explain;
 use crate::quantity::counted;
-use crate::replay::{Change, Tried};
+use crate::replay::{Change, Replay, Tried};
 
 /// Most changes that are summed apart, and examples of each.
 const MOST_CHANGES: usize = 4096;
 const MOST_EXAMPLES: usize = 10;
 
-/// Frames with the same change of their verdict: of the drop reason, or of the unicast receiver.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-struct Sum {
+/// A change of a verdict in words: of the drop reason, or of the unicast receiver.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+struct Told {
     from: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     to: String,
@@ -29,6 +30,22 @@ struct Sum {
     becomes: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     rule: Option<String>,
+}
+
+impl Told {
+    fn new(replay: &Replay, frame: &Frame<'_>, Change { to, destination, was, becomes, rule }: Change) -> Self {
+        let name = |port: u16| replay.name(port, frame.moment);
+        let tell = |outcome| explain::outcome(replay, outcome, frame.moment);
+        let to = to.map_or_else(String::new, |to| name(to.0));
+        Self { from: name(frame.port), to, destination, was: tell(&was), becomes: tell(&becomes), rule }
+    }
+}
+
+/// Frames with the same change of their verdict.
+#[derive(Debug, Serialize)]
+struct Sum {
+    #[serde(flatten)]
+    change: Told,
     frames: u64,
     examples: Vec<Example>,
 }
@@ -53,11 +70,11 @@ struct Trial {
     /// Names in the rules that the recording does not know.
     unknown_names: Vec<String>,
     #[serde(skip)]
-    places: HashMap<Change, usize>,
+    places: HashMap<Told, usize>,
 }
 
 impl Trial {
-    fn add(&mut self, change: Change, number: u64, moment: String) {
+    fn add(&mut self, change: Told, number: u64, moment: String) {
         self.would_change += 1;
         let index = match self.places.get(&change) {
             Some(index) => *index,
@@ -66,8 +83,7 @@ impl Trial {
                 return;
             }
             None => {
-                let Change { from, to, destination, was, becomes, rule } = change.clone();
-                self.changes.push(Sum { from, to, destination, was, becomes, rule, frames: 0, examples: Vec::new() });
+                self.changes.push(Sum { change: change.clone(), frames: 0, examples: Vec::new() });
                 self.places.insert(change, self.changes.len() - 1);
                 self.changes.len() - 1
             }
@@ -82,7 +98,7 @@ impl Trial {
 
     fn text(&self) -> String {
         let mut text = String::new();
-        for Sum { from, to, destination, was, becomes, rule, frames, examples } in &self.changes {
+        for Sum { change: Told { from, to, destination, was, becomes, rule }, frames, examples } in &self.changes {
             let to = if to.is_empty() { String::new() } else { format!(" to {to}") };
             let head =
                 format!("{from}: {}{to}, destination {destination}: was {was}, would be {becomes}", counted(*frames, "frame"));
@@ -135,8 +151,9 @@ pub(super) fn run(file: &Path, with: &Path, port: Option<&str>, json: bool) -> R
         }
         match tried.judge(replay, frame) {
             Ok(changes) => {
-                let is_of = |change: &Change| port.is_none_or(|port| change.from == port);
-                changes.into_iter().filter(is_of).for_each(|change| trial.add(change, recorded.number, recorded.moment()));
+                let changes = changes.into_iter().map(|change| Told::new(replay, frame, change));
+                let is_of = |told: &Told| port.is_none_or(|port| told.from == port);
+                changes.filter(is_of).for_each(|told| trial.add(told, recorded.number, recorded.moment()));
             }
             Err(_) => trial.not_known += 1,
         }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::super::recording::{self, Recorded};
 use super::super::{Failure, output};
 use super::{Replay, note};
-use crate::network::Forecast;
+use crate::explain::{self, Forecast};
 use crate::quantity::counted;
 
 /// Most outcomes that are told apart.
@@ -52,7 +52,7 @@ impl Grounds {
         }
         self.waiting = None;
         let outcome = match replay.recorded(frame) {
-            Ok(outcome) => replay.tell(&outcome, frame.moment),
+            Ok(outcome) => explain::outcome(replay, &outcome, frame.moment),
             Err(cause) => format!("not known: {cause}"),
         };
         let port = replay.name(frame.port, frame.moment);
@@ -61,11 +61,8 @@ impl Grounds {
             self.further += 1;
             return;
         }
-        let forecast = replay.why(frame, &[]).unwrap_or_else(|cause| {
-            let mut forecast = Forecast::default();
-            forecast.step(format!("not known: {cause}"));
-            forecast
-        });
+        let not_known = |cause| Forecast::of_step(format!("not known: {cause}"));
+        let forecast = Forecast::recorded(replay, frame, &[]).unwrap_or_else(not_known);
         let last = (*number, recorded.moment());
         let index = match place {
             Some(index) => {
@@ -94,7 +91,7 @@ impl Grounds {
             waiting.copies.iter().filter_map(|copies| Frame::decode(copies)).map(|(frame, _)| frame).collect();
         let flooded = Frame::decode(&waiting.record);
         if let (Some((flooded, _)), Some(told)) = (flooded, self.told.get_mut(waiting.index))
-            && let Ok(forecast) = replay.why(&flooded, &decoded)
+            && let Ok(forecast) = Forecast::recorded(replay, &flooded, &decoded)
         {
             told.forecast = forecast;
         }

@@ -1,8 +1,23 @@
-//! The outcome of a frame that was not sent, as reported (`memlane why`).
+//! Outcomes of frames in words: forecasts for frames that are not sent (`memlane why`), and verdicts of recorded frames (`memlane replay`).
+//!
+//! The data path decides, and gives the [steps](crate::grounds::Step) of a decision; the sentences, and the keys of the configuration that decide, are in
+//! `sentences`.
 
-use memlane_virtq::drop_reason::DropReason;
+mod recorded;
+mod sentences;
+
+use memlane_observe::recording::Frame;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::grounds::Grounds;
+use crate::id::PortId;
+use crate::network::Network;
+use crate::port::Port;
+use crate::replay::{NotKnown, Replay};
+use crate::stats::DropReason;
+
+pub use recorded::outcome;
 
 /// The expected outcome of a frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -23,7 +38,7 @@ pub struct Forecast {
 }
 
 /// A key of the configuration that decides about a frame.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct DecidingKey {
     /// The port that has it; none for a policy rule.
@@ -70,49 +85,57 @@ impl Forecast {
         }
     }
 
-    /// Adds a step.
-    pub fn step(&mut self, text: impl Into<String>) {
-        self.steps.push(text.into());
+    /// The outcome of `frame` if the guest of `port` transmitted it in second `now` of the network: see [`Network::why`].
+    pub fn foresee(network: &Network, port: &Port, frame: &[u8], now: u32) -> Self {
+        let name_of = |port| network.port(port).map_or_else(|| "a detached port".into(), |port| port.name.clone());
+        Self::of(&network.why(port, frame, now), &name_of)
+    }
+
+    /// The outcome of a recorded frame, with its `copies` if it was flooded: see [`Replay::why`].
+    ///
+    /// # Errors
+    /// The recording does not have all on which it depended.
+    pub fn recorded(replay: &Replay, frame: &Frame<'_>, copies: &[Frame<'_>]) -> Result<Self, NotKnown> {
+        Ok(Self::of(&replay.why(frame, copies)?, &|port| replay.name(port.0, frame.moment)))
+    }
+
+    /// Of these `grounds`; `name_of` names ports.
+    fn of(grounds: &Grounds, name_of: &dyn Fn(PortId) -> String) -> Self {
+        let drop_at = |&(port, reason): &(PortId, DropReason)| ForecastDrop { port: name_of(port), reason: reason.name().into() };
+        let mut forecast = Self {
+            receivers: grounds.receivers.iter().map(|port| name_of(*port)).collect(),
+            drops: grounds.drops.iter().map(drop_at).collect(),
+            answered_for: grounds.answered_for.map(name_of),
+            ..Self::default()
+        };
+        sentences::tell(&mut forecast, grounds, name_of);
+        forecast
+    }
+
+    /// Of one step without an outcome, in words.
+    pub(crate) fn of_step(text: impl Into<String>) -> Self {
+        Self { steps: vec![text.into()], ..Self::default() }
     }
 
     /// Notes that `key` of the port called `port` denies the frame.
-    pub fn denied_by(&mut self, port: &str, key: &str) {
-        self.decided_by(DecidingKey {
-            port: Some(port.into()),
-            key: key.into(),
-            would_allow: false,
-            allows: false,
-            file: None,
-            line: None,
-        });
+    fn denied_by(&mut self, port: &str, key: &str) {
+        self.decided_by(DecidingKey { port: Some(port.into()), key: key.into(), ..DecidingKey::default() });
     }
 
     /// Notes that another value of `key` of the port called `port` would allow the frame.
-    pub fn allowed_by(&mut self, port: &str, key: &str) {
-        self.decided_by(DecidingKey {
-            port: Some(port.into()),
-            key: key.into(),
-            would_allow: true,
-            allows: false,
-            file: None,
-            line: None,
-        });
+    fn allowed_by(&mut self, port: &str, key: &str) {
+        self.decided_by(DecidingKey { port: Some(port.into()), key: key.into(), would_allow: true, ..DecidingKey::default() });
     }
 
     /// Notes that the policy rule in this `line` of the file denies the frame, or `allows` it; 0 if its line is not known.
-    pub fn decided_by_rule(&mut self, line: usize, allows: bool) {
+    fn decided_by_rule(&mut self, line: usize, allows: bool) {
         let line = (line > 0).then_some(line);
-        self.decided_by(DecidingKey { port: None, key: "policy".into(), would_allow: false, allows, file: None, line });
+        self.decided_by(DecidingKey { key: "policy".into(), allows, line, ..DecidingKey::default() });
     }
 
     fn decided_by(&mut self, key: DecidingKey) {
         if !self.keys.contains(&key) {
             self.keys.push(key);
         }
-    }
-
-    /// Adds a drop at the port called `port`.
-    pub fn drop_at(&mut self, port: &str, reason: DropReason) {
-        self.drops.push(ForecastDrop { port: port.into(), reason: reason.name().into() });
     }
 }
