@@ -30,6 +30,8 @@ pub const OF_UPLINK: u64 = 13;
 pub const USUAL: u64 = 16;
 /// Descriptors of a connection and of the thread that serves it.
 pub const OF_CONNECTION: u64 = 4;
+/// Descriptors of a connection with a front end of a vhost-user port.
+pub const OF_FRONT_END: u64 = 2;
 /// Descriptors of the thread that serves a control queue.
 pub const OF_CONTROL_QUEUE: u64 = 2;
 /// While fewer are free, a message may have lost its descriptors on the way: more than any message brings.

@@ -7,7 +7,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::device;
-use super::front_end::{self, FrontEnd, SecondState};
+use super::front_end::{FrontEnd, SecondState};
+use super::messages;
 use super::pause::Pause;
 use super::saved::{Held, Progress, RestoredDevice, SavedConnection, StandingConnection, StandingSession};
 use super::settings::DeviceSettings;
@@ -103,8 +104,7 @@ impl<'c> Conversation<'c> {
             settings.port.log_message(format_args!("front end sends {message}"));
             settings.port.ephemeral.note_message();
             let mut reply = Reply::default();
-            let served = front_end::serve(&message, &mut front_end.handler, &front_end.device, &mut reply);
-            drop(message);
+            let served = messages::serve(message, &mut device::lock(&front_end.device), &mut reply);
             let served = self.send(&front_end, reply).await.and(served);
             let (short, fault) = {
                 let mut device = device::lock(&front_end.device);
@@ -303,7 +303,7 @@ impl<'c> Conversation<'c> {
         };
         match (fault, error) {
             (Some(cause), _) => self.quarantine(&cause).await,
-            (None, Some(error)) => return Err(io::Error::other(error)),
+            (None, Some(error)) => return Err(error),
             (None, None) => {}
         }
         front_end.part = part;

@@ -1,4 +1,4 @@
-//! The vhost-user messages, and the effect of each on a port.
+//! The effect of each vhost-user message on a port.
 
 #![expect(
     clippy::indexing_slicing,
@@ -7,16 +7,11 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Result};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use vhost::vhost_user::message::{
-    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight, VhostUserLog,
-    VhostUserMemoryRegion, VhostUserShMemConfig, VhostUserSharedMsg, VhostUserSingleMemoryRegion, VhostUserVringAddrFlags,
-    VhostUserVringState,
-};
-use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures};
+use vhost::vhost_user::{Error, VhostUserProtocolFeatures};
 
 use super::control::{Commands, ControlQueue, HeldControlQueue};
 use super::device_state;
@@ -44,7 +39,7 @@ const RINGS: u32 = 2 * MAX_PAIRS as u32 + 1;
 /// Device status: something went wrong in the device (DEVICE_NEEDS_RESET).
 const NEEDS_RESET: u8 = virtio_bindings::virtio_config::VIRTIO_CONFIG_S_NEEDS_RESET as u8;
 /// Memory slots offered (QEMU asks for up to 509).
-const SLOTS: u64 = 509;
+pub(super) const SLOTS: u64 = 509;
 
 /// One connection's view of a port.
 pub(super) struct Device {
@@ -63,7 +58,7 @@ pub(super) struct Device {
     state: Option<File>,
     /// The front end has announced postcopy, and it has not ended.
     postcopy: Option<Arc<Postcopy>>,
-    /// The guest runs while its memory comes (POSTCOPY_LISTEN).
+    /// POSTCOPY_LISTEN came: the guest runs while its memory comes, until postcopy has ended.
     listening: bool,
     rings: Vec<Vring>,
     control: Option<ControlQueue>,
@@ -91,7 +86,7 @@ pub(super) struct Device {
     /// Virtqueues that another process has served, while they start: no news, and not waited for one by one.
     resumed: Option<Vec<StartingRing>>,
     /// The error of their start, until the session has taken it.
-    resume_error: Option<Error>,
+    resume_error: Option<io::Error>,
 }
 
 /// Purpose of a descriptor that the front end sent.
@@ -107,13 +102,17 @@ enum Held {
 }
 
 /// The error for a description that refers to a descriptor that was not sent.
-fn missing() -> Error {
+fn missing() -> io::Error {
     refuse("a descriptor of the description is missing")
 }
 
 /// An error that ends the connection, with its cause.
-fn refuse(cause: impl ToString) -> Error {
-    Error::ReqHandlerError(io::Error::other(cause.to_string()))
+pub(super) fn refuse(cause: impl ToString) -> io::Error {
+    io::Error::other(Error::ReqHandlerError(io::Error::other(cause.to_string())))
+}
+
+fn out_of_order(cause: &'static str) -> io::Error {
+    io::Error::other(Error::InvalidOperation(cause))
 }
 
 /// Locks the device of a session.
@@ -228,13 +227,8 @@ impl Device {
         blank.then_some(if kicked { SharedMemoryProblem::Private } else { SharedMemoryProblem::Silence })
     }
 
-    /// Whether there is a violation to take.
-    pub(crate) fn has_fault(&self) -> bool {
-        self.fault.is_some()
-    }
-
     /// Marks virtqueue `index` as broken by the guest; it has to be set up again.
-    fn broke(&mut self, index: u32, cause: impl ToString) -> Error {
+    fn broke(&mut self, index: u32, cause: impl ToString) -> io::Error {
         let ring = &mut self.rings[index as usize];
         (ring.size, ring.kick) = (0, None);
         self.broken = Some(index);
@@ -308,7 +302,7 @@ impl Device {
         }
     }
 
-    fn protocol_offer(&mut self) -> VhostUserProtocolFeatures {
+    pub(super) fn protocol_offer(&mut self) -> VhostUserProtocolFeatures {
         let opening = Opening { owned: self.owned, wants_config: self.settings.port.offers_config() };
         *self.protocol_offer.get_or_insert_with(|| features::protocol(opening))
     }
@@ -365,7 +359,7 @@ impl Device {
             status: self.status(),
             filling: self.memory.is_filling(),
             postcopy: match &self.postcopy {
-                Some(_) if self.listening => SavedPostcopy::Listening,
+                Some(_) if self.is_listening() => SavedPostcopy::Listening,
                 Some(_) => SavedPostcopy::Advised,
                 None => SavedPostcopy::Inactive,
             },
@@ -416,6 +410,7 @@ impl Device {
     /// # Errors
     /// The errors of the messages of a front end.
     pub(super) fn restore(&mut self, saved: &SavedConnection, files: &mut ReceivedFiles) -> Result<()> {
+        self.restore_agreement(saved)?;
         let mut regions = Vec::new();
         self.check_length(saved.regions.iter().fold(0, |all, region| all.saturating_add(region.length)))?;
         for region in &saved.regions {
@@ -492,16 +487,29 @@ impl Device {
     }
 
     /// The error of [`Self::start_restored`], as for the messages of a front end.
-    pub(super) fn take_resume_error(&mut self) -> Option<Error> {
+    pub(super) fn take_resume_error(&mut self) -> Option<io::Error> {
         self.resume_error.take()
     }
 
-    /// Restores the offer to the guest, which another process has made for as long as this connection lasts.
-    pub(super) fn restore_offer(&mut self, saved: &SavedConnection) {
+    /// Restores the offer to the guest, which another process has made for as long as this connection lasts, and agrees to the features as its
+    /// front end did.
+    fn restore_agreement(&mut self, saved: &SavedConnection) -> Result<()> {
         self.offer = Offer { mac: MacAddress::new(saved.mac), mtu: saved.mtu };
         let known = features::known_protocol();
         self.told_mtu = saved.told_mtu;
         self.protocol_offer = saved.protocol_offer.map(|offer| known & VhostUserProtocolFeatures::from_bits_truncate(offer));
+        self.owned = saved.owned;
+        if saved.protocol != 0 {
+            self.set_protocol_features(saved.protocol)?;
+        }
+        if saved.features != 0 {
+            // The offer depends on the protocol features.
+            self.set_features(saved.features)?;
+        }
+        if saved.postcopy != SavedPostcopy::Inactive {
+            self.postcopy_advice()?;
+        }
+        if saved.postcopy == SavedPostcopy::Listening { self.postcopy_listen() } else { Ok(()) }
     }
 
     /// Virtqueue `index`, which may be changed only while it is stopped.
@@ -610,12 +618,12 @@ impl Device {
         let commands =
             Commands { network: Arc::clone(&self.network), port: Arc::clone(&self.settings.port), pairs: self.settings.pairs };
         self.hold(Held::ControlQueue, true)?;
-        self.control = Some(ControlQueue::start(Control::new(ring), parts.start.kick, commands).map_err(Error::ReqHandlerError)?);
+        self.control = Some(ControlQueue::start(Control::new(ring), parts.start.kick, commands).map_err(refuse)?);
         Ok(())
     }
 
     /// Stops virtqueue `index` and returns its base.
-    fn stop_ring(&mut self, index: u32) -> Result<u16> {
+    pub(super) fn stop_ring(&mut self, index: u32) -> Result<u16> {
         let key = self.key(index as usize);
         self.broken = None;
         let ring = self.ring(index)?;
@@ -639,7 +647,7 @@ impl Device {
     /// Stops virtqueue `index`: its memory is the guest's while it is disabled; it goes on with the same descriptors once it is enabled.
     fn set_aside(&mut self, index: u32) -> Result<()> {
         let key = self.key(index as usize);
-        let files = self.network.queue_files([&self.settings.port]).map_err(Error::ReqHandlerError)?;
+        let files = self.network.queue_files([&self.settings.port]).map_err(refuse)?;
         self.stop_ring(index)?;
         if let Some(QueueFiles { kick, .. }) = files.into_iter().find(|files| files.key == key) {
             self.rings[index as usize].kick = Some(kick.map_or(Kick::Poll, |kick| Kick::File(kick.into())));
@@ -661,7 +669,7 @@ impl Device {
         }
     }
 
-    fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.stop_rings();
         self.quarantines = self.settings.port.quarantines();
         self.rings.iter_mut().for_each(|ring| *ring = Vring::default());
@@ -728,7 +736,8 @@ impl Device {
             return Err(refuse(format!("lazy-memory needs userfaultfd, which this kernel or container refuses: {error}")));
         }
         let fill_timeout = self.network.shared().settings.fill_timeout;
-        let map = map.with_holes(self.settings.lazy_memory || self.listening, fill_timeout).with_postcopy(self.postcopy.clone());
+        let map =
+            map.with_holes(self.settings.lazy_memory || self.is_listening(), fill_timeout).with_postcopy(self.postcopy.clone());
         let map = Arc::new(map);
         self.count_control_operation();
         for index in 0..self.rings.len() {
@@ -748,6 +757,11 @@ impl Device {
         (0..RINGS).try_for_each(|index| self.start_if_complete(index))
     }
 
+    /// Whether the guest runs while its memory comes.
+    pub(super) fn is_listening(&self) -> bool {
+        self.postcopy.is_some() && self.listening
+    }
+
     /// Maps `region` for pages that the front end fetches; returns the address by which it knows their page faults.
     fn map_to_fetch(&self, region: &Arc<Region>) -> Result<u64> {
         let postcopy = self.postcopy.as_ref().ok_or_else(|| refuse("page faults without POSTCOPY_ADVISE"))?;
@@ -757,7 +771,7 @@ impl Device {
     fn end_postcopy(&mut self) {
         if let Some(postcopy) = self.postcopy.take() {
             let fetched = postcopy.end();
-            if std::mem::take(&mut self.listening) {
+            if self.listening {
                 let (pages, were) = (counted(fetched, "page"), was(fetched));
                 self.settings.port.log(format_args!("postcopy has ended: {pages} {were} fetched for its queues"));
             }
@@ -786,45 +800,29 @@ impl Drop for Device {
     }
 }
 
-/// The region as the message describes it.
-fn table(region: &VhostUserMemoryRegion) -> RegionTable {
-    RegionTable {
-        guest_start: region.guest_phys_addr,
-        length: region.memory_size,
-        user_start: region.user_addr,
-        file_offset: region.mmap_offset,
-    }
-}
-
-impl VhostUserBackendReqHandlerMut for Device {
-    fn set_owner(&mut self) -> Result<()> {
+/// The effects of messages.
+impl Device {
+    pub(super) fn set_owner(&mut self) {
         self.owned = true;
-        Ok(())
     }
 
-    fn reset_owner(&mut self) -> Result<()> {
+    pub(super) fn reset_owner(&mut self) {
         self.stop_rings();
         self.rings.iter_mut().for_each(|ring| ring.enabled = false);
-        Ok(())
     }
 
-    fn reset_device(&mut self) -> Result<()> {
-        self.reset();
-        Ok(())
-    }
-
-    fn get_features(&mut self) -> Result<u64> {
-        Ok(features::offer(Circumstances {
+    pub(super) fn get_features(&self) -> u64 {
+        features::offer(Circumstances {
             pairs: self.settings.pairs,
             has_mtu: self.offer.mtu.is_some(),
             receive_offloads: self.settings.receive_offloads,
             in_order: self.network.shared().settings.in_order,
             protocol: self.protocol,
-        }))
+        })
     }
 
-    fn set_features(&mut self, features: u64) -> Result<()> {
-        let surplus = features & !self.get_features()?;
+    pub(super) fn set_features(&mut self, features: u64) -> Result<()> {
+        let surplus = features & !self.get_features();
         if surplus != 0 {
             return Err(refuse(format!("the front end set features {surplus:#x}, which were not offered")));
         }
@@ -840,26 +838,21 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(())
     }
 
-    fn set_mem_table(
-        &mut self,
-        regions: &[VhostUserMemoryRegion],
-        files: Vec<File>,
-        postcopy: Option<bool>,
-    ) -> Result<Option<Vec<u64>>> {
-        let tables = regions.iter().map(table);
-        self.check_length(tables.clone().fold(0, |all, table| all.saturating_add(table.length)))?;
+    /// Returns the addresses by which the front end knows page faults of the regions, while postcopy listens.
+    pub(super) fn set_mem_table(&mut self, tables: &[RegionTable], files: Vec<File>) -> Result<Option<Vec<u64>>> {
+        self.check_length(tables.iter().fold(0, |all, table| all.saturating_add(table.length)))?;
         let mut regions = Vec::new();
-        for (table, file) in tables.zip(files) {
-            regions.push(self.map(table, file, &regions)?);
+        for (table, file) in tables.iter().zip(files) {
+            regions.push(self.map(*table, file, &regions)?);
         }
-        let bases = (postcopy == Some(true)).then(|| regions.iter().map(|region| self.map_to_fetch(region)).collect());
+        let bases = self.is_listening().then(|| regions.iter().map(|region| self.map_to_fetch(region)).collect());
         self.change_memory(MemoryMap::new(regions).map_err(refuse)?)?;
         bases.transpose()
     }
 
     /// QEMU before 8.2 sends each region once for every queue pair; the repetitions are ignored.
-    fn add_mem_region(&mut self, region: &VhostUserSingleMemoryRegion, file: File, postcopy: Option<bool>) -> Result<Option<u64>> {
-        let (table, fetches) = (table(region), postcopy == Some(true));
+    pub(super) fn add_mem_region(&mut self, table: RegionTable, file: File) -> Result<Option<u64>> {
+        let fetches = self.is_listening();
         if let Some(known) = self.memory.regions().iter().find(|known| *known.table() == table) {
             return fetches.then(|| self.map_to_fetch(known)).transpose();
         }
@@ -877,8 +870,7 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     /// The region is found as when it is added: removing a region that is not there is no error (QEMU before 8.2 repeats the message for each queue
     /// pair).
-    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
-        let table = table(region);
+    pub(super) fn remove_mem_region(&mut self, table: &RegionTable) -> Result<()> {
         let is_it = |known: &Arc<Region>| {
             let known = known.table();
             (known.guest_start, known.length, known.user_start) == (table.guest_start, table.length, table.user_start)
@@ -892,11 +884,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         self.change_memory(MemoryMap::new(regions).map_err(refuse)?)
     }
 
-    fn get_max_mem_slots(&mut self) -> Result<u64> {
-        Ok(SLOTS)
-    }
-
-    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+    pub(super) fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
         self.stopped_ring(index)?;
         if self.broken == Some(index) {
             self.broken = None;
@@ -908,45 +896,32 @@ impl VhostUserBackendReqHandlerMut for Device {
         self.start_if_complete(index)
     }
 
-    fn set_vring_addr(
-        &mut self,
-        index: u32,
-        flags: VhostUserVringAddrFlags,
-        descriptor: u64,
-        used: u64,
-        available: u64,
-        log: u64,
-    ) -> Result<()> {
-        let addresses = Some(Addresses { descriptors: descriptor, available, used });
+    /// `log` is the guest address at which writes to the used ring are logged.
+    pub(super) fn set_vring_addr(&mut self, index: u32, addresses: Addresses, log: Option<u64>) -> Result<()> {
+        let addresses = Some(addresses);
         let ring = self.ring(index)?;
         if ring.running && ring.addresses != addresses {
             return Err(refuse("the front end moved a running ring"));
         }
         ring.addresses = addresses;
-        let log = flags.contains(VhostUserVringAddrFlags::VHOST_VRING_F_LOG).then_some(log);
         if std::mem::replace(&mut ring.log_address, log) != log {
             self.update_log(index as usize);
         }
         self.start_if_complete(index)
     }
 
-    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+    pub(super) fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
         let base = u16::try_from(base).map_err(|_| refuse(format!("a ring base of {base}")))?;
         self.stopped_ring(index)?.base = base;
         Ok(())
     }
 
-    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
-        let base = self.stop_ring(index)?;
-        Ok(VhostUserVringState::new(index, base.into()))
-    }
-
-    fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+    pub(super) fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         self.set_kick(index, fd)?;
         self.start_if_complete(index.into())
     }
 
-    fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+    pub(super) fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         let call = self.call_through(fd)?;
         let ring = self.ring(index.into())?;
         ring.ends_disabled = call.as_ref().is_some_and(Call::is_socket);
@@ -967,7 +942,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(())
     }
 
-    fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+    pub(super) fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         let error = self.call_through(fd)?;
         self.ring(index.into())?;
         self.hold(Held::Error(index.into()), error.is_some())?;
@@ -979,7 +954,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(())
     }
 
-    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+    pub(super) fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
         let ring = self.ring(index)?;
         ring.enabled = enable;
         let (running, ends) = (ring.running, ring.ends_disabled && !enable);
@@ -995,11 +970,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         }
     }
 
-    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
-        Ok(self.protocol_offer())
-    }
-
-    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
+    pub(super) fn set_protocol_features(&mut self, features: u64) -> Result<()> {
         let surplus = features & !self.protocol_offer().bits();
         if surplus != 0 {
             return Err(refuse(format!("the front end set protocol features {surplus:#x}, which were not offered")));
@@ -1009,104 +980,97 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(())
     }
 
-    fn get_queue_num(&mut self) -> Result<u64> {
-        Ok(MAX_PAIRS.into())
-    }
-
-    fn get_config(&mut self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
+    pub(super) fn get_config(&self, offset: u32, size: u32) -> Vec<u8> {
         let space = self.configuration();
         let byte = |at: u64| usize::try_from(at).ok().and_then(|at| space.get(at)).copied().unwrap_or(0);
-        Ok((0..u64::from(size)).map(|at| byte(u64::from(offset) + at)).collect())
+        (0..u64::from(size)).map(|at| byte(u64::from(offset) + at)).collect()
     }
 
     /// No field of a network device's configuration space is writable for a driver (virtio 1.4, section 5.1.4): a write that would
     /// change one is refused.
-    fn set_config(&mut self, offset: u32, content: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
-        let present = self.get_config(offset, content.len() as u32, VhostUserConfigFlags::empty())?;
-        if present == content { Ok(()) } else { Err(refuse("the fields of the configuration space are read-only")) }
+    pub(super) fn set_config(&self, offset: u32, content: &[u8]) -> Result<()> {
+        if self.get_config(offset, content.len() as u32) == content {
+            Ok(())
+        } else {
+            Err(refuse("the fields of the configuration space are read-only"))
+        }
     }
 
-    fn set_backend_req_fd(&mut self, _: Backend) {
-        // The session keeps a descriptor of its own: see `keep_backend_channel`.
-    }
-
-    fn set_gpu_socket(&mut self, _gpu: GpuBackend) -> Result<()> {
-        Err(refuse("the front end sent a message for graphics devices"))
-    }
-
-    fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Result<File> {
-        Err(refuse("shared objects, which were not offered"))
-    }
-
-    fn get_inflight_fd(&mut self, inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
-        let VhostUserInflight { num_queues, queue_size, .. } = *inflight;
-        if u32::from(num_queues) > RINGS {
-            return Err(refuse(InflightError::Shape(num_queues, queue_size)));
+    /// Creates an inflight region for `queues` of `size` descriptors; returns its length and its file.
+    pub(super) fn get_inflight_fd(&mut self, (queues, size): (u16, u16)) -> Result<(u64, File)> {
+        if u32::from(queues) > RINGS {
+            return Err(refuse(InflightError::Shape(queues, size)));
         }
         // The one before is unmapped first: a front end that asks again and again needs no more of its quota.
         self.inflight = None;
-        let region = self.track_in(InflightRegion::create(num_queues, queue_size, &self.settings.port.quotas.mapped))?;
+        let region = self.track_in(InflightRegion::create(queues, size, &self.settings.port.quotas.mapped))?;
         let file = region.file().ok_or_else(|| refuse("an inflight region without a file"))?;
-        let file = file.try_clone().map_err(Error::ReqHandlerError)?;
-        Ok((VhostUserInflight::new(region.length(), 0, num_queues, queue_size), file))
+        Ok((region.length(), file.try_clone().map_err(refuse)?))
     }
 
-    fn set_inflight_fd(&mut self, inflight: &VhostUserInflight, file: File) -> Result<()> {
-        let VhostUserInflight { mmap_size, mmap_offset, num_queues, queue_size } = *inflight;
-        if u32::from(num_queues) > RINGS {
-            return Err(refuse(InflightError::Shape(num_queues, queue_size)));
+    /// Keeps records in the inflight region of `size` bytes at `offset` of `file`, for virtqueues of this `shape`: their number, and the
+    /// descriptors of each.
+    pub(super) fn set_inflight_fd(&mut self, (size, offset): (u64, u64), shape: (u16, u16), file: File) -> Result<()> {
+        if u32::from(shape.0) > RINGS {
+            return Err(refuse(InflightError::Shape(shape.0, shape.1)));
         }
         self.inflight = None;
-        let shape = (num_queues, queue_size);
-        self.track_in(InflightRegion::map(file, mmap_offset, mmap_size, shape, &self.settings.port.quotas.mapped)).map(drop)
+        self.track_in(InflightRegion::map(file, offset, size, shape, &self.settings.port.quotas.mapped)).map(drop)
     }
 
-    fn set_device_state_fd(
-        &mut self,
-        direction: VhostTransferStateDirection,
-        _phase: VhostTransferStatePhase,
-        file: File,
-    ) -> Result<Option<File>> {
+    /// The front end is to send a device state through `channel`, or else to be sent one.
+    pub(super) fn set_device_state_fd(&mut self, loads: bool, channel: File) -> Result<()> {
         if self.rings.iter().any(|ring| ring.running) {
             return Err(refuse("a device state was requested while rings run"));
         }
         // To be saved is nothing: the end of the file says so.
-        let state = (direction == VhostTransferStateDirection::LOAD).then_some(file);
-        self.hold(Held::State, state.is_some())?;
-        self.state = state;
-        Ok(None)
+        self.hold(Held::State, loads)?;
+        self.state = loads.then_some(channel);
+        Ok(())
     }
 
-    fn check_device_state(&mut self) -> Result<()> {
+    pub(super) fn check_device_state(&mut self) -> Result<()> {
         self.hold(Held::State, false)?;
         self.state.take().map_or(Ok(()), |state| device_state::check_empty(&state).map_err(refuse))
     }
 
-    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
-        Err(refuse("shared memory regions, which were not offered"))
+    /// Returns the userfaultfd for the front end; `None` if there is none to be had.
+    ///
+    /// # Errors
+    /// The front end has announced postcopy before.
+    pub(super) fn postcopy_advice(&mut self) -> Result<Option<File>> {
+        if self.postcopy.is_some() || self.listening {
+            return Err(out_of_order("postcopy already advised"));
+        }
+        Ok(self.begin_postcopy().ok())
     }
 
-    fn postcopy_advice(&mut self) -> Result<File> {
+    fn begin_postcopy(&mut self) -> Result<File> {
         self.hold(Held::Userfault, true)?;
-        let postcopy = Postcopy::advise().map_err(Error::ReqHandlerError)?;
-        let userfault = postcopy.userfault().try_clone().map_err(Error::ReqHandlerError)?;
-        self.end_postcopy();
+        let postcopy = Postcopy::advise().map_err(refuse)?;
+        let userfault = postcopy.userfault().try_clone().map_err(refuse)?;
         self.postcopy = Some(postcopy);
         Ok(userfault)
     }
 
-    fn postcopy_listen(&mut self) -> Result<()> {
+    pub(super) fn postcopy_listen(&mut self) -> Result<()> {
+        if self.postcopy.is_none() || self.listening {
+            return Err(out_of_order("postcopy not advised"));
+        }
         self.listening = true;
         self.memory.note_filling();
         self.settings.port.log(format_args!("postcopy: its guest runs while its memory comes; queues wait for their pages"));
         Ok(())
     }
 
-    fn postcopy_ack_mem_regions(&mut self) -> Result<()> {
-        self.postcopy.as_ref().map_or(Ok(()), |postcopy| postcopy.begin().map_err(Error::ReqHandlerError))
+    pub(super) fn postcopy_ack_mem_regions(&mut self) -> Result<()> {
+        self.postcopy.as_ref().map_or(Ok(()), |postcopy| postcopy.begin().map_err(refuse))
     }
 
-    fn postcopy_end(&mut self) -> Result<()> {
+    pub(super) fn postcopy_end(&mut self) -> Result<()> {
+        if !self.is_listening() {
+            return Err(out_of_order("postcopy not listening"));
+        }
         self.end_postcopy();
         self.hold(Held::Userfault, false)?;
         if !self.settings.lazy_memory {
@@ -1115,8 +1079,9 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(())
     }
 
-    fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
-        let mapped = DirtyLog::map(file, log.mmap_offset, log.mmap_size, &self.settings.port.quotas.mapped);
+    /// Marks writes in the dirty log of `size` bytes at `offset` of `file`.
+    pub(super) fn set_log_base(&mut self, size: u64, offset: u64, file: File) -> Result<()> {
+        let mapped = DirtyLog::map(file, offset, size, &self.settings.port.quotas.mapped);
         self.short |= matches!(mapped, Err(RegionError::Descriptors));
         let mapped = mapped.map_err(|error| refuse(format!("the front end's dirty log cannot be mapped: {error}")))?;
         // The front end reads the one before as soon as this is answered, and expects no more bits there.

@@ -5,7 +5,7 @@
 //!    [`front_end`]: the connection and its device, and a second one beside the first.
 //! 2. [`wire`]: a complete message, with its file descriptors.
 //! 3. [`features`]: feature negotiation.
-//! 4. [`device`], [`extra`]: the effect of each message.
+//! 4. [`messages`]: the table of messages, and their decoder. [`device`]: the effect of each.
 //!    `shared_memory_problem`: whether the guest's memory is shared at all.
 //!    [`device_state`]: the device state, which is empty.
 //! 5. [`control`]: the control virtqueue, where the front end leaves it to the back end.
@@ -20,10 +20,10 @@ mod control;
 mod conversation;
 mod device;
 mod device_state;
-mod extra;
 pub mod features;
 mod front_end;
 pub mod kept;
+pub mod messages;
 mod pause;
 pub mod saved;
 mod server;

@@ -1,8 +1,5 @@
 //! The vhost-user wire format: messages are read complete, however they are split on the stream, with their file descriptors.
 //!
-//! The `vhost` crate gives messages their meaning, but rejects a body that arrives in two parts. So messages are reassembled
-//! here, and those that are not served here are handed to the crate over a socket pair; its replies come back the same way.
-//!
 //! A message is a header of twelve bytes (request, flags, size; native order), `size` bytes of payload, and up to
 //! [`MAX_DESCRIPTORS`] file descriptors (vhost-user, "Message specification").
 
@@ -10,7 +7,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 
@@ -101,16 +98,6 @@ impl Message {
         Ok(Some(Self { request, flags, payload, files }))
     }
 
-    /// Sends the message by one system call.
-    ///
-    /// # Errors
-    /// The socket failed, or does not take all of it.
-    pub fn send(&self, stream: &UnixStream) -> io::Result<()> {
-        let bytes = self.bytes();
-        let sent = send(stream, &bytes, &self.files)?;
-        (&mut &*stream).write_all(&bytes[sent..])
-    }
-
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER + self.payload.len());
         for word in [self.request, self.flags, self.payload.len() as u32] {
@@ -140,7 +127,7 @@ fn stated_length(request: u32, payload: &[u8]) -> usize {
 }
 
 /// The three words of a header.
-pub fn words(header: [u8; HEADER]) -> [u32; 3] {
+fn words(header: [u8; HEADER]) -> [u32; 3] {
     let [a, b, c, d, e, f, g, h, i, j, k, l] = header;
     [[a, b, c, d], [e, f, g, h], [i, j, k, l]].map(u32::from_ne_bytes)
 }
@@ -196,12 +183,6 @@ impl Reply {
         self.files.extend(message.files);
     }
 
-    /// Appends the bytes of a message, and its file descriptors.
-    pub(super) fn add_bytes(&mut self, bytes: &[u8], files: Vec<File>) {
-        self.bytes.extend_from_slice(bytes);
-        self.files.extend(files);
-    }
-
     /// Sends as much as a non-blocking `stream` takes; returns true once all is sent.
     ///
     /// # Errors
@@ -242,7 +223,17 @@ fn receive(stream: &UnixStream, bytes: &mut [u8], files: &mut Vec<File>) -> Resu
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
+
+    impl Message {
+        fn send(self, stream: &UnixStream) {
+            let mut reply = Reply::default();
+            reply.add(self);
+            assert!(reply.send(stream).unwrap());
+        }
+    }
 
     /// The next message, all of which is there.
     fn next(stream: &UnixStream) -> Result<Message, WireError> {
@@ -260,7 +251,7 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         for (request, length, files) in [(1, 0, 0), (5, 264, 8), (5, 1032, 32), (24, MAX_PAYLOAD, 0)] {
             let payload: Vec<u8> = (0..length).map(|n| n as u8).collect();
-            message(request, &payload, files).send(&theirs).unwrap();
+            message(request, &payload, files).send(&theirs);
             let got = next(&ours).unwrap();
             assert_eq!((got.request, got.payload, got.files.len()), (request, payload, files));
         }
@@ -314,12 +305,12 @@ mod tests {
         let table = |count: u64, rooms: usize| [&count.to_ne_bytes()[..], &region.repeat(rooms)].concat();
         let (ours, theirs) = UnixStream::pair().unwrap();
         for (count, rooms, length) in [(1, 2, 40), (2, 2, 72), (1, 8, 40), (2, 1, 40), (0, 1, 40), (0xffff_ffff, 1, 40)] {
-            message(5, &table(count, rooms), 1).send(&theirs).unwrap();
+            message(5, &table(count, rooms), 1).send(&theirs);
             let got = next(&ours).unwrap();
             assert_eq!(got.payload, table(count, rooms)[..length], "{count} regions, room for {rooms}");
         }
         // No other message has such a count.
-        message(9, &table(1, 2), 0).send(&theirs).unwrap();
+        message(9, &table(1, 2), 0).send(&theirs);
         assert_eq!(next(&ours).unwrap().payload.len(), 72);
     }
 

@@ -5,6 +5,7 @@ mod claims;
 mod commands;
 mod counters;
 mod decisions;
+mod messages;
 mod metrics;
 pub mod sandbox;
 mod schema;
@@ -29,7 +30,7 @@ pub fn pages() -> Vec<(PathBuf, String)> {
         ("counters", counters::page(&memlane::control::document())),
         ("metrics", metrics::page(&sources)),
         ("guarantees", claims("guarantees")),
-        ("back-end-rules", claims("back-end-rules")),
+        ("back-end-rules", claims("back-end-rules") + &messages::chapter()),
         ("limits", claims("limits")),
         ("sandbox", sandbox::page()),
     ]
