@@ -23,7 +23,7 @@ use crate::port::short_hash;
 use crate::stats::PortTotals;
 
 /// Number of the format of all messages.
-pub const FORMAT: u32 = 5;
+pub const FORMAT: u32 = 6;
 /// Bytes of a header: magic, format, length, number of descriptors, checksum.
 pub const HEADER: usize = 28;
 /// Most bytes of a message.
@@ -351,26 +351,15 @@ mod tests {
     use super::*;
     use crate::config::{Attacher, SegmentEntry};
     use memlane_backends::stream::saved::Rest;
-    use memlane_backends::vhost_user::saved::{SavedInflight, SavedKick, SavedLog, SavedRegion, SavedRing};
+    use memlane_backends::vhost_user::saved::SavedMessage;
 
     fn description() -> Message {
-        let ring = SavedRing {
-            index: 1,
-            size: 256,
-            addresses: Some([1 << 40, 2, 3]),
-            kick: Some(SavedKick::File(1)),
-            call: Some(2),
-            running: true,
-            ..SavedRing::default()
-        };
-        let region = SavedRegion { guest_start: 0, length: 1 << 30, user_start: u64::MAX >> 1, file_offset: 4096, file: 3 };
+        let owner = SavedMessage { request: 3, ..SavedMessage::default() };
+        let features = SavedMessage { request: 2, payload: vec![u64::MAX], file: None };
+        let region = SavedMessage { request: 37, payload: vec![0, 0, 1 << 30, u64::MAX >> 1, 4096], file: Some(3) };
         let connection = SavedConnection {
             mtu: Some(1400),
-            features: u64::MAX,
-            regions: vec![region],
-            rings: vec![ring, SavedRing { kick: Some(SavedKick::Poll), ..SavedRing::default() }],
-            log: Some(SavedLog { file: 3, offset: 0, size: 4096 }),
-            inflight: Some(SavedInflight { file: 3, offset: 64, shape: (2, 256) }),
+            messages: vec![owner, features, region],
             part: vec![1, 2, 255],
             ..SavedConnection::default()
         };
@@ -438,19 +427,19 @@ mod tests {
     /// A network of the version before keeps serving, and so does this one where that version asks for it.
     #[test]
     fn a_description_of_the_version_before_is_refused() {
-        let body = include_str!("description/format-4.json").trim_end();
-        assert_eq!(Message::decode(&framed(4, body.as_bytes(), 5)), Err(FormatError::Version(4)));
+        let body = include_str!("description/format-5.json").trim_end();
+        assert_eq!(Message::decode(&framed(5, body.as_bytes(), 5)), Err(FormatError::Version(5)));
         // Nor is it read as one of this format.
         let told = Message::decode(&framed(FORMAT, body.as_bytes(), 5)).unwrap_err();
-        assert!(matches!(&told, FormatError::Body(told) if told.contains("missing field `origin`")), "{told}");
+        assert!(matches!(&told, FormatError::Body(told) if told.contains("unknown field `owned`")), "{told}");
     }
 
     /// Types that change without another [`FORMAT`] would let two versions misunderstand each other.
     #[test]
     fn a_description_of_this_format_stays_the_same() {
-        assert_eq!(FORMAT, 5, "keep a description of the new format beside that of the one before");
+        assert_eq!(FORMAT, 6, "keep a description of the new format beside that of the one before");
         let text = serde_json::to_string_pretty(&description()).unwrap();
-        let kept = include_str!("description/format-5.json").trim_end();
+        let kept = include_str!("description/format-6.json").trim_end();
         assert!(text == kept, "raise FORMAT, and keep this description of the new format:\n{text}");
     }
 

@@ -11,12 +11,14 @@ use std::io::{self, Result};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use vhost::vhost_user::message::FrontendReq as Request;
 use vhost::vhost_user::{Error, VhostUserProtocolFeatures};
 
 use super::control::{Commands, ControlQueue, HeldControlQueue};
 use super::device_state;
 use super::features::{self, Agreed, Circumstances, Opening};
-use super::saved::{SavedConnection, SavedInflight, SavedKick, SavedLog, SavedPostcopy, SavedRegion};
+use super::messages;
+use super::saved::{SavedConnection, Script, pair};
 use super::settings::DeviceSettings;
 use super::shared_memory_check::SharedMemoryProblem;
 use super::vring::{Addresses, Kick, Vring, VringError};
@@ -66,7 +68,7 @@ pub(super) struct Device {
     /// Quarantines of the port before the device was reset last.
     quarantines: u64,
     /// SET_OWNER came.
-    owned: bool,
+    pub(super) owned: bool,
     /// MTU that the front end stated, see [`Self::set_mtu`].
     told_mtu: Option<u16>,
     /// The protocol features offered; fixed once the front end has asked for them.
@@ -83,6 +85,8 @@ pub(super) struct Device {
     short: bool,
     /// Error eventfds of a front end beside the one that has the port, until the port is its own; `None` while it is.
     waiting_errors: Option<HashMap<RingKey, Option<Call>>>,
+    /// The messages of another process's session are replayed: no virtqueue starts.
+    replays: bool,
     /// Virtqueues that another process has served, while they start: no news, and not waited for one by one.
     resumed: Option<Vec<StartingRing>>,
     /// The error of their start, until the session has taken it.
@@ -148,6 +152,7 @@ impl Device {
             held: HashMap::new(),
             short: false,
             waiting_errors: None,
+            replays: false,
             resumed: None,
             resume_error: None,
         }
@@ -348,54 +353,74 @@ impl Device {
     /// The kernel refuses a descriptor.
     pub(super) fn save(&self, files: &mut FilesToSend, queues: Vec<QueueFiles>) -> io::Result<SavedConnection> {
         let port = &self.settings.port;
-        let mut saved = SavedConnection {
-            mac: self.offer.mac.bytes(),
-            mtu: self.offer.mtu,
-            told_mtu: self.told_mtu,
-            owned: self.owned,
-            protocol_offer: self.protocol_offer.map(|offer| offer.bits()),
-            protocol: self.protocol,
-            features: self.features.0,
-            status: self.status(),
-            filling: self.memory.is_filling(),
-            postcopy: match &self.postcopy {
-                Some(_) if self.is_listening() => SavedPostcopy::Listening,
-                Some(_) => SavedPostcopy::Advised,
-                None => SavedPostcopy::Inactive,
-            },
-            active_pairs: if self.is_beside() { None } else { port.rings().active_pairs },
-            channel: self
-                .backend_channel
-                .as_ref()
-                .map(|channel| Ok::<_, io::Error>(files.add(channel.try_clone()?)))
-                .transpose()?,
-            ..SavedConnection::default()
-        };
-        if let Some(log) = &self.log {
-            let file = log.file().ok_or_else(|| io::Error::other("a dirty log without a file"))?;
-            saved.log = Some(SavedLog { file: files.add(file.try_clone()?), offset: log.offset(), size: log.size() });
-        }
-        if let Some(region) = &self.inflight {
-            let file = region.file().ok_or_else(|| io::Error::other("an inflight region without a file"))?;
-            let (offset, shape) = (region.offset(), region.shape());
-            saved.inflight = Some(SavedInflight { file: files.add(file.try_clone()?), offset, shape });
-        }
-        saved.state = self.state.as_ref().map(|state| Ok::<_, io::Error>(files.add(state.try_clone()?))).transpose()?;
-        for region in self.memory.regions() {
-            let RegionTable { guest_start, length, user_start, file_offset } = *region.table();
-            let file = region.file().ok_or_else(|| io::Error::other("guest memory without a file"))?;
-            let file = files.add(file.try_clone()?);
-            saved.regions.push(SavedRegion { guest_start, length, user_start, file_offset, file });
-        }
+        let mut script = Script { messages: Vec::new(), files };
+        self.save_agreement(&mut script);
+        self.save_memory(&mut script)?;
         let mut queues: HashMap<RingKey, QueueFiles> = queues.into_iter().map(|queue| (queue.key, queue)).collect();
         let mut errors = self.error_files()?;
         for (index, ring) in self.rings.iter().enumerate() {
             let key = self.key(index);
             let queue = queues.remove(&key).filter(|_| ring.running);
             let kept = if self.is_beside() { None } else { port.kept_ring(key)? };
-            saved.rings.extend(ring.save(index as u32, kept, (queue, errors.remove(&key)), files)?);
+            ring.save(index as u32, kept, (queue, errors.remove(&key)), &mut script)?;
         }
-        Ok(saved)
+        Ok(SavedConnection {
+            mac: self.offer.mac.bytes(),
+            mtu: self.offer.mtu,
+            protocol_offer: self.protocol_offer.map(|offer| offer.bits()),
+            messages: script.messages,
+            filling: self.memory.is_filling(),
+            active_pairs: if self.is_beside() { None } else { port.rings().active_pairs },
+            ..SavedConnection::default()
+        })
+    }
+
+    /// Adds the messages by which the front end agreed to features, and those about the device.
+    fn save_agreement(&self, script: &mut Script<'_>) {
+        if self.owned {
+            script.say(Request::SET_OWNER, &[]);
+        }
+        let numbers = [
+            (Request::SET_PROTOCOL_FEATURES, self.protocol),
+            (Request::SET_FEATURES, self.features.0),
+            (Request::NET_SET_MTU, self.told_mtu.unwrap_or_default().into()),
+            (Request::SET_STATUS, self.status.into()),
+        ];
+        numbers.iter().filter(|(_, number)| *number != 0).for_each(|(request, number)| script.say(*request, &[*number]));
+        if self.postcopy.is_some() {
+            script.say(Request::POSTCOPY_ADVISE, &[]);
+        }
+        if self.is_listening() {
+            script.say(Request::POSTCOPY_LISTEN, &[]);
+        }
+    }
+
+    /// Adds the messages that brought memory and files.
+    fn save_memory(&self, script: &mut Script<'_>) -> io::Result<()> {
+        let mut pass = |request, payload: &[u64], file: Option<&File>| {
+            let file = file.ok_or_else(|| io::Error::other("memory of the front end without a file"))?;
+            script.pass(request, payload, file.try_clone()?);
+            Ok::<_, io::Error>(())
+        };
+        for region in self.memory.regions() {
+            let RegionTable { guest_start, length, user_start, file_offset } = *region.table();
+            pass(Request::ADD_MEM_REG, &[0, guest_start, length, user_start, file_offset], region.file())?;
+        }
+        if let Some(log) = &self.log {
+            pass(Request::SET_LOG_BASE, &[log.size(), log.offset()], log.file())?;
+        }
+        if let Some(region) = &self.inflight {
+            let [[a, b], [c, d]] = [region.shape().0, region.shape().1].map(u16::to_ne_bytes);
+            let shape = pair(u32::from_ne_bytes([a, b, c, d]), 0);
+            pass(Request::SET_INFLIGHT_FD, &[region.length(), region.offset(), shape], region.file())?;
+        }
+        if let Some(state) = &self.state {
+            pass(Request::SET_DEVICE_STATE_FD, &[pair(1, 0)], Some(state))?;
+        }
+        if let Some(channel) = &self.backend_channel {
+            pass(Request::SET_BACKEND_REQ_FD, &[], Some(channel))?;
+        }
+        Ok(())
     }
 
     /// Copies of the eventfds by which the front end is told of errors of its virtqueues, for a takeover.
@@ -409,62 +434,22 @@ impl Device {
     ///
     /// # Errors
     /// The errors of the messages of a front end.
-    pub(super) fn restore(&mut self, saved: &SavedConnection, files: &mut ReceivedFiles) -> Result<()> {
-        self.restore_agreement(saved)?;
-        let mut regions = Vec::new();
-        self.check_length(saved.regions.iter().fold(0, |all, region| all.saturating_add(region.length)))?;
-        for region in &saved.regions {
-            let SavedRegion { guest_start, length, user_start, file_offset, file } = *region;
-            let table = RegionTable { guest_start, length, user_start, file_offset };
-            regions.push(self.map(table, files.take(file).ok_or_else(missing)?, &regions)?);
+    pub(super) fn restore(&mut self, saved: &SavedConnection, files: &mut ReceivedFiles) -> io::Result<()> {
+        // The offer of that process holds for as long as the connection lasts.
+        self.offer = Offer { mac: MacAddress::new(saved.mac), mtu: saved.mtu };
+        let known = features::known_protocol();
+        self.protocol_offer = saved.protocol_offer.map(|offer| known & VhostUserProtocolFeatures::from_bits_truncate(offer));
+        self.replays = true;
+        for message in &saved.messages {
+            let file = message.file.map(|number| files.take(number).ok_or_else(missing)).transpose()?;
+            messages::replay(message, file, self)?;
         }
-        if !regions.is_empty() {
-            let map = MemoryMap::new(regions).map_err(refuse)?;
-            if saved.filling {
-                map.note_filling();
-            }
-            self.change_memory(map)?;
-        }
-        if let Some(SavedLog { file, offset, size }) = saved.log {
-            let log = DirtyLog::map(files.take(file).ok_or_else(missing)?, offset, size, &self.settings.port.quotas.mapped);
-            self.log = Some(Arc::new(log.map_err(refuse)?));
-            self.update_logs();
-        }
-        if let Some(SavedInflight { file, offset, shape }) = saved.inflight {
-            let file = files.take(file).ok_or_else(missing)?;
-            self.track_in(InflightRegion::map(file, offset, u64::MAX, shape, &self.settings.port.quotas.mapped))?;
-        }
-        if let Some(state) = saved.state {
-            self.hold(Held::State, true)?;
-            self.state = Some(files.take(state).ok_or_else(missing)?);
-        }
-        if let Some(channel) = saved.channel {
-            self.keep_backend_channel(files.take(channel).ok_or_else(missing)?);
+        self.replays = false;
+        if saved.filling {
+            self.memory.note_filling();
         }
         if let Some(pairs) = saved.active_pairs {
             self.network.set_active_pairs(&self.settings.port, pairs);
-        }
-        for ring in &saved.rings {
-            let size = Vring::check_size(ring.size.into()).map_err(refuse)?;
-            let vring = self.ring(ring.index)?;
-            (vring.size, vring.base, vring.enabled, vring.log_address) = (size, ring.base, ring.enabled, ring.log_address);
-            vring.addresses = ring.addresses.map(|[descriptors, available, used]| Addresses { descriptors, available, used });
-            let (index, mut file) = (ring.index as u8, |number| files.take(number).ok_or_else(missing).map(Some));
-            if let Some(error) = ring.error {
-                self.set_vring_err(index, file(error)?)?;
-            }
-            if let Some(call) = ring.call {
-                self.set_vring_call(index, file(call)?)?;
-            }
-            match ring.kick {
-                Some(SavedKick::File(kick)) => self.set_kick(index, file(kick)?)?,
-                Some(SavedKick::Poll) => self.set_kick(index, None)?,
-                None => {}
-            }
-        }
-        self.status = saved.status & !NEEDS_RESET;
-        if saved.status & NEEDS_RESET != 0 {
-            self.quarantines = self.quarantines.saturating_sub(1);
         }
         Ok(())
     }
@@ -491,27 +476,6 @@ impl Device {
         self.resume_error.take()
     }
 
-    /// Restores the offer to the guest, which another process has made for as long as this connection lasts, and agrees to the features as its
-    /// front end did.
-    fn restore_agreement(&mut self, saved: &SavedConnection) -> Result<()> {
-        self.offer = Offer { mac: MacAddress::new(saved.mac), mtu: saved.mtu };
-        let known = features::known_protocol();
-        self.told_mtu = saved.told_mtu;
-        self.protocol_offer = saved.protocol_offer.map(|offer| known & VhostUserProtocolFeatures::from_bits_truncate(offer));
-        self.owned = saved.owned;
-        if saved.protocol != 0 {
-            self.set_protocol_features(saved.protocol)?;
-        }
-        if saved.features != 0 {
-            // The offer depends on the protocol features.
-            self.set_features(saved.features)?;
-        }
-        if saved.postcopy != SavedPostcopy::Inactive {
-            self.postcopy_advice()?;
-        }
-        if saved.postcopy == SavedPostcopy::Listening { self.postcopy_listen() } else { Ok(()) }
-    }
-
     /// Virtqueue `index`, which may be changed only while it is stopped.
     fn stopped_ring(&mut self, index: u32) -> Result<&mut Vring> {
         let ring = self.ring(index)?;
@@ -534,9 +498,10 @@ impl Device {
     fn start_if_complete(&mut self, index: u32) -> Result<()> {
         let key = self.key(index as usize);
         let is_control = self.is_control(index);
+        let is_early = self.memory.regions().is_empty() || self.broken.is_some() || self.replays;
         let ring = &mut self.rings[index as usize];
         let is_ended = ring.ends_disabled && !ring.enabled && self.features.protocol() && !is_control;
-        if ring.running || is_ended || !ring.is_complete() || self.memory.regions().is_empty() || self.broken.is_some() {
+        if ring.running || is_ended || is_early || !ring.is_complete() {
             return Ok(());
         }
         let log = self.ring_log(index as usize);
@@ -802,10 +767,6 @@ impl Drop for Device {
 
 /// The effects of messages.
 impl Device {
-    pub(super) fn set_owner(&mut self) {
-        self.owned = true;
-    }
-
     pub(super) fn reset_owner(&mut self) {
         self.stop_rings();
         self.rings.iter_mut().for_each(|ring| ring.enabled = false);
@@ -852,7 +813,8 @@ impl Device {
 
     /// QEMU before 8.2 sends each region once for every queue pair; the repetitions are ignored.
     pub(super) fn add_mem_region(&mut self, table: RegionTable, file: File) -> Result<Option<u64>> {
-        let fetches = self.is_listening();
+        // The page faults of another process are not answered: after a takeover, pages come as the front end sends them.
+        let fetches = self.is_listening() && !self.replays;
         if let Some(known) = self.memory.regions().iter().find(|known| *known.table() == table) {
             return fetches.then(|| self.map_to_fetch(known)).transpose();
         }

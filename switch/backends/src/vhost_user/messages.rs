@@ -7,10 +7,11 @@ use std::fs::File;
 use std::io;
 
 use socket2::{SockRef, Type};
-use vhost::vhost_user::message::{FrontendReq as Request, VhostUserVringAddrFlags};
+use vhost::vhost_user::message::{FrontendReq as Request, VHOST_USER_CONFIG_SIZE, VhostUserConfigFlags, VhostUserVringAddrFlags};
 use vhost::vhost_user::{Error, VhostUserProtocolFeatures as Protocol};
 
 use super::device::{self, Device};
+use super::saved::SavedMessage;
 use super::vring::Addresses;
 use super::wire::{MAX_DESCRIPTORS, MAX_PAYLOAD, Message, Reply};
 use crate::id::MAX_PAIRS;
@@ -21,14 +22,8 @@ use crate::ring::Notifier;
 const VERSION: u32 = 1;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
-/// In the number of a virtqueue: no descriptor comes with it.
-const WITHOUT_FILE: u64 = 1 << 8;
-/// In the answer to SET_DEVICE_STATE_FD: no descriptor comes with it.
-const NO_CHANNEL: u64 = 1 << 8;
-/// Bytes of a device's configuration space that can be asked for.
-const CONFIG_SPACE: u32 = 4096;
-/// Flags of GET_CONFIG: writable fields, live migration.
-const CONFIG_FLAGS: u32 = 3;
+/// In the number of a virtqueue, and in the answer to SET_DEVICE_STATE_FD: no descriptor comes with it.
+pub(super) const WITHOUT_FILE: u64 = 1 << 8;
 
 /// The messages, by their numbers. A request without a row is refused.
 pub const MESSAGES: &[Row] = &[
@@ -233,12 +228,22 @@ pub(super) fn serve(message: Message, device: &mut Device, replies: &mut Reply) 
     result
 }
 
+/// Has `device` act on a message of another process's session, which was served and answered there.
+///
+/// # Errors
+/// The device does not act on it.
+pub(super) fn replay(message: &SavedMessage, file: Option<File>, device: &mut Device) -> io::Result<()> {
+    let row = Row::of(message.request).ok_or_else(|| io::Error::other(Error::InvalidMessage))?;
+    let payload: Vec<u8> = message.payload.iter().flat_map(|number| number.to_ne_bytes()).collect();
+    act(row, Body(&payload), file.into_iter().collect(), device).map(drop)
+}
+
 /// Has `device` act on the message of `row`, of which all but the content of its payload is checked.
 fn act(row: &Row, mut body: Body<'_>, files: Vec<File>, device: &mut Device) -> io::Result<Done> {
     match row.request {
         Request::GET_FEATURES => return Ok(number(device.get_features())),
         Request::SET_FEATURES => device.set_features(body.number())?,
-        Request::SET_OWNER => device.set_owner(),
+        Request::SET_OWNER => device.owned = true,
         Request::RESET_OWNER => device.reset_owner(),
         Request::RESET_DEVICE => device.reset(),
         Request::GET_PROTOCOL_FEATURES => return Ok(number(device.protocol_offer().bits())),
@@ -269,7 +274,7 @@ fn act(row: &Row, mut body: Body<'_>, files: Vec<File>, device: &mut Device) -> 
                 return Err(row.malformed());
             }
             let result = device.set_device_state_fd(direction == 1, row.single(files)?);
-            return Ok(number(NO_CHANNEL | u64::from(result.is_err())));
+            return Ok(number(WITHOUT_FILE | u64::from(result.is_err())));
         }
         Request::CHECK_DEVICE_STATE => return Ok(number(device.check_device_state().is_err().into())),
         _ => return act_on_ring(row, body, files, device),
@@ -324,8 +329,8 @@ fn act_on_config(row: &Row, mut body: Body<'_>, device: &mut Device) -> io::Resu
     if row.request == Request::SET_CONFIG {
         return Ok(Done::Verdict(device.set_config(offset, content).is_ok()));
     }
-    let is_within = offset.checked_add(size).is_some_and(|end| size > 0 && end <= CONFIG_SPACE);
-    if !is_within || flags & !CONFIG_FLAGS != 0 {
+    let is_within = offset.checked_add(size).is_some_and(|end| size > 0 && end <= VHOST_USER_CONFIG_SIZE);
+    if !is_within || VhostUserConfigFlags::from_bits(flags).is_none() {
         return Err(row.malformed());
     }
     let head = [offset, size, flags].map(u32::to_ne_bytes).concat();

@@ -1,7 +1,8 @@
 //! Description of a vhost-user session, with which another process of the network goes on (takeover).
 //!
-//! A saved session holds the state that the front end's messages have led to. The other process restores it by the same functions that serve those
-//! messages, with their checks. The positions of a virtqueue are not part of it: the used index in guest memory says where to go on.
+//! A saved session is a list of messages, which bring a new device to the state to which the front end's messages have led. The other process
+//! replays them: it serves them by the decoder of a front end's messages, with its checks, but answers none. The positions of a virtqueue are not
+//! part of them: the used index in guest memory says where to go on.
 
 use std::fmt;
 use std::io;
@@ -12,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use serde::{Deserialize, Serialize};
+use vhost::vhost_user::message::FrontendReq;
 
 use super::control::HeldControlQueue;
 use super::device::{self, Device};
@@ -88,39 +90,15 @@ pub struct SavedConnection {
     pub mac: [u8; 6],
     /// See [`Self::mac`].
     pub mtu: Option<u16>,
-    /// MTU that the front end stated (NET_SET_MTU).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub told_mtu: Option<u16>,
-    /// SET_OWNER came.
-    pub owned: bool,
     /// Protocol features that were offered.
     pub protocol_offer: Option<u64>,
-    /// Protocol features that the front end agreed to.
-    pub protocol: u64,
-    /// Features that the front end agreed to.
-    pub features: u64,
-    /// Device status.
-    pub status: u8,
-    /// Guest memory.
-    pub regions: Vec<SavedRegion>,
+    /// Messages that bring a new device to the state of this one.
+    pub messages: Vec<SavedMessage>,
     /// Holes of guest memory are still to be filled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub filling: bool,
-    /// How far postcopy is.
-    #[serde(default, skip_serializing_if = "SavedPostcopy::is_inactive")]
-    pub postcopy: SavedPostcopy,
-    /// Virtqueues that the front end has set up.
-    pub rings: Vec<SavedRing>,
     /// Queue pairs that the driver requested.
     pub active_pairs: Option<u16>,
-    /// Number of the descriptor of the channel for messages to the front end.
-    pub channel: Option<u32>,
-    /// The dirty log.
-    pub log: Option<SavedLog>,
-    /// The inflight region.
-    pub inflight: Option<SavedInflight>,
-    /// Number of the descriptor of a device state that the front end has begun to send.
-    pub state: Option<u32>,
     /// The part of a message that has arrived.
     pub part: Vec<u8>,
     /// The descriptors of that message.
@@ -130,100 +108,43 @@ pub struct SavedConnection {
     pub second: Option<Box<Self>>,
 }
 
-/// How far postcopy is. The page faults of another process are not answered, so there pages come as the front end sends them, and none is asked
-/// for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SavedPostcopy {
-    /// Not announced.
-    #[default]
-    Inactive,
-    /// POSTCOPY_ADVISE came.
-    Advised,
-    /// POSTCOPY_LISTEN came.
-    Listening,
+/// A message of a front end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SavedMessage {
+    /// Number of the request.
+    pub request: u32,
+    /// Payload, eight bytes a number (native order).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub payload: Vec<u64>,
+    /// Number of its descriptor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<u32>,
 }
 
-impl SavedPostcopy {
-    fn is_inactive(&self) -> bool {
-        *self == Self::Inactive
+/// Messages that are being written, and the list of their descriptors.
+pub(super) struct Script<'f> {
+    pub messages: Vec<SavedMessage>,
+    pub files: &'f mut FilesToSend,
+}
+
+impl Script<'_> {
+    /// Adds a message without a descriptor.
+    pub(super) fn say(&mut self, request: FrontendReq, payload: &[u64]) {
+        self.messages.push(SavedMessage { request: request.into(), payload: payload.to_vec(), file: None });
+    }
+
+    /// Adds a message with a descriptor.
+    pub(super) fn pass(&mut self, request: FrontendReq, payload: &[u64], file: impl Into<OwnedFd>) {
+        let file = Some(self.files.add(file));
+        self.messages.push(SavedMessage { request: request.into(), payload: payload.to_vec(), file });
     }
 }
 
-/// A region of guest memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct SavedRegion {
-    /// Guest address of the region.
-    pub guest_start: u64,
-    /// Length of the region in bytes.
-    pub length: u64,
-    /// Address of the region in the front end's own process.
-    pub user_start: u64,
-    /// Offset of the region in the file.
-    pub file_offset: u64,
-    /// Number of the file's descriptor.
-    pub file: u32,
-}
-
-/// A dirty log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct SavedLog {
-    /// Number of the file's descriptor.
-    pub file: u32,
-    /// Offset of the log in the file.
-    pub offset: u64,
-    /// Size of the log in bytes.
-    pub size: u64,
-}
-
-/// An inflight region.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct SavedInflight {
-    /// Number of the file's descriptor.
-    pub file: u32,
-    /// Offset of the region in the file.
-    pub offset: u64,
-    /// Number of virtqueues, and the descriptors of each.
-    pub shape: (u16, u16),
-}
-
-/// A virtqueue.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct SavedRing {
-    /// Index of the virtqueue.
-    pub index: u32,
-    /// Size of the virtqueue.
-    pub size: u16,
-    /// The front end's addresses of descriptor table, available ring and used ring.
-    pub addresses: Option<[u64; 3]>,
-    /// The base of a virtqueue that does not run.
-    pub base: u16,
-    /// How its driver kicks, once the front end has told it.
-    pub kick: Option<SavedKick>,
-    /// Number of the descriptor of its interrupt.
-    pub call: Option<u32>,
-    /// Number of the descriptor of its errors.
-    pub error: Option<u32>,
-    /// Guest address at which writes to the used ring are logged.
-    pub log_address: Option<u64>,
-    /// The virtqueue is enabled.
-    pub enabled: bool,
-    /// The virtqueue runs.
-    pub running: bool,
-}
-
-/// How a driver kicks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub enum SavedKick {
-    /// Through the descriptor of this number.
-    File(u32),
-    /// Not at all: the device polls.
-    Poll,
+/// Two words of a payload as a number.
+pub(super) fn pair(first: u32, second: u32) -> u64 {
+    let ([a, b, c, d], [e, f, g, h]) = (first.to_ne_bytes(), second.to_ne_bytes());
+    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
 }
 
 /// The thread of a control queue that stands still with its session.
@@ -315,5 +236,83 @@ impl Gate {
     pub(super) async fn pass(&self, context: &Context) {
         self.waiting().sessions.push(context.waker().clone());
         context.wait(None, || self.waiting().is_open.then_some(())).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    use nix::sys::eventfd::EventFd;
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use vhost::vhost_user::VhostUserProtocolFeatures as Protocol;
+    use vhost::vhost_user::message::FrontendReq as Request;
+
+    use super::super::features::{PROTOCOL_FEATURES, known_protocol};
+    use super::super::messages;
+    use super::super::settings::DeviceSettings;
+    use super::super::wire::{Message, Reply};
+    use super::*;
+    use crate::listener::Second;
+    use crate::network::Network;
+    use crate::port::Port;
+    use crate::settings::Settings;
+    use crate::shared::Shared;
+
+    /// The messages of a front end that has set up a bit of everything, but no virtqueue so far that it starts.
+    fn conversation() -> Vec<(Request, Vec<u64>, Option<File>)> {
+        let memory = File::from(memfd_create(c"guest", MFdFlags::MFD_CLOEXEC).unwrap());
+        memory.set_len(1 << 20).unwrap();
+        let memory = || Some(memory.try_clone().unwrap());
+        let event = || Some(EventFd::new().unwrap().as_fd().try_clone_to_owned().unwrap().into());
+        let (channel, _) = UnixStream::pair().unwrap();
+        let (state, _) = io::pipe().unwrap();
+        let protocol = known_protocol() & !(Protocol::CONFIG | Protocol::PAGEFAULT);
+        vec![
+            (Request::SET_OWNER, vec![], None),
+            (Request::GET_PROTOCOL_FEATURES, vec![], None),
+            (Request::SET_PROTOCOL_FEATURES, vec![protocol.bits()], None),
+            (Request::SET_FEATURES, vec![1 << 32 | PROTOCOL_FEATURES], None),
+            (Request::NET_SET_MTU, vec![1400], None),
+            (Request::SET_STATUS, vec![11], None),
+            (Request::SET_MEM_TABLE, vec![pair(1, 0), 0x1000, 0x8000, 0x7000_0000, 0x2000], memory()),
+            (Request::ADD_MEM_REG, vec![0, 0x9000, 0x1000, 0x7000_8000, 0xa000], memory()),
+            (Request::SET_LOG_BASE, vec![0x1000, 0xc000], memory()),
+            (Request::SET_INFLIGHT_FD, vec![0x8000, 0x10000, pair(256 << 16 | 2, 0)], memory()),
+            (Request::SET_DEVICE_STATE_FD, vec![pair(1, 0)], Some(OwnedFd::from(state).into())),
+            (Request::SET_BACKEND_REQ_FD, vec![], Some(OwnedFd::from(channel).into())),
+            (Request::SET_VRING_NUM, vec![pair(0, 256)], None),
+            (Request::SET_VRING_BASE, vec![pair(0, 7)], None),
+            (Request::SET_VRING_ADDR, vec![pair(0, 1), 0x7000_0000, 0x7000_2000, 0x7000_1000, 0x3000], None),
+            (Request::SET_VRING_CALL, vec![0], event()),
+            (Request::SET_VRING_ERR, vec![0], event()),
+            (Request::SET_VRING_ENABLE, vec![pair(0, 1)], None),
+            (Request::SET_VRING_KICK, vec![1], event()),
+            (Request::SET_VRING_KICK, vec![2 | messages::WITHOUT_FILE], None),
+        ]
+    }
+
+    #[test]
+    fn a_device_to_which_a_session_was_replayed_is_described_as_the_one_before() {
+        let network = Network::start(Shared::new(1, 7, Settings::default()), &[]).unwrap();
+        let port = Port::row(network.shared(), 1).remove(0);
+        let settings = DeviceSettings { port, receive_offloads: true, pairs: 1, lazy_memory: false, second: Second::Refuse };
+        let device = || Device::new(Arc::clone(&network), settings.clone());
+        let described = |device: &Device| {
+            let mut files = FilesToSend::default();
+            let saved = device.save(&mut files, Vec::new()).unwrap();
+            (saved, ReceivedFiles::new(files.into_files().into_iter().map(File::from)))
+        };
+        let (mut first, mut next) = (device(), device());
+        for (request, payload, file) in conversation() {
+            let payload = payload.into_iter().flat_map(u64::to_ne_bytes).collect();
+            let message = Message { request: request.into(), flags: 1, payload, files: file.into_iter().collect() };
+            messages::serve(message, &mut first, &mut Reply::default()).unwrap();
+        }
+        let (saved, mut files) = described(&first);
+        next.restore(&saved, &mut files).unwrap();
+        assert_eq!(described(&next).0, saved);
+        assert_eq!(saved.messages.len(), conversation().len() - 1, "no more is lost than a question: {:?}", saved.messages);
     }
 }

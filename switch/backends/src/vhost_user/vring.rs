@@ -6,15 +6,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use thiserror::Error;
+use vhost::vhost_user::message::FrontendReq as Request;
 
 use super::features::Agreed;
-use super::saved::{SavedKick, SavedRing};
+use super::messages::WITHOUT_FILE;
+use super::saved::{Script, pair};
 use crate::id::{Direction, RingKey};
 use crate::memory::{InflightRegion, MemoryMap, holes};
 use crate::network::RingParts;
 use crate::ring::shared::Misplaced;
 use crate::ring::{Call, InflightQueue, SplitRing, StoppedRing, shared};
-use crate::takeover::FilesToSend;
 use crate::worker::{QueueFiles, Start};
 use memlane_virtq::message::counted;
 
@@ -90,8 +91,8 @@ impl Vring {
         }
     }
 
-    /// Describes it for another process; `None` if the front end has not set it up. A virtqueue that runs has its descriptors at a worker:
-    /// `queue`. One that was stopped by a fault does not run any more, and has the base and the interrupt `kept`.
+    /// Adds messages that set it up in another process. A virtqueue that runs has its descriptors at a worker: `queue`. One that was stopped by a
+    /// fault does not run any more, and has the base and the interrupt `kept`.
     ///
     /// # Errors
     /// The kernel refuses a descriptor.
@@ -100,39 +101,40 @@ impl Vring {
         index: u32,
         kept: Option<(u16, Option<OwnedFd>)>,
         (queue, error): (Option<QueueFiles>, Option<OwnedFd>),
-        files: &mut FilesToSend,
-    ) -> io::Result<Option<SavedRing>> {
-        let is_new = self.size == 0 && self.addresses.is_none() && self.kick.is_none() && self.call.is_none();
-        if is_new && !self.enabled && self.base == 0 && error.is_none() {
-            return Ok(None);
-        }
-        let running = queue.is_some();
-        let (kept_base, kept_call) = kept.unwrap_or((self.base, None));
+        script: &mut Script<'_>,
+    ) -> io::Result<()> {
+        let (base, kept_call) = kept.unwrap_or((self.base, None));
+        let is_polled = queue.as_ref().map_or(matches!(self.kick, Some(Kick::Poll)), |queue| queue.kick.is_none());
         let (kick, call) = match queue {
-            Some(queue) => (Some(queue.kick), queue.call),
+            Some(queue) => (queue.kick, queue.call),
             None => {
-                let kick = match &self.kick {
-                    Some(Kick::File(file)) => Some(Some(file.as_fd().try_clone_to_owned()?)),
-                    Some(Kick::Poll) => Some(None),
-                    None => None,
-                };
+                let kick = if let Some(Kick::File(file)) = &self.kick { Some(file.as_fd().try_clone_to_owned()?) } else { None };
                 let own = self.call.as_ref().map(|call| call.descriptor().try_clone_to_owned()).transpose()?;
                 (kick, own.or(kept_call))
             }
         };
-        let addresses = self.addresses.map(|addresses| [addresses.descriptors, addresses.available, addresses.used]);
-        Ok(Some(SavedRing {
-            index,
-            size: self.size,
-            addresses,
-            base: kept_base,
-            kick: kick.map(|kick| kick.map_or(SavedKick::Poll, |kick| SavedKick::File(files.add(kick)))),
-            call: call.map(|call| files.add(call)),
-            error: error.map(|error| files.add(error)),
-            log_address: self.log_address,
-            enabled: self.enabled,
-            running,
-        }))
+        for (request, value) in [(Request::SET_VRING_NUM, self.size), (Request::SET_VRING_BASE, base)] {
+            if value != 0 {
+                script.say(request, &[pair(index, value.into())]);
+            }
+        }
+        if let Some(Addresses { descriptors, available, used }) = self.addresses {
+            let flags = u32::from(self.log_address.is_some());
+            let log = self.log_address.unwrap_or_default();
+            script.say(Request::SET_VRING_ADDR, &[pair(index, flags), descriptors, used, available, log]);
+        }
+        if self.enabled {
+            script.say(Request::SET_VRING_ENABLE, &[pair(index, 1)]);
+        }
+        for (request, file) in [(Request::SET_VRING_ERR, error), (Request::SET_VRING_CALL, call), (Request::SET_VRING_KICK, kick)] {
+            if let Some(file) = file {
+                script.pass(request, &[index.into()], file);
+            }
+        }
+        if is_polled {
+            script.say(Request::SET_VRING_KICK, &[u64::from(index) | WITHOUT_FILE]);
+        }
+        Ok(())
     }
 
     /// The virtqueue's rings in `memory`.
