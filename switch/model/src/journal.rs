@@ -32,15 +32,25 @@ const MOST_NAMES: usize = 32;
 /// The last events of a network.
 pub type Journal = Ring<NetworkEvent>;
 
-/// Declares the events: what happened, the name, the MESSAGE_ID of systemd's journal, which programs search for and which never changes, and the
-/// fields. To add an event, add it here, its sentence and its port below, and its explanation to contrib/systemd/memlane.catalog.
+/// Declares the events: what happened; the name; the MESSAGE_ID of systemd's journal, which programs search for and which never changes; `by` for a
+/// change that may have an author; the fields; the field with the port that it is about; and its sentence, of these fields. To add an event, add it here,
+/// and its explanation to contrib/systemd/memlane.catalog.
 macro_rules! network_events {
-    ($($(#[$doc:meta])* $name:literal $id:literal $event:ident { $($fields:tt)* },)*) => {
+    ($(
+        $(#[$doc:meta])* $name:literal $id:literal $event:ident $($by:ident)? { $($fields:tt)* } $(of $port:ident)? ($($field:ident),*) => $sentence:expr,
+    )*) => {
         /// Something that happened.
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         #[serde(tag = "event", rename_all_fields = "kebab-case")]
         pub enum NetworkEvent {
-            $($(#[$doc])* #[serde(rename = $name)] $event { $($fields)* },)*
+            $($(#[$doc])* #[serde(rename = $name)] $event {
+                $($fields)*
+                $(
+                    /// Author of the change; none if the network did it by itself, as at a takeover.
+                    #[serde(skip_serializing_if = "Option::is_none", default)]
+                    $by: Option<Author>,
+                )?
+            },)*
         }
 
         impl NetworkEvent {
@@ -56,13 +66,34 @@ macro_rules! network_events {
                     $(Self::$event { .. } => $name,)*
                 }
             }
+
+            /// The port that it is about; of an address that moves or is claimed, the port of the guest that caused it: the new or the claiming one.
+            pub fn port(&self) -> Option<&str> {
+                match self {
+                    $(Self::$event { $($port,)? .. } => None$(.or(Some($port.as_str())))?,)*
+                }
+            }
+
+            /// The author of a change.
+            pub fn by(&self) -> Option<&Author> {
+                match self {
+                    $(Self::$event { $($by,)? .. } => None$(.or($by.as_ref()))?,)*
+                }
+            }
+
+            /// Sentence of the event, without the author.
+            fn sentence(&self) -> String {
+                match self {
+                    $(Self::$event { $($field,)* .. } => $sentence,)*
+                }
+            }
         }
     };
 }
 
 network_events! {
     /// A port was attached.
-    "port-attached" "910b9fd25a8a5dd89aa5a9546bf428ca" PortAttached {
+    "port-attached" "910b9fd25a8a5dd89aa5a9546bf428ca" PortAttached by {
         /// The port.
         port: String,
         /// Its segment.
@@ -70,75 +101,63 @@ network_events! {
         /// Labels of the port.
         #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
         labels: BTreeMap<String, String>,
-        /// Author of the change; none if the network did it by itself, as at a takeover.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        by: Option<Author>,
+    } of port (port, segment, labels) => {
+        let labels: String = labels.iter().map(|(key, value)| format!(", {key}={value}")).collect();
+        format!("{port}: attached to segment {segment}{labels}")
     },
     /// A port was detached.
-    "port-detached" "3773f37f26ed5041b15fcc71d736a5a1" PortDetached {
+    "port-detached" "3773f37f26ed5041b15fcc71d736a5a1" PortDetached by {
         /// The port.
         port: String,
-        /// Author of the change; none if the network did it by itself, as at a takeover.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        by: Option<Author>,
-    },
+    } of port (port) => format!("{port}: detached"),
     /// The operator sets a port administratively up.
-    "port-enabled" "d560c12dcaec5c86849c418146aa964e" PortEnabled {
+    "port-enabled" "d560c12dcaec5c86849c418146aa964e" PortEnabled by {
         /// The port.
         port: String,
-        /// Author of the change; none if the network did it by itself, as at a takeover.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        by: Option<Author>,
-    },
+    } of port (port) => format!("{port}: enabled"),
     /// The operator sets a port administratively down.
-    "port-disabled" "94426cdf5d015bf6b401701a26ee356b" PortDisabled {
+    "port-disabled" "94426cdf5d015bf6b401701a26ee356b" PortDisabled by {
         /// The port.
         port: String,
-        /// Author of the change; none if the network did it by itself, as at a takeover.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        by: Option<Author>,
-    },
+    } of port (port) => format!("{port}: disabled"),
     /// A port was drained: it is disabled, and none of its frames is in flight.
-    "port-drained" "47fee274d9a6903d365a75930e62d7a7" PortDrained {
+    "port-drained" "47fee274d9a6903d365a75930e62d7a7" PortDrained by {
         /// The port.
         port: String,
         /// False if frames were still in flight at the timeout.
         drained: bool,
-        /// Author of the change; none if the network did it by itself, as at a takeover.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        by: Option<Author>,
+    } of port (port, drained) => match drained {
+        true => format!("{port}: drained"),
+        false => format!("{port}: disabled, and not drained within the timeout"),
     },
     /// Keys of a running port were changed.
-    "port-changed" "5f363edf7b1d5571a83be1896fa25971" PortChanged {
+    "port-changed" "5f363edf7b1d5571a83be1896fa25971" PortChanged by {
         /// The port.
         port: String,
         /// The keys, with their values before and after.
         changes: Vec<KeyChange>,
-        /// Author of the change; none if the network did it by itself, as at a takeover.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        by: Option<Author>,
-    },
+    } of port (port, changes) => format!("{port}: changed: {}", changed_keys(changes)),
     /// The interface of a port lost its carrier: its cable, or its other end, is down.
     "carrier-lost" "e1c601d31f096d00040c39f8f16584bc" CarrierLost {
         /// The port.
         port: String,
         /// The interface.
         interface: String,
-    },
+    } of port (port, interface) => format!("{port}: interface {interface} has no carrier"),
     /// The interface of a port has a carrier again.
     "carrier-found" "887aee525ab25b8900f93b904527bf88" CarrierFound {
         /// The port.
         port: String,
         /// The interface.
         interface: String,
-    },
+    } of port (port, interface) => format!("{port}: interface {interface} has a carrier again"),
     /// A front end has connected.
     "front-end-connected" "327763f31ecd524bb51e3870f2a9e4bb" FrontEndConnected {
         /// The port.
         port: String,
         /// Its program, as the kernel names it.
         program: String,
-    },
+    } of port (port, program) => format!("{port}: front end connected: {program}"),
     /// Another front end has connected while the port has one, and was turned away.
     "front-end-turned-away" "b7ad6085c5cf51f89605c10d30a2ee9a" FrontEndTurnedAway {
         /// The port.
@@ -147,6 +166,8 @@ network_events! {
         program: String,
         /// The program that has the port.
         holder: String,
+    } of port (port, program, holder) => {
+        format!("{port}: another front end was refused: {program}; the port is in use by {holder}")
     },
     /// The front end has gone.
     "front-end-left" "5ef20ee613bb574ca260572d66124f60" FrontEndLeft {
@@ -154,19 +175,19 @@ network_events! {
         port: String,
         /// Why.
         cause: String,
-    },
+    } of port (port, cause) => format!("{port}: front end left: {cause}"),
     /// At least one ring of the port is served.
     "port-running" "461e130d3eba5ab89d879025daac60b7" PortRunning {
         /// The port.
         port: String,
-    },
+    } of port (port) => format!("{port}: running"),
     /// The guest or front end broke a rule, and every ring of the port was stopped.
     "port-quarantined" "62bf0f76d5c25434a61f086193ad7019" PortQuarantined {
         /// The port.
         port: String,
         /// The rule.
         cause: String,
-    },
+    } of port (port, cause) => format!("{port}: in quarantine: {cause}"),
     /// The first frames of a port were dropped for this reason.
     "first-drop" "90917f7b1df553e18b223cae444422ab" FirstDrop {
         /// The port.
@@ -175,7 +196,7 @@ network_events! {
         reason: String,
         /// Frames that were dropped for it so far.
         frames: u64,
-    },
+    } of port (port, reason, frames) => format!("{port}: first drops for {reason}: {}", counted(*frames, "frame")),
     /// A frame was dropped because its addresses are not the port's, or its service is not allowed: told once a minute for each port
     /// and reason.
     "address-refused" "893dcafca35d52118c19c6a2faa644f4" AddressRefused {
@@ -190,6 +211,9 @@ network_events! {
         ip: Option<String>,
         /// The key of the port that would allow the frame.
         allowed_by: String,
+    } of port (port, reason, mac, ip, allowed_by) => {
+        let ip = ip.as_ref().map(|ip| format!(" with {ip}")).unwrap_or_default();
+        format!("{port}: frame dropped as {reason}, from {mac}{ip}; key that would allow it: {allowed_by}")
     },
     /// Frames were dropped because a policy rule denies them: told at most 10 times a second for each sender, and once a minute for each
     /// destination and rule.
@@ -202,7 +226,7 @@ network_events! {
         /// The destination, the rule, and the number of frames since the last event about them.
         #[serde(flatten)]
         denial: Denial,
-    },
+    } of port (port, denial) => format!("{port}: {}", denied(denial)),
     /// Frames passed that a policy rule with the action "audit" would refuse; told as often as `policy-denied`.
     "policy-audited" "9c10bac0702c44cba5c6db9ab382f288" PolicyAudited {
         /// The sender.
@@ -213,7 +237,7 @@ network_events! {
         /// The destination, the rule, and the number of frames since the last event about them.
         #[serde(flatten)]
         denial: Denial,
-    },
+    } of port (port, denial) => format!("{port}: {}", denied(denial)),
     /// A MAC address moves between two ports too often: a loop?
     "address-flaps" "ad05340157c95b6bbf5ff1e2489f1ad6" AddressFlaps {
         /// The segment.
@@ -224,6 +248,10 @@ network_events! {
         held_at: String,
         /// The port that it moves to.
         moves_to: String,
+    } of moves_to (segment, address, held_at, moves_to) => {
+        format!(
+            "{segment}: address {address} moves between ports {held_at} and {moves_to}: a loop? It is held at {held_at}"
+        )
     },
     /// A MAC address was learned at another port than before: told once a minute for each address.
     "address-moved" "05327ecd337f51de8d457d31287b235a" AddressMoved {
@@ -235,7 +263,7 @@ network_events! {
         from: String,
         /// The port of its last frame.
         to: String,
-    },
+    } of to (segment, address, from, to) => format!("{segment}: address {address} moved from port {from} to port {to}"),
     /// Two machines claim one IP address: told once a minute for each address.
     "address-conflict" "1fe77db250cd4dd49ccb9e02e383d734" AddressConflict {
         /// The segment.
@@ -256,6 +284,13 @@ network_events! {
         claimed_by: String,
         /// The MAC address that claims it.
         claimed_mac: String,
+    } of claimed_by (segment, ip, vlan, port, mac, source, claimed_by, claimed_mac) => {
+        let vlan = vlan.map(|vlan| format!(" in VLAN {vlan}")).unwrap_or_default();
+        let mac = mac.as_ref().map(|mac| format!(" with {mac}")).unwrap_or_default();
+        format!(
+            "{segment}: IP address conflict: {ip}{vlan} belongs to {port}{mac} (by {}), and {claimed_by} claims it with {claimed_mac}",
+            source.name()
+        )
     },
     /// A rate limit held frames back: told once a minute for each port and direction.
     "limit-reached" "0f21b3b46edd5e169d3158d43989f542" LimitReached {
@@ -265,6 +300,9 @@ network_events! {
         direction: String,
         /// How often since the last event.
         times: u64,
+    } of port (port, direction, times) => {
+        let frames = if direction == "receive" { "frames to it" } else { "its frames" };
+        format!("{port}: the {direction} limit held {frames} back, {} since it was last told", counted(*times, "time"))
     },
     /// Events of a port that came too fast were left out.
     "left-out" "b26c17ef47215d73bebdc687e36c9bc2" LeftOut {
@@ -272,9 +310,9 @@ network_events! {
         port: String,
         /// How many.
         events: u64,
-    },
+    } of port (port, events) => format!("{port}: {} {} left out because of their rate", counted(*events, "event"), was(*events)),
     /// The network was changed to a file or document.
-    "reloaded" "ab668ca480c0583a86ff8bea60e32b65" Reloaded {
+    "reloaded" "ab668ca480c0583a86ff8bea60e32b65" Reloaded by {
         /// Ports that came.
         added: Vec<String>,
         /// Ports that went.
@@ -286,20 +324,21 @@ network_events! {
         /// Names that the lists do not have, because a list has the first 32 only.
         #[serde(default)]
         left_out: u64,
-        /// Author of the change; none if the network did it by itself, as at a takeover.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        by: Option<Author>,
-    },
+    } (added, removed, changed, failed, left_out) => format!(
+        "network: reloaded: {} attached, {} detached, {} changed, {} failed{}",
+        counted(added.len(), "port"),
+        removed.len(),
+        changed.len(),
+        failed.len(),
+        more(*left_out)
+    ),
     /// A file or document was not taken over.
-    "reload-refused" "a4c527dd22a453b8885f3bb4f40659b9" ReloadRefused {
+    "reload-refused" "a4c527dd22a453b8885f3bb4f40659b9" ReloadRefused by {
         /// Why.
         cause: String,
-        /// Author of the change; none if the network did it by itself, as at a takeover.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        by: Option<Author>,
-    },
+    } (cause) => format!("network: reload refused: {cause}"),
     /// A capture has begun.
-    "capture-started" "84021039e6bb514ca1ef22bebd589b07" CaptureStarted {
+    "capture-started" "84021039e6bb514ca1ef22bebd589b07" CaptureStarted by {
         /// Its ports; all if there are none.
         ports: Vec<String>,
         /// Its filter; empty if there is none.
@@ -307,82 +346,67 @@ network_events! {
         /// Ports that the list does not have, because it has the first 32 only.
         #[serde(default)]
         left_out: u64,
-        /// Author of the change; none if the network did it by itself, as at a takeover.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        by: Option<Author>,
+    } (ports, filter, left_out) => {
+        let ports = if ports.is_empty() { "all ports".into() } else { ports.join(", ") + &more(*left_out) };
+        let filter = if filter.is_empty() { String::new() } else { format!(" with the filter '{filter}'") };
+        format!("network: capture of {ports}{filter} begun")
     },
     /// A capture has ended.
-    "capture-ended" "54fb233a371a50fabb2ebd6ff3ccc283" CaptureEnded {
+    "capture-ended" "54fb233a371a50fabb2ebd6ff3ccc283" CaptureEnded by {
         /// Frames that were captured.
         frames: u64,
         /// Frames that it missed.
         missed: u64,
-        /// Author of the change; none if the network did it by itself, as at a takeover.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        by: Option<Author>,
-    },
+    } (frames, missed) => format!("network: capture ended: {}, {missed} missed", counted(*frames, "frame")),
     /// The recorder of verdicts has started.
-    "recorder-started" "8d0c1f5b6a0e4e6f9d4a2c7be1f3a560" RecorderStarted {
+    "recorder-started" "8d0c1f5b6a0e4e6f9d4a2c7be1f3a560" RecorderStarted by {
         /// Bytes of memory for records.
         memory: u64,
-        /// Author of the change; none if the network did it by itself, as at a takeover.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        by: Option<Author>,
-    },
+    } (memory) => format!("network: recorder started, with {} MiB", memory >> 20),
     /// The recorder of verdicts has stopped.
-    "recorder-stopped" "5b7e3a9c20d64f0d8c1e94f6a7d25b38" RecorderStopped {
-        /// Author of the change; none if the network did it by itself, as at a takeover.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        by: Option<Author>,
-    },
+    "recorder-stopped" "5b7e3a9c20d64f0d8c1e94f6a7d25b38" RecorderStopped by {} () => "network: recorder stopped".into(),
     /// A recording has begun: a client reads the records of the recorder.
-    "recording-started" "c2f94d1a7b3e4085a6d0e8b159c7f462" RecordingStarted {
-        /// Author of the change; none if the network did it by itself, as at a takeover.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        by: Option<Author>,
-    },
+    "recording-started" "c2f94d1a7b3e4085a6d0e8b159c7f462" RecordingStarted by {} () => "network: recording of verdicts begun".into(),
     /// A recording has been written.
-    "recording-ended" "0f6ad83be5174c92b1c8d7f420e96a3d" RecordingEnded {
+    "recording-ended" "0f6ad83be5174c92b1c8d7f420e96a3d" RecordingEnded by {
         /// Records that were written.
         records: u64,
         /// Records that were overwritten before.
         missed: u64,
-        /// Author of the change; none if the network did it by itself, as at a takeover.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        by: Option<Author>,
-    },
+    } (records, missed) => format!("network: recording ended: {}, {missed} missed", counted(*records, "verdict")),
     /// A trial of policy rules has begun: they decide on no frame.
-    "policy-trial-started" "80b14edfed2119317ff5f7171e753a88" PolicyTrialStarted {
+    "policy-trial-started" "80b14edfed2119317ff5f7171e753a88" PolicyTrialStarted by {
         /// Number of the trial.
         trial: u64,
         /// The rules.
         rules: u64,
         /// Length of the trial in milliseconds.
         milliseconds: u64,
-        /// Author of the change; none if the network did it by itself, as at a takeover.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        by: Option<Author>,
+    } (trial, rules, milliseconds) => {
+        format!(
+            "network: trial {trial} of {} started for {} s",
+            counted(*rules, "policy rule"),
+            *milliseconds as f64 / 1000.0
+        )
     },
-    /// A trial of policy rules has ended.
-    "policy-trial-ended" "7f2de1c6bc9bb73c2d83ec64dfa39937" PolicyTrialEnded {
+    /// A trial of policy rules has ended: a client ended it, its time was over, or no client looked for 10 s.
+    "policy-trial-ended" "7f2de1c6bc9bb73c2d83ec64dfa39937" PolicyTrialEnded by {
         /// Number of the trial.
         trial: u64,
-        /// Client that ended it; none if its time was over, or no client looked for 10 s.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        by: Option<Author>,
-    },
+    } (trial) => format!("network: trial {trial} of policy rules ended"),
     /// The network is frozen for a snapshot: no frame moves.
-    "snapshot" "18891cefc5eb49e09e84b55568a6be96" Snapshot {
+    "snapshot" "18891cefc5eb49e09e84b55568a6be96" Snapshot by {
         /// Frames in flight that the snapshot holds.
         frames: u64,
         /// Milliseconds after which the network goes on without a command.
         milliseconds: u64,
-        /// Author of the change; none if the network did it by itself, as at a takeover.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        by: Option<Author>,
-    },
+    } (frames, milliseconds) => format!(
+        "network: frozen for a snapshot, with {} in flight; goes on after {} s at the latest",
+        counted(*frames, "frame"),
+        *milliseconds as f64 / 1000.0
+    ),
     /// The frozen network goes on.
-    "thawed" "ba0f14c4b74d4eb3b70866fe17258732" Thawed {
+    "thawed" "ba0f14c4b74d4eb3b70866fe17258732" Thawed by {
         /// Why.
         cause: String,
         /// Milliseconds for which no frame moved.
@@ -391,26 +415,21 @@ network_events! {
         frames: u64,
         /// Frames that were dropped, because the queue of their receiver did not run.
         lost: u64,
-        /// Author of the change; none if the network did it by itself, as at a takeover.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        by: Option<Author>,
+    } (cause, milliseconds, frames, lost) => {
+        let lost = if *lost > 0 { format!(", {lost} of them lost") } else { String::new() };
+        let frames = counted(*frames, "frame");
+        format!("network: thawed after {} s, with {frames} in flight{lost}: {cause}", *milliseconds as f64 / 1000.0)
     },
     /// Another process serves the network (takeover).
-    "taken-over" "5fb27b82b204e73b58fa4b880928d9e7" TakenOver {
+    "taken-over" "5fb27b82b204e73b58fa4b880928d9e7" TakenOver by {
         /// Version of memlane that serves it now.
         version: String,
-        /// Author of the change; none if the network did it by itself, as at a takeover.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        by: Option<Author>,
-    },
+    } (version) => format!("network: taken over by a process of memlane {version}"),
     /// The network ends.
-    "network-ends" "9c456dd4df1e0a782a1ba1a68d415b2a" NetworkEnds {
+    "network-ends" "9c456dd4df1e0a782a1ba1a68d415b2a" NetworkEnds by {
         /// Why.
         cause: String,
-        /// Author of the change; none if the network did it by itself, as at a takeover.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        by: Option<Author>,
-    },
+    } (cause) => format!("network: ends: {cause}"),
 }
 
 /// A key of a port with another value.
@@ -445,173 +464,6 @@ impl NetworkEvent {
             _ => {}
         }
         self
-    }
-
-    /// The port that it is about; of an address that moves or is claimed, the port of the guest that caused it: the new or the claiming one.
-    pub fn port(&self) -> Option<&str> {
-        match self {
-            Self::PortAttached { port, .. }
-            | Self::PortDetached { port, .. }
-            | Self::PortEnabled { port, .. }
-            | Self::PortDisabled { port, .. }
-            | Self::PortDrained { port, .. }
-            | Self::PortChanged { port, .. }
-            | Self::CarrierLost { port, .. }
-            | Self::CarrierFound { port, .. }
-            | Self::FrontEndConnected { port, .. }
-            | Self::FrontEndTurnedAway { port, .. }
-            | Self::FrontEndLeft { port, .. }
-            | Self::PortRunning { port }
-            | Self::PortQuarantined { port, .. }
-            | Self::FirstDrop { port, .. }
-            | Self::AddressRefused { port, .. }
-            | Self::PolicyDenied { port, .. }
-            | Self::PolicyAudited { port, .. }
-            | Self::LimitReached { port, .. }
-            | Self::LeftOut { port, .. }
-            | Self::AddressFlaps { moves_to: port, .. }
-            | Self::AddressMoved { to: port, .. }
-            | Self::AddressConflict { claimed_by: port, .. } => Some(port),
-            Self::Reloaded { .. }
-            | Self::ReloadRefused { .. }
-            | Self::CaptureStarted { .. }
-            | Self::CaptureEnded { .. }
-            | Self::RecorderStarted { .. }
-            | Self::RecorderStopped { .. }
-            | Self::RecordingStarted { .. }
-            | Self::RecordingEnded { .. }
-            | Self::PolicyTrialStarted { .. }
-            | Self::PolicyTrialEnded { .. }
-            | Self::Snapshot { .. }
-            | Self::Thawed { .. }
-            | Self::TakenOver { .. }
-            | Self::NetworkEnds { .. } => None,
-        }
-    }
-
-    /// The author of a change.
-    pub fn by(&self) -> Option<&Author> {
-        match self {
-            Self::PortAttached { by, .. }
-            | Self::PortDetached { by, .. }
-            | Self::PortEnabled { by, .. }
-            | Self::PortDisabled { by, .. }
-            | Self::PortDrained { by, .. }
-            | Self::PortChanged { by, .. }
-            | Self::Reloaded { by, .. }
-            | Self::ReloadRefused { by, .. }
-            | Self::CaptureStarted { by, .. }
-            | Self::CaptureEnded { by, .. }
-            | Self::RecorderStarted { by, .. }
-            | Self::RecorderStopped { by, .. }
-            | Self::RecordingStarted { by, .. }
-            | Self::RecordingEnded { by, .. }
-            | Self::PolicyTrialStarted { by, .. }
-            | Self::PolicyTrialEnded { by, .. }
-            | Self::Snapshot { by, .. }
-            | Self::Thawed { by, .. }
-            | Self::TakenOver { by, .. }
-            | Self::NetworkEnds { by, .. } => by.as_ref(),
-            _ => None,
-        }
-    }
-
-    /// Sentence of the event, without the author.
-    fn sentence(&self) -> String {
-        use NetworkEvent as E;
-        match self {
-            E::PortAttached { port, segment, labels, .. } => {
-                let labels: String = labels.iter().map(|(key, value)| format!(", {key}={value}")).collect();
-                format!("{port}: attached to segment {segment}{labels}")
-            }
-            E::PortDetached { port, .. } => format!("{port}: detached"),
-            E::PortEnabled { port, .. } => format!("{port}: enabled"),
-            E::PortDisabled { port, .. } => format!("{port}: disabled"),
-            E::PortDrained { port, drained: true, .. } => format!("{port}: drained"),
-            E::PortDrained { port, drained: false, .. } => format!("{port}: disabled, and not drained within the timeout"),
-            E::PortChanged { port, changes, .. } => format!("{port}: changed: {}", changed_keys(changes)),
-            E::CarrierLost { port, interface } => format!("{port}: interface {interface} has no carrier"),
-            E::CarrierFound { port, interface } => format!("{port}: interface {interface} has a carrier again"),
-            E::FrontEndConnected { port, program } => format!("{port}: front end connected: {program}"),
-            E::FrontEndTurnedAway { port, program, holder } => {
-                format!("{port}: another front end was refused: {program}; the port is in use by {holder}")
-            }
-            E::FrontEndLeft { port, cause } => format!("{port}: front end left: {cause}"),
-            E::PortRunning { port } => format!("{port}: running"),
-            E::PortQuarantined { port, cause } => format!("{port}: in quarantine: {cause}"),
-            E::AddressRefused { port, reason, mac, ip, allowed_by } => {
-                let ip = ip.as_ref().map(|ip| format!(" with {ip}")).unwrap_or_default();
-                format!("{port}: frame dropped as {reason}, from {mac}{ip}; key that would allow it: {allowed_by}")
-            }
-            E::PolicyDenied { port, denial, .. } | E::PolicyAudited { port, denial, .. } => format!("{port}: {}", denied(denial)),
-            E::FirstDrop { port, reason, frames } => format!("{port}: first drops for {reason}: {}", counted(*frames, "frame")),
-            E::AddressFlaps { segment, address, held_at, moves_to } => {
-                format!(
-                    "{segment}: address {address} moves between ports {held_at} and {moves_to}: a loop? It is held at {held_at}"
-                )
-            }
-            E::AddressMoved { segment, address, from, to } => {
-                format!("{segment}: address {address} moved from port {from} to port {to}")
-            }
-            E::AddressConflict { segment, ip, vlan, port, mac, source, claimed_by, claimed_mac } => {
-                let vlan = vlan.map(|vlan| format!(" in VLAN {vlan}")).unwrap_or_default();
-                let mac = mac.as_ref().map(|mac| format!(" with {mac}")).unwrap_or_default();
-                format!(
-                    "{segment}: IP address conflict: {ip}{vlan} belongs to {port}{mac} (by {}), and {claimed_by} claims it with {claimed_mac}",
-                    source.name()
-                )
-            }
-            E::LimitReached { port, direction, times } => {
-                let frames = if direction == "receive" { "frames to it" } else { "its frames" };
-                format!("{port}: the {direction} limit held {frames} back, {} since it was last told", counted(*times, "time"))
-            }
-            E::LeftOut { port, events } => {
-                format!("{port}: {} {} left out because of their rate", counted(*events, "event"), was(*events))
-            }
-            E::Reloaded { added, removed, changed, failed, left_out, .. } => format!(
-                "network: reloaded: {} attached, {} detached, {} changed, {} failed{}",
-                counted(added.len(), "port"),
-                removed.len(),
-                changed.len(),
-                failed.len(),
-                more(*left_out)
-            ),
-            E::ReloadRefused { cause, .. } => format!("network: reload refused: {cause}"),
-            E::CaptureStarted { ports, filter, left_out, .. } => {
-                let ports = if ports.is_empty() { "all ports".into() } else { ports.join(", ") + &more(*left_out) };
-                let filter = if filter.is_empty() { String::new() } else { format!(" with the filter '{filter}'") };
-                format!("network: capture of {ports}{filter} begun")
-            }
-            E::CaptureEnded { frames, missed, .. } => {
-                format!("network: capture ended: {}, {missed} missed", counted(*frames, "frame"))
-            }
-            E::RecorderStarted { memory, .. } => format!("network: recorder started, with {} MiB", memory >> 20),
-            E::RecorderStopped { .. } => "network: recorder stopped".into(),
-            E::RecordingStarted { .. } => "network: recording of verdicts begun".into(),
-            E::RecordingEnded { records, missed, .. } => {
-                format!("network: recording ended: {}, {missed} missed", counted(*records, "verdict"))
-            }
-            E::PolicyTrialStarted { trial, rules, milliseconds, .. } => {
-                format!(
-                    "network: trial {trial} of {} started for {} s",
-                    counted(*rules, "policy rule"),
-                    *milliseconds as f64 / 1000.0
-                )
-            }
-            E::PolicyTrialEnded { trial, .. } => format!("network: trial {trial} of policy rules ended"),
-            E::Snapshot { frames, milliseconds, .. } => format!(
-                "network: frozen for a snapshot, with {} in flight; goes on after {} s at the latest",
-                counted(*frames, "frame"),
-                *milliseconds as f64 / 1000.0
-            ),
-            E::Thawed { cause, milliseconds, frames, lost, .. } => {
-                let lost = if *lost > 0 { format!(", {lost} of them lost") } else { String::new() };
-                let frames = counted(*frames, "frame");
-                format!("network: thawed after {} s, with {frames} in flight{lost}: {cause}", *milliseconds as f64 / 1000.0)
-            }
-            E::TakenOver { version, .. } => format!("network: taken over by a process of memlane {version}"),
-            E::NetworkEnds { cause, .. } => format!("network: ends: {cause}"),
-        }
     }
 }
 
