@@ -36,7 +36,7 @@ use crate::outcome::Outcome;
 use crate::packet::{Packet, Reach};
 use crate::port::queue_view::QueueView;
 use crate::record::{LastDecision, MOST_IN_BATCH, Recorder};
-use crate::ring::{ReceiveQueue, Ring, RingFault, TransmitQueue, fast_path};
+use crate::ring::{PlaceOutcome, ReceiveQueue, Ring, RingFault, TransmitQueue, fast_path};
 use crate::settings::Settings;
 use crate::slots::Slots;
 use crate::stats::{DropReason, FrameSizes, PortCounters};
@@ -50,8 +50,8 @@ use crate::verdict::flooded::Passage;
 use crate::weight::Weight;
 pub use account::Accounts;
 use delay::DelayLine;
+pub(crate) use queue::EgressQueue;
 use queue::{Drain, Work};
-pub(crate) use queue::{EgressQueue, SendOutcome};
 pub(crate) use quota::RingQuota;
 pub(crate) use receiver::Readiness;
 use receiver::Times;
@@ -354,38 +354,39 @@ impl Egress {
     #[inline]
     pub(crate) fn offer(&mut self, slot: Slot, packet: &mut Packet, weight: Weight, origin: &mut impl Origin) -> Offered {
         match self.send(slot, packet, weight) {
-            SendOutcome::Done => Offered::Delivered,
-            SendOutcome::MustWait => self.wait(slot, packet, origin),
-            SendOutcome::Dropped(reason) => Offered::Dropped(reason),
+            PlaceOutcome::Complete(_) => Offered::Delivered,
+            PlaceOutcome::NoRoom => self.wait(slot, packet, origin),
+            PlaceOutcome::Refused(reason) => Offered::Dropped(reason),
         }
     }
 
     /// Delivers `packet` at `slot` if no frame is ahead of it and there is room.
     #[inline]
-    pub(crate) fn send(&mut self, slot: Slot, packet: &mut Packet, weight: Weight) -> SendOutcome {
-        let Some(queue) = self.slots.get_mut(slot) else { return SendOutcome::Dropped(DropReason::ReceiverAbsent) };
+    pub(crate) fn send(&mut self, slot: Slot, packet: &mut Packet, weight: Weight) -> PlaceOutcome {
+        let Some(queue) = self.slots.get_mut(slot) else { return PlaceOutcome::Refused(DropReason::ReceiverAbsent) };
         if queue.line.is_some() {
             let must_wait = packet.segments_done == 0 && queue.keeps_order(self.now);
-            return if must_wait { SendOutcome::MustWait } else { self.send_along_line(slot, packet) };
+            return if must_wait { PlaceOutcome::NoRoom } else { self.send_along_line(slot, packet) };
         }
         if queue.accounts.waiting() > 0 || !queue.admit(packet.source, self.now) {
-            return SendOutcome::MustWait;
+            return PlaceOutcome::NoRoom;
         }
         let segments_before = packet.segments_done;
         let sent = queue.place(packet, self.now, &mut self.work);
-        if sent == SendOutcome::Done && queue.accounts.is_contended() {
+        let is_sent = matches!(sent, PlaceOutcome::Complete(_));
+        if is_sent && queue.accounts.is_contended() {
             queue.accounts.went(packet.source, weight, packet.length.max(SHORTEST).into());
             self.contended_until = self.now.saturating_add(self.times.account_memory);
         }
-        if sent == SendOutcome::Done || packet.segments_done > segments_before || queue.has_unshown() {
+        if is_sent || packet.segments_done > segments_before || queue.has_unshown() {
             queue.touch(&mut self.touched);
         }
         sent
     }
 
     /// Link emulation: sends `packet` along the emulated link at `slot`.
-    fn send_along_line(&mut self, slot: Slot, packet: &mut Packet) -> SendOutcome {
-        let Some(queue) = self.slots.get_mut(slot) else { return SendOutcome::Dropped(DropReason::ReceiverAbsent) };
+    fn send_along_line(&mut self, slot: Slot, packet: &mut Packet) -> PlaceOutcome {
+        let Some(queue) = self.slots.get_mut(slot) else { return PlaceOutcome::Refused(DropReason::ReceiverAbsent) };
         let sent = queue.send_along_line(packet, self.now, &mut self.work);
         queue.touch(&mut self.touched);
         self.expect_arrival(slot);

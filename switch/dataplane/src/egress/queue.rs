@@ -105,17 +105,6 @@ pub(super) struct Drain<'d, M> {
     pub met: &'d mut M,
 }
 
-/// Outcome of the attempt to send a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SendOutcome {
-    /// Delivered.
-    Done,
-    /// The receiver has no room now.
-    MustWait,
-    /// The packet cannot be delivered, for this reason.
-    Dropped(DropReason),
-}
-
 /// Progress of draining.
 #[derive(Clone, Copy, Debug)]
 struct Progress {
@@ -202,16 +191,16 @@ impl EgressQueue {
 
     /// Places `packet` in the sink, if frames may go in and there is room.
     #[inline(never)]
-    pub(super) fn place(&mut self, packet: &mut Packet, now: Cycles, work: &mut Work) -> SendOutcome {
+    pub(super) fn place(&mut self, packet: &mut Packet, now: Cycles, work: &mut Work) -> PlaceOutcome {
         if !self.open {
-            return SendOutcome::Dropped(DropReason::ReceiverAbsent);
+            return PlaceOutcome::Refused(DropReason::ReceiverAbsent);
         }
         if !self.is_unlimited(now) {
             self.counters(work).receive_limited.add(1);
-            return SendOutcome::MustWait;
+            return PlaceOutcome::NoRoom;
         }
         if self.receiver.shut_until > now {
-            return SendOutcome::MustWait;
+            return PlaceOutcome::NoRoom;
         }
         let before = packet.segments_done;
         let placed = if self.port.policy.is_twin() { self.place_inside(packet) } else { self.place_in_sink(packet) };
@@ -223,15 +212,16 @@ impl EgressQueue {
         {
             self.burden(walked, now, work);
         }
+        let placed = placed.unwrap_or_else(|fault| {
+            self.fail(fault, work);
+            PlaceOutcome::Refused(DropReason::ReceiverAbsent)
+        });
         match placed {
-            Ok(PlaceOutcome::Complete(frames)) => self.placed(packet, frames, now, work),
-            Ok(PlaceOutcome::NoRoom) => self.no_room(now),
-            Ok(PlaceOutcome::Refused(reason)) => self.refused(reason, now, work),
-            Err(fault) => {
-                self.fail(fault, work);
-                SendOutcome::Dropped(DropReason::ReceiverAbsent)
-            }
+            PlaceOutcome::Complete(frames) => self.placed(packet, frames, now, work),
+            PlaceOutcome::NoRoom => self.no_room(now),
+            PlaceOutcome::Refused(reason) => self.refused(reason, now, work),
         }
+        placed
     }
 
     #[inline]
@@ -275,7 +265,7 @@ impl EgressQueue {
 
     /// `packet` was placed, as so many `frames`.
     #[inline]
-    fn placed(&mut self, packet: &mut Packet, frames: u32, now: Cycles, work: &mut Work) -> SendOutcome {
+    fn placed(&mut self, packet: &mut Packet, frames: u32, now: Cycles, work: &mut Work) {
         work.work_units += u64::from(packet.length);
         self.frames += u64::from(frames);
         self.bytes += u64::from(packet.length);
@@ -283,7 +273,6 @@ impl EgressQueue {
         self.receiver.took();
         work.taps.receive(packet, self.key.port);
         self.sample(packet, now, work);
-        SendOutcome::Done
     }
 
     /// Counts a frame that was placed, or has entered the emulated link, if its latency is measured.
@@ -299,25 +288,23 @@ impl EgressQueue {
         self.port.counters(work.worker.into())
     }
 
-    fn no_room(&mut self, now: Cycles) -> SendOutcome {
+    fn no_room(&mut self, now: Cycles) {
         let (seen, until) = self.sink.ring().map_or((0, None), |ring| (ring.seen(), ring.waits_until()));
         if let Some(until) = until {
             // The ring waits for memory that is still to be filled.
             self.receiver.shut_until = until;
         }
         self.receiver.note_posted(seen, now);
-        SendOutcome::MustWait
     }
 
     #[cold]
-    fn refused(&mut self, reason: DropReason, now: Cycles, work: &mut Work) -> SendOutcome {
+    fn refused(&mut self, reason: DropReason, now: Cycles, work: &mut Work) {
         match reason {
             // The receiver's page faults are charged to the receiver.
             DropReason::ReceiverMemory => self.burden(work_units::TURN / work_units::DESCRIPTOR, now, work),
             DropReason::SenderMemory => work.work_units += work_units::TURN,
             _ => {}
         }
-        SendOutcome::Dropped(reason)
     }
 
     /// Fetches a foreign frame (a Xen grant) and places it in a sink that needs its bytes in memory.
@@ -335,18 +322,18 @@ impl EgressQueue {
     }
 
     /// Sends a copy of `packet` along the emulated link. Losses are counted here: of a GSO frame, only some segments may be lost.
-    pub(super) fn send_along_line(&mut self, packet: &mut Packet, now: Cycles, work: &mut Work) -> SendOutcome {
-        let Some(line) = &mut self.line else { return SendOutcome::Dropped(DropReason::ReceiverAbsent) };
+    pub(super) fn send_along_line(&mut self, packet: &mut Packet, now: Cycles, work: &mut Work) -> PlaceOutcome {
+        let Some(line) = &mut self.line else { return PlaceOutcome::Refused(DropReason::ReceiverAbsent) };
         if !is_in_memory(packet) {
             work.work_units += work_units::TURN;
-            return SendOutcome::Dropped(DropReason::SenderMemory);
+            return PlaceOutcome::Refused(DropReason::SenderMemory);
         }
         let taken = if packet.is_foreign() {
             fetched(packet, self.port.foreign(), &mut Vec::new(), |packet| line.take(packet, now))
         } else {
             Some(line.take(packet, now))
         };
-        let Some(taken) = taken else { return SendOutcome::Dropped(DropReason::GrantRefused) };
+        let Some(taken) = taken else { return PlaceOutcome::Refused(DropReason::GrantRefused) };
         for (reason, count) in [(DropReason::LinkLoss, taken.lost), (DropReason::LinkFull, taken.refused)] {
             if count > 0 {
                 work.taps.dropped(packet, self.key.port, reason);
@@ -357,7 +344,7 @@ impl EgressQueue {
         // The sender pays for each segment of its GSO frame.
         packet.segments_done += taken.frames as u16;
         work.work_units += u64::from(taken.frames) * work_units::FRAME + u64::from(packet.length);
-        SendOutcome::Done
+        PlaceOutcome::Complete(taken.frames)
     }
 
     /// Moves the enqueued packets to its emulated link, as frames that have arrived there, so that their senders' descriptor chains are done with.
@@ -477,12 +464,12 @@ impl EgressQueue {
             let (length, before) = (packet.length, packet.segments_done);
             let sent = self.place(packet, *now, work);
             let segments = packet.segments_done - before;
-            progress.moved |= sent == SendOutcome::Done || segments > 0;
+            progress.moved |= matches!(sent, PlaceOutcome::Complete(_)) || segments > 0;
             progress.advanced |= progress.moved && progress.too_long == u32::MAX;
             if let Some(outcome) = self.outcome(sent, segments) {
                 report(packet, self.key.port, outcome, work, met);
             }
-            if sent != SendOutcome::MustWait {
+            if sent != PlaceOutcome::NoRoom {
                 let weight = weight_of(packet.source);
                 self.accounts.served(weight, places);
             } else if self.lets_pass(times.full_after, *now) {
@@ -496,12 +483,12 @@ impl EgressQueue {
     }
 
     /// Outcome of an attempt to place a packet, of which so many `segments` were delivered.
-    fn outcome(&self, sent: SendOutcome, segments: u16) -> Option<Outcome> {
+    fn outcome(&self, sent: PlaceOutcome, segments: u16) -> Option<Outcome> {
         let port = self.key.port;
         match sent {
-            SendOutcome::Done => Some(Outcome::Delivered(port, segments)),
-            SendOutcome::MustWait => (segments > 0).then_some(Outcome::DeliveredInPart(port, segments)),
-            SendOutcome::Dropped(reason) => Some(Outcome::Dropped(port, reason)),
+            PlaceOutcome::Complete(_) => Some(Outcome::Delivered(port, segments)),
+            PlaceOutcome::NoRoom => (segments > 0).then_some(Outcome::DeliveredInPart(port, segments)),
+            PlaceOutcome::Refused(reason) => Some(Outcome::Dropped(port, reason)),
         }
     }
 
@@ -539,14 +526,14 @@ impl EgressQueue {
             }
             let Some(sent) = line.serve(drain.now, packet, |packet| self.place_arrived(packet, drain)) else { break };
             let outcome = match sent {
-                SendOutcome::Done => Outcome::Arrived,
-                SendOutcome::Dropped(reason) => Outcome::Lost(self.key.port, reason),
-                SendOutcome::MustWait => {
+                PlaceOutcome::Complete(_) => Outcome::Arrived,
+                PlaceOutcome::Refused(reason) => Outcome::Lost(self.key.port, reason),
+                PlaceOutcome::NoRoom => {
                     moved |= self.call_again_if_full(drain.now, drain.times, drain.work);
                     break;
                 }
             };
-            moved |= sent == SendOutcome::Done;
+            moved |= outcome == Outcome::Arrived;
             report(packet, self.key.port, outcome, drain.work, drain.met);
         }
         self.line = Some(line);
@@ -556,20 +543,20 @@ impl EgressQueue {
 
     /// Places a frame that arrived over the emulated link; without room it is dropped once the receiver exceeded the stall timeout.
     /// Returns also whether it is done with.
-    fn place_arrived<M>(&mut self, packet: &mut Packet, drain: &mut Drain<'_, M>) -> (SendOutcome, bool) {
+    fn place_arrived<M>(&mut self, packet: &mut Packet, drain: &mut Drain<'_, M>) -> (PlaceOutcome, bool) {
         let (now, times) = (drain.now, drain.times);
         // Where a rate limit holds back, the receiver is not the cause.
         let is_limited = !self.is_unlimited(now);
         let mut sent = self.place(packet, now, drain.work);
         match sent {
-            SendOutcome::Done => self.receiver.move_on(),
-            SendOutcome::MustWait if !is_limited && self.receiver.is_full_for(times.stall_timeout, now) => {
-                sent = SendOutcome::Dropped(DropReason::ReceiverStalled);
+            PlaceOutcome::Complete(_) => self.receiver.move_on(),
+            PlaceOutcome::NoRoom if !is_limited && self.receiver.is_full_for(times.stall_timeout, now) => {
+                sent = PlaceOutcome::Refused(DropReason::ReceiverStalled);
             }
-            SendOutcome::MustWait => self.receiver.stand_still(is_limited, now, times),
-            SendOutcome::Dropped(_) => {}
+            PlaceOutcome::NoRoom => self.receiver.stand_still(is_limited, now, times),
+            PlaceOutcome::Refused(_) => {}
         }
-        (sent, sent != SendOutcome::MustWait)
+        (sent, sent != PlaceOutcome::NoRoom)
     }
 
     /// Publishes placed frames to the receiver.

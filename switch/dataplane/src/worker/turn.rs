@@ -13,7 +13,7 @@ use crate::answer::Answer;
 use crate::cpu_time::slice::Slice;
 use crate::cpu_time::work_units::{self, BATCH};
 use crate::denials::Key;
-use crate::egress::{Egress, FastPathKey, Offered, Readiness, SendOutcome};
+use crate::egress::{Egress, FastPathKey, Offered, Readiness};
 use crate::frame::NetHeader;
 use crate::id::{PortId, RouteEntry, Slot};
 use crate::ingress::{Feed, Offer, Source};
@@ -28,7 +28,7 @@ use crate::policy::rules::PortRules;
 use crate::port::{Port, refused};
 use crate::record::Sequel;
 use crate::refusal;
-use crate::ring::{OpenOutcome, Ring, RingFault};
+use crate::ring::{OpenOutcome, PlaceOutcome, Ring, RingFault};
 use crate::stats::{DropReason, PortCounters, WorkerCounters};
 use crate::table::{LearnedAddress, Table};
 use crate::time::Cycles;
@@ -61,15 +61,6 @@ pub(super) struct Turn<'w> {
 
 /// Frames that a service quantum takes at most.
 const MOST: u16 = if ablation::BATCHING { BATCH as u16 } else { 1 };
-
-/// Outcome of an opened packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TurnOutcome {
-    /// The frame was sent, enqueued, handed over or dropped.
-    Done,
-    /// Backpressure: its descriptor chain stays in the transmit ring.
-    Backpressured,
-}
 
 /// Frames of a service quantum so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -188,7 +179,7 @@ impl Turn<'_> {
             OpenOutcome::Packet => {
                 let outside = self.outside(packet);
                 self.begin(packet);
-                if self.forward(packet, table, outside) == TurnOutcome::Backpressured {
+                if self.forward(packet, table, outside) == Offered::Blocked {
                     return Ok(false);
                 }
                 self.commit_record();
@@ -297,7 +288,7 @@ impl Turn<'_> {
     }
 
     /// Forwards a packet with the addresses `outside`, if they could be exchanged.
-    fn forward(&mut self, packet: &mut Packet, table: &Table, outside: Result<(), DropReason>) -> TurnOutcome {
+    fn forward(&mut self, packet: &mut Packet, table: &Table, outside: Result<(), DropReason>) -> Offered {
         if let Err(reason) = outside.and_then(|()| check(packet, &self.source.offloads)) {
             self.record_early(packet, reason);
             return self.drop_at(packet.source, packet, reason);
@@ -432,7 +423,7 @@ impl Turn<'_> {
     /// Address resolution: learns the claim of a frame that its `verdict` lets pass, and answers its question if the switch may and can. `None` if
     /// the frame goes its way.
     #[cold]
-    fn resolve(&mut self, packet: &mut Packet, verdict: Verdict) -> Option<TurnOutcome> {
+    fn resolve(&mut self, packet: &mut Packet, verdict: Verdict) -> Option<Offered> {
         if matches!(verdict, Verdict::Drop(_)) {
             return None;
         }
@@ -457,19 +448,19 @@ impl Turn<'_> {
         let mut reply = Packet::from_bytes(given.owner.port, given.frame());
         reply.reach = Reach::ManyNow;
         // Without room here the owner answers, with a frame that can wait.
-        if self.egress.send(slot, &mut reply, self.weight) != SendOutcome::Done {
+        if !matches!(self.egress.send(slot, &mut reply, self.weight), PlaceOutcome::Complete(_)) {
             return None;
         }
         addresses.count_answer();
         self.record_sequel(Sequel::Answered, None);
         self.outcomes.flooded(packet.source, self.egress.work.work_units - before);
         self.source.feed.finish(packet);
-        Some(TurnOutcome::Done)
+        Some(Offered::Delivered)
     }
 
     /// Drops a frame that is too long for its way to `port`, and answers its sender.
     #[cold]
-    fn refuse_too_long(&mut self, port: PortId, packet: &Packet, answer: Option<Answer>) -> TurnOutcome {
+    fn refuse_too_long(&mut self, port: PortId, packet: &Packet, answer: Option<Answer>) -> Offered {
         if let Some(answer) = answer {
             self.answer_for(port, &answer);
         }
@@ -528,14 +519,14 @@ impl Turn<'_> {
     }
 
     #[cold]
-    fn forward_retagged(&mut self, port: PortId, change: TagChange, packet: &mut Packet) -> TurnOutcome {
+    fn forward_retagged(&mut self, port: PortId, change: TagChange, packet: &mut Packet) -> Offered {
         if !packet.retag(change) {
             return self.drop_at(packet.source, packet, DropReason::VlanNotCarried);
         }
         self.forward_to(port, packet)
     }
 
-    fn forward_to(&mut self, port: PortId, packet: &mut Packet) -> TurnOutcome {
+    fn forward_to(&mut self, port: PortId, packet: &mut Packet) -> Offered {
         self.source.note_receiver(port);
         let Some(entry) = self.egress.route(port, packet) else {
             return self.drop_at(port, packet, DropReason::ReceiverAbsent);
@@ -557,12 +548,12 @@ impl Turn<'_> {
     /// Acts on the outcome of an offered packet, of which so many `segments` were delivered now. `to` are its receiver and the
     /// receiver's queue.
     #[inline]
-    fn conclude(&mut self, to: (PortId, RouteEntry), packet: &Packet, segments: u16, offered: Offered) -> TurnOutcome {
+    fn conclude(&mut self, to: (PortId, RouteEntry), packet: &Packet, segments: u16, offered: Offered) -> Offered {
         let (port, entry) = to;
         if offered == Offered::Delivered {
             self.outcomes.meet(packet, Outcome::Delivered(port, segments));
             self.source.feed.finish(packet);
-            return TurnOutcome::Done;
+            return offered;
         }
         if segments > 0 {
             self.outcomes.meet(packet, Outcome::DeliveredInPart(port, segments));
@@ -574,13 +565,10 @@ impl Turn<'_> {
                 self.outcomes.meet(packet, if is_here { Outcome::Waits(port) } else { Outcome::HandedOver(port) });
                 self.source.keep_in_flight(packet, port);
             }
-            Offered::Blocked => {
-                self.source.feed.backpressure(packet);
-                return TurnOutcome::Backpressured;
-            }
+            Offered::Blocked => self.source.feed.backpressure(packet),
             Offered::Dropped(reason) => return self.drop_at(port, packet, reason),
         }
-        TurnOutcome::Done
+        offered
     }
 
     /// Offers a packet to the worker of its receiver, within the receiver's quota of the ring and the sender's of the queue there.
@@ -609,7 +597,7 @@ impl Turn<'_> {
     /// Delivers to every other port of the broadcast domain, or enqueues the frame there. Each other worker gets a copy for its
     /// ports. The frame has taught or moved the address `learned`.
     #[cold]
-    fn flood(&mut self, packet: &mut Packet, learned: Option<LearnedAddress>) -> TurnOutcome {
+    fn flood(&mut self, packet: &mut Packet, learned: Option<LearnedAddress>) -> Offered {
         let (sender, stall_timeout) = (packet.source, self.source.stall_timeout);
         if let Some(worker) = self.peers.first_without_room(sender) {
             let to = (sender, RouteEntry { worker, slot: Slot::default() });
@@ -651,7 +639,7 @@ impl Turn<'_> {
         self.source.feed.come_back(packet.head);
         // The next frame is opened into the same packet.
         packet.reach = Reach::One;
-        TurnOutcome::Done
+        Offered::Delivered
     }
 
     /// Reads the reports of a flooded frame about the groups of its sender; the last members of one are asked.
@@ -677,11 +665,11 @@ impl Turn<'_> {
     }
 
     /// Drops a packet for a reason that is counted at `port`.
-    fn drop_at(&mut self, port: PortId, packet: &Packet, reason: DropReason) -> TurnOutcome {
+    fn drop_at(&mut self, port: PortId, packet: &Packet, reason: DropReason) -> Offered {
         self.egress.work.taps.dropped(packet, port, reason);
         self.outcomes.meet(packet, Outcome::Dropped(port, reason));
         self.source.feed.finish(packet);
-        TurnOutcome::Done
+        Offered::Dropped(reason)
     }
 }
 
