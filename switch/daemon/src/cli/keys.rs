@@ -1,6 +1,7 @@
 //! Configuration keys of a port as command-line options: each option has the meaning and the checks of the key of its name.
 
 use clap::Args;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::Failure;
@@ -33,8 +34,9 @@ impl Keys {
     }
 }
 
-/// Keys that can change while a port runs; "none" resets each to its default.
-#[derive(Debug, Args)]
+/// Keys that can change while a port runs; "none" resets each to its default. Each option has the name of its key.
+#[derive(Debug, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) struct Changeable {
     /// Weight for fair queueing at a busy receiver, relative to other senders: 1 to 1000.
     #[arg(long, value_name = "NUMBER")]
@@ -98,36 +100,16 @@ pub(super) struct Changeable {
     enabled: Option<String>,
     /// As --enabled false.
     #[arg(long)]
+    #[serde(skip)]
     disabled: bool,
 }
 
 impl Changeable {
     /// Sets the keys of the options that were given.
     pub(super) fn state(&self, keys: &mut Keys) {
-        let options = [
-            &self.weight,
-            &self.transmit,
-            &self.receive,
-            &self.storm,
-            &self.anti_spoof,
-            &self.addresses,
-            &self.inside,
-            &self.twin_of,
-            &self.allowed,
-            &self.may_serve,
-            &self.isolated,
-            &self.reserved,
-            &self.groups,
-            &self.leases,
-            &self.labels,
-            &self.link,
-            &self.mac,
-            &self.mtu,
-            &self.enabled,
-        ];
-        for (key, text) in CHANGEABLE.into_iter().zip(options) {
-            keys.written(key, text.as_deref());
-        }
+        // Strings alone: that does not fail.
+        let options = serde_json::to_value(self).unwrap_or_default();
+        options.as_object().into_iter().flatten().for_each(|(key, text)| keys.written(key, text.as_str()));
         keys.state("enabled", if self.disabled { json!(false) } else { Value::Null });
     }
 }
