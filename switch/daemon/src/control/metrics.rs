@@ -121,6 +121,9 @@ struct Text<'r> {
     report: &'r Report,
 }
 
+/// Labels of a port's samples, and its report.
+type Port<'r> = (Labels, &'r PortReport);
+
 /// The label of a counter's samples, and its value.
 type Labelled = (Labels, fn(&PortTotals) -> u64);
 
@@ -189,6 +192,19 @@ impl Text<'_> {
     }
 
     fn ports(&mut self) {
+        self.port_info();
+        let report = self.report;
+        let labels = |port: &PortReport| Labels::new(&[("network", &report.name), ("port", &port.name)]);
+        let ports: Vec<_> = report.ports.iter().map(|port| (labels(port), port)).collect();
+        self.port_states(&ports);
+        self.port_totals(&ports);
+        self.port_interfaces(&ports);
+        self.port_drops(&ports);
+        self.port_labelled(&ports);
+        self.port_distributions(&ports);
+    }
+
+    fn port_info(&mut self) {
         let Self { text, report } = self;
         let network = ("network", report.name.as_str());
         let mut info = text.family("memlane_port", Kind::Info, "The port.");
@@ -205,72 +221,97 @@ impl Text<'_> {
             ];
             info.info(&[[network].as_slice(), &own].concat());
         }
-        let labels: Vec<Labels> = report.ports.iter().map(|port| Labels::new(&[network, ("port", &port.name)])).collect();
-        let ports = || labels.iter().zip(&report.ports);
-        let mut state = text.family("memlane_port_state", Kind::Gauge, "1 for the present state of the port, 0 for the others.");
+    }
+
+    fn port_states(&mut self, ports: &[Port<'_>]) {
+        let help = "1 for the present state of the port, 0 for the others.";
+        let mut state = self.text.family("memlane_port_state", Kind::Gauge, help);
         let states = STATES.map(|name| (Labels::new(&[("state", name)]), name));
-        for (own, port) in ports() {
+        for (own, port) in ports {
             states.iter().for_each(|(label, name)| state.sample_of(&[own, label], port.state == *name));
         }
+    }
+
+    /// The metrics with one value for each port.
+    fn port_totals(&mut self, ports: &[Port<'_>]) {
         for counter in PortTotals::COUNTERS {
             let (name, kind, help) = match counter.metric {
                 Metric::Counter(name, help) => (name, Kind::Counter, help),
                 Metric::Gauge(name, help) => (name, Kind::Gauge, help),
                 Metric::Notification(_) | Metric::Limited(_) | Metric::None => continue,
             };
-            let mut family = text.family(name, kind, help);
-            ports().for_each(|(own, port)| family.sample_of(&[own], (counter.value)(&port.totals)));
+            let mut family = self.text.family(name, kind, help);
+            ports.iter().for_each(|(own, port)| family.sample_of(&[own], (counter.value)(&port.totals)));
         }
         for (kind, families) in [(Kind::Counter, &PORT_COUNTERS[..]), (Kind::Gauge, &PORT_GAUGES[..])] {
             for (name, help, value) in families {
-                let mut family = text.family(name, kind, help);
-                ports().for_each(|(own, port)| family.sample_of(&[own], value(port)));
+                let mut family = self.text.family(name, kind, help);
+                ports.iter().for_each(|(own, port)| family.sample_of(&[own], value(port)));
             }
         }
-        let with_interface: Vec<_> = ports().filter_map(|(own, port)| Some((own, port.carrier?))).collect();
+    }
+
+    /// Whether the interfaces of ports that have one have a carrier.
+    fn port_interfaces(&mut self, ports: &[Port<'_>]) {
+        let with_interface: Vec<_> = ports.iter().filter_map(|(own, port)| Some((own, port.carrier?))).collect();
         if !with_interface.is_empty() {
             let help = "1 if the interface of the TAP or AF_PACKET port is up and has a carrier, else 0.";
-            let mut carrier = text.family("memlane_port_carrier", Kind::Gauge, help);
+            let mut carrier = self.text.family("memlane_port_carrier", Kind::Gauge, help);
             with_interface.iter().for_each(|(own, has_carrier)| carrier.sample_of(&[own], *has_carrier));
         }
-        let help = "Dropped frames, by drop reason.";
-        let mut drops = text.family("memlane_port_dropped_frames", Kind::Counter, help);
+    }
+
+    fn port_drops(&mut self, ports: &[Port<'_>]) {
+        let mut drops = self.text.family("memlane_port_dropped_frames", Kind::Counter, "Dropped frames, by drop reason.");
         let reasons: Vec<_> =
             DropReason::ALL.iter().map(|reason| (Labels::new(&[("reason", reason.name())]), reason.name())).collect();
-        for (own, port) in ports() {
+        for (own, port) in ports {
             for (label, reason) in &reasons {
                 drops.sample_of(&[own, label], port.totals.drops.get(*reason).copied().unwrap_or(0));
             }
         }
-        let help = "Notifications: kicks from the guest, interrupts to it, and lost ones of either kind that were recovered.";
-        let mut notifications = text.family("memlane_port_notifications", Kind::Counter, help);
+    }
+
+    /// The counters that are samples of one family by a label.
+    fn port_labelled(&mut self, ports: &[Port<'_>]) {
         let kinds = labelled("kind", |metric| if let Metric::Notification(kind) = metric { Some(kind) } else { None });
-        for (own, port) in ports() {
-            kinds.iter().for_each(|(label, count)| notifications.sample_of(&[own, label], count(&port.totals)));
-        }
-        let help = "Times that a rate limit of the port delayed frames.";
-        let mut limited = text.family("memlane_port_limited", Kind::Counter, help);
         let directions =
             labelled("direction", |metric| if let Metric::Limited(direction) = metric { Some(direction) } else { None });
-        for (own, port) in ports() {
-            directions.iter().for_each(|(label, count)| limited.sample_of(&[own, label], count(&port.totals)));
+        let families = [
+            (
+                "memlane_port_notifications",
+                "Notifications: kicks from the guest, interrupts to it, and lost ones of either kind that were recovered.",
+                kinds,
+            ),
+            ("memlane_port_limited", "Times that a rate limit of the port delayed frames.", directions),
+        ];
+        for (name, help, samples) in families {
+            let mut family = self.text.family(name, Kind::Counter, help);
+            for (own, port) in ports {
+                samples.iter().for_each(|(label, count)| family.sample_of(&[own, label], count(&port.totals)));
+            }
         }
+    }
+
+    /// Histograms, and CPU time.
+    fn port_distributions(&mut self, ports: &[Port<'_>]) {
+        let Self { text, report } = self;
         let help = "Frames that the guest transmitted, by size without FCS.";
         let mut sizes = text.family("memlane_port_frame_size_bytes", Kind::Histogram, help);
         let bounds = Bounds::new(&SIZE_BOUNDS.map(f64::from));
-        for (own, port) in ports() {
+        for (own, port) in ports {
             sizes.histogram(own, &bounds, &port.totals.frame_sizes, port.totals.transmit_bytes);
         }
         let help = "Time from the transmit queue to the guest's receive queue, of one frame in 1021; emulated delay is left out.";
         let mut waits = text.family("memlane_port_wait_seconds", Kind::Histogram, help);
         let bounds = Bounds::new(&WAIT_BOUNDS.map(|bound| bound.as_secs_f64()));
-        for (own, port) in ports() {
+        for (own, port) in ports {
             let sum = seconds(port.totals.waited_cycles, report.cycles_per_second);
             waits.histogram(own, &bounds, &port.totals.waits, sum);
         }
         let help = "CPU time that workers spent on frames from the guest.";
         let mut cpu = text.family("memlane_port_cpu_seconds", Kind::Counter, help);
-        for (own, port) in ports() {
+        for (own, port) in ports {
             cpu.sample_of(&[own], seconds(port.totals.cycles, report.cycles_per_second));
         }
     }

@@ -234,6 +234,10 @@ fn about(id: &'static str, summary: &'static str, problems: &'static [u16]) -> A
     About { id, summary, status: StatusCode::OK, problems }
 }
 
+fn created(about: About) -> About {
+    About { status: StatusCode::CREATED, ..about }
+}
+
 /// The read-only routes, for programs that must not change the network.
 pub fn read_only() -> Api {
     let forms = [Format::OpenMetrics.content_type(), Format::Prometheus.content_type()];
@@ -278,9 +282,12 @@ pub fn page(may_change: bool) -> Api {
 
 /// All routes.
 pub fn api() -> Api {
-    let created = |about: About| About { status: StatusCode::CREATED, ..about };
-    let reading = read_only()
-        .route(Method::GET, "/v1/network", about("network", "Report of the network, its ports and its workers.", &[503]), network)
+    with_streams(with_trials(with_recorder(with_ports(with_reports(read_only())))))
+}
+
+/// Adds the routes that only read, except those of one port.
+fn with_reports(api: Api) -> Api {
+    api.route(Method::GET, "/v1/network", about("network", "Report of the network, its ports and its workers.", &[503]), network)
         .route(
             Method::GET,
             "/v1/blocked",
@@ -294,63 +301,6 @@ pub fn api() -> Api {
         .route(Method::GET, "/v1/identity", about("identity", "Identity of the network: its name, its file, its process.", &[503]), identity)
         .route(Method::GET, "/v1/ports", about("ports", "Reports of all ports, in the order in which they were attached.", &[503]), ports)
         .route(
-            Method::POST,
-            "/v1/ports",
-            created(about(
-                "attach",
-                "Attaches a port. A segment is created with its first port and removed with its last. Relative paths are relative to the folder of the network's file. Its socket has the file's access rights, unless the request states others.",
-                &[400, 409, 413, 422, 500, 503],
-            )),
-            attach,
-        )
-        .route(
-            Method::POST,
-            "/v1/attach",
-            created(about(
-                "attach_all",
-                "Attaches ports, all or none, with one write of the state file.",
-                &[400, 409, 413, 422, 500, 503],
-            )),
-            attach_all,
-        )
-        .route(
-            Method::POST,
-            "/v1/detach",
-            about("detach_all", "Detaches ports, all or none; returns the keys that attach them again.", &[400, 404, 413, 422, 500, 503]),
-            detach_all,
-        )
-        .route(Method::GET, "/v1/ports/{name}", about("port", "Report of a port, and the keys that attach it again.", &[404, 503]), port)
-        .route(
-            Method::PATCH,
-            "/v1/ports/{name}",
-            about("change", "Changes a running port; returns its new keys.", &[400, 404, 409, 413, 422, 500, 503]),
-            change,
-        )
-        .route(
-            Method::DELETE,
-            "/v1/ports/{name}",
-            about("detach", "Detaches a port; returns the keys that attach it again.", &[404, 500, 503]),
-            detach,
-        )
-        .route(
-            Method::POST,
-            "/v1/ports/{name}/drain",
-            about("drain", "Disables a port, and waits until none of its frames is in flight; ends with 409 if the port is enabled meanwhile.", &[400, 404, 409, 413, 422, 500, 503]),
-            drain,
-        )
-        .route(
-            Method::GET,
-            "/v1/ports/{name}/why",
-            about("causes", "Tells the causes that keep a port from its work, each with its remedy.", &[404, 503]),
-            causes,
-        )
-        .route(
-            Method::POST,
-            "/v1/ports/{name}/why",
-            about("why", "Predicts the outcome of a frame from the port's guest, without sending it.", &[400, 404, 413, 422, 503]),
-            why,
-        )
-        .route(
             Method::GET,
             "/v1/why",
             about("all_causes", "Tells the causes that keep ports from their work, the worst ports first; asks the workers, so do not poll it.", &[503]),
@@ -358,32 +308,92 @@ pub fn api() -> Api {
         )
         .route(Method::GET, "/v1/segments", about("segments", "Reports of all segments with ports.", &[503]), segments)
         .route(Method::GET, "/v1/segments/{name}", about("segment", "Report of a segment, and its learned MAC addresses.", &[404, 503]), segment)
+        .route(Method::GET, "/v1/addresses", about("addresses", "IP addresses that the switch knows, by segment, with their owners.", &[503]), addresses)
         .route(
             Method::GET,
-            "/v1/addresses",
-            about("addresses", "IP addresses that the switch knows, by segment, with their owners.", &[503]),
-            addresses,
+            "/v1/denials",
+            about("denials", "Frames that policy rules refuse, by port: the latest 4096 destinations.", &[503]),
+            all_denials,
         )
-        .route(
-            Method::POST,
-            "/v1/reload",
-            about(
-                "reload",
-                "Applies a document to the network; ports without a difference are not touched, nor those of other origins than the file. Ports with a guest are neither removed nor attached anew.",
-                &[400, 404, 409, 413, 422, 500, 503],
-            ),
-            reload,
-        );
-    with_streams(with_denials(reading))
 }
 
-/// Adds the routes about frames that policy rules refuse.
-fn with_denials(api: Api) -> Api {
+/// Adds the routes that attach and change ports, and those of one port.
+fn with_ports(api: Api) -> Api {
+    with_port(api).route(
+        Method::POST,
+        "/v1/ports",
+        created(about(
+            "attach",
+            "Attaches a port. A segment is created with its first port and removed with its last. Relative paths are relative to the folder of the network's file. Its socket has the file's access rights, unless the request states others.",
+            &[400, 409, 413, 422, 500, 503],
+        )),
+        attach,
+    )
+    .route(
+        Method::POST,
+        "/v1/attach",
+        created(about("attach_all", "Attaches ports, all or none, with one write of the state file.", &[400, 409, 413, 422, 500, 503])),
+        attach_all,
+    )
+    .route(
+        Method::POST,
+        "/v1/detach",
+        about("detach_all", "Detaches ports, all or none; returns the keys that attach them again.", &[400, 404, 413, 422, 500, 503]),
+        detach_all,
+    )
+    .route(
+        Method::POST,
+        "/v1/reload",
+        about(
+            "reload",
+            "Applies a document to the network; ports without a difference are not touched, nor those of other origins than the file. Ports with a guest are neither removed nor attached anew.",
+            &[400, 404, 409, 413, 422, 500, 503],
+        ),
+        reload,
+    )
+}
+
+/// Adds the routes of one port.
+fn with_port(api: Api) -> Api {
     api.route(
         Method::GET,
-        "/v1/denials",
-        about("denials", "Frames that policy rules refuse, by port: the latest 4096 destinations.", &[503]),
-        all_denials,
+        "/v1/ports/{name}",
+        about("port", "Report of a port, and the keys that attach it again.", &[404, 503]),
+        port,
+    )
+    .route(
+        Method::PATCH,
+        "/v1/ports/{name}",
+        about("change", "Changes a running port; returns its new keys.", &[400, 404, 409, 413, 422, 500, 503]),
+        change,
+    )
+    .route(
+        Method::DELETE,
+        "/v1/ports/{name}",
+        about("detach", "Detaches a port; returns the keys that attach it again.", &[404, 500, 503]),
+        detach,
+    )
+    .route(
+        Method::POST,
+        "/v1/ports/{name}/drain",
+        about(
+            "drain",
+            "Disables a port, and waits until none of its frames is in flight; ends with 409 if the port is enabled meanwhile.",
+            &[400, 404, 409, 413, 422, 500, 503],
+        ),
+        drain,
+    )
+    .route(
+        Method::GET,
+        "/v1/ports/{name}/why",
+        about("causes", "Tells the causes that keep a port from its work, each with its remedy.", &[404, 503]),
+        causes,
+    )
+    .route(
+        Method::POST,
+        "/v1/ports/{name}/why",
+        about("why", "Predicts the outcome of a frame from the port's guest, without sending it.", &[400, 404, 413, 422, 503]),
+        why,
     )
     .route(
         Method::GET,
@@ -391,32 +401,52 @@ fn with_denials(api: Api) -> Api {
         about("denials_of_port", "Frames from the port's guest that policy rules refuse.", &[404, 503]),
         denials,
     )
-    .route(
-        Method::GET,
-        "/v1/recorder",
-        about("recorder", "Whether the recorder of verdicts runs.", &[503]),
-        recorder,
-    )
-    .route(
-        Method::POST,
-        "/v1/recorder",
-        About {
-            status: StatusCode::CREATED,
-            ..about(
+}
+
+/// Adds the routes of the recorder of verdicts.
+fn with_recorder(api: Api) -> Api {
+    api.route(Method::GET, "/v1/recorder", about("recorder", "Whether the recorder of verdicts runs.", &[503]), recorder)
+        .route(
+            Method::POST,
+            "/v1/recorder",
+            created(about(
                 "start_recorder",
                 "Starts the recorder: each worker keeps its last verdicts in memory, with what they were made of and without payload.",
                 &[400, 409, 413, 422, 503],
-            )
-        },
-        start_recorder,
+            )),
+            start_recorder,
+        )
+        .route(
+            Method::DELETE,
+            "/v1/recorder",
+            about("stop_recorder", "Stops the recorder, and frees its memory.", &[404, 503]),
+            stop_recorder,
+        )
+        .stream(
+            Method::POST,
+            "/v1/recording",
+            about(
+                "record",
+                "Streams recorded verdicts as a file for `memlane replay`: those of the recorder's memory, or all until the client closes the connection.",
+                &[400, 409, 413, 422, 500, 503],
+            ),
+            &[record::CONTENT_TYPE],
+            begin_recording,
+        )
+}
+
+/// Adds the routes of policy rules on trial.
+fn with_trials(api: Api) -> Api {
+    api.route(
+        Method::POST,
+        "/v1/policy/trial",
+        created(about(
+            "try_policy",
+            "Compares the frames that pass with the policy rules of a document, too, which decide on none; ends early if no client reads the result for 10 s.",
+            &[400, 409, 413, 422, 500, 503],
+        )),
+        try_policy,
     )
-    .route(
-        Method::DELETE,
-        "/v1/recorder",
-        about("stop_recorder", "Stops the recorder, and frees its memory.", &[404, 503]),
-        stop_recorder,
-    )
-    .route(Method::POST, "/v1/policy/trial", created_trial(), try_policy)
     .route(
         Method::GET,
         "/v1/policy/trial",
@@ -432,82 +462,48 @@ fn with_denials(api: Api) -> Api {
     .route(
         Method::DELETE,
         "/v1/policy/trial/{name}",
-        about(
-            "end_trial",
-            "Ends the trial of policy rules; returns the frames that they would have refused, by port.",
-            &[404, 503],
-        ),
+        about("end_trial", "Ends the trial of policy rules; returns the frames that they would have refused, by port.", &[404, 503]),
         end_trial,
     )
 }
 
-fn created_trial() -> About {
-    let summary = "Compares the frames that pass with the policy rules of a document, too, which decide on none; ends early if no client reads the result for 10 s.";
-    About { status: StatusCode::CREATED, ..about("try_policy", summary, &[400, 409, 413, 422, 500, 503]) }
-}
-
-/// Adds the routes that have a connection for longer than one answer.
+/// Adds the routes that have a connection for longer than one answer, and the OpenAPI document.
 fn with_streams(api: Api) -> Api {
-    api.upgrade(
-        "/v1/takeover",
-        About {
-            status: StatusCode::SWITCHING_PROTOCOLS,
-            ..about(
-                "takeover",
-                "Hands the network over to another process of the same user that shows the network's key.",
-                &[400, 403, 409, 426, 503],
-            )
-        },
-        takeover::PROTOCOL,
-        Managed::hand_over,
-    )
-    .stream(
-        Method::GET,
-        "/v1/events",
-        about("events", "Events of the network: the last 4096, and further ones as they happen.", &[503]),
-        &Form::TYPES,
-        events,
-    )
-    .stream(
-        Method::POST,
-        "/v1/capture",
-        about(
-            "capture",
-            "Captures frames as a pcapng file, until the client closes the connection.",
-            &[400, 404, 413, 422, 500, 503],
-        ),
-        &[capture::CONTENT_TYPE],
-        begin_capture,
-    )
-    .stream(
-        Method::POST,
-        "/v1/recording",
-        about(
-            "record",
-            "Streams recorded verdicts as a file for `memlane replay`: those of the recorder's memory, or all until the client closes the connection.",
-            &[400, 409, 413, 422, 500, 503],
-        ),
-        &[record::CONTENT_TYPE],
-        begin_recording,
-    )
-    .stream(
-        Method::POST,
-        "/v1/snapshot",
-        about(
-            "snapshot",
-            "Freezes the network, and returns its state as a file for `memlane up --from`. It goes on by `/v1/thaw`, or after the time of the request.",
-            &[400, 409, 413, 422, 500, 503],
-        ),
-        &[frozen::CONTENT_TYPE],
-        begin_snapshot,
-    )
-    .route(
-        Method::POST,
-        "/v1/thaw",
-        about("thaw", "Lets a frozen network go on.", &[400, 409, 413, 422, 503]),
-        thaw,
-    )
-    .route(Method::GET, "/v1/openapi.json", about("openapi", "This document.", &[]), openapi)
+    const TAKEOVER: &str = "Hands the network over to another process of the same user that shows the network's key.";
+    let about_takeover = about("takeover", TAKEOVER, &[400, 403, 409, 426, 503]);
+    let about_takeover = About { status: StatusCode::SWITCHING_PROTOCOLS, ..about_takeover };
+    api.upgrade("/v1/takeover", about_takeover, takeover::PROTOCOL, Managed::hand_over)
+        .stream(
+            Method::GET,
+            "/v1/events",
+            about("events", "Events of the network: the last 4096, and further ones as they happen.", &[503]),
+            &Form::TYPES,
+            events,
+        )
+        .stream(
+            Method::POST,
+            "/v1/capture",
+            about(
+                "capture",
+                "Captures frames as a pcapng file, until the client closes the connection.",
+                &[400, 404, 413, 422, 500, 503],
+            ),
+            &[capture::CONTENT_TYPE],
+            begin_capture,
+        )
+        .stream(
+            Method::POST,
+            "/v1/snapshot",
+            about(
+                "snapshot",
+                "Freezes the network, and returns its state as a file for `memlane up --from`. It goes on by `/v1/thaw`, or after the time of the request.",
+                &[400, 409, 413, 422, 500, 503],
+            ),
+            &[frozen::CONTENT_TYPE],
+            begin_snapshot,
+        )
+        .route(Method::POST, "/v1/thaw", about("thaw", "Lets a frozen network go on.", &[400, 409, 413, 422, 503]), thaw)
+        .route(Method::GET, "/v1/openapi.json", about("openapi", "This document.", &[]), openapi)
 }
 
 /// The OpenAPI document.
