@@ -140,7 +140,7 @@ pub fn run(
     if let Origin::Tap(settings) = &origin {
         port.set_agreed_mtu(settings.mtu);
     }
-    let mut interface = match opened {
+    let interface = match opened {
         Ok(opened) => {
             let file = begin(&network, &port, opened)?;
             if let Origin::Nic(nic) = &origin
@@ -158,32 +158,43 @@ pub fn run(
     present.show(interface.clone());
     let shown = present.clone();
     let session = Session::start(format!("port-{}", port.id.0), move |watch| {
-        let mut backoff = origin.backoff();
-        let mut made = 0;
-        loop {
-            let begun = Instant::now();
-            if let Some(interface) = &interface {
-                if wait_until_gone(interface, &origin, &watch, &port) == Woken::Quit {
-                    return;
-                }
-                port.set_carrier(origin.name(), None);
-                shown.show(None);
-                network.stop_port(&port);
-                port.set_state(PortState::Waiting);
-                made += 1;
-            }
-            interface = open_again(&network, &port, &origin, &watch, (&mut backoff, begun));
-            if interface.is_none() {
-                return;
-            }
-            shown.show(interface.clone());
-            match origin.opened_again(made) {
-                Some(advice) => port.set_trouble(made, advice),
-                None => port.set_advice(None),
-            }
-        }
+        watch_over(&network, &port, (&origin, interface), &watch, &shown);
     })?;
     Ok((session, present))
+}
+
+/// Watches the `interface` of a port, if it is there, and opens the next one whenever it is deleted, until the thread is to end.
+fn watch_over(
+    network: &Arc<Network>,
+    port: &Arc<Port>,
+    (origin, mut interface): (&Origin, Option<Arc<File>>),
+    watch: &Watch,
+    shown: &PresentInterface,
+) {
+    let mut backoff = origin.backoff();
+    let mut made = 0;
+    loop {
+        let begun = Instant::now();
+        if let Some(interface) = &interface {
+            if wait_until_gone(interface, origin, watch, port) == Woken::Quit {
+                return;
+            }
+            port.set_carrier(origin.name(), None);
+            shown.show(None);
+            network.stop_port(port);
+            port.set_state(PortState::Waiting);
+            made += 1;
+        }
+        interface = open_again(network, port, origin, watch, (&mut backoff, begun));
+        if interface.is_none() {
+            return;
+        }
+        shown.show(interface.clone());
+        match origin.opened_again(made) {
+            Some(advice) => port.set_trouble(made, advice),
+            None => port.set_advice(None),
+        }
+    }
 }
 
 /// The descriptor of a port's interface at present, for a takeover.

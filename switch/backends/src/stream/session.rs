@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use vmm_sys_util::epoll::EventSet;
 
@@ -136,27 +136,26 @@ impl StreamServer {
                 return;
             }
             let pause = backoff.after(begun.elapsed());
-            let pause = match (other, ended) {
-                // The other side reconnects by itself: accept at once.
-                (Other::Listen(..), _) if !failed => GUEST_PAUSE,
-                (Other::Listen(..), _) => RETRY.0,
-                (Other::Passt(_), Some(last)) => {
-                    port.set_trouble(backoff.failures, passt::trouble(backoff.failures, &last, pause));
-                    pause
-                }
-                (Other::Connect(path), Some(cause)) => {
-                    port.set_trouble(
-                        backoff.failures,
-                        format!("cannot connect to {}: {cause} (memlane retries every second)", path.display()),
-                    );
-                    pause
-                }
-                _ => pause,
-            };
-            if watch.wait(Some(pause)) == Woken::Quit {
+            if watch.wait(Some(self.pause(ended, failed, (backoff.failures, pause)))) == Woken::Quit {
                 return;
             }
         }
+    }
+
+    /// How long to wait before the next connection: `pause` after so many `failures`, which the port reports. `ended` is why the last one ended;
+    /// it may have `failed` from its beginning.
+    fn pause(&self, ended: Option<String>, failed: bool, (failures, pause): (u32, Duration)) -> Duration {
+        match (&self.settings.other, ended) {
+            // The other side reconnects by itself: accept at once.
+            (Other::Listen(..), _) => return if failed { RETRY.0 } else { GUEST_PAUSE },
+            (Other::Passt(_), Some(last)) => self.port.set_trouble(failures, passt::trouble(failures, &last, pause)),
+            (Other::Connect(path), Some(cause)) => {
+                let text = format!("cannot connect to {}: {cause} (memlane retries every second)", path.display());
+                self.port.set_trouble(failures, text);
+            }
+            _ => {}
+        }
+        pause
     }
 
     /// Whether the other side is a front end; passt is none.

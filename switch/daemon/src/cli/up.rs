@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -113,21 +114,11 @@ impl Up {
         let config = self.config(snapshot.as_ref())?;
         let web = self.web(&config)?;
         log::start(&config.name);
-        let absolute = |path: PathBuf| std::path::absolute(&path).map_err(Failure::running);
-        let file = self.net.map(absolute).transpose()?;
-        let folder = file.as_deref().and_then(std::path::Path::parent).map_or_else(runtime_folder, PathBuf::from);
-        let named = self.state.as_deref().map(std::path::absolute).transpose().map_err(Failure::running)?;
-        // A copy begins as the snapshot says, each time.
-        let state_is_own = named.is_none() && !self.no_state && snapshot.is_none();
-        let state = if state_is_own { own_state(&config.name, file.as_deref()) } else { named };
-        let snapshot = snapshot.filter(|_| !self.takeover).map(Arc::new);
-        let origin = Origin { file, folder, state, state_is_own, snapshot };
+        let origin = self.origin(&config, snapshot)?;
         // Checked first: later, a second start would be reported as a port's socket in use.
         let control = config.control_socket(origin.file.as_deref());
         if !self.takeover {
             control::check_free(&control).map_err(Failure::running)?;
-        }
-        if !self.takeover {
             carry_out_notes(&[&control, &default_control(&config.name, None)], origin.state.as_deref());
         }
         let passed = passed_socket(METRICS).map(std::net::TcpListener::from);
@@ -166,6 +157,18 @@ impl Up {
         runtime.shutdown_timeout(FAREWELL);
         // The last line of the log says why the network has ended; an error is printed by the caller.
         result.map(|end| log_change(&end))
+    }
+
+    /// The origin of the network's ports: its file, its state file, and a snapshot.
+    fn origin(&self, config: &Config, snapshot: Option<SnapshotFile>) -> Result<Origin, Failure> {
+        let absolute = |path: &Option<PathBuf>| path.as_deref().map(std::path::absolute).transpose().map_err(Failure::running);
+        let (file, named) = (absolute(&self.net)?, absolute(&self.state)?);
+        let folder = file.as_deref().and_then(Path::parent).map_or_else(runtime_folder, PathBuf::from);
+        // A copy begins as the snapshot says, each time.
+        let state_is_own = named.is_none() && !self.no_state && snapshot.is_none();
+        let state = if state_is_own { own_state(&config.name, file.as_deref()) } else { named };
+        let snapshot = snapshot.filter(|_| !self.takeover).map(Arc::new);
+        Ok(Origin { file, folder, state, state_is_own, snapshot })
     }
 
     /// The key of a takeover: that of the process which serves the network, or a new one.
@@ -436,7 +439,7 @@ async fn serve(
             }
         }
     };
-    let mut signals = signals.unwrap_or_else(Signals::install).map_err(Failure::running)?;
+    let signals = signals.unwrap_or_else(Signals::install).map_err(Failure::running)?;
     kept::remove_rest();
     let (starter, guard) = starter.unzip();
     let order = starter.as_ref().map(Starter::order).unwrap_or_default();
@@ -455,31 +458,12 @@ async fn serve(
     if let Err(Failure::Running(cause)) = output::print(&up) {
         tracing::warn!(%cause, "the network is up");
     }
-    let mut serving = std::pin::pin!(answer((listener, &socket_file), scrapes.as_ref(), web.as_ref(), &managed));
+    let serving = std::pin::pin!(answer((listener, &socket_file), scrapes.as_ref(), web.as_ref(), &managed));
     manager.begin(&managed);
     manager.keep_alive(Arc::downgrade(&managed), Handle::current()).map_err(Failure::running)?;
     let over = fatal_notification(&managed);
     started(&managed);
-    let result = loop {
-        tokio::select! {
-            Err(error) = &mut serving => break Err(Failure::running(error)),
-            () = over.notified() => break Err(end_soon(&managed)),
-            _ = signals.terminate.recv() => break Ok(end_by(&signals::TERMINATE, &managed)),
-            _ = signals.interrupt.recv() => break Ok(end_by(&signals::INTERRUPT, &managed)),
-            _ = signals.upgrade.recv() => match &starter {
-                Some(starter) => starter.start(signals::UPGRADE.sender()),
-                None => tracing::error!("the process that starts the installed program is missing: start `memlane up --takeover`"),
-            },
-            _ = signals.hang_up.recv() => {
-                let (managed, manager) = (Arc::clone(&managed), manager.clone());
-                tokio::task::spawn_blocking(move || {
-                    manager.reloading();
-                    author::acting(Some(signals::HANG_UP.sender()), || reload(&managed));
-                    manager.ready(&managed);
-                });
-            }
-        }
-    };
+    let result = until_end(serving, signals, &over, (&managed, &manager, starter.as_ref())).await;
     manager.stopping();
     kept::end();
     if managed.fatal().is_some() {
@@ -487,6 +471,35 @@ async fn serve(
     }
     managed.stop();
     result
+}
+
+/// Carries out what signals ask for, until one of them, a fatal error or the end of `serving` ends the network.
+async fn until_end(
+    mut serving: Pin<&mut impl Future<Output = std::io::Result<()>>>,
+    mut signals: Signals,
+    over: &Notify,
+    (managed, manager, starter): (&Arc<Managed>, &ServiceManager, Option<&Starter>),
+) -> Result<NetworkEvent, Failure> {
+    loop {
+        tokio::select! {
+            Err(error) = &mut serving => return Err(Failure::running(error)),
+            () = over.notified() => return Err(end_soon(managed)),
+            _ = signals.terminate.recv() => return Ok(end_by(&signals::TERMINATE, managed)),
+            _ = signals.interrupt.recv() => return Ok(end_by(&signals::INTERRUPT, managed)),
+            _ = signals.upgrade.recv() => match starter {
+                Some(starter) => starter.start(signals::UPGRADE.sender()),
+                None => tracing::error!("the process that starts the installed program is missing: start `memlane up --takeover`"),
+            },
+            _ = signals.hang_up.recv() => {
+                let (managed, manager) = (Arc::clone(managed), manager.clone());
+                tokio::task::spawn_blocking(move || {
+                    manager.reloading();
+                    author::acting(Some(signals::HANG_UP.sender()), || reload(&managed));
+                    manager.ready(&managed);
+                });
+            }
+        }
+    }
 }
 
 /// Serves the control socket, and that of the metrics and the web page if there are any, until cancelled.

@@ -364,14 +364,13 @@ impl<'t> Checker<'t> {
             );
         }
         let places = Place::of_list(whole.get_ref(), "port");
-        let ports: Vec<_> = document.port.iter().zip(&places).filter_map(|(entry, place)| Some((entry, place.as_ref()?))).collect();
+        let ports = placed(&document.port, &places);
         for (entry, place) in &ports {
             self.check_port(entry, place);
         }
         self.check_unique(document, &ports);
         let places = Place::of_list(whole.get_ref(), "segment");
-        let segments: Vec<_> =
-            document.segment.iter().zip(&places).filter_map(|(entry, place)| Some((entry, place.as_ref()?))).collect();
+        let segments = placed(&document.segment, &places);
         for (entry, place) in &segments {
             self.check_segment(entry, place);
         }
@@ -413,7 +412,7 @@ impl<'t> Checker<'t> {
         }
         self.check_rules_of_ports(document, top);
         let places = Place::of_list(top.table, "policy");
-        for (rule, place) in document.policy.iter().zip(&places).filter_map(|(rule, place)| Some((rule, place.as_ref()?))) {
+        for (rule, place) in placed(&document.policy, &places) {
             self.check_rule(rule, place);
         }
     }
@@ -457,6 +456,18 @@ impl<'t> Checker<'t> {
                 self.note(place, key, format_args!("{key} is for a default: add default = \"deny\", or use from and to"));
             }
         }
+        self.check_names_of_rule(rule, place);
+        let is_known = self.list.iter().any(|mistake| mistake.key.contains("destinations"));
+        if rule.destinations.is_empty() && place.has("destinations") && !is_known {
+            self.note(place, "destinations", "destinations is an empty list: name addresses or prefixes, or remove it for all");
+        }
+        self.check_ports_of_rule(rule, place);
+        if rule.established && rule.protocol != Some(Protocol::TCP) {
+            self.note(place, "established", "established applies to TCP only: add protocol = \"tcp\", or remove it");
+        }
+    }
+
+    fn check_names_of_rule(&mut self, rule: &PolicyRule, place: &Place) {
         if let Some(segment) = &rule.segment {
             self.check_name(place, "segment", segment);
         }
@@ -470,10 +481,9 @@ impl<'t> Checker<'t> {
             }
             names.0.iter().for_each(|name| self.check_name(place, key, name));
         }
-        let is_known = self.list.iter().any(|mistake| mistake.key.contains("destinations"));
-        if rule.destinations.is_empty() && place.has("destinations") && !is_known {
-            self.note(place, "destinations", "destinations is an empty list: name addresses or prefixes, or remove it for all");
-        }
+    }
+
+    fn check_ports_of_rule(&mut self, rule: &PolicyRule, place: &Place) {
         if rule.ports.len() > MOST_NAMES {
             let text =
                 format_args!("ports has {} elements, and may have {MOST_NAMES}: use ranges, as \"8000-8099\"", rule.ports.len());
@@ -484,9 +494,6 @@ impl<'t> Checker<'t> {
             && (!place.has("protocol") || rule.protocol.is_some())
         {
             self.note(place, "ports", "ports needs a protocol that has ports: add one, as protocol = \"tcp\"");
-        }
-        if rule.established && rule.protocol != Some(Protocol::TCP) {
-            self.note(place, "established", "established applies to TCP only: add protocol = \"tcp\", or remove it");
         }
     }
 
@@ -752,17 +759,7 @@ impl<'t> Checker<'t> {
             None if place.has("name") => {}
             None => self.note(place, "", "this [[port]] has no name: add one, as name = \"web\""),
         }
-        match PortKind::stated(entry)[..] {
-            [] if kinds::names().any(|key| place.has(key)) => {}
-            [] => {
-                let kinds = either(&kinds::names().map(str::to_owned).collect::<Vec<_>>());
-                self.note(place, "", format_args!("this [[port]] has no kind: add {kinds}, as vhost-user = \"web.sock\""));
-            }
-            [_] => {}
-            [first, second, ..] => {
-                self.note(place, second, format_args!("a port has exactly one kind: remove {first} or {second}"))
-            }
-        }
+        self.check_kind(entry, place);
         for (key, path) in [("vhost-user", &entry.vhost_user), ("stream", &entry.stream)] {
             if let Some(path) = path {
                 self.check_socket(place, key, path);
@@ -794,6 +791,20 @@ impl<'t> Checker<'t> {
             self.note(place, "groups", text);
         }
         self.check_labels(entry, place);
+    }
+
+    fn check_kind(&mut self, entry: &PortEntry, place: &Place) {
+        match PortKind::stated(entry)[..] {
+            [] if kinds::names().any(|key| place.has(key)) => {}
+            [] => {
+                let kinds = either(&kinds::names().map(str::to_owned).collect::<Vec<_>>());
+                self.note(place, "", format_args!("this [[port]] has no kind: add {kinds}, as vhost-user = \"web.sock\""));
+            }
+            [_] => {}
+            [first, second, ..] => {
+                self.note(place, second, format_args!("a port has exactly one kind: remove {first} or {second}"))
+            }
+        }
     }
 
     fn check_labels(&mut self, entry: &PortEntry, place: &Place) {
@@ -996,6 +1007,11 @@ struct Place<'a, 't> {
     /// Prefix of its keys' names.
     name: String,
     start: usize,
+}
+
+/// The entries of a list, each with its place; without those that are no tables.
+fn placed<'p, 'a, 't, E>(entries: &'p [E], places: &'p [Option<Place<'a, 't>>]) -> Vec<(&'p E, &'p Place<'a, 't>)> {
+    entries.iter().zip(places).filter_map(|(entry, place)| Some((entry, place.as_ref()?))).collect()
 }
 
 impl<'a, 't> Place<'a, 't> {

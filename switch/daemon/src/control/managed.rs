@@ -151,6 +151,21 @@ pub struct TakeoverResources {
     pub end: Box<dyn Fn(i32) + Send + Sync>,
 }
 
+impl TakeoverResources {
+    /// Describes the sockets for another process, with copies of them in `files`.
+    fn sockets(&self, files: &mut FilesToSend) -> std::io::Result<SavedSockets> {
+        let (control, file) = self.control.copy()?;
+        let control = SavedListener { socket: files.add(control), file };
+        let metrics = self.metrics.as_ref().map(|(place, socket, file)| {
+            Ok::<_, std::io::Error>((place.clone(), SavedListener { socket: files.add(socket.try_clone()?), file: *file }))
+        });
+        let metrics = metrics.transpose()?;
+        let web = self.web.as_ref();
+        let web = web.map(|(address, socket)| Ok::<_, std::io::Error>((address.clone(), files.add(socket.try_clone()?))));
+        Ok(SavedSockets { control, metrics, web: web.transpose()?, state: None })
+    }
+}
+
 impl std::fmt::Debug for TakeoverResources {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TakeoverResources").field("control", &self.control).finish_non_exhaustive()
@@ -267,21 +282,12 @@ impl Managed {
         let base = self.changing_unfrozen()?;
         let mut files = FilesToSend::default();
         let copied = |error: std::io::Error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error);
-        let mut listener = |socket: &OwnedFd, file: Option<(u64, u64)>| {
-            Ok::<_, std::io::Error>(SavedListener { socket: files.add(socket.try_clone()?), file })
-        };
-        let (control, file) = resources.control.copy().map_err(copied)?;
-        let control = listener(&control, file).map_err(copied)?;
-        let metrics = resources.metrics.as_ref().map(|(place, socket, file)| Ok((place.clone(), listener(socket, *file)?)));
-        let metrics = metrics.transpose().map_err(copied)?;
-        let web = resources.web.as_ref().map(|(address, socket)| Ok((address.clone(), files.add(socket.try_clone()?))));
-        let web = web.transpose().map_err(copied)?;
         let by = (resources.asked_by)().or_else(author::current).unwrap_or_else(of_this_process);
         let assets = Assets {
             by: by.clone(),
             file: &base,
             state_lock: self.state.as_ref().map(StateFile::copy_lock).transpose().map_err(copied)?.flatten(),
-            sockets: SavedSockets { control, metrics, web, state: None },
+            sockets: resources.sockets(&mut files).map_err(copied)?,
             files: files.into_files(),
             service: resources.service.clone(),
         };

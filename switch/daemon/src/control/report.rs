@@ -21,7 +21,7 @@ use crate::peer::Peer;
 use crate::policy::PortLimits;
 use crate::port::{self, default_address};
 use crate::segment::Segment;
-use crate::stats::PortTotals;
+use crate::stats::{PortTotals, WorkerCounters};
 use crate::table::{Kind, Record};
 use crate::time;
 use crate::uplink::UplinkReport;
@@ -239,6 +239,21 @@ pub struct WorkerReport {
     pub wakes: u64,
 }
 
+impl From<&WorkerCounters> for WorkerReport {
+    fn from(counters: &WorkerCounters) -> Self {
+        Self {
+            busy_iterations: counters.busy_iterations.get(),
+            empty_iterations: counters.empty_iterations.get(),
+            busy_cycles: counters.busy_cycles.get(),
+            frames: counters.frames.get(),
+            sleeps: counters.sleeps.get(),
+            polls: counters.polls.get(),
+            handed_over: counters.handed_over.get(),
+            wakes: counters.wakes.get(),
+        }
+    }
+}
+
 /// A segment (broadcast domain).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -305,19 +320,6 @@ impl Report {
     /// The present report of `network`, without its uplinks and responders.
     pub fn new(config: &Config, network: &Network, uptime: Duration) -> Self {
         let shared = network.shared();
-        let workers = (0..config.workers).map(|index| {
-            let counters = &shared.workers[index];
-            WorkerReport {
-                busy_iterations: counters.busy_iterations.get(),
-                empty_iterations: counters.empty_iterations.get(),
-                busy_cycles: counters.busy_cycles.get(),
-                frames: counters.frames.get(),
-                sleeps: counters.sleeps.get(),
-                polls: counters.polls.get(),
-                handed_over: counters.handed_over.get(),
-                wakes: counters.wakes.get(),
-            }
-        });
         Self {
             name: config.name.clone(),
             version: crate::version().into(),
@@ -348,7 +350,7 @@ impl Report {
             moves: network.segments().iter().map(|segment| (segment.name.clone(), segment.moves())).collect(),
             multicast: network.multicast_groups().into_iter().map(MulticastReport::from).collect(),
             loops: network.segments().iter().flat_map(|segment| network.loops(segment, uptime.as_secs())).collect(),
-            workers: workers.collect(),
+            workers: shared.workers.iter().take(config.workers).map(WorkerReport::from).collect(),
         }
     }
 }

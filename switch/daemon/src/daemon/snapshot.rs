@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::takeover::saved_grant;
 use super::{Attached, Daemon, StartError};
 use crate::config::Config;
+use crate::description::PortRecord;
 use crate::frame::{MacAddress, NetHeader};
 use crate::held::{HeldFrame, HeldLine};
 use crate::id::{Direction, MAX_PAIRS, PortId, RingKey};
@@ -24,6 +25,20 @@ fn nanoseconds(left: Cycles) -> u64 {
 
 fn in_cycles_of(nanoseconds: u64) -> Cycles {
     in_cycles(Duration::from_nanos(nanoseconds))
+}
+
+/// The snapshot of a port without its queues.
+fn port_at_rest(Attached { config, port, .. }: &Attached, record: PortRecord, now: Cycles) -> SnapshotPort {
+    let SavedFlows { key, entries } = port.policy.flows.saved();
+    SnapshotPort {
+        entry: config.stated(),
+        mtu: port.offer().mtu,
+        record,
+        buckets: port.policy.saved_buckets(now).map(nanoseconds),
+        flows: SnapshotFlows { key, entries },
+        running: Vec::new(),
+        lines: Vec::new(),
+    }
 }
 
 impl Daemon {
@@ -45,19 +60,7 @@ impl Daemon {
             Some(SnapshotAddress { port, address: learned.address, vlan: learned.vlan })
         });
         let now = cycles();
-        let mut ports = Vec::new();
-        for (Attached { config, port, .. }, record) in inside {
-            let SavedFlows { key, entries } = port.policy.flows.saved();
-            ports.push(SnapshotPort {
-                entry: config.stated(),
-                mtu: port.offer().mtu,
-                record,
-                buckets: port.policy.saved_buckets(now).map(nanoseconds),
-                flows: SnapshotFlows { key, entries },
-                running: Vec::new(),
-                lines: Vec::new(),
-            });
-        }
+        let mut ports: Vec<_> = inside.into_iter().map(|(attached, record)| port_at_rest(attached, record, now)).collect();
         let mut frames = Vec::new();
         self.network.look_at_held(|lines, running| {
             for key in running {
