@@ -30,7 +30,7 @@ pub(crate) fn answer(packet: &Packet) -> Option<Answer> {
     answer_to(packet.start(), packet.length)
 }
 
-/// Like [`answer`], for a frame of `length` bytes that begins with `start`.
+/// Like [`answer()`], for a frame of `length` bytes that begins with `start`.
 pub fn answer_to(start: &[u8], length: u32) -> Option<Answer> {
     if start.first()? & 1 != 0 {
         return None;

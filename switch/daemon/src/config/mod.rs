@@ -6,7 +6,7 @@
 //! 3. [`Config`]: the checked configuration for the rest of the program.
 //! 4. [`mod@file`]: the file as text, not while it is being written. [`uplink`]: uplinks of segments to other hosts. [`names`]: their
 //!    addresses and names. [`way_out`]: their router.
-//! 5. [`twin`]: addresses inside guests. [`origin`]: where a port comes from. [`unit`]: the packaged unit of a network. [`notes`]: valid keys that are hardly meant so. [`claim`]: resources that only one port can have. [`mod@renamed`]: old keys and their new names. [`json`]: the same keys as
+//! 5. [`twin`]: addresses inside guests. [`origin`]: where a port comes from. [`mod@unit`]: the packaged unit of a network. [`notes`]: valid keys that are hardly meant so. [`claim`]: resources that only one port can have. [`mod@renamed`]: old keys and their new names. [`json`]: the same keys as
 //!    JSON, for running networks. [`difference`]: the changes from one configuration to another. [`lines`], `places`: the lines of keys.
 
 pub mod check;

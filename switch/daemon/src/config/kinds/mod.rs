@@ -1,4 +1,4 @@
-//! Kinds of ports. Each has a file here: its keys, what it claims and needs of the host, and how it is opened. [`port_kinds!`] lists them; the rest of the
+//! Kinds of ports. Each has a file here: its keys, what it claims and needs of the host, and how it is opened. `port_kinds!` lists them; the rest of the
 //! program asks the [`Kind`] of a port, and matches none.
 
 mod af_packet;

@@ -8,7 +8,7 @@
 //! - **Yields**: every few microseconds, and after each empty poll iteration where a yield shows that another task ran, so that a task
 //!   that needs the same CPU gets it at once.
 //! - **Recent rings**: where it polls, it polls after a wake-up all rings that had frames lately, without waiting for their kicks.
-//! - **Timer polling** of one-way streams ([`Stream`](crate::ingress::Stream)) instead of a kick for every few frames.
+//! - **Timer polling** of one-way streams (`ingress::timer_poll`) instead of a kick for every few frames.
 //! - **Non-blocking epoll**: while it does not sleep, it asks for the kicks of the rings that do.
 
 use memlane_model::load::running_tasks;
