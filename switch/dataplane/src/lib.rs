@@ -28,7 +28,7 @@
 
 pub(crate) use memlane_model::{author, descriptors, host_memory, journal};
 pub(crate) use memlane_virtq::{
-    ablation, budget, copy, frame, in_flight, memory, notification, offload, packet, ring, threshold, time, watchdog,
+    ablation, budget, copy, frame, in_flight, memory, notification, offload, packet, ring, system, threshold, time, watchdog,
 };
 
 mod acknowledged;

@@ -27,6 +27,8 @@ mod view;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use nix::sys::prctl::set_timerslack;
+
 pub use mailbox::{Mailbox, WorkerHandle};
 pub use peers::{Links, links};
 pub use rings::Start;
@@ -143,6 +145,8 @@ impl Worker {
 
     /// Makes poll iterations until [`Self::quit`] is called or the mailbox is closed.
     pub fn run(&mut self) -> Quit {
+        // Deadlines are timeouts of epoll, to which the kernel would add 50 us (timer slack). If it refuses, they stay late.
+        let _ = set_timerslack(1);
         loop {
             let frames = self.step();
             if let Some(quit) = self.quit {

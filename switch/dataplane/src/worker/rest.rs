@@ -4,7 +4,10 @@
 //! 2. Before it sleeps it **arms** every ring that was awake, that is, it asks the driver for kicks, and checks the ring again. Rings
 //!    of one-way streams, and those that are blocked, are left unkicked until a moment.
 //! 3. It announces its sleep, checks its mailbox and the inter-worker queues, and **waits** in epoll for kicks, its own eventfd
-//!    (the wake-up) or the timer, which covers the unkicked rings and the timer lists of sources and egress queues.
+//!    (the wake-up) or a deadline: that of the unkicked rings and of the timer lists of sources and egress queues.
+//!
+//! A frame that wakes the worker and sends it to sleep again takes two system calls, its interrupt and the wait: kicks are not read,
+//! near deadlines are the timeout of the wait, and a worker that has just waited knows all kicks.
 //!
 //! While other rings keep it busy, a non-blocking epoll from time to time finds the kicks of the rings that sleep.
 
@@ -28,7 +31,8 @@ use crate::id::{Direction, RingKey, Slot};
 use crate::ingress::{Blocked, Feed, PollState};
 use crate::probes;
 use crate::settings::Settings;
-use crate::time::{Cycles, cycles, cycles_after, driven, duration, frequency, in_cycles};
+use crate::system::wait_for_events;
+use crate::time::{Cycles, SECOND, cycles, cycles_after, driven, duration, frequency, in_cycles};
 use crate::tuning::{SELDOM, UNKICKED_INTERVAL};
 use affinity::CpuAffinity;
 use moderation::{Moderation, Next};
@@ -43,7 +47,7 @@ const KICKS_AT_ONCE: usize = 2 * BATCH;
 #[derive(Debug)]
 pub(super) struct Rest {
     epoll: Epoll,
-    /// Wakes the worker at a deadline: finer than the milliseconds of epoll.
+    /// Wakes the worker at a deadline far away: more exact than a timeout of epoll, to which the kernel adds a thousandth.
     timer: TimerFd,
     /// The deadline to which the timer is set; in the past if it is not set.
     timer_at: Cycles,
@@ -111,19 +115,18 @@ impl Rest {
         self.kicks.iter().find(|(s, d, _)| (*s, *d) == (slot, direction)).map(|(.., kick)| kick)
     }
 
-    /// Sets the timer for `deadline`, [`Cycles::MAX`] if there is none; returns the milliseconds to wait at most, -1 for ever.
-    fn set_timer(&mut self, deadline: Cycles, now: Cycles) -> i32 {
+    /// How long to wait for `deadline` at most; `None`, for ever, if it is [`Cycles::MAX`]. For a deadline far away the timer is set,
+    /// unless it is set to an earlier moment.
+    fn timeout(&mut self, deadline: Cycles, now: Cycles) -> Option<Duration> {
         if deadline == Cycles::MAX {
-            return -1;
+            return None;
         }
         let left = deadline.saturating_sub(now);
-        let is_set = (now + 1..=deadline).contains(&self.timer_at) && (self.timer_at == deadline || left > in_cycles(SELDOM));
-        // A timeout of zero would stop the timer. If the timer cannot be set, or is missed, the worker must not sleep too long.
-        let left = duration(left).max(Duration::from_micros(1));
-        if !is_set {
-            self.timer_at = if self.timer.reset(left, None).is_ok() { deadline } else { return 0 };
+        if left > in_cycles(SELDOM) && !(now + 1..=deadline).contains(&self.timer_at) {
+            self.timer_at = if self.timer.reset(duration(left), None).is_ok() { deadline } else { 0 };
         }
-        left.as_millis().min(1000) as i32 + 1
+        // If the timer cannot be set, or is missed, the worker must not sleep too long.
+        Some(duration(left).min(SECOND))
     }
 
     pub(super) fn unwatch(&mut self, slot: Slot, direction: Direction) {
@@ -183,7 +186,7 @@ impl Worker {
     #[inline]
     fn poll_events_if_due(&mut self) {
         if self.rest.moderation.polls_events(self.now) {
-            self.await_events(0);
+            self.await_events(Some(Duration::ZERO));
             self.check_memory();
         }
     }
@@ -263,7 +266,7 @@ impl Worker {
             self.rest.sleeps = Some((from, deadline));
             return;
         }
-        let timeout = self.rest.set_timer(deadline, from);
+        let timeout = self.rest.timeout(deadline, from);
         let woken = self.await_events(timeout);
         let now = self.wake(from, woken);
         if ablation::AFFINITY {
@@ -286,7 +289,7 @@ impl Worker {
     /// that deadline, [`Cycles::MAX`] if there is none, while it sleeps, and `None` while it is awake.
     pub fn drive(&mut self) -> Option<Cycles> {
         if let Some((from, deadline)) = self.rest.sleeps {
-            let woken = self.await_events(0);
+            let woken = self.await_events(Some(Duration::ZERO));
             if !woken && driven::now() < deadline {
                 return Some(deadline);
             }
@@ -301,14 +304,14 @@ impl Worker {
         self.rest.sleeps.map(|(_, deadline)| deadline)
     }
 
-    /// Waits for events and handles them; true if there was one beside those of timers.
-    pub(super) fn await_events(&mut self, milliseconds: i32) -> bool {
+    /// Waits for events, for `timeout` at most, and handles them; true if there was one beside those of timers.
+    pub(super) fn await_events(&mut self, timeout: Option<Duration>) -> bool {
         let mut events = std::mem::take(&mut self.rest.events);
-        if milliseconds == 0 {
+        if timeout == Some(Duration::ZERO) {
             self.shared.workers[usize::from(self.index)].polls.add(1);
         }
         // An epoll call interrupted by a signal has no events.
-        let count = self.rest.epoll.wait(milliseconds, &mut events).unwrap_or(0);
+        let count = wait_for_events(&self.rest.epoll, timeout, &mut events).unwrap_or(0);
         let mut woken = false;
         // A descriptor whose other end was closed is ready too, without a kick.
         for event in events[..count].iter().filter(|event| event.event_set().intersects(EventSet::IN | EventSet::OUT)) {

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::mpsc;
+use std::time::Duration;
 
 use super::Worker;
 use super::iteration::Ended;
@@ -97,7 +98,7 @@ impl Worker {
         if let Some(kick) = start.kick {
             self.rest.watch(kick, slot, Direction::Receive);
             // The kick may have come already. The next command, perhaps in the same batch, is to find the queue started.
-            self.await_events(0);
+            self.await_events(Some(Duration::ZERO));
         }
         self.look_after_resumed(key, start.at_once);
         Some(slot)

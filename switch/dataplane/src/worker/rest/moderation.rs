@@ -105,6 +105,8 @@ impl Moderation {
     /// the work. Returns since which moment a ring must have had frames to be polled without a kick; `None` if none is.
     pub(super) fn woke(&mut self, by_timer: bool, now: Cycles) -> Option<Cycles> {
         let pause = now.wrapping_sub(std::mem::replace(&mut self.idle_since, now));
+        // The sleep ended in epoll, which told all kicks.
+        self.polls_events_at = now.saturating_add(in_cycles(KICK_INTERVAL));
         if self.poll != Poll::Adaptive || by_timer {
             return None;
         }
@@ -221,5 +223,12 @@ mod tests {
         let (mut moderation, every) = (moderation(Poll::Always, true), in_cycles(KICK_INTERVAL));
         let due: Vec<bool> = [1, 2, 1 + every, 2 + every, 3 + every].map(|later| moderation.polls_events(NOW + later)).into();
         assert_eq!(due, [true, false, false, true, false]);
+    }
+
+    #[test]
+    fn a_worker_that_wakes_does_not_ask_for_kicks_again() {
+        let (mut moderation, every) = (moderation(Poll::Never, true), in_cycles(KICK_INTERVAL));
+        moderation.woke(false, NOW);
+        assert_eq!([1, every, 1 + every].map(|later| moderation.polls_events(NOW + later)), [false, false, true]);
     }
 }
