@@ -88,6 +88,7 @@ mod turns_are_bounded;
 mod twins;
 mod uplink;
 mod verdicts_hold;
+mod wake_ups;
 mod way_out;
 mod web;
 mod why;

@@ -179,7 +179,10 @@ impl Sources {
             source.touched = false;
             let mut changed = source.notification.happened() | (source.drop_seen_interrupt() && source.notification.told());
             if source.has_pending_interrupt() {
-                if source.consider_delay() && source.put_off(now, &self.spans) {
+                let may_wait = source.consider_delay();
+                if may_wait && source.drop_unrequested_interrupt() {
+                    changed |= source.notification.told();
+                } else if may_wait && source.put_off(now, &self.spans) {
                     changed = true;
                 } else {
                     changed |= source.notification.told();

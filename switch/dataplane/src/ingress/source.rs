@@ -297,6 +297,12 @@ impl Source {
         self.feed.ring().is_some_and(|ring| few && ring.can_call() && ring.unconsidered() <= LITTLE_FRAMES.min(ring.size() / 8))
     }
 
+    /// Drops the interrupt that is considered if the driver does not request it. A deadline for it would wake the worker in vain: a driver
+    /// that requests one later looks at the used ring after that (virtio 1.4, section 2.7.14).
+    pub(super) fn drop_unrequested_interrupt(&mut self) -> bool {
+        self.feed.ring().is_some_and(Ring::drop_unrequested_interrupt)
+    }
+
     /// Lost-notification check; returns the notification that seemed lost in two checks.
     pub(crate) fn look_after(&mut self, counters: &PortCounters) -> Result<Option<Missed>, RingFault> {
         let missed = self.feed.look_after(&mut self.notification, self.state == PollState::Asleep);

@@ -379,6 +379,16 @@ impl Ring {
         self.call.is_some()
     }
 
+    /// Drops the interrupt for the entries published since interrupts were last considered, unless the driver requests it. True if it was
+    /// dropped.
+    pub fn drop_unrequested_interrupt(&mut self) -> bool {
+        let is_requested = self.wants_call(self.considered_used, self.published_used);
+        if !is_requested {
+            self.considered_used = self.published_used;
+        }
+        !is_requested
+    }
+
     /// Interrupts the driver if it requested that for entries that were published since this was last called (virtio 1.4, section
     /// 2.7.7.2).
     ///
