@@ -354,3 +354,54 @@ fn a_frame_that_stays_too_long_is_dropped_after_the_stall_timeout_and_the_others
     let drops = bed.ports[1].totals().drops;
     assert_eq!(drops.into_iter().collect::<Vec<_>>(), [("too-long-for-receiver".into(), 1)]);
 }
+
+/// A receive queue whose driver posts buffers of 32 bytes, each at the index of its descriptor; and two frames, which need five of them and one.
+fn small_buffers() -> (Driver, ReceiveQueue, [Packet; 2]) {
+    let driver = Driver::new(64);
+    (0..64).for_each(|index| driver.describe(index, 32, DESC_WRITE, 0));
+    let receive_queue = driver.receive_queue();
+    (driver, receive_queue, [144, 16].map(|length| Packet::from_bytes(PortId(0), &vec![2; length])))
+}
+
+#[test]
+fn buffers_that_are_too_few_for_a_frame_are_walked_once() {
+    let (driver, mut receive_queue, [mut frame, _]) = small_buffers();
+    for head in 0..4 {
+        driver.offer(head, 1);
+        for walked in [1, 0, 0] {
+            assert_eq!(receive_queue.place(&mut frame), Ok(PlaceOutcome::NoRoom));
+            assert_eq!(receive_queue.take_walked(), walked, "{head} buffers before");
+        }
+    }
+    driver.offer(4, 1);
+    assert_eq!((receive_queue.place(&mut frame), receive_queue.take_walked()), (Ok(PlaceOutcome::Complete(1)), 1));
+    receive_queue.ring().publish();
+    let used: Vec<(u32, u32)> = (0..driver.shared().used_index())
+        .map(|index| driver.shared().used_entry(index))
+        .map(|used| (used.head, used.length))
+        .collect();
+    let expected: Vec<(u32, u32)> = (0..5).map(|head| (head, if head == 4 { 28 } else { 32 })).collect();
+    assert_eq!(used, expected);
+}
+
+#[test]
+fn buffers_are_walked_anew_once_others_are_the_next() {
+    let (driver, mut receive_queue, [mut long, mut short]) = small_buffers();
+    let walked = |receive_queue: &mut ReceiveQueue, long: &mut Packet| {
+        assert_eq!(receive_queue.place(long), Ok(PlaceOutcome::NoRoom));
+        receive_queue.take_walked()
+    };
+    (0..4).for_each(|head| driver.offer(head, 1));
+    assert_eq!([(); 2].map(|()| walked(&mut receive_queue, &mut long)), [4, 0]);
+    for (left, publishes) in [(3, false), (2, true)] {
+        assert_eq!(receive_queue.place(&mut short), Ok(PlaceOutcome::Complete(1)));
+        if publishes {
+            receive_queue.ring().publish();
+        }
+        receive_queue.take_walked();
+        assert_eq!([(); 2].map(|()| walked(&mut receive_queue, &mut long)), [left, 0], "a shorter frame took the first");
+    }
+    let map = device::map(&driver.memory);
+    receive_queue.ring().set_memory(device::split(&driver.ring, &map), map);
+    assert_eq!([(); 2].map(|()| walked(&mut receive_queue, &mut long)), [2, 0], "they lie elsewhere now");
+}

@@ -90,6 +90,7 @@ impl Ring {
     /// Forgets the chains that were read ahead: they may point into memory that is no longer the guest's.
     pub(super) fn forget_ahead(&mut self) {
         self.ahead.until = self.next_available;
+        self.epoch += 1;
     }
 
     /// Reads ahead until `count` chains are known, or as many as the driver is known to have made available.

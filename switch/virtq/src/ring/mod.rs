@@ -123,6 +123,8 @@ pub struct Ring {
     published_used: u16,
     /// Used index up to which interrupts were considered.
     considered_used: u16,
+    /// Publications in the used ring, and times that chains which were read ahead had to be forgotten.
+    epoch: u64,
     ahead: Ahead,
     /// The last head completed by [`Self::complete_unwritten`].
     last_unwritten: Option<u16>,
@@ -166,6 +168,7 @@ impl Ring {
             next_used: used,
             published_used: used,
             considered_used: used,
+            epoch: 0,
             ahead: Ahead::new(base),
             last_unwritten: None,
             call: None,
@@ -200,6 +203,7 @@ impl Ring {
         (self.next_used, self.published_used, self.considered_used) = (used, used, used);
         self.last_unwritten = None;
         self.ahead = Ahead::new(used);
+        self.epoch += 1;
         self.split.set_used_flags(0);
         self.armed = true;
         self.track_again();
@@ -337,6 +341,7 @@ impl Ring {
                 self.split.put_used(self.published_used, head, 0);
             }
             self.waiting.end();
+            self.epoch += 1;
             let from = std::mem::replace(&mut self.published_used, self.next_used);
             if self.inflight.is_some() {
                 self.publish_tracked(from);
@@ -347,6 +352,11 @@ impl Ring {
                 self.log_published(from);
             }
         }
+    }
+
+    /// A mark that stays the same while the chains that were read and not taken do: none was completed, and the memory map is the same.
+    pub(super) fn mark(&self) -> (u64, u16) {
+        (self.epoch, self.next_used)
     }
 
     /// True if completed chains are not published yet.

@@ -2,7 +2,8 @@
 //!
 //! [`ReceiveQueue::place`] determines the offload repair that this receiver needs, **collects** receive buffers for the frame
 //! (mergeable buffers), copies straight from the sender's memory into them, repairing on the way, and completes them in the used
-//! ring; [`Ring::publish`] shows them to the driver, once a poll iteration.
+//! ring; [`Ring::publish`] shows them to the driver, once a poll iteration. Buffers that are too few for the frame stay collected: the
+//! next attempt goes on behind them, and costs a look at the available index while the driver posts none.
 
 #![expect(clippy::indexing_slicing, reason = "header and headers have their lengths in arrays of the longest")]
 
@@ -66,6 +67,17 @@ struct Buffer {
     capacity: u32,
 }
 
+/// What is collected for a frame for which there are too few buffers.
+#[derive(Clone, Copy, Debug)]
+struct Shortage {
+    /// See [`Ring::mark`].
+    mark: (u64, u16),
+    /// Bytes that the collected buffers hold.
+    capacity: u32,
+    /// Descriptors that were walked for them.
+    walked: u64,
+}
+
 /// Why an attempt to place a frame is repeated: other threads have covered pages meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Repeat {
@@ -91,6 +103,8 @@ pub struct ReceiveQueue {
     pub(super) longest: u32,
     rooms: Vec<Iovec>,
     buffers: Vec<Buffer>,
+    /// The last frame found too few buffers: `rooms` and `buffers` hold all that were posted.
+    shortage: Option<Shortage>,
     bad_chains: u32,
     walked: u64,
     /// Why the last attempt is repeated.
@@ -106,7 +120,19 @@ impl ReceiveQueue {
         let most = usize::from(ring.size()).max(MAX_IOVECS);
         let (rooms, buffers) = (Vec::with_capacity(most), Vec::with_capacity(most));
         let (torn, holed) = (Repeat::No, (Owner::NONE, 0));
-        Self { ring, receiver, mergeable, longest: MAX_FRAME, rooms, buffers, bad_chains: 0, walked: 0, torn, holed }
+        Self {
+            ring,
+            receiver,
+            mergeable,
+            longest: MAX_FRAME,
+            rooms,
+            buffers,
+            shortage: None,
+            bad_chains: 0,
+            walked: 0,
+            torn,
+            holed,
+        }
     }
 
     /// The ring, for arming, publishing and moving.
@@ -383,16 +409,17 @@ impl ReceiveQueue {
     /// meanwhile, so the search is bounded by the work done.
     fn collect(&mut self, length: u32) -> Result<(), Refusal> {
         let needed = length + u32::from(self.ring.options.header_length);
-        self.rooms.clear();
-        self.buffers.clear();
-        let (mut capacity, mut bad) = (0, 0);
-        let enough = self.walked + WALK;
+        let (mut capacity, walked) = self.collected(needed);
+        let (before, mut bad) = (self.walked, 0);
+        let enough = before + WALK.saturating_sub(walked);
         while capacity < needed {
             if bad == BAD_CHAINS || self.walked >= enough {
                 return Err(Refusal::Drop(if bad > 0 { DropReason::BadReceiveChains } else { DropReason::TooLongForReceiver }));
             }
             let ahead = self.buffers.len() as u16;
             if ahead == self.ring.untaken() && self.ring.look()? == ahead {
+                let walked = walked + self.walked - before;
+                self.shortage = (bad == 0).then(|| Shortage { mark: self.ring.mark(), capacity, walked });
                 return Err(self.too_little(ahead));
             }
             let look = self.ring.begin_look();
@@ -419,6 +446,19 @@ impl ReceiveQueue {
             }
         }
         if self.ring.memory.is_filling() { self.await_rooms() } else { Ok(()) }
+    }
+
+    /// Bytes that `rooms` and `buffers` hold already of a frame that needs `needed`, and the descriptors that were walked for them: none
+    /// but after an attempt that found too few. All chains of that were walked to their ends, and none was taken since.
+    #[inline]
+    fn collected(&mut self, needed: u32) -> (u32, u64) {
+        let shortage = self.shortage.take().filter(|shortage| shortage.capacity < needed && shortage.mark == self.ring.mark());
+        if let Some(Shortage { capacity, walked, .. }) = shortage.filter(|_| !self.ring.memory.is_filling()) {
+            return (capacity, walked);
+        }
+        self.rooms.clear();
+        self.buffers.clear();
+        (0, 0)
     }
 
     /// Waits if a part of the collected buffers lies in a hole that is still to be filled.
