@@ -376,6 +376,7 @@ RIVALS = {
     "bridge, newest run": ("bridge", "free"),
     "bridge behind memlane's driver": ("memlane-bridge", "free"),
     "bridge, all on one CPU": ("bridge", "one CPU"),
+    "bridge behind memlane's driver, all on one CPU": ("memlane-bridge", "one CPU"),
     "OVS-DPDK, its core polls": ("ovs-dpdk", "free"),
 }
 PLACES = {"free": [{}, {"cpus": "free"}, {"load": "no load"}], "one CPU": [{"cpus": "one CPU"}]}

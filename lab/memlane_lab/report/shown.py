@@ -53,6 +53,7 @@ COLUMNS = (
     Column("bridge", "bridge", "free"),
     Column("bridge behind memlane's driver", "memlane-bridge", "free"),
     Column("bridge, all on one CPU", "bridge", "one CPU"),
+    Column("bridge behind memlane's driver, all on one CPU", "memlane-bridge", "one CPU"),
     Column("OVS-DPDK, its core polls", "ovs-dpdk", "free"),
 )
 _PLACES: Mapping[str, Mapping[str, Labels]] = {
