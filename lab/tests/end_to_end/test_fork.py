@@ -9,7 +9,9 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -135,6 +137,12 @@ class _Net:
 
         self._each(save)
 
+    def saver(self, folder: Path) -> str:
+        """The same as a command for the guest of a {port}."""
+        for name, each in self.guests.items():
+            (folder / f"{name}.qmp").symlink_to(each.qmp)
+        return f"{sys.executable} -m tests.end_to_end.save {folder}/{{port}}.qmp {folder}/{{port}}"
+
     def restore(self, folder: Path, place: Callable[[str], _Guest]) -> "_Net":
         """A copy of its guests, each where `place` says."""
         copy = _Net({name: place(name) for name in self.guests}, self.hashes)
@@ -179,7 +187,8 @@ def _port(name: str) -> Port:
 def test_a_network_of_guests_is_forked(
     build: Builder, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    lan = build(others=dict.fromkeys(_NAMES, _LINK))
+    # A busy machine may leave a guest without the CPU for longer than frames wait for it by default.
+    lan = build(others=dict.fromkeys(_NAMES, _LINK), **{"stall-timeout-ms": 10_000})
     switch, session = lan.switch, lan.switch.session
     guests = {name: _Guest(session, f"first-{name}", [Nic(_port(name), switch.socket(name))]) for name in _NAMES}
     net = _Net.boot(guests)
@@ -187,23 +196,24 @@ def test_a_network_of_guests_is_forked(
     pauses, frames = [], []
     for cut in range(_CUTS):
         time.sleep(random.uniform(0, 1))
-        folder = tmp_path / f"cut{cut}"
-        told = _memlane("snapshot", switch.file, folder, "--for", "10min")
+        folder, states = tmp_path / f"cut{cut}", tmp_path / f"states{cut}"
+        states.mkdir()
+        told = _memlane("snapshot", switch.file, folder, "--for", "10min", "--run", net.saver(states))
         frames.append(int(re.findall(r"(\d+) frames? in flight", told)[0]))
-        net.save(folder)
         pauses.append(json.loads(_memlane("thaw", switch.file, "--json"))["milliseconds"] / 1000)
         net.goes_on()
         for number in range(_COPIES):
-            _watch_copy(session, f"fork{os.getpid()}-{cut}-{number}", folder, net)
+            _watch_copy(session, f"fork{os.getpid()}-{cut}-{number}", (folder, states), net)
             net.goes_on()
+        shutil.rmtree(states)
     record_property("frames in flight, of each cut", frames)
     record_property("seconds that the network was frozen", pauses)
     print(f"frames in flight {frames}, frozen for {pauses} s")
 
 
-def _watch_copy(session: Session, copied: str, folder: Path, first: _Net) -> None:
-    """Runs a copy for a while, beside the first network."""
-    binary = program()
+def _watch_copy(session: Session, copied: str, saved: tuple[Path, Path], first: _Net) -> None:
+    """Runs a copy of the network and its guests for a while, beside the first network."""
+    (folder, states), binary = saved, program()
     assert binary is not None
     daemon = session.start(copied, [binary, "up", "--from", folder, "--as", copied])
     wait(lambda: "is up" in daemon.log.read_text(errors="replace"), "the copy of the network")
@@ -212,7 +222,7 @@ def _watch_copy(session: Session, copied: str, folder: Path, first: _Net) -> Non
     def place(name: str) -> _Guest:
         return _Guest(session, f"{copied}-{name}", [Nic(_port(name), VhostUser(places[name]))])
 
-    copy = first.restore(folder, place)
+    copy = first.restore(states, place)
     wait(lambda: "frozen" not in json.loads(_memlane("status", copied, "--json")), "the copy to go on")
     copy.goes_on()
     copy.kill()
