@@ -21,8 +21,13 @@ use crate::worker::Worker;
 const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
 impl Network {
+    /// Never held while anything is waited for.
     fn frozen(&self) -> MutexGuard<'_, Option<Frozen>> {
         self.frozen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn freezing(&self) -> MutexGuard<'_, ()> {
+        self.freezing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Freezes the network, within `timeout`.
@@ -30,8 +35,8 @@ impl Network {
     /// # Errors
     /// A [`FreezeError`].
     pub fn freeze(&self, timeout: Duration) -> Result<(), FreezeError> {
-        let mut frozen = self.frozen();
-        if frozen.is_some() {
+        let _freezing = self.freezing();
+        if self.frozen().is_some() {
             return Err(FreezeError::Already);
         }
         let since = Instant::now();
@@ -49,7 +54,8 @@ impl Network {
         }
         let held: Vec<_> = self.workers.iter().map(|worker| worker.order(Worker::hold_lines)).collect();
         let lines = held.iter().filter_map(await_answer).flatten().collect();
-        *frozen = Some(Frozen { lines, since, running: self.enabled_rings() });
+        let running = self.enabled_rings();
+        *self.frozen() = Some(Frozen { lines, since, running });
         Ok(())
     }
 
@@ -61,8 +67,8 @@ impl Network {
 
     /// Lets a frozen network go on; `None` if it is not frozen.
     pub fn thaw(&self) -> Option<Thawed> {
-        let mut frozen = self.frozen();
-        let Frozen { lines, since, .. } = frozen.take()?;
+        let _freezing = self.freezing();
+        let Frozen { lines, since, .. } = self.frozen().take()?;
         let mut of_workers: Vec<Vec<HeldLine>> = self.workers.iter().map(|_| Vec::new()).collect();
         let mut frames = 0;
         for line in lines {

@@ -103,6 +103,8 @@ pub struct Network {
     rulebook: Mutex<Rulebook>,
     /// The number and the result, by ports, of the trial of policy rules before the present one.
     former_trial: Mutex<Option<(u64, Vec<PortDenials>)>>,
+    /// Held while the network freezes or goes on.
+    freezing: Mutex<()>,
     /// The freeze, while the network is frozen.
     frozen: Mutex<Option<Frozen>>,
 }
@@ -157,6 +159,7 @@ impl Network {
             changing: Mutex::default(),
             rulebook: Mutex::default(),
             former_trial: Mutex::default(),
+            freezing: Mutex::default(),
             frozen: Mutex::default(),
             threads: Mutex::default(),
             payer,
@@ -344,11 +347,12 @@ impl Network {
     }
 
     /// Announces in the broadcast domain of `port` that `address` is behind it, if it may be, and returns when all workers have
-    /// done so: so there is never more than one announcement of a port in flight. Its flood limits apply.
+    /// done so: so there is never more than one announcement of a port in flight. Its flood limits apply. In a frozen network the
+    /// address is learned, and no guest gets a frame.
     pub fn announce(&self, port: &Arc<Port>, address: MacAddress) {
         let (announced, address) = (Arc::clone(port), port.outside(address));
         let may = self.worker(self.worker_of(port.id, 0)).ask(move |worker| worker.learn_announced(&announced, address));
-        if may != Some(true) {
+        if may != Some(true) || self.frozen_for().is_some() {
             return;
         }
         let frame = rarp(address);

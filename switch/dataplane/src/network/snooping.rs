@@ -79,8 +79,11 @@ impl Network {
         Ok(())
     }
 
-    /// A second has begun.
+    /// A second has begun, which a frozen network leaves out.
     pub(super) fn tick_querier(&self, schedules: &mut HashMap<String, Schedule>) {
+        if self.frozen_for().is_some() {
+            return;
+        }
         let segments = self.segments();
         let snooping = || segments.iter().filter(|segment| segment.snooping.is_on());
         schedules.retain(|name, _| snooping().any(|segment| segment.name == *name));
