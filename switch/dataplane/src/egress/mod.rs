@@ -685,11 +685,14 @@ impl Egress {
     /// Removes all enqueued packets for which `condition` holds, because their transmit queue stops or moves.
     pub(crate) fn recall(&mut self, condition: impl Fn(&Packet) -> bool, mut returned: impl FnMut(&Packet, PortId)) {
         for (_, queue) in self.slots.iter_mut() {
-            let port = queue.key.port;
+            let (port, before) = (queue.key.port, queue.accounts.waiting());
             queue.accounts.remove_if(&mut self.wait_queue, &condition, |packet| {
                 self.work.taps.dropped(packet, packet.source, DropReason::SenderStopped);
                 returned(packet, port);
             });
+            if queue.accounts.waiting() != before {
+                queue.touch(&mut self.touched);
+            }
             queue.move_on_if_served(self.now);
         }
     }

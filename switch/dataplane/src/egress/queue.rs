@@ -426,10 +426,10 @@ impl EgressQueue {
         if self.accounts.waiting() == 0 || self.has_moved(drain.now) {
             return false;
         }
-        let (now, times) = (drain.now, drain.times);
+        let (now, times, before) = (drain.now, drain.times, self.accounts.waiting());
         self.accounts.begin_iteration(now);
         let progress = self.drain_while_room(weight_of, drain);
-        let mut moved = progress.moved || self.has_unshown();
+        let mut moved = progress.moved || self.accounts.waiting() != before || self.has_unshown();
         if progress.advanced || !self.is_unlimited(now) {
             // Where a rate limit holds back, the receiver is not the cause.
             self.receiver.stand_still(true, now, times);
@@ -509,7 +509,7 @@ impl EgressQueue {
     }
 
     /// Delivers the frames with an expired emulated delay, behind those that are enqueued, and removes a link emulation that has ended.
-    /// After the stall timeout, drops frames without room. True if there is anything to publish. `packet` is scratch.
+    /// After the stall timeout, drops frames without room. True if there is anything to publish or to count. `packet` is scratch.
     pub(super) fn drain_line<M: FnMut(&Packet, PortId, Outcome)>(&mut self, packet: &mut Packet, drain: &mut Drain<'_, M>) -> bool {
         let is_first = self.accounts.waiting() == 0 || self.has_moved(drain.now);
         let Some(mut line) = self.line.take_if(|line| is_first || line.is_over()) else { return false };
@@ -533,7 +533,7 @@ impl EgressQueue {
                     break;
                 }
             };
-            moved |= outcome == Outcome::Arrived;
+            moved = true;
             report(packet, self.key.port, outcome, drain.work, drain.met);
         }
         self.line = Some(line);
