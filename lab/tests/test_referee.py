@@ -297,38 +297,66 @@ _VARIANCE = "## Variance by level"
 
 
 def test_variances_by_level_are_what_the_samples_say() -> None:
-    """By hand, of the published runs, each of which has a build of its own: one-way, runs and samples within them."""
+    """By hand, of the published runs: days and builds, runs within them, and samples within those."""
     section = (BENCHMARKS / "headlines.md").read_text().partition(_VARIANCE)[2]
     rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| memlane")]
-    runs = [_values(file) for file in sorted(BENCHMARKS.glob("*/*/promises.csv.gz"))]
+    days: dict[tuple[str, str], list[Path]] = {}
+    for file in sorted(BENCHMARKS.glob("*/*/promises.csv.gz")):
+        run = json.loads((file.parent / "run.json").read_text())["record"]
+        days.setdefault((run["began"][:10], run["machine"]["commit"]), []).append(file)
     assert len(rows) == 8
     for what, title, count, levels, _, _, five in rows:
         variant, _, rival = what.rpartition(" by ")
         other, measure = variant.replace("memlane", rival, 1), TITLES[title]
-        pairs = [(run[variant][measure], run[other][measure]) for run in runs if measure in run.get(other, {})]
-        ratios = [[math.log(one[at] / two[at]) for at in one.keys() & two.keys()] for one, two in pairs]
-        told = re.fullmatch(r"build \+ day \+ run (\d+) % \(df (\d+)\); boot \+ sample (\d+) % \(df (\d+)\)", levels)
+        groups = [list(_ratios(files, (variant, other), measure)) for files in days.values()]
+        groups = [runs for runs in groups if runs]
+        told = re.fullmatch(
+            r"build \+ day (\d+) % \(df (\d+)\); run (\d+) % \(df (\d+)\); boot \+ sample (\d+) % \(df (\d+)\)", levels
+        )
         assert told
-        assert int(count) == len(ratios)
-        run, within, sizes = _one_way(ratios)
-        found = (round(100 * run**0.5), len(ratios) - 1, round(100 * within**0.5), sum(sizes) - len(sizes))
-        assert tuple(map(int, told.groups())) == found, what
-        middle = sum(sum(each) / len(each) for each in ratios) / len(ratios)
-        half = float(t.ppf(0.975, 4)) * math.sqrt((run + within / (sum(sizes) / len(sizes))) * (1 + 1 / 5))
+        assert int(count) == sum(map(len, groups))
+        variances, freedom = _nested(groups)
+        deviations = [round(100 * variance**0.5) for variance in variances]
+        assert [*map(int, told.groups())] == [each for pair in zip(deviations, freedom, strict=True) for each in pair]
+        each = [run for runs in groups for run in runs]
+        middle, size = _mean([_mean(run) for run in each]), sum(map(len, each)) / len(each)
+        day, within, sample = variances
+        half = float(t.ppf(0.975, 4)) * math.sqrt((day + within + sample / size) * (1 + 1 / 5))
         bounds = [_rounded(math.exp(middle + sign * half)) for sign in (-1, 1)]
         assert [float(each) for each in five.split(": ")[0].split(" to ")] == bounds
 
 
-def _one_way(groups: list[list[float]]) -> tuple[float, float, list[int]]:
-    """Variance between groups, never below 0, and within them; the groups' sizes."""
-    sizes = [len(each) for each in groups]
-    total, means = sum(sizes), [sum(each) / len(each) for each in groups]
-    grand = sum(map(sum, groups)) / total
-    within = sum((one - mean) ** 2 for each, mean in zip(groups, means, strict=True) for one in each)
-    within /= total - len(groups)
-    between = sum(size * (mean - grand) ** 2 for size, mean in zip(sizes, means, strict=True)) / (len(groups) - 1)
-    usual = (total - sum(size**2 for size in sizes) / total) / (len(groups) - 1)
-    return max(0.0, (between - within) / usual), within, sizes
+def _ratios(files: list[Path], variants: tuple[str, str], measure: str) -> Iterator[list[float]]:
+    """The logarithms of each run's ratios, of the runs that have both variants."""
+    for values in map(_values, files):
+        if measure in values.get(variants[0], {}) and measure in values.get(variants[1], {}):
+            one, two = (values[variant][measure] for variant in variants)
+            yield [math.log(one[at] / two[at]) for at in one.keys() & two.keys()]
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _nested(groups: list[list[list[float]]]) -> tuple[list[float], list[int]]:
+    """Variances of groups, of runs in a group, and of values in a run, none below 0, and their degrees of freedom.
+
+    Searle, Casella and McCulloch, Variance Components, appendix F.1, two-way nested data of any size.
+    """
+    runs = [(number, run) for number, group in enumerate(groups) for run in group]
+    sizes = [sum(map(len, group)) for group in groups]
+    means = [_mean([value for run in group for value in run]) for group in groups]
+    total = sum(sizes)
+    grand = sum(size * mean for size, mean in zip(sizes, means, strict=True)) / total
+    freedom = [len(groups) - 1, len(runs) - len(groups), total - len(runs)]
+    sample = sum((value - _mean(run)) ** 2 for _, run in runs for value in run) / freedom[2]
+    inner = sum(len(run) ** 2 / sizes[number] for number, run in runs)
+    squares = sum(len(run) * (_mean(run) - means[number]) ** 2 for number, run in runs)
+    within = (squares - freedom[1] * sample) / (total - inner)
+    squares = sum(size * (mean - grand) ** 2 for size, mean in zip(sizes, means, strict=True))
+    left = inner - sum(len(run) ** 2 for _, run in runs) / total
+    group = (squares - freedom[0] * sample - left * within) / (total - sum(size**2 for size in sizes) / total)
+    return [max(0.0, group), max(0.0, within), sample], freedom
 
 
 EXPECTED = re.compile(
