@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import pytest
@@ -319,7 +319,7 @@ def test_variances_by_level_are_what_the_samples_say() -> None:
         deviations = [round(100 * variance**0.5) for variance in variances]
         assert [*map(int, told.groups())] == [each for pair in zip(deviations, freedom, strict=True) for each in pair]
         each = [run for runs in groups for run in runs]
-        middle, size = _mean([_mean(run) for run in each]), sum(map(len, each)) / len(each)
+        middle, size = fmean([fmean(run) for run in each]), sum(map(len, each)) / len(each)
         day, within, sample = variances
         half = float(t.ppf(0.975, 4)) * math.sqrt((day + within + sample / size) * (1 + 1 / 5))
         bounds = [_rounded(math.exp(middle + sign * half)) for sign in (-1, 1)]
@@ -334,10 +334,6 @@ def _ratios(files: list[Path], variants: tuple[str, str], measure: str) -> Itera
             yield [math.log(one[at] / two[at]) for at in one.keys() & two.keys()]
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
 def _nested(groups: list[list[list[float]]]) -> tuple[list[float], list[int]]:
     """Variances of groups, of runs in a group, and of values in a run, none below 0, and their degrees of freedom.
 
@@ -345,13 +341,13 @@ def _nested(groups: list[list[list[float]]]) -> tuple[list[float], list[int]]:
     """
     runs = [(number, run) for number, group in enumerate(groups) for run in group]
     sizes = [sum(map(len, group)) for group in groups]
-    means = [_mean([value for run in group for value in run]) for group in groups]
+    means = [fmean([value for run in group for value in run]) for group in groups]
     total = sum(sizes)
     grand = sum(size * mean for size, mean in zip(sizes, means, strict=True)) / total
     freedom = [len(groups) - 1, len(runs) - len(groups), total - len(runs)]
-    sample = sum((value - _mean(run)) ** 2 for _, run in runs for value in run) / freedom[2]
+    sample = sum((value - fmean(run)) ** 2 for _, run in runs for value in run) / freedom[2]
     inner = sum(len(run) ** 2 / sizes[number] for number, run in runs)
-    squares = sum(len(run) * (_mean(run) - means[number]) ** 2 for number, run in runs)
+    squares = sum(len(run) * (fmean(run) - means[number]) ** 2 for number, run in runs)
     within = (squares - freedom[1] * sample) / (total - inner)
     squares = sum(size * (mean - grand) ** 2 for size, mean in zip(sizes, means, strict=True))
     left = inner - sum(len(run) ** 2 for _, run in runs) / total

@@ -30,7 +30,8 @@ from memlane_lab.paths.memlane import program
 from tests.end_to_end.conftest import Builder
 from tests.end_to_end.lan import TCG
 from tests.end_to_end.monitor import monitor, wait
-from tests.end_to_end.movable import Movable, restore_guest, save_guest
+from tests.end_to_end.movable import Movable, restore_guest
+from tests.end_to_end.save import save
 from tests.end_to_end.transfer import Library
 
 pytestmark = pytest.mark.real
@@ -129,13 +130,7 @@ class _Net:
 
     def save(self, folder: Path) -> None:
         """Saves all guests at once, and lets them go on."""
-
-        def save(name: str, each: _Guest) -> None:
-            with monitor(each.qmp) as ask:
-                save_guest(ask, folder / name)
-                ask("cont")
-
-        self._each(save)
+        self._each(lambda name, each: save(each.qmp, folder / name))
 
     def saver(self, folder: Path) -> str:
         """The same as a command for the guest of a {port}."""
