@@ -146,16 +146,15 @@ fn a_worker_that_fails_leaves_its_records() {
     let answer = network.order(0, |_| panic!("on purpose"));
     assert!(answer.recv_timeout(TIMEOUT).is_err());
     bed.wait_for(|bed| bed.daemon().network().fatal().cause().is_some(), "the network has failed");
-    let mut count = 0;
+    // The workers leave their records one after the other.
     wait_until(
         || {
             let records = network.records(&recording, &mut memlane::network::Place::default()).unwrap();
-            count = records.workers.iter().flat_map(|worker| &worker.chunks).map(|chunk| chunk.count).sum();
-            count >= 102
+            let count: u64 = records.workers.iter().flat_map(|worker| &worker.chunks).map(|chunk| chunk.count).sum();
+            count >= 102 && replayed(network, &recording) == count
         },
-        "the records are there",
+        "the records of all workers are there, and are replayed",
     );
-    assert_eq!(replayed(network, &recording), count);
 }
 
 /// Ports of the networks below: addresses, VLANs, and a rule in line 3.
