@@ -479,6 +479,9 @@ impl Ledger {
     }
 
     pub fn make(&mut self, frame: Frame) {
+        if self.is_told {
+            println!("        made {frame:?}");
+        }
         self.made.insert(frame.number, frame);
     }
 
@@ -511,6 +514,7 @@ impl Ledger {
                 }
             }
         }
+        self.note_waiting_claims(taken, now);
         if has_defaults {
             self.opened_surely(taken, now).into_iter().for_each(|flow| self.flows.open(flow, now, true));
         }
@@ -658,7 +662,7 @@ impl Ledger {
             let may_be_unread = frame.fault.is_some() || verdicts.contains(&Verdict::Drop(DropReason::TransmitDisabled));
             captured.taken.entry(port.id.0).or_default().push_back((frame.clone(), may_be_unread));
         }
-        self.note_claims(life, &frame, &verdicts);
+        self.note_claims(life, &frame, &verdicts, true);
         let is_flooded = verdicts.iter().any(|verdict| matches!(verdict, Verdict::Flood(..)));
         let mut sent = Sent { from: life, frame, to: Vec::new(), is_flooded, denied: 0, verdicts: verdicts.clone() };
         let reached: Vec<Vec<(Life, u16)>> = verdicts.iter().map(reached).collect();

@@ -9,7 +9,7 @@ use memlane::policy::rules::Service;
 
 use super::super::frames::{Body, Frame, Packet};
 use super::super::model::{Life, Verdict};
-use super::{Account, Ledger};
+use super::{Account, Ledger, Taken};
 
 /// Segment, VLAN and addresses of a claim, the port, and whether a DHCP server told it.
 pub(super) type Claim = (usize, u16, IpAddr, MacAddress, u16, bool);
@@ -23,8 +23,17 @@ pub(super) struct Lease {
 }
 
 impl Ledger {
-    /// Notes the addresses that a frame of `life` tells the switch.
-    pub(super) fn note_claims(&mut self, life: Life, frame: &Frame, verdicts: &[Verdict]) {
+    /// Notes the addresses that the frames tell which backpressure may have left in transmit queues: their port may be gone before they are taken.
+    pub(super) fn note_waiting_claims(&mut self, taken: &[Taken], now: u64) {
+        for taken in taken {
+            let Some(frame) = taken.next.and_then(|next| self.made.get(&next)).cloned() else { continue };
+            let verdicts = self.verdicts(taken.life, &frame, now, |_, _| {});
+            self.note_claims(taken.life, &frame, &verdicts, false);
+        }
+    }
+
+    /// Notes the addresses that a frame of `life` tells the switch, if it was taken, or perhaps.
+    pub(super) fn note_claims(&mut self, life: Life, frame: &Frame, verdicts: &[Verdict], was_taken: bool) {
         let lease = if let Body::Ip(Packet { lease, .. }) = &frame.body { *lease } else { None };
         let claims = frame.claims();
         let is_dropped = |verdict: &Verdict| matches!(verdict, Verdict::Drop(_));
@@ -33,7 +42,7 @@ impl Ledger {
         }
         let states: Vec<_> =
             self.ports_of(life).map(|(config, from)| (from.segment, from.clone(), config.learns(from, frame))).collect();
-        let is_sure = states.len() == 1 && !verdicts.iter().any(is_dropped);
+        let is_sure = was_taken && states.len() == 1 && !verdicts.iter().any(is_dropped);
         let number = |accounts: &[Account], life: Life| accounts[life].ports.last().map_or(u16::MAX, |(port, _)| port.id.0);
         for (segment, from, vlan) in states {
             let Ok(vlan) = vlan else { continue };
