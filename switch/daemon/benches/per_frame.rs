@@ -6,7 +6,7 @@
 //! cargo bench --package memlane --bench per_frame          # tells the program's name
 //! PROGRAM 256 8000000                                       # 256 guests: the time of a frame
 //! # For 256 guests and 400 000 frames; with 0 frames the count is that of the set-up, to be subtracted:
-//! valgrind --tool=callgrind --toggle-collect='*Worker>::pass' --cache-sim=yes --D1=32768,8,64 --LL=1048576,16,64 PROGRAM 256 400000
+//! valgrind --tool=callgrind --toggle-collect='*Worker>::iterate' --cache-sim=yes --D1=32768,8,64 --LL=1048576,16,64 PROGRAM 256 400000
 //! ```
 //!
 //! Under such a tool a worker is a hundred times slower, so its ports run out of CPU time and are throttled in some poll

@@ -830,6 +830,32 @@ fn recorded(recorder: &mut Recorder, mut fits: impl FnMut(&Block, u32) -> bool) 
     }
 }
 
+/// Carries a batch like [`carry`], and records it. A function of its own: the others keep their registers.
+#[inline(never)]
+fn carry_recorded(
+    (transmit, receive): (&mut TransmitQueue, &mut ReceiveQueue),
+    masks: Masks<'_>,
+    watch: &mut Watch<'_>,
+    Record { recorder, last, way, now }: &mut Record<'_>,
+    most: u16,
+    count: impl FnMut(u32, u16),
+) -> (u16, u64) {
+    recorder.begin_batch(last, *way, *now);
+    let most = most.min(MOST_IN_BATCH);
+    let carried = match watch {
+        Watch::Off if masks.further.is_empty() => {
+            let fits = recorded(recorder, |start, _| masks.head.fits_block(start));
+            fast_path::carry_if(transmit, receive, fits, most, count)
+        }
+        watch => {
+            let fits = recorded(recorder, |start, length| watch.pass(masks, start, length));
+            fast_path::carry_if(transmit, receive, fits, most, count)
+        }
+    };
+    recorder.end_batch(carried.0);
+    carried
+}
+
 /// Carries up to `most` frames that fit the `masks` from one ring to the other, as far as no capture selects them, until the slice is over.
 #[inline]
 fn carry(
@@ -853,22 +879,7 @@ fn carry(
         let count = |length, frames: u16| sizes.add_frames(length, frames.into());
         let left = most - all.frames;
         let carried = match (&mut watch, &mut record) {
-            (watch, Some(Record { recorder, last, way, now })) => {
-                recorder.begin_batch(last, *way, *now);
-                let most = left.min(MOST_IN_BATCH);
-                let carried = match watch {
-                    Watch::Off if masks.further.is_empty() => {
-                        let fits = recorded(recorder, |start, _| masks.head.fits_block(start));
-                        fast_path::carry_if(transmit, receive, fits, most, count)
-                    }
-                    watch => {
-                        let fits = recorded(recorder, |start, length| watch.pass(masks, start, length));
-                        fast_path::carry_if(transmit, receive, fits, most, count)
-                    }
-                };
-                recorder.end_batch(carried.0);
-                carried
-            }
+            (watch, Some(record)) => carry_recorded((transmit, receive), masks, watch, record, left, count),
             (Watch::Off, None) if masks.further.is_empty() => fast_path::carry(transmit, receive, masks.head, left, count),
             (Watch::Off, None) => fast_path::carry_narrowly(transmit, receive, (masks.head, masks.further), left, count),
             (Watch::Filtered(filters), None) => {
