@@ -162,7 +162,7 @@ class _Hosts(_Places):
             f'[[port]]\nname = "between"\nstream = "{between}"\nconnect = true\n'
         )
         self._far: HostProcess = switch.session.start("memlane-far", [binary, "up", file])
-        wait(far.socket.exists, "the other memlane")
+        wait(lambda: "is up" in self.far_log(), "the other memlane")
         super().__init__(switch.session, self.lan.guests[0], [switch.socket("near"), far])
 
     def again(self) -> None:
