@@ -29,6 +29,7 @@ from memlane_lab.host.session import Session
 from memlane_lab.images import foreign
 from memlane_lab.paths.bridge import Bridge
 from memlane_lab.paths.memlane import program
+from tests.end_to_end import switch
 from tests.end_to_end.conftest import Builder
 from tests.end_to_end.lan import HOST, TCG, UML, Lan
 from tests.end_to_end.libvirtd import Domain
@@ -428,8 +429,12 @@ _ROUNDS = int(os.environ.get("MEMLANE_ROUNDS", "6"))
 
 @pytest.mark.prove
 @pytest.mark.timeout(3600)
-def test_a_pair_waits_no_longer_beside_postcopy_than_beside_the_same_migration_by_precopy(build: Builder) -> None:
+def test_a_pair_waits_no_longer_beside_postcopy_than_beside_the_same_migration_by_precopy(
+    monkeypatch: pytest.MonkeyPatch, build: Builder
+) -> None:
     """The 99th percentile of a pair of the same worker: at most 1.1 times as much. MEMLANE_ROUNDS=20 tells more."""
+    # Addresses of a guest that boots at the first place again are still known at the second, for a moment.
+    monkeypatch.setattr(switch, "HARMLESS_DROPS", switch.HARMLESS_DROPS | {"same-port"})
     hosts, row, rig = _Hosts(build), verdict.Row("99th percentile"), rust.program("memlane-rig", named_by="MEMLANE_RIG")
     assert rig is not None
     sockets = [f"--port=vu:{hosts.attach_far(name)}" for name in ("x", "y")]

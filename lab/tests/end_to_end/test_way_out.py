@@ -151,7 +151,7 @@ def test_two_guests_share_a_passt_and_lose_and_swap_no_byte(session: Session) ->
     until(lambda: "is up" in switch.tail(), timeout=20, what=f"the network: {switch.tail()}")
     for n, guest in enumerate(guests, 1):
         network.change(guest, "link set lo up", f"address add 10.9.0.1{n}/24 dev eth0", "link set eth0 up")
-        # BBR goes on at its rate when a TAP's queue overflows, and this passt knows no SACK: streams then wait for timers.
+        # BBR goes on at its rate when a TAP's queue overflows, and this passt knows no SACK: streams wait for timers.
         network.change(guest, "route add default via 10.9.0.254 congctl cubic")
     _serve(session, guests[0], 7001)
     clients = [_client(session, guest, n, (_SERVER, 7000)) for n, guest in enumerate(guests, 1)]
