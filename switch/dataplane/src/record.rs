@@ -11,7 +11,9 @@ mod headers;
 mod ring;
 mod states;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use memlane_observe::recording::{
     BATCH, COPIES, DROPS_RESERVED, FRAME, FloodCopy, Frame, HAS_HEADER, IS_CACHED, IS_EARLY, IS_GATED, IS_ISOLATED, IS_LONG,
@@ -67,9 +69,14 @@ pub(crate) enum Sequel {
 #[derive(Debug, Default)]
 pub struct Recording {
     states: Mutex<States>,
-    /// Records of workers that have ended.
-    left: Mutex<Vec<Vec<Arc<Chunk>>>>,
+    /// Records of workers that have ended, by worker.
+    left: Mutex<BTreeMap<usize, Vec<Arc<Chunk>>>>,
+    /// A worker has left its records.
+    has_left: Condvar,
 }
+
+/// Longest time from the end of a worker's mailbox until the worker leaves its records: some poll iterations on a busy host.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Recording {
     /// The states that records refer to.
@@ -77,9 +84,17 @@ impl Recording {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records of workers that have ended, by worker.
-    pub(crate) fn left(&self) -> MutexGuard<'_, Vec<Vec<Arc<Chunk>>>> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The records of `worker`, whose mailbox is closed: waits until it has left them. `None` if it does not within [`LEAVE_TIMEOUT`].
+    pub(crate) fn left(&self, worker: usize) -> Option<Vec<Arc<Chunk>>> {
+        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_missing = |left: &mut BTreeMap<_, _>| !left.contains_key(&worker);
+        let (left, _) = self.has_left.wait_timeout_while(left, LEAVE_TIMEOUT, is_missing).unwrap_or_else(PoisonError::into_inner);
+        left.get(&worker).cloned()
+    }
+
+    fn leave(&self, worker: usize, records: Vec<Arc<Chunk>>) {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, records);
+        self.has_left.notify_all();
     }
 }
 
@@ -169,14 +184,7 @@ impl Recorder {
 
     /// The worker has ended: readers find its records with the recording.
     pub(crate) fn leave(&self) {
-        let mut left = self.shared.left();
-        let worker = usize::from(self.worker);
-        if left.len() <= worker {
-            left.resize_with(worker + 1, Vec::new);
-        }
-        if let Some(place) = left.get_mut(worker) {
-            *place = self.ring.since(0);
-        }
+        self.shared.leave(self.worker.into(), self.ring.since(0));
     }
 
     /// The tape of the verdict that is made next, in moment `now`.

@@ -184,6 +184,7 @@ impl Network {
                     pin(cpu);
                 }
                 let quit = fatal.guard(&format!("worker {index}"), || worker.run());
+                worker.leave_records();
                 if quit == Some(Quit::Told) && fatal.cause().is_none() {
                     all[index].close();
                 } else {

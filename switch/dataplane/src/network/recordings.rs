@@ -129,8 +129,8 @@ impl Network {
         let answers: Vec<_> = asked.into_iter().map(|answer| await_answer(&answer).flatten()).collect();
         let mut workers = Vec::new();
         for (index, answer) in answers.into_iter().enumerate() {
-            // A worker that has ended left its records.
-            let (chunks, lost) = answer.unwrap_or_else(|| (recording.left().get(index).cloned().unwrap_or_default(), 0));
+            // A worker that has ended leaves its records.
+            let (chunks, lost) = answer.unwrap_or_else(|| (recording.left(index).unwrap_or_default(), 0));
             workers.push(place.take(index, chunks, lost));
         }
         // Behind the frames, which refer to them.

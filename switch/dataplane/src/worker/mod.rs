@@ -202,12 +202,16 @@ impl Worker {
         self.quit = Some(Quit::Told);
     }
 
-    /// Ends while frames may be in flight between workers. The memory of its virtqueues stays mapped, because other workers may be
-    /// reading frames there; commands that wait for its answers fail.
-    pub(crate) fn abandon(mut self) {
+    /// Leaves its records to the readers of the recording: it has ended.
+    pub(crate) fn leave_records(&self) {
         if let Some(recorder) = &self.egress.work.recorder {
             recorder.leave();
         }
+    }
+
+    /// Ends while frames may be in flight between workers. The memory of its virtqueues stays mapped, because other workers may be
+    /// reading frames there; commands that wait for its answers fail.
+    pub(crate) fn abandon(mut self) {
         let unanswered: Vec<_> = self.sources.iter().filter_map(|(_, source)| source.when_back.take()).collect();
         std::mem::forget(self);
         drop(unanswered);
