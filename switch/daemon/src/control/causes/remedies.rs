@@ -109,15 +109,17 @@ pub fn remedy(reason: DropReason) -> &'static str {
     REMEDIES.iter().find(|(reasons, _)| reasons.contains(&reason)).map_or("", |(_, remedy)| remedy)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_reason_has_one_remedy() {
-        for reason in DropReason::ALL.iter().copied() {
-            let count = REMEDIES.iter().filter(|(reasons, _)| reasons.contains(&reason)).count();
-            assert_eq!(count, 1, "{}", reason.name());
+// Each reason has one remedy.
+const _: () = {
+    let (mut seen, mut at) = (0_u64, 0);
+    while at < REMEDIES.len() {
+        let (reasons, mut of) = (REMEDIES[at].0, 0);
+        while of < reasons.len() {
+            let bit = 1 << reasons[of] as u8;
+            assert!(seen & bit == 0, "a drop reason has two remedies");
+            (seen, of) = (seen | bit, of + 1);
         }
+        at += 1;
     }
-}
+    assert!(seen.count_ones() as usize == DropReason::ALL.len(), "a drop reason has no remedy");
+};
