@@ -433,7 +433,7 @@ def test_a_pair_waits_no_longer_beside_postcopy_than_beside_the_same_migration_b
     monkeypatch: pytest.MonkeyPatch, build: Builder
 ) -> None:
     """The 99th percentile of a pair of the same worker: at most 1.1 times as much. MEMLANE_ROUNDS=20 tells more."""
-    # Addresses of a guest that boots at the first place again are still known at the second, for a moment.
+    # A guest boots at the first place again while the second memlane knows its addresses, and sends frames back.
     monkeypatch.setattr(switch, "HARMLESS_DROPS", switch.HARMLESS_DROPS | {"same-port"})
     hosts, row, rig = _Hosts(build), verdict.Row("99th percentile"), rust.program("memlane-rig", named_by="MEMLANE_RIG")
     assert rig is not None

@@ -830,7 +830,7 @@ fn recorded(recorder: &mut Recorder, mut fits: impl FnMut(&Block, u32) -> bool) 
     }
 }
 
-/// Carries a batch like [`carry`], and records it. A function of its own: the others keep their registers.
+/// Carries a batch like [`carry`], and records it. It is not inlined there, so that batches without a recorder keep their registers.
 #[inline(never)]
 fn carry_recorded(
     (transmit, receive): (&mut TransmitQueue, &mut ReceiveQueue),

@@ -23,7 +23,7 @@ pub(super) struct Lease {
 }
 
 impl Ledger {
-    /// Notes the addresses that the frames tell which backpressure may have left in transmit queues: their port may be gone before they are taken.
+    /// Notes the addresses that waiting frames tell: backpressure may have left them in transmit queues, and their port may go before they are taken.
     pub(super) fn note_waiting_claims(&mut self, taken: &[Taken], now: u64) {
         for taken in taken {
             let Some(frame) = taken.next.and_then(|next| self.made.get(&next)).cloned() else { continue };
@@ -32,7 +32,7 @@ impl Ledger {
         }
     }
 
-    /// Notes the addresses that a frame of `life` tells the switch, if it was taken, or perhaps.
+    /// Notes the addresses that a frame of `life` tells the switch, or perhaps tells, if it was not taken.
     pub(super) fn note_claims(&mut self, life: Life, frame: &Frame, verdicts: &[Verdict], was_taken: bool) {
         let lease = if let Body::Ip(Packet { lease, .. }) = &frame.body { *lease } else { None };
         let claims = frame.claims();
