@@ -5,16 +5,14 @@
 //! first session lasts. With `second = "replace"` the first session ends instead: its virtqueues stop, then its connection ends, then
 //! the second one is served. A vhost-user front end replaces the first only when it sets up its device.
 
-use std::cell::Cell;
-use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::executor::Context;
 use crate::peer::Peer;
 use crate::port::Port;
 
@@ -49,52 +47,20 @@ pub(crate) fn end(is_replaced: bool) -> &'static str {
     if is_replaced { "another front end replaces it" } else { "the connection ended" }
 }
 
-/// The listening socket of a port that has a front end. Without a listener (memlane is the connecting side) there are no further
-/// connections to refuse.
-#[derive(Debug)]
-pub struct PortListener<'p> {
-    /// The port.
-    pub port: &'p Port,
-    /// Where others may connect.
-    pub listener: Option<&'p UnixListener>,
-    second: Second,
-    replaced: Cell<bool>,
-}
-
-impl<'p> PortListener<'p> {
-    /// The listening socket `listener` of `port`; `second` decides between its front end and a second one.
-    pub fn new(port: &'p Port, listener: Option<&'p UnixListener>, second: Second) -> Self {
-        Self { port, listener, second, replaced: Cell::new(false) }
-    }
-
-    /// The reason why the session ended, if nothing else is wrong with it.
-    pub fn end(&self) -> &'static str {
-        end(self.replaced.get())
-    }
-
-    /// A connection is pending. Accepts and closes it, or leaves it there and returns true if the present front end is to make way
-    /// for it; neither if `stream` ends, or reports one of `events`, within [`GRACE`]. The listener is non-blocking.
-    pub fn handle_pending(&self, stream: &UnixStream, events: PollFlags) -> bool {
-        // POLLHUP is reported without being asked for.
-        let mut files = [PollFd::new(stream.as_fd(), events)];
-        if poll(&mut files, PollTimeout::try_from(GRACE).unwrap_or(PollTimeout::MAX)).is_ok_and(|count| count > 0) {
-            return false;
-        }
-        match self.second {
-            Second::Replace => self.replaced.set(true),
-            Second::Refuse => {
-                if let Some(Ok((second, _))) = self.listener.map(UnixListener::accept) {
-                    self.port.turned_away(peer(&second));
-                }
-            }
-        }
-        self.replaced.get()
+/// A connection is pending at the non-blocking `listener` of `port`, which has a front end: accepts and closes it, unless the front end makes way for it
+/// within [`GRACE`] (`makes_way` has a result).
+pub(crate) async fn refuse(context: &Context, listener: &UnixListener, port: &Port, makes_way: impl FnMut() -> Option<()>) {
+    if context.wait(Some(Instant::now() + GRACE), makes_way).await.is_none()
+        && let Ok((second, _)) = listener.accept()
+    {
+        port.turned_away(peer(&second));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::executor::Executor;
     use crate::settings::Settings;
     use crate::shared::Shared;
     use std::io::{ErrorKind, Read};
@@ -112,17 +78,24 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         listener.set_nonblocking(true).unwrap();
         let port = Port::row(&Shared::new(1, 7, Settings::default()), 1).remove(0);
-        let port_listener = PortListener::new(&port, Some(&listener), Second::Refuse);
+        let executor = Executor::new().unwrap();
+        let refuse_beside = |stream: &UnixStream| {
+            executor.run_here(|context| {
+                let stream = context.watch_end(stream.try_clone().unwrap()).unwrap();
+                let (listener, port) = (&listener, &port);
+                async move { refuse(&context, listener, port, || stream.is_ready().then_some(())).await }
+            });
+        };
         let first = UnixStream::connect(&path).unwrap();
         let (stream, _) = listener.accept().unwrap();
 
         let second = UnixStream::connect(&path).unwrap();
-        assert!(!port_listener.handle_pending(&stream, PollFlags::empty()));
+        refuse_beside(&stream);
         assert!(!is_open(&second), "the port is in use");
 
         drop(first);
         let third = UnixStream::connect(&path).unwrap();
-        assert!(!port_listener.handle_pending(&stream, PollFlags::empty()));
+        refuse_beside(&stream);
         assert!(is_open(&third), "the port is free");
         assert_eq!(port.front_end().1, 1);
     }

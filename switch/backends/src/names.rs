@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   worker:  ReceiveEnd -> filter, rate limit -> questions -+
-//!                                                           |  session thread: Responder
+//!                                                           |  task: Responder
 //!   worker:  Buffered <-------- answers <-------------------+  <--> a forwarder, for names outside
 //! ```
 //!
 //! 1. [`Asks`], the receive end, copies frames that the responder may answer to a bounded queue, and drops those of a port that sends
 //!    too many; it never holds a sender up. Other frames, such as floods of the segment, cost one comparison of their first bytes.
-//! 2. A session thread sleeps until there are questions, has the responder answer them, and enqueues the answers.
+//! 2. A task of the executor sleeps until there are questions, has the responder answer them, and enqueues the answers.
 //!    The answer to a question for a name outside is enqueued once all workers know the grants of its addresses: a guest's first frame to them
 //!    passes.
 //! 3. [`Answers`], the transmit end, copies them to packet buffers.
@@ -20,7 +20,7 @@ mod forwarder;
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,26 +30,26 @@ use memlane_names::{Given, Refused, Responder};
 use memlane_virtq::time::{Cycles, cycles, in_cycles};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use rtrb::{Consumer, Producer, RingBuffer};
-use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
 use self::forwarder::Forwarder;
 pub use self::forwarder::OpenForwarder;
+use crate::executor::{Executor, Watched};
 use crate::frame::{Head, MacAddress, TCP, TYPE_IPV4, TYPE_IPV6, UDP};
 use crate::id::PortId;
 use crate::network::Network;
-use crate::network::fatal::{caught, defect};
+use crate::network::fatal::defect;
 use crate::packet::Packet;
 use crate::payload;
 use crate::pool::Pool;
 use crate::port::Port;
 use crate::port::end::{Backend, Ends, ReceiveEnd};
 use crate::ring::PlaceOutcome;
-use crate::session::{Session, Watch, Woken};
+use crate::session::{Session, SessionContext, catching};
 use crate::store::{Buffered, Reader, Store};
 
 /// Most questions, and most answers, that are queued.
 const QUEUE: usize = 1024;
-/// Most questions that are answered before the thread looks if it is to end.
+/// Most questions that are answered before other tasks have their turn.
 const BATCH: usize = 64;
 /// Longest frame that is handed over.
 const LONGEST: u32 = 1600;
@@ -61,7 +61,7 @@ const IPV6_WANTED: [u8; 3] = [0, UDP, 58];
 /// ICMP of IPv4.
 const ICMP: u8 = 1;
 
-/// Called by the session thread with the ports that have changed leases.
+/// Called by the responder's task with the ports that have changed leases.
 pub type News = Arc<dyn Fn(&[Arc<str>]) + Send + Sync>;
 
 /// A frame, and the moment at which it came.
@@ -88,15 +88,16 @@ impl Clock {
     }
 }
 
-/// A responder that its session thread shares with the control side.
+/// A responder that its task shares with the control side.
 pub type SharedResponder = Arc<Mutex<Responder>>;
 
-/// Serves `port` by `responder`, in a session thread that calls `news` for each change, and has `open` start a forwarder when the first question
+/// Serves `port` by `responder`, in a task of `executor` that calls `news` for each change, and has `open` start a forwarder when the first question
 /// for a name outside comes.
 ///
 /// # Errors
 /// The kernel refuses a thread or a descriptor.
 pub fn run(
+    executor: &Executor,
     network: &Arc<Network>,
     port: &Arc<Port>,
     (responder, open): (SharedResponder, Option<OpenForwarder>),
@@ -135,12 +136,17 @@ pub fn run(
         answered,
         dropped,
     };
-    let port = Arc::clone(port);
-    Session::start(format!("port-{}", port.id.0), move |watch| {
-        if let Err(panic) = caught(|| desk.run(&watch)) {
-            desk.network.quarantine(&port, &defect(&panic));
-        }
-    })
+    let served = Arc::clone(port);
+    let session = Session::new(executor, port, |context| {
+        let asked = context.task.watch(Arc::clone(&desk.asked))?;
+        Ok(async move {
+            if let Err(panic) = catching(desk.run(&context, asked)).await {
+                desk.network.quarantine(&served, &defect(&panic));
+            }
+        })
+    })?;
+    session.notify();
+    Ok(session)
 }
 
 struct ResponderEnds {
@@ -249,7 +255,7 @@ impl Reader for Answers {
 /// Answers to questions for names outside, and whether all workers know the grants of their addresses.
 type Held = (Arc<AtomicBool>, Vec<Vec<u8>>);
 
-/// The session thread's side.
+/// The task's side.
 struct Desk {
     network: Arc<Network>,
     responder: SharedResponder,
@@ -267,25 +273,21 @@ struct Desk {
 }
 
 impl Desk {
-    fn run(&mut self, watch: &Watch) {
-        // Without an epoll instance for both, answers of the forwarder are looked for with the next question.
-        let both = Epoll::new().ok();
-        let add = |file| both.as_ref().map(|both| both.ctl(ControlOperation::Add, file, EpollEvent::new(EventSet::IN, 0)));
-        add(self.asked.as_raw_fd());
+    /// Acts on questions and answers of the forwarder until the task is to end.
+    async fn run(&mut self, context: &SessionContext, asked: Watched<Arc<EventFd>>) {
+        let mut answers: Option<Watched<Arc<OwnedFd>>> = None;
         loop {
-            let file = both.as_ref().map_or(self.asked.as_raw_fd(), AsRawFd::as_raw_fd);
-            match watch.wait_for(file, EventSet::IN) {
-                Woken::Quit => return,
-                Woken::File => {}
-                Woken::Connection | Woken::Otherwise => continue,
+            context.rest(None, || asked.is_readable() || answers.as_ref().is_some_and(Watched::is_readable)).await;
+            if context.quits() {
+                return;
             }
-            let before = self.forwarder.as_ref().and_then(Forwarder::file);
             self.step();
-            let now = self.forwarder.as_ref().and_then(Forwarder::file);
-            // A descriptor that was closed is watched no more.
-            if let Some(file) = now.filter(|_| now != before || self.forwarder.as_mut().is_some_and(Forwarder::take_opened)) {
-                add(file);
+            let forwarder = self.forwarder.as_ref().and_then(Forwarder::socket);
+            if answers.as_deref().map(Arc::as_ptr) != forwarder.map(Arc::as_ptr) {
+                // If it cannot be watched, its answers are looked for with the next question.
+                answers = forwarder.and_then(|socket| context.task.watch(Arc::clone(socket)).ok());
             }
+            context.task.yield_now().await;
         }
     }
 
@@ -386,7 +388,7 @@ mod tests {
     use crate::shared::Shared;
     use crate::worker::Worker;
     use memlane_dataplane::policy::filter::{Action, PolicyRule};
-    use std::os::fd::OwnedFd;
+    use std::os::fd::AsRawFd;
 
     fn asks() -> (Asks, Consumer<Question>) {
         let (questions, incoming) = RingBuffer::new(QUEUE);
@@ -456,7 +458,7 @@ mod tests {
 
     const GUESTS: usize = 12;
 
-    /// A responder's thread and its network, step by step.
+    /// A responder's task and its network, step by step.
     struct World {
         network: Arc<Network>,
         workers: Vec<Worker>,
@@ -536,7 +538,7 @@ mod tests {
         }
     }
 
-    /// The responder's thread and two workers, step by step in every order: the guest's receive queue gets the answer after both workers have
+    /// The responder's task and two workers, step by step in every order: the guest's receive queue gets the answer after both workers have
     /// run a command that was sent after the grant, and not before.
     #[test]
     fn an_answer_waits_until_every_worker_knows_its_grants() {

@@ -1,22 +1,24 @@
-//! A port's session thread, which opens one session after the other: how the thread is stopped, how it waits (epoll) and how it
-//! backs off.
+//! A port's sessions: the loop that opens one after the other, how it is ended, and how it backs off.
+//!
+//! A port with sessions is served by a task of an [`Executor`]. Its kind says by [`Serve`] how a session is opened, served to its end, and
+//! reported; [`serve_all`] is the loop around these, for all kinds.
 
-#![expect(clippy::indexing_slicing, reason = "as many events as the kernel filled in")]
-
+use std::future::{Future, poll_fn};
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
-use nix::poll::PollFlags;
-use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
-use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
-
-use crate::listener::PortListener;
+use crate::executor::{Context, Executor, Task};
+use crate::network::fatal::caught;
+use crate::port::Port;
 
 /// A session that lasted longer than this is not counted as a failed attempt.
-pub(super) const HEALTHY: Duration = Duration::from_secs(10);
+const HEALTHY: Duration = Duration::from_secs(10);
 /// First and longest pause before the next attempt to connect, and before an interface that another program makes is looked for.
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// Longest pause before passt is started again, and before a TAP device is created again.
@@ -26,108 +28,168 @@ pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 pub(super) const GUEST_PAUSE: Duration = Duration::from_millis(1);
 /// Timeout of a thread or task of a port to end, or to carry out an order; one that its guest or front end holds up for longer is abandoned.
 pub(super) const END_TIMEOUT: Duration = Duration::from_secs(1);
-/// Stack of a session thread, which does no work on frames.
-const STACK: usize = 256 * 1024;
 /// Interval of checks where the kernel tells of no event: it refuses a descriptor for the epoll instance, or netlink is not available.
 pub(super) const UNWATCHED: Duration = Duration::from_secs(1);
-/// Tokens of the watched descriptors.
-const QUIT: u64 = 0;
-const FILE: u64 = 1;
-const CONNECTION: u64 = 2;
 
-/// A running session thread.
+/// How a kind of port opens its sessions, and serves each.
+pub(crate) trait Serve: Send {
+    /// A session that is open.
+    type Open: Send;
+    /// Why a session was not opened, or how it ended.
+    type End: Send;
+
+    /// Opens the next session; the error is why it could not be opened, or any if the task is to end.
+    fn open(&mut self, context: &SessionContext) -> impl Future<Output = Result<Self::Open, Self::End>> + Send;
+
+    /// Serves a session until it ends, or the task is to end.
+    fn serve(&mut self, context: &SessionContext, session: Self::Open) -> impl Future<Output = Self::End> + Send;
+
+    /// Reports the end of a session that `lasted` so long; returns the pause before the next one is opened.
+    fn pause(&mut self, end: Self::End, lasted: Duration) -> Duration;
+}
+
+/// Serves one session after the other, first the one that was opened before, until the task is to end.
+pub(crate) async fn serve_all<S: Serve>(mut server: S, context: SessionContext, mut first: Option<Result<S::Open, S::End>>) {
+    loop {
+        let opened = match first.take() {
+            Some(opened) => opened,
+            None => server.open(&context).await,
+        };
+        let begun = Instant::now();
+        let end = match opened {
+            // In memory of its own, which a port without a session does not take.
+            Ok(session) => Box::pin(server.serve(&context, session)).await,
+            Err(end) => end,
+        };
+        if !context.quits() {
+            let pause = server.pause(end, begun.elapsed());
+            context.rest(Some(pause), || false).await;
+        }
+        if context.quits() {
+            return;
+        }
+    }
+}
+
+/// Runs `work`, and catches its panic: it costs the port, not its task, which serves later sessions.
+///
+/// # Errors
+/// The work panicked: see [`caught`].
+pub(crate) async fn catching<T>(work: impl Future<Output = T>) -> Result<T, String> {
+    let mut work = pin!(work);
+    poll_fn(|context| match caught(|| work.as_mut().poll(context)) {
+        Ok(polled) => polled.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
+}
+
+/// State that a port's task shares with its [`Session`], by which others end it.
+#[derive(Debug, Default)]
+struct Link {
+    quit: AtomicBool,
+    /// The front end that is served.
+    stream: Mutex<Option<UnixStream>>,
+    /// The task waits for a front end, or has not begun.
+    is_idle: AtomicBool,
+}
+
+impl Link {
+    fn shut(&self, how: Shutdown) {
+        if let Some(stream) = &*self.stream.lock().unwrap_or_else(PoisonError::into_inner) {
+            let _ = stream.shutdown(how);
+        }
+    }
+}
+
+/// The side of a port's task: how it waits, and whether it is to end.
+#[derive(Debug)]
+pub(crate) struct SessionContext {
+    pub task: Context,
+    link: Arc<Link>,
+}
+
+impl SessionContext {
+    /// Whether the task is to end.
+    pub(crate) fn quits(&self) -> bool {
+        self.link.quit.load(Ordering::Acquire)
+    }
+
+    /// Waits until `condition` holds, the task is to end, or the timeout `most`.
+    pub(crate) async fn rest(&self, most: Option<Duration>, mut condition: impl FnMut() -> bool) {
+        let is_over = || (condition() || self.quits()).then_some(());
+        self.task.wait(most.map(|most| Instant::now() + most), is_over).await;
+    }
+
+    /// Notes whether the task waits for a front end, and so would end at once.
+    pub(crate) fn set_idle(&self, is_idle: bool) {
+        self.link.is_idle.store(is_idle, Ordering::Release);
+    }
+
+    /// Sets the front end that is served: the end of the task ends its connection.
+    pub(crate) fn set_stream(&self, stream: Option<UnixStream>) {
+        *self.link.stream.lock().unwrap_or_else(PoisonError::into_inner) = stream;
+    }
+}
+
+/// The task of a port's sessions.
 #[derive(Debug)]
 pub struct Session {
-    quit: EventFd,
-    thread: JoinHandle<()>,
+    port: Arc<Port>,
+    link: Arc<Link>,
+    task: Arc<Task>,
 }
 
 impl Session {
-    /// Runs `session` in a thread called `name`.
+    /// Makes the task of `port` by `make`; its first notification, or the first event of a file that it watches, starts it.
     ///
     /// # Errors
-    /// The kernel refuses a thread or a descriptor.
-    pub(super) fn start(name: String, session: impl FnOnce(Watch) + Send + 'static) -> io::Result<Self> {
-        let quit = EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)?;
-        let watch = Watch::new(quit.try_clone()?)?;
-        let thread = std::thread::Builder::new().name(name).stack_size(STACK).spawn(move || session(watch))?;
-        Ok(Self { quit, thread })
+    /// The errors of `make`.
+    pub(crate) fn new<F>(
+        executor: &Executor,
+        port: &Arc<Port>,
+        make: impl FnOnce(SessionContext) -> io::Result<F>,
+    ) -> io::Result<Self>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let link = Arc::<Link>::default();
+        let task = executor.task(|task| make(SessionContext { task, link: Arc::clone(&link) }))?;
+        Ok(Self { port: Arc::clone(port), link, task })
     }
 
-    /// Stops all sessions: ends their connections and joins their threads.
+    /// Has the task evaluate what it waits for.
+    pub fn notify(&self) {
+        self.task.notify();
+    }
+
+    /// Ends all conversations, then the virtqueues, then the connections. In this order: a front end that sees the connection end takes
+    /// the used indices at that moment as the place where the next back end resumes. Front ends that do not read their last reply
+    /// delay this by a second, all together; sessions whose threads are blocked in the kernel, as on a front end's file, delay it by
+    /// another and are abandoned: those threads end with the process.
     pub fn stop(sessions: Vec<Self>) {
-        // Fails only if the eventfd is signalled already.
-        sessions.iter().for_each(|session| drop(session.quit.write(1)));
-        sessions.into_iter().for_each(|session| drop(session.thread.join()));
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Woken {
-    Quit,
-    Connection,
-    File,
-    Otherwise,
-}
-
-/// The epoll instance that a session thread waits on.
-#[derive(Debug)]
-pub(super) struct Watch {
-    epoll: Epoll,
-    /// Kept open for as long as it is watched.
-    _quit: EventFd,
-}
-
-impl Watch {
-    fn new(quit: EventFd) -> io::Result<Self> {
-        let epoll = Epoll::new()?;
-        epoll.ctl(ControlOperation::Add, quit.as_raw_fd(), EpollEvent::new(EventSet::IN, QUIT))?;
-        Ok(Self { epoll, _quit: quit })
-    }
-
-    /// Whether the thread has been told to stop.
-    pub(super) fn quits(&self) -> bool {
-        self.wait(Some(Duration::ZERO)) == Woken::Quit
-    }
-
-    /// Waits until one of the events `what` occurs at `file`, or the thread is told to stop.
-    pub(super) fn wait_for(&self, file: RawFd, what: EventSet) -> Woken {
-        if self.epoll.ctl(ControlOperation::Add, file, EpollEvent::new(what, FILE)).is_err() {
-            return self.wait(Some(UNWATCHED));
+        sessions.iter().for_each(Self::end_conversation);
+        await_all(&sessions);
+        // The sessions left have a reply that the front end does not read.
+        sessions.iter().for_each(|session| session.link.shut(Shutdown::Both));
+        await_all(&sessions);
+        for session in sessions.iter().filter(|session| !session.task.has_ended()) {
+            tracing::warn!(port = %session.port.name, "session abandoned: its thread is blocked in a system call, of a vhost-user port on a file from the front end (FUSE or NFS server not responding)");
         }
-        let woken = self.wait(None);
-        let _ = self.epoll.ctl(ControlOperation::Delete, file, EpollEvent::default());
-        woken
     }
 
-    /// Waits until `stream` is closed, or another front end replaces it. Its data is the worker's to read; this thread only watches for
-    /// the hang-up.
-    pub(super) fn wait_for_end(&self, stream: &UnixStream, port_listener: &PortListener) {
-        let Some(listener) = port_listener.listener else {
-            self.wait_for(stream.as_raw_fd(), EventSet::READ_HANG_UP);
-            return;
-        };
-        let connections = EpollEvent::new(EventSet::IN, CONNECTION);
-        // If the listener cannot be watched, further connections wait in its queue until this stream ends.
-        let _ = self.epoll.ctl(ControlOperation::Add, listener.as_raw_fd(), connections);
-        while self.wait_for(stream.as_raw_fd(), EventSet::READ_HANG_UP) == Woken::Connection
-            && !port_listener.handle_pending(stream, PollFlags::empty())
-        {}
-        let _ = self.epoll.ctl(ControlOperation::Delete, listener.as_raw_fd(), EpollEvent::default());
+    fn end_conversation(&self) {
+        self.link.quit.store(true, Ordering::Release);
+        self.link.shut(Shutdown::Read);
+        // A session without a front end ends at once, which takes no thread's time but this one's.
+        self.task.notify_here_if(|| self.link.is_idle.load(Ordering::Acquire));
     }
+}
 
-    /// Waits for an event or the timeout `pause`.
-    pub(super) fn wait(&self, pause: Option<Duration>) -> Woken {
-        let milliseconds = pause.map_or(-1, |pause| pause.as_millis() as i32);
-        let mut events = [EpollEvent::default(); 3];
-        // EINTR counts as a timeout: the caller checks its state again.
-        let count = self.epoll.wait(milliseconds, &mut events).unwrap_or(0);
-        let is_there = |token| events[..count].iter().any(|event| event.data() == token);
-        let first = [(QUIT, Woken::Quit), (FILE, Woken::File), (CONNECTION, Woken::Connection)]
-            .into_iter()
-            .find(|(token, _)| is_there(*token));
-        first.map_or(Woken::Otherwise, |(_, woken)| woken)
-    }
+/// Waits until all sessions have ended, or the timeout.
+fn await_all(sessions: &[Session]) {
+    let deadline = Instant::now() + END_TIMEOUT;
+    sessions.iter().for_each(|session| session.task.await_end(deadline));
 }
 
 /// Exponential backoff between attempts: each pause is twice the one before, until a session lasts.
@@ -159,6 +221,12 @@ impl Backoff {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Settings;
+    use crate::shared::Shared;
+
+    fn port() -> Arc<Port> {
+        Port::row(&Shared::new(1, 7, Settings::default()), 1).remove(0)
+    }
 
     #[test]
     fn pauses_grow_until_something_lasts() {
@@ -168,5 +236,70 @@ mod tests {
         assert_eq!(backoff.failures, 11);
         assert_eq!(backoff.after(Duration::from_secs(11)), Duration::from_millis(100));
         assert_eq!((backoff.after(Duration::ZERO), backoff.failures), (Duration::from_millis(200), 2));
+    }
+
+    #[test]
+    fn a_thread_that_the_kernel_holds_does_not_hold_up_the_end() {
+        let (_never, held) = std::sync::mpsc::channel::<()>();
+        let executor = Executor::new().unwrap();
+        let session = Session::new(&executor, &port(), |_| Ok(async move { held.recv().unwrap_or_default() })).unwrap();
+        session.notify();
+        let (tell, stopped) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            Session::stop(vec![session]);
+            drop(executor);
+            tell.send(()).unwrap();
+        });
+        assert_eq!(stopped.recv_timeout(Duration::from_secs(20)), Ok(()));
+    }
+
+    /// Sends each of its steps; the second session cannot be opened, and later ones last until the task is to end. Pauses so long in between.
+    struct Steps(std::sync::mpsc::Sender<&'static str>, u32, Duration);
+
+    impl Serve for Steps {
+        type Open = u32;
+        type End = u32;
+
+        async fn open(&mut self, _: &SessionContext) -> Result<u32, u32> {
+            self.0.send("open").unwrap();
+            self.1 += 1;
+            if self.1 == 2 { Err(2) } else { Ok(self.1) }
+        }
+
+        async fn serve(&mut self, context: &SessionContext, session: u32) -> u32 {
+            self.0.send("serve").unwrap();
+            context.rest(None, || session < 3).await;
+            session
+        }
+
+        fn pause(&mut self, end: u32, _: Duration) -> Duration {
+            self.0.send(if end == 2 { "not opened" } else { "ended" }).unwrap();
+            self.2
+        }
+    }
+
+    #[test]
+    fn one_session_is_opened_after_the_other_until_the_end() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let executor = Executor::new().unwrap();
+        let run = |context| Ok(serve_all(Steps(tell, 0, Duration::ZERO), context, Some(Ok(0))));
+        let session = Session::new(&executor, &port(), run).unwrap();
+        session.notify();
+        let steps = ["serve", "ended", "open", "serve", "ended", "open", "not opened", "open", "serve"];
+        assert!(steps.iter().all(|step| told.recv_timeout(Duration::from_secs(30)).as_ref() == Ok(step)));
+        Session::stop(vec![session]);
+        assert!(told.recv().is_err(), "the last session is not reported, and none is opened");
+    }
+
+    #[test]
+    fn a_task_that_ends_in_a_pause_opens_no_further_session() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let executor = Executor::new().unwrap();
+        let run = |context| Ok(serve_all(Steps(tell, 0, Duration::from_secs(3600)), context, Some(Ok(0))));
+        let session = Session::new(&executor, &port(), run).unwrap();
+        session.notify();
+        assert!(["serve", "ended"].iter().all(|step| told.recv_timeout(Duration::from_secs(30)).as_ref() == Ok(step)));
+        Session::stop(vec![session]);
+        assert!(told.recv().is_err());
     }
 }

@@ -32,11 +32,11 @@ use crate::shared::Shared;
 use crate::uplink::{Uplink, UplinkReport};
 use memlane_backends::executor::Executor;
 use memlane_backends::interface::{self, PresentInterface};
-use memlane_backends::session;
+use memlane_backends::session::Session;
 use memlane_backends::stream::saved::PresentStream;
 use memlane_backends::stream::{self, Passt, StreamSettings};
 use memlane_backends::vhost_user::socket::Listener;
-use memlane_backends::vhost_user::{self, DeviceSettings, Session};
+use memlane_backends::vhost_user::{self, DeviceSettings, Pause};
 use memlane_backends::xen::{News, XenError, XenstoreWatcher};
 use memlane_model::policy::MOST_RULES;
 use memlane_names::NamesReport;
@@ -66,7 +66,7 @@ pub struct Daemon {
     /// Uplinks of segments to other hosts. Lock order: after `attached`, if both are needed.
     uplinks: Mutex<Vec<Uplink>>,
     attached: Mutex<AttachedPorts>,
-    /// Runs the sessions with front ends, once there is a port for one.
+    /// Runs the sessions of ports, once there is a port with one.
     executor: Mutex<Option<Arc<Executor>>>,
     /// Responders of segments, for the life of the network. Lock order: after `attached`.
     names: Mutex<Vec<Names>>,
@@ -91,25 +91,26 @@ struct Attached {
 
 #[derive(Debug)]
 enum Server {
-    FrontEnd(Session, Option<Arc<Listener>>),
-    Stream(session::Session, PresentStream, Option<Arc<Listener>>),
-    Interface(session::Session, PresentInterface),
+    FrontEnd(Session, Arc<Pause>, Option<Arc<Listener>>),
+    Stream(Session, PresentStream, Option<Arc<Listener>>),
+    Interface(Session, PresentInterface),
     Xen(Arc<XenstoreWatcher>),
     /// A worker serves the port's ends; there is no session.
     Worker,
 }
 
 impl Server {
-    fn front_end(&self) -> Option<&Session> {
+    /// The session of a vhost-user port, and how a takeover has it stand still.
+    fn front_end(&self) -> Option<(&Session, &Pause)> {
         match self {
-            Self::FrontEnd(session, _) => Some(session),
+            Self::FrontEnd(session, pause, _) => Some((session, pause)),
             _ => None,
         }
     }
 
     fn listener(&self) -> Option<&Listener> {
         match self {
-            Self::FrontEnd(_, listener) | Self::Stream(_, _, listener) => listener.as_deref(),
+            Self::FrontEnd(_, _, listener) | Self::Stream(_, _, listener) => listener.as_deref(),
             _ => None,
         }
     }
@@ -236,8 +237,8 @@ impl Daemon {
     fn start_names(&self, config: &Config, members: &HashMap<&str, usize>) -> Result<(), StartError> {
         for names in &config.names {
             let members = members.get(names.segment.as_str()).copied().unwrap_or(1);
-            let started =
-                Names::start(&self.network, config.seed(), (names, has_way_out(config, names)), members, &self.lease_news)?;
+            let settings = (names, has_way_out(config, names));
+            let started = Names::start(&*self.executor()?, &self.network, config.seed(), settings, members, &self.lease_news)?;
             self.names().push(started);
         }
         self.attached().iter().for_each(|attached| self.name_port(&attached.config));
@@ -337,7 +338,7 @@ impl Daemon {
     }
 
     fn start_uplink(&self, config: &UplinkConfig, members: usize) -> Result<(), StartError> {
-        let uplink = Uplink::start(&self.network, &self.config.name, config, members)?;
+        let uplink = Uplink::start(&self.network, &|| self.executor(), &self.config.name, config, members)?;
         self.all_uplinks().push(uplink);
         let attached = self.attached();
         let its_ports = attached.iter().filter(|attached| attached.config.segment == config.segment());
@@ -466,13 +467,13 @@ impl Daemon {
         Ok(match endpoint {
             PortEndpoint::FrontEnd(endpoint) => {
                 let listener = endpoint.listening();
-                let session = vhost_user::run(&*self.executor()?, network, device_settings(config, port), endpoint)?;
-                Server::FrontEnd(session, listener)
+                let (session, pause) = vhost_user::run(&*self.executor()?, network, device_settings(config, port), endpoint)?;
+                Server::FrontEnd(session, pause, listener)
             }
             PortEndpoint::Stream(other, restored) => {
                 let listener = other.listening();
                 let settings = StreamSettings { other, checksums: config.kind.checksums(), second: config.second };
-                let (session, present) = stream::run(network, Arc::clone(port), settings, restored)?;
+                let (session, present) = stream::run(&*self.executor()?, network, port, settings, restored)?;
                 Server::Stream(session, present, listener)
             }
             PortEndpoint::Xen(wanted) => {
@@ -481,7 +482,7 @@ impl Daemon {
                 Server::Xen(watcher)
             }
             PortEndpoint::Interface(origin, opened) => {
-                let (session, present) = interface::run(network, Arc::clone(port), origin, opened)?;
+                let (session, present) = interface::run(&*self.executor()?, network, port, origin, opened)?;
                 Server::Interface(session, present)
             }
             PortEndpoint::Worker(backend) => {
@@ -492,7 +493,7 @@ impl Daemon {
         })
     }
 
-    /// The executor of sessions with front ends, which is started if there is none.
+    /// The executor of sessions, which is started if there is none.
     fn executor(&self) -> std::io::Result<Arc<Executor>> {
         let mut executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(executor) = &*executor {
@@ -639,13 +640,13 @@ impl Daemon {
             watcher.stop();
         }
         stop_sessions(attached.into_all().map(|attached| attached.server));
-        *self.executor.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let names = std::mem::take(&mut *self.names());
         names.into_iter().for_each(|names| names.stop(&self.network));
         // The listener ends with the sender.
         *self.lease_news.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let uplinks = std::mem::take(&mut *self.all_uplinks());
         uplinks.into_iter().for_each(|uplink| uplink.stop(&self.network));
+        *self.executor.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.network.shut_down();
     }
 }
@@ -667,16 +668,11 @@ fn members(config: &Config) -> HashMap<&str, usize> {
 
 /// Ends these sessions, all at the same time.
 fn stop_sessions(servers: impl IntoIterator<Item = Server>) {
-    let (mut sessions, mut own) = (Vec::new(), Vec::new());
-    for server in servers {
-        match server {
-            Server::FrontEnd(session, _) => sessions.push(session),
-            Server::Stream(session, ..) | Server::Interface(session, _) => own.push(session),
-            Server::Xen(_) | Server::Worker => {}
-        }
-    }
-    Session::stop(sessions);
-    session::Session::stop(own);
+    let session = |server| match server {
+        Server::FrontEnd(session, ..) | Server::Stream(session, ..) | Server::Interface(session, _) => Some(session),
+        Server::Xen(_) | Server::Worker => None,
+    };
+    Session::stop(servers.into_iter().filter_map(session).collect());
 }
 
 /// Has the helper start passt for `port`, if it does that, else this process.

@@ -9,6 +9,7 @@ use std::process::Child;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use memlane_backends::executor::Executor;
 use memlane_backends::names::{Clock, OpenForwarder, SharedResponder, run};
 use memlane_backends::session::Session;
 use memlane_names::{Admission, Holder, Lease, LeaseKind, NamePolicy, NamesReport, PortAddresses, Responder, Settings, Sightings};
@@ -98,6 +99,7 @@ impl Names {
     /// # Errors
     /// The kernel refuses a thread or a descriptor, or the network another port.
     pub fn start(
+        executor: &Executor,
         network: &Arc<Network>,
         name: &str,
         (config, has_way_out): (&NamesConfig, bool),
@@ -140,10 +142,10 @@ impl Names {
         responder.heed(SegmentSightings { segment: Arc::clone(&port.segment), network: Arc::clone(network) });
         responder.resolve_by(PolicyOfNames(Arc::clone(network)));
         let responder = Arc::new(Mutex::new(responder));
-        Ok(Self { config: config.clone(), port, responder, clock: Clock::start(), session: None }.serve(network, news))
+        Ok(Self { config: config.clone(), port, responder, clock: Clock::start(), session: None }.serve(executor, network, news))
     }
 
-    fn serve(mut self, network: &Arc<Network>, news: &LeaseNews) -> Self {
+    fn serve(mut self, executor: &Executor, network: &Arc<Network>, news: &LeaseNews) -> Self {
         let (responder, clock, news, told) = (Arc::clone(&self.responder), self.clock, Arc::clone(news), Arc::clone(network));
         let tell = move |changed: &[Arc<str>]| {
             changed.iter().for_each(|port| allow_leased(&told, &responder, clock, port));
@@ -152,7 +154,7 @@ impl Names {
             news.iter().for_each(|news| news.send(()).unwrap_or_default());
         };
         let open = (!self.config.resolvers.is_empty()).then(|| forwarder_of(&self.config));
-        match run(network, &self.port, (Arc::clone(&self.responder), open), self.clock, Arc::new(tell)) {
+        match run(executor, network, &self.port, (Arc::clone(&self.responder), open), self.clock, Arc::new(tell)) {
             Ok(session) => self.session = Some(session),
             Err(cause) => {
                 tracing::error!(segment = %self.config.segment, %cause, "the responder for addresses and names cannot be started");

@@ -28,7 +28,7 @@ const OF_WORKER: u64 = 6;
 pub const OF_UPLINK: u64 = 13;
 /// Descriptors that a front end of one queue pair may hold, and any port as long as the process has them.
 pub const USUAL: u64 = 16;
-/// Descriptors of a connection and of the thread that serves it.
+/// Descriptors of a connection: its socket, copies for the ends of the port, and one of passt's log.
 pub const OF_CONNECTION: u64 = 4;
 /// Descriptors of a connection with a front end of a vhost-user port.
 pub const OF_FRONT_END: u64 = 2;

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
+use vmm_sys_util::epoll::EventSet;
+
 use super::reactor::{Reactor, Watched};
 
 /// The means by which a task waits.
@@ -31,7 +33,15 @@ impl Context {
     /// # Errors
     /// The kernel's of epoll_ctl(2).
     pub(crate) fn watch<T: AsFd>(&self, file: T) -> io::Result<Watched<T>> {
-        Watched::new(file, Arc::clone(&self.reactor), self.waker.clone())
+        Watched::new(file, EventSet::IN, (Arc::clone(&self.reactor), self.waker.clone()))
+    }
+
+    /// The same, for the event that the other side of `file` has closed it, and no other: its data are another thread's to read.
+    ///
+    /// # Errors
+    /// The errors of [`Self::watch`].
+    pub(crate) fn watch_end<T: AsFd>(&self, file: T) -> io::Result<Watched<T>> {
+        Watched::new(file, EventSet::empty(), (Arc::clone(&self.reactor), self.waker.clone()))
     }
 
     /// Waits until `condition` has a result, or until `end`; `None` then. The condition is evaluated whenever the task is woken: by an epoll event

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -158,11 +158,11 @@ pub(crate) struct Watched<T: AsFd> {
 }
 
 impl<T: AsFd> Watched<T> {
-    pub(super) fn new(file: T, reactor: Arc<Reactor>, waker: Waker) -> io::Result<Self> {
+    pub(super) fn new(file: T, events: EventSet, (reactor, waker): (Arc<Reactor>, Waker)) -> io::Result<Self> {
         let (token, is_ready) = (reactor.next.fetch_add(1, Ordering::Relaxed), Arc::<AtomicBool>::default());
         lock(&reactor.watches).insert(token, Watch { is_ready: Arc::clone(&is_ready), waker });
         let watched = Self { file, reactor, token, is_ready };
-        watched.control(ControlOperation::Add, EventSet::IN)?;
+        watched.control(ControlOperation::Add, events)?;
         Ok(watched)
     }
 
@@ -214,6 +214,12 @@ impl<T: AsFd> Deref for Watched<T> {
 
     fn deref(&self) -> &T {
         &self.file
+    }
+}
+
+impl<T: AsFd> DerefMut for Watched<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.file
     }
 }
 

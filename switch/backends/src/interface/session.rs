@@ -1,24 +1,23 @@
 //! Sessions of an interface: each lasts from the moment the interface is opened until another program deletes it.
 //!
-//! Deleting a TAP wakes its reader before reads begin to fail, so the worker may miss it. The session thread hears of it by
+//! Deleting a TAP wakes its reader before reads begin to fail, so the worker may miss it. The session hears of it by
 //! netlink notifications (rtnetlink(7)).
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-use vmm_sys_util::epoll::EventSet;
+use std::time::Duration;
 
 use super::af_packet::{self, PacketSocket};
 use super::handle::{Interface, InterfaceError};
 use super::nic::{Nic, Opened};
 use super::tap::{self, TapSettings};
+use crate::executor::{Executor, Watched};
 use crate::netlink::{LINKS, Netlink};
 use crate::network::Network;
 use crate::port::{Port, PortState};
-use crate::session::{Backoff, LONGEST_PAUSE, RETRY, Session, UNWATCHED, Watch, Woken};
+use crate::session::{Backoff, LONGEST_PAUSE, RETRY, Serve, Session, SessionContext, UNWATCHED, serve_all};
 use memlane_virtq::message::counted;
 
 /// Where a port's interface comes from.
@@ -124,14 +123,15 @@ impl Origin {
     }
 }
 
-/// Serves `port` by the interface of this `origin`, which is `opened` already or is opened now. A session thread watches it and,
+/// Serves `port` by the interface of this `origin`, which is `opened` already or is opened now. A task of `executor` watches it and,
 /// whenever it is deleted, opens the next one.
 ///
 /// # Errors
 /// The kernel refuses a thread or a descriptor.
 pub fn run(
+    executor: &Executor,
     network: Arc<Network>,
-    port: Arc<Port>,
+    port: &Arc<Port>,
     origin: Origin,
     opened: Option<Interface>,
 ) -> io::Result<(Session, PresentInterface)> {
@@ -140,59 +140,98 @@ pub fn run(
     if let Origin::Tap(settings) = &origin {
         port.set_agreed_mtu(settings.mtu);
     }
-    let interface = match opened {
+    let first = match opened {
         Ok(opened) => {
-            let file = begin(&network, &port, opened)?;
+            let file = begin(&network, port, opened)?;
             if let Origin::Nic(nic) = &origin
                 && let Some(note) = nic.note()
             {
                 port.set_trouble(1, note);
             }
-            Some(file)
+            present.show(Some(Arc::clone(&file)));
+            Ok(file)
         }
         Err(cause) => {
             port.set_trouble(1, origin.absent(1, &cause));
-            None
+            Err(())
         }
     };
-    present.show(interface.clone());
-    let shown = present.clone();
-    let session = Session::start(format!("port-{}", port.id.0), move |watch| {
-        watch_over(&network, &port, (&origin, interface), &watch, &shown);
-    })?;
+    let (backoff, shown) = (origin.backoff(), present.clone());
+    let server = InterfaceServer { network, port: Arc::clone(port), origin, shown, backoff, deleted: 0 };
+    let session = Session::new(executor, port, |context| Ok(serve_all(server, context, Some(first))))?;
+    session.notify();
     Ok((session, present))
 }
 
-/// Watches the `interface` of a port, if it is there, and opens the next one whenever it is deleted, until the thread is to end.
-fn watch_over(
-    network: &Arc<Network>,
-    port: &Arc<Port>,
-    (origin, mut interface): (&Origin, Option<Arc<File>>),
-    watch: &Watch,
-    shown: &PresentInterface,
-) {
-    let mut backoff = origin.backoff();
-    let mut made = 0;
-    loop {
-        let begun = Instant::now();
-        if let Some(interface) = &interface {
-            if wait_until_gone(interface, origin, watch, port) == Woken::Quit {
-                return;
-            }
+/// A port, and its interface whenever that is there.
+struct InterfaceServer {
+    network: Arc<Network>,
+    port: Arc<Port>,
+    origin: Origin,
+    shown: PresentInterface,
+    backoff: Backoff,
+    /// Number of interfaces that were deleted.
+    deleted: u32,
+}
+
+impl Serve for InterfaceServer {
+    type Open = Arc<File>;
+    type End = ();
+
+    async fn open(&mut self, context: &SessionContext) -> Result<Arc<File>, ()> {
+        let Self { network, port, origin, backoff, .. } = self;
+        let opened = origin.open();
+        // The port may have been detached while the kernel made the interface.
+        if context.quits() {
+            return Err(());
+        }
+        let opened = opened.and_then(|opened| begin(network, port, opened).map_err(|error| error.to_string()));
+        let interface = opened.map_err(|cause| port.set_trouble(backoff.failures, origin.absent(backoff.failures, &cause)))?;
+        self.shown.show(Some(Arc::clone(&interface)));
+        match origin.opened_again(self.deleted) {
+            Some(advice) => port.set_trouble(self.deleted, advice),
+            None => port.set_advice(None),
+        }
+        Ok(interface)
+    }
+
+    async fn serve(&mut self, context: &SessionContext, interface: Arc<File>) {
+        self.await_end(context, &interface).await;
+        if !context.quits() {
+            let Self { network, port, origin, shown, .. } = self;
             port.set_carrier(origin.name(), None);
             shown.show(None);
             network.stop_port(port);
             port.set_state(PortState::Waiting);
-            made += 1;
+            self.deleted += 1;
         }
-        interface = open_again(network, port, origin, watch, (&mut backoff, begun));
-        if interface.is_none() {
-            return;
-        }
-        shown.show(interface.clone());
-        match origin.opened_again(made) {
-            Some(advice) => port.set_trouble(made, advice),
-            None => port.set_advice(None),
+    }
+
+    fn pause(&mut self, (): (), lasted: Duration) -> Duration {
+        self.backoff.after(lasted)
+    }
+}
+
+impl InterfaceServer {
+    /// Waits until `interface` is deleted, or the task is to end. Tells the port of its carrier meanwhile.
+    async fn await_end(&mut self, context: &SessionContext, interface: &File) {
+        // Subscribe before the check: a deletion after the check is then reported. A NIC may be in a namespace that this process cannot enter.
+        let news = match &self.origin {
+            Origin::Nic(_) => None,
+            origin => Netlink::listen(origin.netns(), &[LINKS]).ok(),
+        };
+        let mut news = news.and_then(|news| context.task.watch(news).ok());
+        while !context.quits() && !self.origin.is_gone(interface) {
+            // Unknown is no change: an interface that was renamed has its carrier still.
+            if let Some(carrier) = self.origin.carrier(news.as_deref()) {
+                self.port.set_carrier(self.origin.name(), Some(carrier));
+            }
+            let most = news.is_none().then_some(UNWATCHED);
+            context.rest(most, || news.as_ref().is_some_and(Watched::is_readable)).await;
+            // The messages are not examined: any of them, a lost one included, leads to another check of the interface.
+            if news.as_mut().is_some_and(|news| news.news().is_err()) {
+                news = None;
+            }
         }
     }
 }
@@ -235,53 +274,4 @@ fn begin(network: &Arc<Network>, port: &Arc<Port>, opened: Opened) -> io::Result
         Opened::Xdp(xdp) => network.serve(port, xdp)?,
     }
     Ok(file)
-}
-
-/// Tells the port of its carrier meanwhile.
-fn wait_until_gone(interface: &File, origin: &Origin, watch: &Watch, port: &Port) -> Woken {
-    // Subscribe before the check: a deletion after the check is then reported. A NIC may be in a namespace that this process cannot enter.
-    let mut news = match origin {
-        Origin::Nic(_) => None,
-        _ => Netlink::listen(origin.netns(), &[LINKS]).ok(),
-    };
-    while !origin.is_gone(interface) {
-        // Unknown is no change: an interface that was renamed has its carrier still.
-        if let Some(carrier) = origin.carrier(news.as_ref()) {
-            port.set_carrier(origin.name(), Some(carrier));
-        }
-        let woken = match &news {
-            Some(news) => watch.wait_for(news.as_fd().as_raw_fd(), EventSet::IN),
-            None => watch.wait(Some(UNWATCHED)),
-        };
-        if woken == Woken::Quit {
-            return Woken::Quit;
-        }
-        // The messages are not examined: any of them, a lost one included, leads to another check of the interface.
-        if news.as_mut().is_some_and(|news| news.news().is_err()) {
-            news = None;
-        }
-    }
-    Woken::Otherwise
-}
-
-/// Opens the interface again as soon as that succeeds; `None` if the thread is to end. The previous one existed since `begun`.
-fn open_again(
-    network: &Arc<Network>,
-    port: &Arc<Port>,
-    origin: &Origin,
-    watch: &Watch,
-    (backoff, begun): (&mut Backoff, Instant),
-) -> Option<Arc<File>> {
-    let mut lasted = begun.elapsed();
-    loop {
-        let pause = backoff.after(lasted);
-        lasted = Duration::ZERO;
-        if watch.wait(Some(pause)) == Woken::Quit {
-            return None;
-        }
-        match origin.open().and_then(|opened| begin(network, port, opened).map_err(|error| error.to_string())) {
-            Ok(interface) => return Some(interface),
-            Err(cause) => port.set_trouble(backoff.failures, origin.absent(backoff.failures, &cause)),
-        }
-    }
 }

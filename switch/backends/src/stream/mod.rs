@@ -32,7 +32,7 @@ use receive::StreamReceive;
 use saved::Rest;
 use transmit::StreamReader;
 
-/// A connection, shared by its ends and its session thread.
+/// A connection, shared by its ends and its session.
 #[derive(Debug)]
 struct Connection {
     /// Non-blocking.

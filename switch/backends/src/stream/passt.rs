@@ -28,7 +28,7 @@ const LINE: u64 = 200;
 const LAST_LINE: Duration = Duration::from_millis(200);
 
 /// Starts passt for the port of this name; returns our end of the stream, and passt's standard error.
-pub type StartPasst = dyn Fn(&str) -> io::Result<(UnixStream, File)> + Send;
+pub type StartPasst = dyn Fn(&str) -> io::Result<(UnixStream, File)> + Send + Sync;
 
 /// Configuration of a port behind which passt runs.
 pub struct Passt {

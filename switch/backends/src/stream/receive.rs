@@ -79,7 +79,7 @@ impl StreamReceive {
                     return;
                 }
                 Err(_) => {
-                    // The connection is closed; its session thread ends the session.
+                    // The connection is closed, which ends the session.
                     self.refused += self.frames;
                     break;
                 }

@@ -2,13 +2,10 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-use vmm_sys_util::epoll::EventSet;
 
 use super::checksums::{ChecksumTracker, Checksums};
 use super::nat::Nat;
@@ -17,11 +14,12 @@ use super::saved::{Present, PresentStream, Rest, RestoredStream};
 use super::{Connection, Stream};
 use crate::budget::Permit;
 use crate::descriptors;
-use crate::listener::{self, PortListener, Second};
+use crate::executor::{Executor, Watched};
+use crate::listener::{self, Second};
 use crate::network::Network;
 use crate::network::fatal::{caught, defect};
 use crate::port::{Port, PortState};
-use crate::session::{Backoff, GUEST_PAUSE, LONGEST_PAUSE, RETRY, Session, Watch, Woken};
+use crate::session::{Backoff, GUEST_PAUSE, LONGEST_PAUSE, RETRY, Serve, Session, SessionContext, UNWATCHED, catching, serve_all};
 use crate::vhost_user::access::Access;
 use crate::vhost_user::socket::{self, Listener};
 
@@ -55,13 +53,6 @@ impl Other {
             Self::Connect(_) | Self::Passt(_) => None,
         }
     }
-
-    fn listener(&self) -> Option<&UnixListener> {
-        match self {
-            Self::Listen(listener) => Some(listener.socket()),
-            Self::Connect(_) | Self::Passt(_) => None,
-        }
-    }
 }
 
 /// How a port is served.
@@ -75,24 +66,32 @@ pub struct StreamSettings {
     pub second: Second,
 }
 
-/// Serves `port` in a session thread: one connection after the other, first the one that is `restored`, which is served when this returns.
+/// Serves `port` by `executor`: one connection after the other, first the one that is `restored`, which is served when this returns.
 /// The present connection is told, too.
 ///
 /// # Errors
 /// The kernel refuses a thread or a descriptor.
 pub fn run(
+    executor: &Executor,
     network: Arc<Network>,
-    port: Arc<Port>,
+    port: &Arc<Port>,
     settings: StreamSettings,
     restored: Option<RestoredStream>,
 ) -> io::Result<(Session, PresentStream)> {
-    let name = format!("port-{}", port.id.0);
     let present = PresentStream::default();
-    let nat = if let Other::Passt(passt) = &settings.other { passt.nat() } else { None };
-    let nat = nat.map(|nat| Nat::new(nat.clone(), &port));
-    let server = StreamServer { network, port, settings, nat, present: present.clone() };
-    let first = restored.and_then(|restored| server.restore(restored));
-    Ok((Session::start(name, move |watch| server.run(first, &watch))?, present))
+    let (nat, most) = match &settings.other {
+        Other::Passt(passt) => (passt.nat().map(|nat| Nat::new(nat.clone(), port)), LONGEST_PAUSE),
+        Other::Listen(_) | Other::Connect(_) => (None, RETRY.1),
+    };
+    let session = Session::new(executor, port, |context| {
+        let listener = settings.other.listening().map(|listener| context.task.watch(listener)).transpose()?;
+        let (port, backoff, present) = (Arc::clone(port), Backoff::new(RETRY.0, most), present.clone());
+        let server = StreamServer { network, port, settings, listener, nat, backoff, present };
+        let first = restored.and_then(|restored| server.restore(restored)).map(Ok);
+        Ok(serve_all(server, context, first))
+    })?;
+    session.notify();
+    Ok((session, present))
 }
 
 /// A port and its connections, one after the other.
@@ -100,7 +99,9 @@ struct StreamServer {
     network: Arc<Network>,
     port: Arc<Port>,
     settings: StreamSettings,
+    listener: Option<Watched<Arc<Listener>>>,
     nat: Option<Arc<Nat>>,
+    backoff: Backoff,
     present: PresentStream,
 }
 
@@ -111,41 +112,44 @@ struct Served {
     _held: Permit,
 }
 
-impl StreamServer {
-    /// Serves `first`, then further connections until the thread is told to stop.
-    fn run(self, mut first: Option<Served>, watch: &Watch) {
-        let Self { network, port, settings: StreamSettings { other, .. }, .. } = &self;
-        let most = if matches!(other, Other::Passt(_)) { LONGEST_PAUSE } else { RETRY.1 };
-        let mut backoff = Backoff::new(RETRY.0, most);
-        loop {
-            let begun = Instant::now();
-            let met = match first.take() {
-                Some(served) => Ok(Some(served)),
-                None => meet(other, &port.name, watch).map(|(stream, passt)| self.begin_or_quarantine(stream, passt)),
-            };
-            let failed = met.is_err();
-            let ended = match met {
-                Ok(served) => served.and_then(|served| self.serve(served, watch)),
-                Err(error) if descriptors::is_shortage(&error) => {
-                    network.note_shortage(port);
-                    None
-                }
-                Err(cause) => Some(cause.to_string()),
-            };
-            if watch.quits() {
-                return;
+/// The end of a session.
+#[derive(Default)]
+struct End {
+    /// The cause that the port reports.
+    cause: Option<String>,
+    /// There was no connection.
+    failed: bool,
+}
+
+impl Serve for StreamServer {
+    type Open = Served;
+    type End = End;
+
+    async fn open(&mut self, context: &SessionContext) -> Result<Served, End> {
+        match self.meet(context).await {
+            // The port may have been detached while passt was started.
+            Ok(_) if context.quits() => Err(End::default()),
+            Ok((stream, passt)) => self.begin_or_quarantine(stream, passt).ok_or_else(End::default),
+            Err(error) if descriptors::is_shortage(&error) => {
+                self.network.note_shortage(&self.port);
+                Err(End { cause: None, failed: true })
             }
-            let pause = backoff.after(begun.elapsed());
-            if watch.wait(Some(self.pause(ended, failed, (backoff.failures, pause)))) == Woken::Quit {
-                return;
-            }
+            Err(error) => Err(End { cause: Some(error.to_string()), failed: true }),
         }
     }
 
-    /// How long to wait before the next connection: `pause` after so many `failures`, which the port reports. `ended` is why the last one ended;
-    /// it may have `failed` from its beginning.
-    fn pause(&self, ended: Option<String>, failed: bool, (failures, pause): (u32, Duration)) -> Duration {
-        match (&self.settings.other, ended) {
+    /// Waits until the connection ends, which a further one at the port's socket may bring about; its cause is the last line of passt's log.
+    async fn serve(&mut self, context: &SessionContext, served: Served) -> End {
+        let waited = catching(self.await_end(context, &served.connection)).await;
+        self.present.show(None);
+        waited.unwrap_or_else(|panic| self.network.quarantine(&self.port, &defect(&panic)));
+        End { cause: served.passt.map(Started::end), failed: false }
+    }
+
+    fn pause(&mut self, End { cause, failed }: End, lasted: Duration) -> Duration {
+        let pause = self.backoff.after(lasted);
+        let failures = self.backoff.failures;
+        match (&self.settings.other, cause) {
             // The other side reconnects by itself: accept at once.
             (Other::Listen(..), _) => return if failed { RETRY.0 } else { GUEST_PAUSE },
             (Other::Passt(_), Some(last)) => self.port.set_trouble(failures, passt::trouble(failures, &last, pause)),
@@ -157,7 +161,9 @@ impl StreamServer {
         }
         pause
     }
+}
 
+impl StreamServer {
     /// Whether the other side is a front end; passt is none.
     fn has_front_end(&self) -> bool {
         !matches!(self.settings.other, Other::Passt(_))
@@ -227,18 +233,10 @@ impl StreamServer {
         }
     }
 
-    /// Waits until the connection ends, which a further one at the port's socket may bring about; the last line of passt's log.
-    fn serve(&self, served: Served, watch: &Watch) -> Option<String> {
-        let waited = caught(|| self.await_end(&served.connection, watch));
-        self.present.show(None);
-        waited.unwrap_or_else(|panic| self.network.quarantine(&self.port, &defect(&panic)));
-        served.passt.map(Started::end)
-    }
-
-    fn await_end(&self, connection: &Connection, watch: &Watch) {
-        let Self { network, port, settings, .. } = self;
-        let port_listener = PortListener::new(port, settings.other.listener(), settings.second);
-        watch.wait_for_end(&connection.socket, &port_listener);
+    /// Waits until the connection ends, or is to make way for another front end's.
+    async fn await_end(&self, context: &SessionContext, connection: &Connection) {
+        let Self { network, port, .. } = self;
+        let is_replaced = self.await_close(context, connection).await;
         match connection.fault.get() {
             Some(fault) => {
                 network.quarantine(port, &fault.to_string());
@@ -247,21 +245,47 @@ impl StreamServer {
             None => {
                 network.stop_port(port);
                 port.set_state(PortState::Waiting);
-                self.left(format_args!("{}", port_listener.end()));
+                self.left(format_args!("{}", listener::end(is_replaced)));
             }
         }
         port.set_advice(None);
     }
-}
 
-/// Waits for the next connection; returns passt's process with it if memlane started one.
-fn meet(other: &Other, port: &str, watch: &Watch) -> io::Result<(UnixStream, Option<Started>)> {
-    match other {
-        Other::Listen(listener) => {
-            watch.wait_for(listener.socket().as_raw_fd(), EventSet::IN);
-            Ok((listener.socket().accept()?.0, None))
+    /// Waits until the other side closes the connection; true if it has not, and another front end is to have the port.
+    async fn await_close(&self, context: &SessionContext, connection: &Connection) -> bool {
+        let Ok(stream) = context.task.watch_end(&connection.socket) else {
+            context.rest(Some(UNWATCHED), || false).await;
+            return false;
+        };
+        let has_ended = || (stream.is_ready() || context.quits()).then_some(());
+        let Some(listener) = &self.listener else {
+            context.task.wait(None, has_ended).await;
+            return false;
+        };
+        loop {
+            context.task.wait(None, || has_ended().or_else(|| listener.is_readable().then_some(()))).await;
+            if has_ended().is_some() {
+                return false;
+            }
+            match self.settings.second {
+                Second::Refuse => listener::refuse(&context.task, listener.socket(), &self.port, has_ended).await,
+                // The next session accepts the connection.
+                Second::Replace => {
+                    return context.task.wait(Some(Instant::now() + listener::GRACE), has_ended).await.is_none();
+                }
+            }
         }
-        Other::Connect(path) => Ok((socket::connect(path)?, None)),
-        Other::Passt(passt) => passt.start(port).map(|(stream, child)| (stream, Some(child))),
+    }
+
+    /// Waits for the next connection; returns passt's process with it if memlane started one.
+    async fn meet(&self, context: &SessionContext) -> io::Result<(UnixStream, Option<Started>)> {
+        match &self.settings.other {
+            Other::Listen(listener) => {
+                context.rest(None, || self.listener.as_ref().is_none_or(Watched::is_readable)).await;
+                Ok((listener.socket().accept()?.0, None))
+            }
+            Other::Connect(path) => Ok((socket::connect(path)?, None)),
+            Other::Passt(passt) => passt.start(&self.port.name).map(|(stream, child)| (stream, Some(child))),
+        }
     }
 }

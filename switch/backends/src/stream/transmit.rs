@@ -68,7 +68,7 @@ impl StreamReader {
         Ok(())
     }
 
-    /// Reads once; true if the socket is empty or closed. The session thread detects the end of the connection and its cause.
+    /// Reads once; true if the socket is empty or closed. The session detects the end of the connection and its cause.
     fn read_once(&mut self) -> bool {
         self.stage.copy_within(self.begin..self.end, 0);
         (self.begin, self.end) = (0, self.end - self.begin);
@@ -99,7 +99,7 @@ impl StreamReader {
 
     fn fail(&mut self, fault: TooLong) {
         let _ = self.connection.fault.set(fault);
-        // The session thread sees the hang-up and reports the cause.
+        // The session sees the hang-up and reports the cause.
         let _ = self.connection.socket.shutdown(Shutdown::Both);
         (self.begin, self.end) = (0, 0);
     }

@@ -232,17 +232,15 @@ impl<'c> Conversation<'c> {
         match self.settings.second {
             Second::Refuse => {
                 let has_message = || front_end.stream.is_ready().then_some(());
-                if self.context.wait(Some(Instant::now() + listener::GRACE), has_message).await.is_some() {
-                    return;
+                listener::refuse(self.context, listener.socket(), &self.settings.port, has_message).await;
+            }
+            Second::Replace => {
+                // A pause, so that a program that connects in a loop gets a small part of a CPU.
+                self.context.sleep(GUEST_PAUSE).await;
+                if let Ok((stream, _)) = listener.socket().accept() {
+                    self.admit(stream);
                 }
             }
-            // A pause, so that a program that connects in a loop gets a small part of a CPU.
-            Second::Replace => self.context.sleep(GUEST_PAUSE).await,
-        }
-        let Ok((stream, _)) = listener.socket().accept() else { return };
-        match self.settings.second {
-            Second::Refuse => self.settings.port.turned_away(listener::peer(&stream)),
-            Second::Replace => self.admit(stream),
         }
     }
 

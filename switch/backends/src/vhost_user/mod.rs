@@ -1,7 +1,7 @@
 //! A vhost-user port (QEMU, "Vhost-user Protocol").
 //!
-//! 1. [`session`]: a task for each port, of which an [`Executor`](crate::executor::Executor) runs many on few threads. [`server`] accepts (or
-//!    makes) one connection after the other, [`conversation`] answers one message after the other.
+//! 1. [`session`]: the start of a port's [task](crate::session). [`server`] accepts (or makes) one connection after the other,
+//!    [`conversation`] answers one message after the other.
 //!    [`front_end`]: the connection and its device, and a second one beside the first.
 //! 2. [`wire`]: a complete message, with its file descriptors.
 //! 3. [`features`]: feature negotiation.
@@ -35,5 +35,6 @@ mod vring;
 pub mod wire;
 
 pub use conversation::converse;
-pub use session::{Endpoint, Session, run, run_restored};
+pub use pause::Pause;
+pub use session::{Endpoint, run, run_restored};
 pub use settings::DeviceSettings;

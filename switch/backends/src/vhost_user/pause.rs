@@ -24,7 +24,7 @@ enum Stage {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Pause {
+pub struct Pause {
     inner: Mutex<Inner>,
     changed: Condvar,
 }
@@ -42,7 +42,7 @@ impl Pause {
     }
 
     /// Asks the session to stand, which is to be woken then.
-    pub(super) fn ask(&self) {
+    pub fn ask(&self) {
         self.inner().stage = Stage::Asked;
     }
 
@@ -52,7 +52,7 @@ impl Pause {
     }
 
     /// The session once it stands; `None` if it does not until `deadline`, or until the takeover `is_over`.
-    pub(super) fn await_standstill(&self, deadline: Instant, is_over: &dyn Fn() -> bool) -> Option<io::Result<StandingSession>> {
+    pub fn await_standstill(&self, deadline: Instant, is_over: &dyn Fn() -> bool) -> Option<io::Result<StandingSession>> {
         let mut inner = self.inner();
         while matches!(inner.stage, Stage::Asked) && !is_over() {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -68,7 +68,7 @@ impl Pause {
     }
 
     /// Has the session go on, which is to be woken then; `behind` if another process has served the virtqueues meanwhile.
-    pub(super) fn end(&self, behind: bool) {
+    pub fn end(&self, behind: bool) {
         let mut inner = self.inner();
         (inner.stage, inner.behind) = (Stage::Runs, behind);
     }

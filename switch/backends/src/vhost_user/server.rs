@@ -1,28 +1,26 @@
-//! The session of a vhost-user port: one connection with a front end after the other, each from its beginning to its end.
+//! The server of a vhost-user port: one connection with a front end after the other, each from its beginning to its end.
 
-use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::conversation::{Conversation, Restored};
 use super::front_end::FrontEnd;
+use super::pause::Pause;
 use super::saved::RestoredSession;
-use super::session::{Endpoint, Link};
+use super::session::Endpoint;
 use super::settings::DeviceSettings;
 use super::socket::{self, Listener};
 use crate::descriptors;
-use crate::executor::{Context, Watched};
+use crate::executor::Watched;
 use crate::listener;
 use crate::network::Network;
-use crate::network::fatal::{caught, defect};
+use crate::network::fatal::defect;
 use crate::port::PortState;
-use crate::session::{GUEST_PAUSE, RETRY};
+use crate::session::{GUEST_PAUSE, RETRY, Serve, SessionContext, catching};
 
 /// Interval in which a closed port is looked at, which a command may have opened again.
 const CLOSED: Duration = Duration::from_millis(100);
@@ -33,127 +31,119 @@ enum WatchedEndpoint {
     Connect(PathBuf),
 }
 
-/// A session.
+/// The server of a port's sessions.
 pub(super) struct Server {
-    context: Context,
     network: Arc<Network>,
     settings: DeviceSettings,
     watched: WatchedEndpoint,
-    link: Arc<Link>,
+    pause: Arc<Pause>,
+    /// The session of another process with which it begins.
+    restored: Option<Box<RestoredSession>>,
+    /// The front end that was admitted beside the present one.
+    second: Option<FrontEnd>,
+}
+
+impl Serve for Server {
+    /// A front end, and the state with which another process of the network has left it.
+    type Open = (FrontEnd, Option<Box<Restored>>);
+    type End = ();
+
+    /// Goes on with the session of another process, or meets the next front end: one that was admitted beside the one before, or that
+    /// connects.
+    async fn open(&mut self, context: &SessionContext) -> Result<Self::Open, ()> {
+        if let Some(restored) = self.restored.take()
+            && let Some(open) = self.begin_with(*restored, context).await
+        {
+            return Ok(open);
+        }
+        let front_end = match self.second.take() {
+            Some(second) => {
+                second.take_port();
+                // The first messages of the second were served beside the front end before.
+                self.settings.port.ephemeral.note_message();
+                Ok(second)
+            }
+            None => {
+                context.set_idle(true);
+                let connection = self.meet(context).await;
+                context.set_idle(false);
+                FrontEnd::new((&context.task, &self.network, &self.settings), connection.ok_or(())?)
+            }
+        };
+        front_end.map(|front_end| (front_end, None)).map_err(|error| self.note_shortage(&error))
+    }
+
+    async fn serve(&mut self, context: &SessionContext, (front_end, restored): Self::Open) {
+        context.set_stream(front_end.stream.try_clone().ok());
+        if !context.quits() {
+            self.converse(context, front_end, restored).await;
+        }
+        context.set_stream(None);
+    }
+
+    /// A pause, so that a front end that reconnects in a loop gets a small part of a CPU.
+    fn pause(&mut self, (): (), _: Duration) -> Duration {
+        GUEST_PAUSE
+    }
 }
 
 impl Server {
-    /// The session that serves front ends at the endpoint.
+    /// The server of front ends at the endpoint, which `pause` has stand still; begins with the session of another process.
     ///
     /// # Errors
     /// The kernel's.
     pub(super) fn new(
-        context: Context,
-        network: Arc<Network>,
-        (settings, endpoint): (DeviceSettings, Endpoint),
-        link: Arc<Link>,
+        context: &SessionContext,
+        (network, settings): (Arc<Network>, DeviceSettings),
+        endpoint: Endpoint,
+        (pause, restored): (Arc<Pause>, Option<RestoredSession>),
     ) -> io::Result<Self> {
         let watched = match endpoint {
             Endpoint::Listen(listener) => {
                 listener.socket().set_nonblocking(true)?;
-                WatchedEndpoint::Listen(context.watch(listener)?)
+                WatchedEndpoint::Listen(context.task.watch(listener)?)
             }
             Endpoint::Connect(path) => WatchedEndpoint::Connect(path),
         };
-        Ok(Self { context, network, settings, watched, link })
+        Ok(Self { network, settings, watched, pause, restored: restored.map(Box::new), second: None })
     }
 
-    /// Runs until it is told to quit; begins with the session of another process.
-    pub(super) async fn run(self, restored: Option<RestoredSession>) {
-        // The front end that was admitted beside the present one.
-        let mut second = None;
-        if let Some(restored) = restored {
-            self.begin_with(restored, &mut second).await;
-        }
-        while let Some(front_end) = self.meet(&mut second).await {
-            self.serve_unless_quit(front_end, None, &mut second).await;
-        }
-    }
-
-    fn own(&self) -> (&Context, &Arc<Network>, &DeviceSettings) {
-        (&self.context, &self.network, &self.settings)
-    }
-
-    fn listener(&self) -> Option<&Watched<Arc<Listener>>> {
-        match &self.watched {
-            WatchedEndpoint::Listen(listener) => Some(listener),
-            WatchedEndpoint::Connect(_) => None,
-        }
-    }
-
-    /// Goes on with the session of another process.
-    async fn begin_with(&self, restored: RestoredSession, second: &mut Option<FrontEnd>) {
+    /// Goes on with the session of another process, if that has a front end.
+    async fn begin_with(&self, restored: RestoredSession, context: &SessionContext) -> Option<(FrontEnd, Option<Box<Restored>>)> {
         let RestoredSession { connection, mut files, progress } = restored;
         let Some(connection) = connection else {
             progress.report(Ok(None));
-            return progress.gate.pass(&self.context).await;
+            progress.gate.pass(&context.task).await;
+            return None;
         };
         let Some(socket) = files.take(connection.socket) else {
-            return progress.report(Err("its connection is missing".into()));
+            progress.report(Err("its connection is missing".into()));
+            return None;
         };
-        match FrontEnd::new(self.own(), OwnedFd::from(socket).into()) {
-            Ok(front_end) => {
-                let restored = Restored { connection, files, progress };
-                self.serve_unless_quit(front_end, Some(Box::new(restored)), second).await;
+        match FrontEnd::new((&context.task, &self.network, &self.settings), OwnedFd::from(socket).into()) {
+            Ok(front_end) => Some((front_end, Some(Box::new(Restored { connection, files, progress })))),
+            Err(error) => {
+                progress.report(Err(error.to_string()));
+                None
             }
-            Err(error) => progress.report(Err(error.to_string())),
         }
     }
 
-    async fn serve_unless_quit(&self, front_end: FrontEnd, restored: Option<Box<Restored>>, second: &mut Option<FrontEnd>) {
-        self.link.set_stream(front_end.stream.try_clone().ok());
-        if !self.link.quits() {
-            // In memory of its own, which a port without a front end does not take.
-            Box::pin(self.serve(front_end, restored, second)).await;
-        }
-        self.link.set_stream(None);
-        // A pause, so that a front end that reconnects in a loop gets a small part of a CPU.
-        self.context.sleep(GUEST_PAUSE).await;
-    }
-
-    /// The next front end: one that was admitted beside the one before, or that connects; `None` when told to quit.
-    async fn meet(&self, second: &mut Option<FrontEnd>) -> Option<FrontEnd> {
-        loop {
-            let front_end = match second.take() {
-                Some(second) => {
-                    second.take_port();
-                    // The first messages of the second were served beside the front end before.
-                    self.settings.port.ephemeral.note_message();
-                    Ok(second)
-                }
-                None => {
-                    self.link.set_idle(true);
-                    let connection = self.connection().await;
-                    self.link.set_idle(false);
-                    FrontEnd::new(self.own(), connection?)
-                }
-            };
-            match front_end {
-                Ok(front_end) => return Some(front_end).filter(|_| !self.link.quits()),
-                Err(error) => {
-                    if descriptors::is_shortage(&error) {
-                        self.network.note_shortage(&self.settings.port);
-                    }
-                    self.context.sleep(GUEST_PAUSE).await;
-                }
-            }
+    fn note_shortage(&self, error: &io::Error) {
+        if descriptors::is_shortage(error) {
+            self.network.note_shortage(&self.settings.port);
         }
     }
 
     /// Waits for the next connection; `None` when told to quit.
-    async fn connection(&self) -> Option<UnixStream> {
+    async fn meet(&self, context: &SessionContext) -> Option<UnixStream> {
         let mut pause = RETRY.0;
         let ephemeral = &self.settings.port.ephemeral;
-        while !self.link.quits() {
-            self.link.pause.stand_if_asked(&self.context, || Ok(Default::default())).await;
+        while !context.quits() {
+            self.pause.stand_if_asked(&context.task, || Ok(Default::default())).await;
             if ephemeral.is_closed() {
                 // Until it is detached, or a command opens it again.
-                self.rest(Some(CLOSED), || false).await;
+                self.rest(context, Some(CLOSED), || false).await;
                 continue;
             }
             match &self.watched {
@@ -168,14 +158,12 @@ impl Server {
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                             let now = Instant::now();
                             if !ephemeral.close_if_due(&self.settings.port.name, now) {
-                                self.rest(ephemeral.due_in(now), || listener.is_ready()).await;
+                                self.rest(context, ephemeral.due_in(now), || listener.is_ready()).await;
                             }
                         }
                         Err(error) => {
-                            if descriptors::is_shortage(&error) {
-                                self.network.note_shortage(&self.settings.port);
-                            }
-                            self.rest(Some(RETRY.0), || false).await;
+                            self.note_shortage(&error);
+                            self.rest(context, Some(RETRY.0), || false).await;
                         }
                     }
                 }
@@ -183,7 +171,7 @@ impl Server {
                     if let Ok(stream) = socket::connect(path) {
                         return Some(stream);
                     }
-                    self.rest(Some(pause), || false).await;
+                    self.rest(context, Some(pause), || false).await;
                     pause = (pause * 2).min(RETRY.1);
                 }
             }
@@ -191,16 +179,14 @@ impl Server {
         None
     }
 
-    /// Waits until `condition` holds, it is told to quit or to stand, or the timeout `most`.
-    async fn rest(&self, most: Option<Duration>, condition: impl Fn() -> bool) {
-        let Link { pause, .. } = &*self.link;
-        let is_over = || (condition() || self.link.quits() || pause.is_asked()).then_some(());
-        self.context.wait(most.map(|most| Instant::now() + most), is_over).await;
+    /// Waits until `condition` holds, the session is to end or to stand still, or the timeout `most`.
+    async fn rest(&self, context: &SessionContext, most: Option<Duration>, condition: impl Fn() -> bool) {
+        context.rest(most, || condition() || self.pause.is_asked()).await;
     }
 
     /// Serves one connection to its end.
-    async fn serve(&self, front_end: FrontEnd, restored: Option<Box<Restored>>, second: &mut Option<FrontEnd>) {
-        let Self { context, network, settings, .. } = self;
+    async fn converse(&mut self, context: &SessionContext, front_end: FrontEnd, restored: Option<Box<Restored>>) {
+        let Self { network, settings, watched, pause, second, .. } = self;
         let port = &settings.port;
         let peer = listener::peer(&front_end.stream);
         port.begin_session();
@@ -212,9 +198,13 @@ impl Server {
             port.ephemeral.note_message();
         }
         let mut short = false;
-        let (listener, pause) = (self.listener(), Some(&self.link.pause));
-        let conversation = Conversation::new((context, network, settings), listener, pause, second);
-        match catching(conversation.run(front_end, restored)).await {
+        let listener = match watched {
+            WatchedEndpoint::Listen(listener) => Some(&*listener),
+            WatchedEndpoint::Connect(_) => None,
+        };
+        let conversation = Conversation::new((&context.task, network, settings), listener, Some(pause), second);
+        let ended = catching(conversation.run(front_end, restored)).await;
+        match ended.unwrap_or_else(|panic| Err(io::Error::other(defect(&panic)))) {
             Ok(why) => {
                 network.stop_port(port);
                 port.set_state(PortState::Waiting);
@@ -229,7 +219,7 @@ impl Server {
             }
             Err(cause) => {
                 network.quarantine(port, &cause.to_string());
-                context.sleep(GUEST_PAUSE).await;
+                context.task.sleep(GUEST_PAUSE).await;
                 port.front_end_left(format_args!("{cause}"));
             }
         }
@@ -240,13 +230,4 @@ impl Server {
             port.ephemeral.note_end(Instant::now());
         }
     }
-}
-
-/// Runs `conversation`. A panic in the message handling costs the port, not the session, which serves later front ends.
-async fn catching<T>(conversation: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    let mut conversation = pin!(conversation);
-    poll_fn(|context| {
-        caught(|| conversation.as_mut().poll(context)).unwrap_or_else(|panic| Poll::Ready(Err(io::Error::other(defect(&panic)))))
-    })
-    .await
 }

@@ -49,11 +49,13 @@ impl Daemon {
     /// The kernel refuses a descriptor.
     pub fn save(&self, deadline: Instant, is_over: impl Fn() -> bool) -> std::io::Result<(Vec<SavedPort>, Vec<OwnedFd>)> {
         let attached = self.attached();
-        let sessions = || attached.iter().filter_map(|attached| attached.server.front_end());
-        sessions().for_each(|session| session.ask_to_stand());
+        for (session, pause) in attached.iter().filter_map(|attached| attached.server.front_end()) {
+            pause.ask();
+            session.notify();
+        }
         let mut standing = Vec::new();
         for Attached { config, server, .. } in attached.iter() {
-            let session = server.front_end().and_then(|session| session.await_standstill(deadline, &is_over));
+            let session = server.front_end().and_then(|(_, pause)| pause.await_standstill(deadline, &is_over));
             if session.is_none() && server.front_end().is_some() {
                 tracing::warn!(port = %config.name, "handed over without its front end, which holds its session up and connects again");
             }
@@ -109,7 +111,10 @@ impl Daemon {
         if behind {
             self.attached().iter().filter_map(|attached| attached.server.stream()).for_each(PresentStream::cut);
         }
-        self.attached().iter().filter_map(|attached| attached.server.front_end()).for_each(|session| session.go_on(behind));
+        for (session, pause) in self.attached().iter().filter_map(|attached| attached.server.front_end()) {
+            pause.end(behind);
+            session.notify();
+        }
     }
 
     /// Stops the data path: takes no further frames, delivers or drops those in flight within `drain`, and has the workers stand still
@@ -221,8 +226,8 @@ impl Daemon {
                     let listener = endpoint.listening();
                     restoring.sessions += 1;
                     let of_port = (Arc::clone(&daemon.network), device);
-                    let session = vhost_user::run_restored(&*daemon.executor()?, of_port, endpoint, Some(session))?;
-                    Server::FrontEnd(session, listener)
+                    let (session, pause) = vhost_user::run_restored(&*daemon.executor()?, of_port, endpoint, Some(session))?;
+                    Server::FrontEnd(session, pause, listener)
                 }
                 endpoint @ PortEndpoint::Worker(_) => daemon.serve(config, &port, endpoint)?,
                 later => {
@@ -339,7 +344,7 @@ impl Rest {
             }
         }
         for uplink in daemon.all_uplinks().iter_mut() {
-            if let Err(cause) = uplink.go_on(&daemon.network) {
+            if let Err(cause) = uplink.go_on(&daemon.network, &|| daemon.executor()) {
                 tracing::error!(segment = %uplink.segment(), %cause, "the uplink does not work since the takeover: restart the network");
             }
         }

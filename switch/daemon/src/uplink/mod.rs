@@ -51,6 +51,7 @@ use crate::port::{Offer, Port};
 use crate::stats::PortTotals;
 use devices::Devices;
 use fdb_sync::FdbSync;
+use memlane_backends::executor::Executor;
 use memlane_backends::interface::nic::NicState;
 use memlane_backends::interface::{Interface, tap};
 use nic::{NicReport, NicUplink};
@@ -64,6 +65,9 @@ pub struct UplinkError {
     /// The cause and its remedy.
     pub what: String,
 }
+
+/// Returns the executor of the network's sessions, which is started if there is none.
+pub type GetExecutor<'e> = &'e dyn Fn() -> io::Result<Arc<Executor>>;
 
 /// See the module.
 #[derive(Debug)]
@@ -165,17 +169,28 @@ impl Uplink {
     ///
     /// # Errors
     /// A device cannot be set up, or rights are missing; nothing is left behind then.
-    pub fn start(network: &Arc<Network>, name: &str, config: &UplinkConfig, members: usize) -> Result<Self, UplinkError> {
+    pub fn start(
+        network: &Arc<Network>,
+        executor: GetExecutor<'_>,
+        name: &str,
+        config: &UplinkConfig,
+        members: usize,
+    ) -> Result<Self, UplinkError> {
         let started = permit(network).and_then(|own| match config {
-            UplinkConfig::Nic(nic) => Self::start_nic(network, nic, members, own),
+            UplinkConfig::Nic(nic) => Self::start_nic((network, executor), nic, members, own),
             UplinkConfig::Vxlan(vxlan) => Self::start_vxlan(network, name, vxlan, members, own),
         });
         started.map_err(|what| UplinkError { segment: config.segment().to_owned(), what })
     }
 
-    fn start_nic(network: &Arc<Network>, config: &NicConfig, members: usize, own: Permit) -> Result<Self, String> {
+    fn start_nic(
+        (network, executor): (&Arc<Network>, GetExecutor<'_>),
+        config: &NicConfig,
+        members: usize,
+        own: Permit,
+    ) -> Result<Self, String> {
         let mut uplink = Self::prepare_nic(network, config, members, own)?;
-        uplink.run_nic(network).inspect_err(|_| withdraw(network, &uplink.port))?;
+        uplink.run_nic(network, executor).inspect_err(|_| withdraw(network, &uplink.port))?;
         Ok(uplink)
     }
 
@@ -242,10 +257,11 @@ impl Uplink {
     }
 
     /// Opens the NIC, if it is one that is not open.
-    fn run_nic(&mut self, network: &Arc<Network>) -> Result<(), String> {
+    fn run_nic(&mut self, network: &Arc<Network>, executor: GetExecutor<'_>) -> Result<(), String> {
         if let (Way::Nic(nic @ None), UplinkConfig::Nic(config)) = (&mut self.way, &self.config) {
             let opened = NicUplink::open(config, self.mtu)?;
-            *nic = Some(NicUplink::run(network, &self.port, opened).map_err(|cause| unstarted(&cause))?);
+            let run = executor().and_then(|executor| NicUplink::run(&executor, network, &self.port, opened));
+            *nic = Some(run.map_err(|cause| unstarted(&cause))?);
         }
         Ok(())
     }
@@ -304,11 +320,11 @@ impl Uplink {
     ///
     /// # Errors
     /// The kernel refuses a thread, or the NIC cannot be opened.
-    pub fn go_on(&mut self, network: &Arc<Network>) -> io::Result<()> {
+    pub fn go_on(&mut self, network: &Arc<Network>, executor: GetExecutor<'_>) -> io::Result<()> {
         match &mut self.way {
             Way::Vxlan { devices, .. } => devices.own(),
             // The NIC has one user: the process that had it has closed it.
-            Way::Nic(_) => self.run_nic(network).map_err(io::Error::other)?,
+            Way::Nic(_) => self.run_nic(network, executor).map_err(io::Error::other)?,
         }
         self.sync(network)
     }

@@ -16,6 +16,7 @@ use crate::config::NicConfig;
 use crate::helper::{Helper, Request};
 use crate::network::Network;
 use crate::port::Port;
+use memlane_backends::executor::Executor;
 use memlane_backends::interface::af_packet::{PacketSettings, PacketSocket};
 use memlane_backends::interface::nic::{Here, Nic, NicState, Opener, XdpFiles};
 use memlane_backends::interface::{self, Origin};
@@ -40,9 +41,9 @@ impl NicUplink {
     }
 
     /// Serves `port` by it.
-    pub(super) fn run(network: &Arc<Network>, port: &Arc<Port>, nic: Nic) -> io::Result<Self> {
+    pub(super) fn run(executor: &Executor, network: &Arc<Network>, port: &Arc<Port>, nic: Nic) -> io::Result<Self> {
         let state = nic.state();
-        let (session, _) = interface::run(Arc::clone(network), Arc::clone(port), Origin::Nic(nic), None)?;
+        let (session, _) = interface::run(executor, Arc::clone(network), port, Origin::Nic(nic), None)?;
         Ok(Self { session, state })
     }
 

@@ -135,9 +135,9 @@ fn each_kind_of_port_holds_what_it_has_open() {
                 (net.open(), status["descriptors"]["held"].as_u64().unwrap())
             };
             let ((none, _), (ten, held)) = (open(0), open(10));
-            // Connections of the command that has just asked may be open still, of either network. All vhost-user ports share two of the
-            // reserve, for the events of their sessions.
-            let shared = if kind.starts_with("vhost-user") { 2 } else { 0 };
+            // Connections of the command that has just asked may be open still, of either network. All ports with sessions share two of the
+            // reserve, for the events of these.
+            let shared = if kind.ends_with("true") { 0 } else { 2 };
             assert!(ten <= none + held + shared + 2, "{kind}: {none} are open without ports, {ten} with them, {held} held");
         }
     });
@@ -150,14 +150,15 @@ fn each_kind_of_port_has_so_many_threads_and_no_more() {
         let none = threads("workers = 1\n");
         // One worker, and five of the process's own.
         assert_eq!(none, 6);
-        let kinds = [("stream = \"p@.sock\"", 1), ("tap = \"drt@\"", 1), ("loopback = true", 0), ("null = true", 0)];
-        for (kind, each) in kinds {
-            assert_eq!(threads(&format!("workers = 1\n{}", config(10, kind))), none + 10 * each, "{kind}");
+        for kind in ["loopback = true", "null = true"] {
+            assert_eq!(threads(&format!("workers = 1\n{}", config(10, kind))), none, "{kind}");
         }
-        // One that waits, and one to four that serve, however many ports there are.
-        for ports in [1, 300] {
-            let more = threads(&format!("workers = 1\n{}", config(ports, "vhost-user = \"p@.sock\""))) - none;
-            assert!((2..=5).contains(&more), "{more} threads for {ports} ports");
+        // Of sessions one that waits, and one to four that serve, however many ports there are: others, on a busy host, end within a second.
+        for (kind, many) in [("vhost-user = \"p@.sock\"", 300), ("stream = \"p@.sock\"", 50), ("tap = \"drt@\"", 50)] {
+            for ports in [1, many] {
+                let net = Held::start_with("true", &format!("workers = 1\n{}", config(ports, kind)));
+                wait_until(|| (2..=5).contains(&(net.threads() - none)), "few threads serve all ports");
+            }
         }
     });
 }
