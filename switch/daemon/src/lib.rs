@@ -70,7 +70,6 @@ pub mod resolvers;
 pub mod sandbox;
 pub mod snapshot;
 mod system;
-pub mod takeover;
 pub mod uplink;
 
 /// The version of this program; opaque to the optimizer, so that a test of takeover can give a program another one.

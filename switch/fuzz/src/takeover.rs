@@ -1,7 +1,7 @@
 //! Target `takeover`: a message between two processes of a network. Any bytes are refused or read; a body that can be read is written
 //! so that it is read again, and no change of a byte of that goes unnoticed.
 
-use memlane::takeover::description::Message;
+use memlane::daemon::takeover::Message;
 
 /// Reads `data` as a message, and as the body of one.
 pub fn run(data: &[u8]) {

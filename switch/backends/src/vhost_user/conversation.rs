@@ -6,11 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use super::Pause;
+use super::control::HeldControlQueue;
 use super::device;
-use super::front_end::{FrontEnd, SecondState};
+use super::front_end::{FrontEnd, SecondState, StandingConnection};
 use super::messages;
-use super::pause::Pause;
-use super::saved::{Held, Progress, RestoredDevice, SavedConnection, StandingConnection, StandingSession};
 use super::settings::DeviceSettings;
 use super::shared_memory_check::SharedMemoryCheck;
 use super::socket::Listener;
@@ -20,7 +20,7 @@ use crate::executor::{Context, Executor, Watched};
 use crate::listener::{self, Second};
 use crate::network::Network;
 use crate::session::GUEST_PAUSE;
-use crate::takeover::ReceivedFiles;
+use crate::takeover::{Progress, ReceivedFiles, RestoredDevice, SavedConnection};
 
 /// A session of another process.
 pub(super) struct Restored {
@@ -285,7 +285,8 @@ impl<'c> Conversation<'c> {
     async fn restore(&mut self, front_end: &mut FrontEnd, restored: Restored) -> io::Result<()> {
         let Restored { connection: saved, mut files, progress } = restored;
         let restored = front_end.restore(&saved, &mut files);
-        let device_to_start = RestoredDevice(Arc::clone(&front_end.device));
+        let device = Arc::clone(&front_end.device);
+        let device_to_start = RestoredDevice(Box::new(move || device::lock(&device).start_restored()));
         progress.report(restored.as_ref().map(|_| Some(device_to_start)).map_err(io::Error::to_string));
         let part = restored?;
         let own = (self.context, self.network, self.settings);
@@ -308,20 +309,20 @@ impl<'c> Conversation<'c> {
         Ok(())
     }
 
+    /// Stands still if that was asked for, with its threads.
     async fn stand(&self, front_end: &FrontEnd) {
-        if let Some(pause) = self.pause {
-            pause.stand_if_asked(self.context, || self.standing(front_end)).await;
+        let (Some(pause), mut held) = (self.pause, None) else { return };
+        let ready = || self.standing(front_end, &mut held).map(Some);
+        if pause.stand_if_asked(self.context, ready).await {
+            held.into_iter().for_each(HeldControlQueue::go_on_behind);
         }
     }
 
-    /// The session with `front_end`, with the part of the next message that has arrived, the front end beside it, and its threads that
-    /// stand still.
-    fn standing(&self, front_end: &FrontEnd) -> io::Result<(StandingSession, Held)> {
-        let FrontEnd { device, stream, part, .. } = front_end;
+    /// The session with `front_end`, and the front end beside it; its control queue is `held`.
+    fn standing(&self, front_end: &FrontEnd, held: &mut Option<HeldControlQueue>) -> io::Result<StandingConnection> {
         let second = self.second.as_ref().map(FrontEnd::standing).transpose()?.map(Box::new);
-        let (control, held) = device::lock(device).hold_control()?.unzip();
-        let (device, stream, part) = (Arc::clone(device), stream.try_clone()?, part.try_clone()?);
-        let connection = StandingConnection { device, stream, part, control, second };
-        Ok((StandingSession(Some(connection)), Held(held)))
+        let (control, of_control) = device::lock(&front_end.device).hold_control()?.unzip();
+        *held = of_control;
+        Ok(StandingConnection { control, second, ..front_end.standing()? })
     }
 }

@@ -18,7 +18,6 @@ use super::control::{Commands, ControlQueue, HeldControlQueue};
 use super::device_state;
 use super::features::{self, Agreed, Circumstances, Opening};
 use super::messages;
-use super::saved::{SavedConnection, Script, pair};
 use super::settings::DeviceSettings;
 use super::shared_memory_check::SharedMemoryProblem;
 use super::vring::{Addresses, Kick, Vring, VringError};
@@ -32,7 +31,7 @@ use crate::network::{Network, RingParts, StartingRing};
 use crate::port::Offer;
 use crate::port::PortState;
 use crate::ring::{Call, Control, InflightQueue, Notifier, Ring, RingLog};
-use crate::takeover::{FilesToSend, ReceivedFiles};
+use crate::takeover::{FilesToSend, ReceivedFiles, SavedConnection, Script, pair};
 use crate::worker::QueueFiles;
 use memlane_virtq::message::{counted, is, was};
 

@@ -4,6 +4,7 @@
 //! Hypervisor's local migration start the new process while the old one still runs the guest. Its questions are answered, and the
 //! port stays with the first, until the second sends the first message that sets up memory or a virtqueue.
 
+use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -11,14 +12,14 @@ use std::sync::{Arc, Mutex};
 
 use super::device::{self, Device};
 use super::messages;
-use super::saved::{SavedConnection, StandingConnection};
 use super::settings::DeviceSettings;
 use super::wire::{Message, PartialMessage, Reply, WireError};
 use crate::budget::Permit;
 use crate::descriptors;
 use crate::executor::{Context, Watched};
 use crate::network::Network;
-use crate::takeover::ReceivedFiles;
+use crate::takeover::{FilesToSend, ReceivedFiles, SavedConnection};
+use crate::worker::QueueFiles;
 
 /// See the module.
 pub(super) struct FrontEnd {
@@ -91,7 +92,7 @@ impl FrontEnd {
         Ok(PartialMessage { bytes: saved.part.clone(), files: part_files.collect::<Result<_, _>>()? })
     }
 
-    /// The session of a front end that was admitted beside the one that has the port.
+    /// The front end while its session stands still.
     ///
     /// # Errors
     /// The kernel refuses a descriptor.
@@ -138,5 +139,116 @@ impl FrontEnd {
             (Err(error), None) => SecondState::Leaves(error),
             (Ok(()), None) => SecondState::Waits,
         }
+    }
+}
+
+/// A connection of a session that stands still.
+pub struct StandingConnection {
+    pub(super) device: Arc<Mutex<Device>>,
+    pub(super) stream: UnixStream,
+    /// The part of the next message that has arrived.
+    pub(super) part: PartialMessage,
+    /// The control queue, if it runs.
+    pub(super) control: Option<QueueFiles>,
+    /// The front end that was admitted beside it.
+    pub(super) second: Option<Box<Self>>,
+}
+
+impl fmt::Debug for StandingConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StandingConnection").finish_non_exhaustive()
+    }
+}
+
+impl StandingConnection {
+    /// Describes it, and adds its descriptors to `files`. `queues` are those of its virtqueues that run at workers
+    /// ([`Network::queue_files`]).
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub fn save(self, mut queues: Vec<QueueFiles>, files: &mut FilesToSend) -> io::Result<SavedConnection> {
+        let Self { device, stream, part, control, second } = self;
+        queues.extend(control);
+        let mut saved = device::lock(&device).save(files, queues)?;
+        saved.socket = files.add(stream);
+        saved.part = part.bytes;
+        saved.part_files = part.files.into_iter().map(|file| files.add(file)).collect();
+        saved.second = second.map(|second| second.save(Vec::new(), files)).transpose()?.map(Box::new);
+        Ok(saved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    use nix::sys::eventfd::EventFd;
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use vhost::vhost_user::VhostUserProtocolFeatures as Protocol;
+    use vhost::vhost_user::message::FrontendReq as Request;
+
+    use super::super::features::{PROTOCOL_FEATURES, known_protocol};
+    use super::*;
+    use crate::listener::Second;
+    use crate::port::Port;
+    use crate::settings::Settings;
+    use crate::shared::Shared;
+    use crate::takeover::pair;
+
+    /// The messages of a front end that has set up a bit of everything, but no virtqueue so far that it starts.
+    fn conversation() -> Vec<(Request, Vec<u64>, Option<File>)> {
+        let memory = File::from(memfd_create(c"guest", MFdFlags::MFD_CLOEXEC).unwrap());
+        memory.set_len(1 << 20).unwrap();
+        let memory = || Some(memory.try_clone().unwrap());
+        let event = || Some(EventFd::new().unwrap().as_fd().try_clone_to_owned().unwrap().into());
+        let (channel, _) = UnixStream::pair().unwrap();
+        let (state, _) = io::pipe().unwrap();
+        let protocol = known_protocol() & !(Protocol::CONFIG | Protocol::PAGEFAULT);
+        vec![
+            (Request::SET_OWNER, vec![], None),
+            (Request::GET_PROTOCOL_FEATURES, vec![], None),
+            (Request::SET_PROTOCOL_FEATURES, vec![protocol.bits()], None),
+            (Request::SET_FEATURES, vec![1 << 32 | PROTOCOL_FEATURES], None),
+            (Request::NET_SET_MTU, vec![1400], None),
+            (Request::SET_STATUS, vec![11], None),
+            (Request::SET_MEM_TABLE, vec![pair(1, 0), 0x1000, 0x8000, 0x7000_0000, 0x2000], memory()),
+            (Request::ADD_MEM_REG, vec![0, 0x9000, 0x1000, 0x7000_8000, 0xa000], memory()),
+            (Request::SET_LOG_BASE, vec![0x1000, 0xc000], memory()),
+            (Request::SET_INFLIGHT_FD, vec![0x8000, 0x10000, pair(256 << 16 | 2, 0)], memory()),
+            (Request::SET_DEVICE_STATE_FD, vec![pair(1, 0)], Some(OwnedFd::from(state).into())),
+            (Request::SET_BACKEND_REQ_FD, vec![], Some(OwnedFd::from(channel).into())),
+            (Request::SET_VRING_NUM, vec![pair(0, 256)], None),
+            (Request::SET_VRING_BASE, vec![pair(0, 7)], None),
+            (Request::SET_VRING_ADDR, vec![pair(0, 1), 0x7000_0000, 0x7000_2000, 0x7000_1000, 0x3000], None),
+            (Request::SET_VRING_CALL, vec![0], event()),
+            (Request::SET_VRING_ERR, vec![0], event()),
+            (Request::SET_VRING_ENABLE, vec![pair(0, 1)], None),
+            (Request::SET_VRING_KICK, vec![1], event()),
+            (Request::SET_VRING_KICK, vec![2 | messages::WITHOUT_FILE], None),
+        ]
+    }
+
+    #[test]
+    fn a_device_to_which_a_session_was_replayed_is_described_as_the_one_before() {
+        let network = Network::start(Shared::new(1, 7, Settings::default()), &[]).unwrap();
+        let port = Port::row(network.shared(), 1).remove(0);
+        let settings = DeviceSettings { port, receive_offloads: true, pairs: 1, lazy_memory: false, second: Second::Refuse };
+        let device = || Device::new(Arc::clone(&network), settings.clone());
+        let described = |device: &Device| {
+            let mut files = FilesToSend::default();
+            let saved = device.save(&mut files, Vec::new()).unwrap();
+            (saved, ReceivedFiles::new(files.into_files().into_iter().map(File::from)))
+        };
+        let (mut first, mut next) = (device(), device());
+        for (request, payload, file) in conversation() {
+            let payload = payload.into_iter().flat_map(u64::to_ne_bytes).collect();
+            let message = Message { request: request.into(), flags: 1, payload, files: file.into_iter().collect() };
+            messages::serve(message, &mut first, &mut Reply::default()).unwrap();
+        }
+        let (saved, mut files) = described(&first);
+        next.restore(&saved, &mut files).unwrap();
+        assert_eq!(described(&next).0, saved);
+        assert_eq!(saved.messages.len(), conversation().len() - 1, "no more is lost than a question: {:?}", saved.messages);
     }
 }

@@ -11,12 +11,12 @@ use vhost::vhost_user::message::{FrontendReq as Request, VHOST_USER_CONFIG_SIZE,
 use vhost::vhost_user::{Error, VhostUserProtocolFeatures as Protocol};
 
 use super::device::{self, Device};
-use super::saved::SavedMessage;
 use super::vring::Addresses;
 use super::wire::{MAX_DESCRIPTORS, MAX_PAYLOAD, Message, Reply};
 use crate::id::MAX_PAIRS;
 use crate::memory::RegionTable;
 use crate::ring::Notifier;
+use crate::takeover::SavedMessage;
 
 /// The version of the protocol in the flags of a message.
 const VERSION: u32 = 1;

@@ -10,7 +10,7 @@
 //!    [`device_state`]: the device state, which is empty.
 //! 5. [`control`]: the control virtqueue, where the front end leaves it to the back end.
 //! 6. [`vring`]: the setup of a virtqueue, until it is complete and a worker takes the queue over.
-//! 7. [`saved`], [`pause`]: a session in the next process of the network (takeover). [`kept`]: its socket in that process.
+//! 7. [`kept`]: the sockets in the next process of the network.
 //!
 //! The front end is trusted as little as its guest: a violation of the protocol ends the connection and quarantines the port, and
 //! no message can block another port: a session whose thread is blocked has other threads serve the sessions of other ports.
@@ -24,8 +24,6 @@ pub mod features;
 mod front_end;
 pub mod kept;
 pub mod messages;
-mod pause;
-pub mod saved;
 mod server;
 mod session;
 mod settings;
@@ -35,6 +33,9 @@ mod vring;
 pub mod wire;
 
 pub use conversation::converse;
-pub use pause::Pause;
+pub use front_end::StandingConnection;
 pub use session::{Endpoint, run, run_restored};
 pub use settings::DeviceSettings;
+
+/// How a takeover has a session stand still: the session offers its connection, if it has one.
+pub type Pause = crate::takeover::Pause<Option<StandingConnection>>;

@@ -7,10 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::Pause;
 use super::conversation::{Conversation, Restored};
 use super::front_end::FrontEnd;
-use super::pause::Pause;
-use super::saved::RestoredSession;
 use super::session::Endpoint;
 use super::settings::DeviceSettings;
 use super::socket::{self, Listener};
@@ -21,6 +20,7 @@ use crate::network::Network;
 use crate::network::fatal::defect;
 use crate::port::PortState;
 use crate::session::{GUEST_PAUSE, RETRY, Serve, SessionContext, catching};
+use crate::takeover::RestoredSession;
 
 /// Interval in which a closed port is looked at, which a command may have opened again.
 const CLOSED: Duration = Duration::from_millis(100);
@@ -140,7 +140,7 @@ impl Server {
         let mut pause = RETRY.0;
         let ephemeral = &self.settings.port.ephemeral;
         while !context.quits() {
-            self.pause.stand_if_asked(&context.task, || Ok(Default::default())).await;
+            self.pause.stand_if_asked(&context.task, || Ok(None)).await;
             if ephemeral.is_closed() {
                 // Until it is detached, or a command opens it again.
                 self.rest(context, Some(CLOSED), || false).await;

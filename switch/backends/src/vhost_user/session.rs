@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::Pause;
 use super::access::Access;
-use super::pause::Pause;
-use super::saved::RestoredSession;
 use super::server::Server;
 use super::settings::DeviceSettings;
 use super::socket::{self, Listener};
 use crate::executor::Executor;
 use crate::network::Network;
 use crate::session::{Session, serve_all};
+use crate::takeover::RestoredSession;
 
 /// How the front end is reached.
 #[derive(Debug)]

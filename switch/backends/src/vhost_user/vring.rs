@@ -10,12 +10,12 @@ use vhost::vhost_user::message::FrontendReq as Request;
 
 use super::features::Agreed;
 use super::messages::WITHOUT_FILE;
-use super::saved::{Script, pair};
 use crate::id::{Direction, RingKey};
 use crate::memory::{InflightRegion, MemoryMap, holes};
 use crate::network::RingParts;
 use crate::ring::shared::Misplaced;
 use crate::ring::{Call, InflightQueue, SplitRing, StoppedRing, shared};
+use crate::takeover::{Script, pair};
 use crate::worker::{QueueFiles, Start};
 use memlane_virtq::message::counted;
 

@@ -15,9 +15,9 @@ use tokio::runtime::Handle;
 
 use crate::control::Managed;
 use crate::control::health::stuck;
+use crate::description::SavedService;
 use crate::quantity::counted;
 use crate::system;
-use crate::takeover::description::SavedService;
 
 /// The service manager that has started this process, or the one from which it took the network over, if any has.
 #[derive(Clone, Debug)]

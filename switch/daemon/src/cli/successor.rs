@@ -14,8 +14,8 @@ use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::author::Author;
+use crate::daemon::takeover::give::Guard;
 use crate::system::{self, StarterSockets};
-use crate::takeover::guard::Guard;
 
 /// The process that starts the successor of this one.
 #[derive(Debug)]

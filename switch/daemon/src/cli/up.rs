@@ -32,7 +32,10 @@ use crate::control::scrape::{self, Scrapes};
 use crate::control::server::THREADS;
 use crate::control::web::{self, Web};
 use crate::control::{self, Client, ControlSocket, Managed, Origin, TakeoverResources, detach_notes};
-use crate::daemon::takeover::restored_listener;
+use crate::daemon::takeover;
+use crate::daemon::takeover::give::{Guard, KEY_HEADER, Key};
+use crate::daemon::takeover::take::{TakenSockets, Takeover, restored_listener};
+use crate::description::SavedListener;
 use crate::descriptors;
 use crate::folder;
 use crate::helper::{Helper, Served};
@@ -41,11 +44,6 @@ use crate::quantity::counted;
 use crate::sandbox::Sandbox;
 use crate::snapshot::SnapshotFile;
 use crate::system;
-use crate::takeover;
-use crate::takeover::description::SavedListener;
-use crate::takeover::guard::Guard;
-use crate::takeover::key::{self, Key};
-use crate::takeover::take::{TakenSockets, Takeover};
 
 /// Timeout for pending control requests at the end.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -228,7 +226,7 @@ fn carry_out_notes(controls: &[&Path], state: Option<&Path>) {
 fn begin_takeover(control: &Path, origin: &Origin, key: Option<&Key>) -> Result<Takeover, Failure> {
     let file = origin.file.as_deref().and_then(|file| NetFile::at(file).ok());
     let client = Client::new(control).about(file).hinting(running::hint);
-    let shown = key.map(|key| (key::HEADER, key.text()));
+    let shown = key.map(|key| (KEY_HEADER, key.text()));
     let stream = client.upgrade("/v1/takeover", takeover::PROTOCOL, shown).map_err(Failure::running)?;
     Takeover::begin(stream, origin.state.clone()).map_err(Failure::running)
 }

@@ -28,7 +28,7 @@ use super::server::{Answering, Bounds, Lane};
 use super::stream::Lease;
 use crate::author;
 use crate::config::json::misshapen;
-use crate::takeover::key;
+use crate::daemon::takeover::give::KEY_HEADER;
 
 /// Description of a route beside its types.
 #[derive(Clone, Copy, Debug)]
@@ -256,7 +256,7 @@ impl Api {
         let mut operation = self.describe::<(), ()>(path, about);
         operation["responses"][about.status.as_str()] = json!({ "description": "The connection is a stream of the protocol now." });
         let header = json!({ "name": "upgrade", "in": "header", "required": true, "schema": { "const": protocol } });
-        let key = json!({ "name": key::HEADER, "in": "header", "required": true, "schema": { "type": "string" } });
+        let key = json!({ "name": KEY_HEADER, "in": "header", "required": true, "schema": { "type": "string" } });
         operation["parameters"] = json!([header, key]);
         self.paths.entry(path).or_default().insert("post".into(), operation);
         let answer = move |State(managed): State<Arc<Managed>>, request: Request| async move {
@@ -265,7 +265,7 @@ impl Api {
                 let text = format!("this path needs the header upgrade: {protocol}, which `memlane up --takeover` sends");
                 return Refusal::new(StatusCode::UPGRADE_REQUIRED, text).into_response();
             }
-            let shown = request.headers().get(key::HEADER).map(HeaderValue::as_bytes);
+            let shown = request.headers().get(KEY_HEADER).map(HeaderValue::as_bytes);
             if let Err(refusal) = check_file(&managed, request.headers()).and_then(|()| managed.check_key(shown)) {
                 return refusal.into_response();
             }

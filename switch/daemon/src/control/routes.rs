@@ -34,8 +34,9 @@ use crate::config::difference::CHANGEABLE;
 use crate::config::json::misshapen;
 use crate::config::lines::FileLines;
 use crate::config::{Document, PortEntry, PortOrigin};
+use crate::daemon::takeover;
 use crate::known_addresses::SegmentAddresses;
-use crate::{quantity, takeover};
+use crate::quantity;
 
 /// Longest timeout of draining a port.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(3600);

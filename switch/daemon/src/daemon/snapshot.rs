@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::takeover::saved_grant;
+use super::takeover::take::saved_grant;
 use super::{Attached, Daemon, StartError};
 use crate::config::Config;
 use crate::description::PortRecord;

@@ -13,10 +13,9 @@ use std::time::{Duration, Instant};
 
 use memlane::control::identity::NetFile;
 use memlane::control::{Client, ControlError, PortReport};
-use memlane::takeover::PROTOCOL;
-use memlane::takeover::channel::{Channel, ChannelError};
-use memlane::takeover::description::{HEADER, Hello, Message};
-use memlane::takeover::key::{self, Key};
+use memlane::daemon::takeover::give::{KEY_HEADER, Key};
+use memlane::daemon::takeover::{Channel, ChannelError, HEADER, Message, PROTOCOL};
+use memlane::description::Hello;
 use memlane_rig::guest::{GuestError, SendBuffers, ToyGuest};
 use memlane_rig::memory::MemoryPlan;
 use nix::sys::signal::{Signal, kill};
@@ -267,7 +266,7 @@ fn client(folder: &Path) -> Client {
 fn asking(folder: &Path) -> UnixStream {
     let mark = memlane::config::file_mark(&folder.join("net.toml"));
     let key = Key::of(&folder.join(format!("memlane/net-{mark}.d"))).unwrap();
-    client(folder).upgrade("/v1/takeover", PROTOCOL, Some((key::HEADER, key.text()))).unwrap()
+    client(folder).upgrade("/v1/takeover", PROTOCOL, Some((KEY_HEADER, key.text()))).unwrap()
 }
 
 fn channel(folder: &Path) -> Channel {
@@ -296,7 +295,7 @@ fn a_user_id_does_not_suffice_to_take_a_network_over() {
     net(folder, 1);
     let mut running = Running::start(memlane(folder, &["up", "net.toml"]));
     for shown in
-        [None, Some((key::HEADER, "")), Some((key::HEADER, "0000000000000000000000000000000000000000000000000000000000000000"))]
+        [None, Some((KEY_HEADER, "")), Some((KEY_HEADER, "0000000000000000000000000000000000000000000000000000000000000000"))]
     {
         match client(folder).upgrade("/v1/takeover", PROTOCOL, shown) {
             Err(ControlError::Refused(refusal)) => {

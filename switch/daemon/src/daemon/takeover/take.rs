@@ -1,185 +1,184 @@
-//! A takeover, as the ports see it: see [`crate::takeover`].
+//! The process that takes a running network over.
+//!
+//! Until it runs, connections and sockets are still those of the other process: on any error it ends at once and removes nothing.
 
-use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use memlane_backends::stream;
-use memlane_backends::stream::saved::{MOST_LEFT, PresentStream};
-use memlane_backends::takeover::{FilesToSend, ReceivedFiles};
+use memlane_backends::takeover::{Gate, Progress, ReceivedFiles, Report, RestoredDevice, RestoredSession};
 use memlane_backends::vhost_user;
-use memlane_backends::vhost_user::saved::{Gate, Progress, Report, RestoredDevice, RestoredSession};
 use memlane_backends::vhost_user::socket::Listener;
+use nix::unistd::geteuid;
+use serde_json::{Map, Value};
+use thiserror::Error;
 
-use super::{Attached, Daemon, Server, StartError, device_settings, members, own_descriptors, random, starting};
+use super::super::{Attached, Daemon, Server, StartError, device_settings, members, own_descriptors, random, starting};
+use super::{Channel, ChannelError, Message, PREPARE, REPLY, START};
+use crate::author::Author;
 use crate::config::kinds::{OpenError, PortEndpoint, SavedResources};
-use crate::config::{Config, PortConfig};
-use crate::description::{GrantRecord, PortRecord, SavedAddress, SavedListener, SavedPort, SavedStreamPort, SavedUplink};
+use crate::config::{Config, Mistakes, PortConfig};
+use crate::description::{
+    Description, GrantRecord, Hello, PortRecord, SavedAddress, SavedListener, SavedPort, SavedService, SavedSockets,
+    SavedStreamPort, SavedUplink,
+};
 use crate::frame::MacAddress;
-use crate::id::PortId;
-use crate::names::SavedLease;
-use crate::network::{AttachSettings, Network, Standstill};
+use crate::network::{AttachSettings, Network};
 use crate::policy::grants::SavedGrant;
-use crate::port::{Port, PortState};
+use crate::port::Port;
 use crate::shared::Shared;
-use crate::table::{Kind, LearnedAddress, Record};
+use crate::system;
+use crate::table::LearnedAddress;
 use crate::uplink::Uplink;
-use crate::worker::QueueFiles;
 
-/// Most learned addresses that are handed over; others are learned again.
-const MOST_ADDRESSES: usize = 1 << 16;
+/// Why a network was not taken over; the other process serves it.
+#[derive(Debug, Error)]
+pub enum TakeError {
+    /// The process at the control socket belongs to another user.
+    #[error("the running network belongs to user {0}: take it over as that user")]
+    User(u32),
+    /// The conversation with the running process failed.
+    #[error("the running network was not taken over, and goes on: {0}")]
+    Channel(#[from] ChannelError),
+    /// The other process sent an unexpected message.
+    #[error("the running network was not taken over, and goes on: it sent an unexpected takeover message")]
+    Unexpected,
+    /// The network's ports do not fit this version.
+    #[error("the running network was not taken over, and goes on: its ports do not fit this version: {0}")]
+    Ports(Mistakes),
+    /// A session cannot be restored.
+    #[error("the running network was not taken over, and goes on: {0}")]
+    Session(String),
+    /// The kernel refuses.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// A network that is being taken over.
+#[derive(Debug)]
+pub struct Takeover {
+    channel: Channel,
+    description: Description,
+    files: ReceivedFiles,
+    author: Option<Author>,
+}
+
+/// Sockets of the network that was taken over, and their descriptors.
+#[derive(Debug)]
+pub struct TakenSockets {
+    /// See there.
+    pub saved: SavedSockets,
+    /// Their descriptors.
+    pub files: ReceivedFiles,
+}
+
+impl Takeover {
+    /// Asks the process at the other end of `stream` for its network. `state` is the state file of this process.
+    ///
+    /// # Errors
+    /// A [`TakeError`].
+    pub fn begin(stream: UnixStream, state: Option<PathBuf>) -> Result<Self, TakeError> {
+        let mut channel = Channel::new(stream);
+        let (user, _) = channel.peer()?;
+        if user != geteuid().as_raw() {
+            return Err(TakeError::User(user));
+        }
+        channel.send(&Message::Hello(Hello { state }), &[], REPLY)?;
+        let (Message::Description(description), files) = channel.receive(PREPARE)? else { return Err(TakeError::Unexpected) };
+        Ok(Self { channel, description: *description, files: ReceivedFiles::new(files), author: None })
+    }
+
+    /// The file of the network as it was read last, and the network at present: `own` with the ports of the running network.
+    ///
+    /// # Errors
+    /// [`TakeError::Ports`].
+    pub fn configs(&self, own: &Config) -> Result<(Config, Config), TakeError> {
+        let read = |ports: &[Map<String, Value>]| Config::ports_from_json(ports, Path::new("")).map_err(TakeError::Ports);
+        let with = |ports, uplinks| Config { ports, uplinks, ..own.clone() };
+        let Description { file_ports, file_uplinks, ports, uplinks, .. } = &self.description;
+        let now: Vec<_> = ports.iter().map(|port| port.entry.clone()).collect();
+        let all_uplinks = uplinks.iter().map(|uplink| uplink.config.clone()).collect();
+        let of_file = read(file_ports)?;
+        // Mostly no port was attached or changed by hand.
+        let mut of_network = if now == *file_ports { of_file.clone() } else { read(&now)? };
+        of_network.iter_mut().zip(ports).for_each(|(port, saved)| port.origin = saved.origin.clone());
+        Ok((with(of_file, file_uplinks.clone()), with(of_network, all_uplinks)))
+    }
+
+    /// Uplinks and ports of the running network, and the descriptors to which they and [`Self::sockets`] refer.
+    pub fn ports(&mut self) -> (Vec<SavedUplink>, Vec<SavedPort>, &mut ReceivedFiles) {
+        let Description { uplinks, ports, .. } = &mut self.description;
+        (std::mem::take(uplinks), std::mem::take(ports), &mut self.files)
+    }
+
+    /// The sockets of the running network, once the descriptors of the ports are taken.
+    pub fn sockets(&mut self) -> TakenSockets {
+        TakenSockets { saved: std::mem::take(&mut self.description.sockets), files: std::mem::take(&mut self.files) }
+    }
+
+    /// The environment by which the service manager of the running network is notified.
+    pub fn service(&self) -> &SavedService {
+        &self.description.service
+    }
+
+    /// Author of the takeover, once it is complete.
+    pub fn author(&self) -> Option<Author> {
+        self.author.clone()
+    }
+
+    /// Tells the running process why the takeover fails.
+    pub fn fail(&mut self, cause: &str) {
+        // The other process may have ended, or have given the reason itself.
+        let _ = self.channel.send(&Message::Failed(cause.into()), &[], REPLY);
+    }
+
+    /// Has the running process stop, and starts the ports that are being restored. `begun` is called in between, when the network is this
+    /// process's to end. When this returns, it serves the network.
+    ///
+    /// # Errors
+    /// A [`TakeError`]; the process is to end at once, and the other one goes on.
+    pub fn complete(&mut self, daemon: &Daemon, mut restoring: Restoring, begun: impl FnOnce()) -> Result<(), TakeError> {
+        restoring.await_restored(REPLY).map_err(TakeError::Session)?;
+        daemon.learn(&self.description.addresses);
+        self.channel.send(&Message::Prepared {}, &[], REPLY)?;
+        let (Message::Go(standing), files) = self.channel.receive(PREPARE)? else { return Err(TakeError::Unexpected) };
+        // From here on the guard of the other process kills this one if it is late. The kernel does if that one has lost its guard.
+        system::end_after(START);
+        begun();
+        self.author = standing.by;
+        daemon.inherit(&standing.records);
+        daemon.restore_leases(&standing.departed);
+        restoring.give_streams(standing.streams, &mut ReceivedFiles::new(files));
+        let rest = restoring.start(daemon).map_err(TakeError::Session)?;
+        // In place of its own: that its ports were attached and run is no news.
+        let events = std::mem::take(&mut self.description.events).into_iter().chain(standing.events).map(Into::into);
+        daemon.network().shared().journal.load(events, standing.next_event);
+        // Before the message that completes the takeover and ends the other process: one of both lives.
+        system::end_after(Duration::ZERO);
+        self.channel.send(&Message::Running {}, &[], REPLY)?;
+        rest.let_sessions_go_on();
+        // The earlier process ends now; if it does not, its workers stand still all the same.
+        if !self.channel.await_end(REPLY) {
+            tracing::warn!("the process that served the network before has not ended");
+        }
+        rest.start(daemon);
+        Ok(())
+    }
+}
+
+/// Takes the descriptor of the state file.
+pub fn state_file(sockets: &mut TakenSockets) -> Option<File> {
+    sockets.files.take(sockets.saved.state?)
+}
 
 impl Daemon {
-    /// Describes the uplinks, with the descriptors of their TAP devices.
-    ///
-    /// # Errors
-    /// The kernel refuses a descriptor.
-    pub fn save_uplinks(&self) -> std::io::Result<(Vec<SavedUplink>, Vec<OwnedFd>)> {
-        let saved = self.all_uplinks().iter().map(Uplink::save).collect::<Result<Vec<_>, _>>()?;
-        Ok(saved.into_iter().unzip())
-    }
-
-    /// Has all sessions stand still, and describes the ports, with their descriptors. If a port's session still runs at
-    /// the deadline, or when the takeover `is_over`, the port is handed over without its connection.
-    ///
-    /// # Errors
-    /// The kernel refuses a descriptor.
-    pub fn save(&self, deadline: Instant, is_over: impl Fn() -> bool) -> std::io::Result<(Vec<SavedPort>, Vec<OwnedFd>)> {
-        let attached = self.attached();
-        for (session, pause) in attached.iter().filter_map(|attached| attached.server.front_end()) {
-            pause.ask();
-            session.notify();
-        }
-        let mut standing = Vec::new();
-        for Attached { config, server, .. } in attached.iter() {
-            let session = server.front_end().and_then(|(_, pause)| pause.await_standstill(deadline, &is_over));
-            if session.is_none() && server.front_end().is_some() {
-                tracing::warn!(port = %config.name, "handed over without its front end, which holds its session up and connects again");
-            }
-            standing.push(session.transpose()?.unwrap_or_default());
-        }
-        let served = attached.iter().filter(|attached| attached.server.front_end().is_some());
-        let mut queues: HashMap<PortId, Vec<QueueFiles>> = HashMap::new();
-        for queue in self.network.queue_files(served.map(|attached| &attached.port))? {
-            queues.entry(queue.key.port).or_default().push(queue);
-        }
-        let (mut ports, mut all) = (Vec::new(), Vec::new());
-        for (Attached { config, server, port, .. }, standing) in attached.iter().zip(standing) {
-            let session = standing.save(queues.remove(&port.id).unwrap_or_default())?;
-            let mut files = FilesToSend::new(session.files);
-            let listener = match server.listener() {
-                Some(listener) => Some(saved_listener(listener, &mut files)?),
-                None => None,
-            };
-            let tap = server.interface()?.map(|tap| files.add(tap));
-            let (entry, connection) = (config.stated(), session.connection);
-            let (origin, has_left) = (config.origin.clone(), port.ephemeral.has_left());
-            ports.push(SavedPort { entry, origin, files: files.count(), listener, connection, tap, has_left });
-            all.extend(files.into_files());
-        }
-        Ok((ports, all))
-    }
-
-    /// Describes the connections of stream ports, with their descriptors, while the workers stand still.
-    ///
-    /// # Errors
-    /// The kernel refuses a descriptor.
-    pub fn save_streams(&self) -> std::io::Result<(Vec<SavedStreamPort>, Vec<OwnedFd>)> {
-        let (mut streams, mut files, mut room) = (Vec::new(), FilesToSend::default(), MOST_LEFT);
-        let attached = self.attached();
-        let present = attached.iter().filter_map(|attached| Some((attached.server.stream()?, &attached.config.name)));
-        let mut present: Vec<_> = present.map(|(stream, port)| (stream.left(), stream, port)).collect();
-        // Connections with the fewest bytes first: a front end that reads nothing takes the room of no other.
-        present.sort_by_key(|(left, ..)| *left);
-        for (left, stream, port) in present {
-            if left > room {
-                tracing::warn!(%port, "handed over without its connection, for which too many frames wait: the other side connects again");
-                continue;
-            }
-            room -= left;
-            streams.extend(stream.save(&mut files)?.map(|stream| SavedStreamPort { port: port.clone(), stream }));
-        }
-        Ok((streams, files.into_files()))
-    }
-
-    /// Has all sessions go on; `behind` if another process has served the virtqueues meanwhile, and may have taken a part of a frame
-    /// from a stream, so that those connections end.
-    pub fn go_on(&self, behind: bool) {
-        if behind {
-            self.attached().iter().filter_map(|attached| attached.server.stream()).for_each(PresentStream::cut);
-        }
-        for (session, pause) in self.attached().iter().filter_map(|attached| attached.server.front_end()) {
-            pause.end(behind);
-            session.notify();
-        }
-    }
-
-    /// Stops the data path: takes no further frames, delivers or drops those in flight within `drain`, and has the workers stand still
-    /// within `standstill`.
-    ///
-    /// # Errors
-    /// A worker does not stop; frames are taken again then.
-    pub fn stop_data_path(&self, drain: Duration, standstill: Duration) -> Result<Standstill, String> {
-        self.network.hold_transmit(true);
-        let drained = self.network.drain_all(drain);
-        let stands = drained.then(|| self.network.stand_still(standstill)).flatten();
-        stands.ok_or_else(|| {
-            self.network.hold_transmit(false);
-            "a worker does not stop: see the log for a front end that holds it up".into()
-        })
-    }
-
-    /// Takes frames again, after [`Self::stop_data_path`].
-    pub fn resume_data_path(&self) {
-        self.network.hold_transmit(false);
-    }
-
-    /// The ports, then those of the uplinks.
-    fn ports_in_order(&self) -> Vec<Arc<Port>> {
-        let mut ports: Vec<_> = self.attached().iter().map(|attached| Arc::clone(&attached.port)).collect();
-        ports.extend(self.all_uplinks().iter().map(|uplink| Arc::clone(uplink.port())));
-        ports
-    }
-
-    /// Counters, states and leases of the ports.
-    pub fn records(&self) -> Vec<PortRecord> {
-        let mut leases: HashMap<String, Vec<SavedLease>> = HashMap::new();
-        self.leases().into_iter().for_each(|lease| leases.entry(lease.port.clone()).or_default().push(lease));
-        let record = |port: Arc<Port>| {
-            let quarantined = match port.state() {
-                PortState::Quarantined(cause) => Some(cause),
-                _ => None,
-            };
-            let leases = leases.remove(&port.name).unwrap_or_default();
-            let grants = port.policy.grants.saved().into_iter();
-            let grants =
-                grants.map(|grant| GrantRecord { address: grant.address, name: grant.name.to_string(), seconds: grant.seconds });
-            PortRecord { totals: port.totals(), quarantines: port.quarantines(), quarantined, leases, grants: grants.collect() }
-        };
-        self.ports_in_order().into_iter().map(record).collect()
-    }
-
-    /// Leases that are kept for ports that have left.
-    pub fn departed_leases(&self) -> Vec<SavedLease> {
-        let present: HashSet<String> = self.ports_in_order().iter().map(|port| port.name.clone()).collect();
-        self.leases().into_iter().filter(|lease| !present.contains(&lease.port)).collect()
-    }
-
-    /// Learned MAC addresses.
-    pub fn addresses(&self) -> Vec<SavedAddress> {
-        let ports: HashMap<PortId, u32> = self.ports_in_order().iter().map(|port| port.id).zip(0..).collect();
-        let records = self.network.segments().into_iter().flat_map(|segment| segment.table().records());
-        let learned = records.filter(|record| record.kind == Kind::Learned);
-        let saved = |Record { learned_address, port, .. }: Record| {
-            let LearnedAddress { address, vlan } = learned_address;
-            Some(SavedAddress { port: *ports.get(&port)?, address: address.bytes(), vlan })
-        };
-        learned.filter_map(saved).take(MOST_ADDRESSES).collect()
-    }
-
     /// Makes the network of `config`: its uplinks and ports are those that another process has saved, in their order, with its
     /// descriptors. The other process still serves them; the result starts them.
     ///
@@ -272,17 +271,11 @@ impl Daemon {
 }
 
 /// The grant of a record.
-pub(super) fn saved_grant(grant: &GrantRecord) -> SavedGrant {
+pub(in crate::daemon) fn saved_grant(grant: &GrantRecord) -> SavedGrant {
     SavedGrant { address: grant.address, name: grant.name.as_str().into(), seconds: grant.seconds }
 }
 
-/// Describes `listener`, and adds its descriptor to `files`.
-pub fn saved_listener(listener: &Listener, files: &mut FilesToSend) -> std::io::Result<SavedListener> {
-    let socket = files.add(listener.socket().as_fd().try_clone_to_owned()?);
-    Ok(SavedListener { socket, file: listener.file() })
-}
-
-/// The listening socket that [`saved_listener`] described, at `path`.
+/// The listening socket that another process described, at `path`.
 pub fn restored_listener(path: &Path, saved: &SavedListener, files: &mut ReceivedFiles) -> Option<Listener> {
     let socket = OwnedFd::from(files.take(saved.socket)?);
     Some(Listener::taken_over(socket.into(), path, saved.file))
@@ -385,7 +378,7 @@ impl Restoring {
     pub fn start(mut self, daemon: &Daemon) -> Result<Rest, String> {
         // A frame to a port that is not served yet would be lost.
         daemon.network.begin_held();
-        let starting: Vec<_> = self.devices.iter().flat_map(RestoredDevice::start).collect();
+        let starting: Vec<_> = std::mem::take(&mut self.devices).into_iter().flat_map(RestoredDevice::start).collect();
         daemon.network.finish_starts(starting);
         for uplink in daemon.all_uplinks().iter_mut() {
             uplink.serve(&daemon.network).map_err(|error| error.to_string())?;
