@@ -155,6 +155,11 @@ impl Frame {
         bytes.extend(MARK);
     }
 
+    /// Whether it is a fragment of an IP packet.
+    pub fn is_fragment(&self) -> bool {
+        matches!(&self.body, Body::Ip(packet) if packet.is_later)
+    }
+
     /// A number that frames of its flow have in common.
     pub fn flow(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
