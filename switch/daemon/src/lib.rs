@@ -21,7 +21,7 @@
 //! - A **verdict** is the forwarding decision for a frame.
 //! - A **worker** is a thread that owns virtqueues and moves frames between them, from its **sources** to its **outlets**.
 //!
-//! The switch is seven crates, each of which depends on those above it and no other:
+//! The switch is eight crates, each of which depends on those above it and no other:
 //!
 //! 1. `memlane-virtq`: guest memory and virtqueues, the parsed headers of frames, the one copy.
 //! 2. `memlane-observe`: the formats of captures, recordings, metrics and events, and the filters of captures.
@@ -30,8 +30,9 @@
 //!    ports.
 //! 5. `memlane-names`: the responder of a segment, for addresses and names: DHCP, router advertisements, DHCPv6, DNS.
 //! 6. `memlane-backends`: the back ends of ports and their sessions.
-//! 7. This one, `memlane`: command line, configuration and control socket. Its library re-exports the modules of the others too,
-//!    for tests, benches and fuzzers.
+//! 7. `memlane-config`: the network's file, checked as a whole, and the kinds of ports.
+//! 8. This one, `memlane`: command line and control socket. Its library re-exports the modules of the others too, for tests, benches and
+//!    fuzzers.
 //!
 //! Places for additions:
 //!
@@ -46,6 +47,8 @@
 #![deny(unsafe_code)]
 #![warn(unreachable_pub)]
 
+pub use memlane_config as config;
+pub use memlane_config::{cpus, folder};
 pub use memlane_dataplane::{
     address_map, cpu_time, driven, egress, grounds, handover, headers, held, id, link, multicast, network, policy, port, record,
     refusal, replay, segment, settings, shared, stats, table, tap, too_long, trial, twin, verdict, weight, worker,
@@ -56,13 +59,10 @@ pub use memlane_virtq::probe;
 pub use memlane_virtq::{budget, copy, frame, memory, offload, packet, ring, time, watchdog};
 
 pub mod cli;
-pub mod config;
 pub mod control;
-pub mod cpus;
 pub mod daemon;
 pub mod description;
 pub mod explain;
-pub mod folder;
 mod forwarder;
 pub mod helper;
 pub mod names;

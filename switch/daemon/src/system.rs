@@ -3,7 +3,6 @@
 #![expect(unsafe_code, reason = "what no safe crate wraps")]
 
 use std::ffi::{CStr, CString};
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -14,26 +13,6 @@ use kvm_bindings::kvm_userspace_memory_region;
 use kvm_ioctls::VmFd;
 
 use crate::memory::Region;
-
-/// Whether a program has the regular file `file`, which is open for reading here, open for writing (probed by a lease); `None` if
-/// the kernel refuses the lease: the file is another user's, or on a file system without leases.
-pub(crate) fn is_open_for_writing(file: &File) -> Option<bool> {
-    /// fcntl(2): the signal sent when another process opens the file; the number is Linux's, the same on all architectures.
-    const F_SETSIG: libc::c_int = 10;
-    let fd = file.as_raw_fd();
-    // SAFETY: numbers only. A program that opens the file while the lease is held waits until it is released, just below; the
-    // signal for that is one that is ignored by default.
-    let leased = unsafe {
-        libc::fcntl(fd, F_SETSIG, libc::SIGURG);
-        libc::fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK)
-    };
-    if leased == 0 {
-        // SAFETY: numbers only.
-        unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK) };
-        return Some(false);
-    }
-    (io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)).then_some(true)
-}
 
 /// Installs `program` as a filter of the system calls of all threads of the process, and sets no_new_privs (seccomp(2)).
 ///

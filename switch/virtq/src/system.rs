@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "what no safe crate wraps")]
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +36,26 @@ impl ThreadId {
         // SAFETY: three numbers; the kernel looks for the thread in this process only.
         unsafe { libc::syscall(libc::SYS_tgkill, libc::pid_t::from(nix::unistd::getpid()), self.0, signal) };
     }
+}
+
+/// Whether a program has the regular file `file`, which is open for reading here, open for writing (probed by a lease); `None` if
+/// the kernel refuses the lease: the file is another user's, or on a file system without leases.
+pub fn is_open_for_writing(file: &File) -> Option<bool> {
+    /// fcntl(2): the signal sent when another process opens the file; the number is Linux's, the same on all architectures.
+    const F_SETSIG: libc::c_int = 10;
+    let fd = file.as_raw_fd();
+    // SAFETY: numbers only. A program that opens the file while the lease is held waits until it is released, just below; the
+    // signal for that is one that is ignored by default.
+    let leased = unsafe {
+        libc::fcntl(fd, F_SETSIG, libc::SIGURG);
+        libc::fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK)
+    };
+    if leased == 0 {
+        // SAFETY: numbers only.
+        unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK) };
+        return Some(false);
+    }
+    (io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)).then_some(true)
 }
 
 /// Waits for events of `epoll`, for `timeout` at most, without one for ever; returns how many of `events` were filled in. The timeout

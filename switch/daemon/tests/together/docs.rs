@@ -87,7 +87,7 @@ fn the_first_page_leads_to_every_how_to() {
 #[test]
 fn the_page_on_port_kinds_shows_one() {
     let page = std::fs::read_to_string(top().join("docs/how-to/add-a-port-kind.md")).unwrap();
-    let kind = std::fs::read_to_string(top().join("switch/daemon/src/config/kinds/null.rs")).unwrap();
+    let kind = std::fs::read_to_string(top().join("switch/config/src/kinds/null.rs")).unwrap();
     assert!(page.contains(&format!("```rust\n{kind}```\n")), "copy null.rs into the page");
 }
 

@@ -10,7 +10,7 @@ const RENAMED: [(&str, &str); 5] = [
 ];
 
 /// The new name of the key `old`, if it was renamed.
-pub(crate) fn renamed(old: &str) -> Option<&'static str> {
+pub fn renamed(old: &str) -> Option<&'static str> {
     RENAMED.iter().find(|(key, _)| *key == old).map(|(_, new)| *new)
 }
 

@@ -6,11 +6,12 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::difference::{CHANGEABLE, can_change};
-use super::document::schema_value;
+use super::document::{self, schema_value};
 use super::lines::FileLines;
 use super::renamed;
-use super::shape::{self, Written};
+use super::shape;
 use super::words::{either, nearest, printable};
+use super::written::Written;
 use super::{Config, Mistake, Mistakes, PortConfig, PortEntry, Stated, check};
 use memlane_backends::vhost_user::access::Access;
 
@@ -136,7 +137,7 @@ impl PortEntry {
     /// # Errors
     /// All [`Mistakes`] at once, by their keys.
     pub fn check_keys(keys: &Map<String, Value>) -> Result<(), Mistakes> {
-        let entries = shape::alternatives(schema_value(), &schema_value()["properties"]["port"]["items"]);
+        let entries = document::alternatives(schema_value(), &schema_value()["properties"]["port"]["items"]);
         let schema = entries.first().copied().unwrap_or(&Value::Null);
         let found = keys.iter().flat_map(|(key, value)| shape::mistakes(schema_value(), schema, key, 0, &Written::from(value)));
         let list: Vec<Mistake> = found.map(|one| Mistake::of(&one.key, &one.text)).collect();
@@ -146,9 +147,9 @@ impl PortEntry {
     /// The value of `key` from `text` of the command line: a number, a boolean, a list or a table if the key has this type and
     /// the text parses; else a string.
     pub fn value_of(key: &str, text: &str) -> Value {
-        let entries = shape::alternatives(schema_value(), &schema_value()["properties"]["port"]["items"]);
+        let entries = document::alternatives(schema_value(), &schema_value()["properties"]["port"]["items"]);
         let schema = entries.first().map_or(&Value::Null, |entry| &entry["properties"][key]);
-        let takes = |kind| shape::alternatives(schema_value(), schema).iter().any(|one| shape::is_of(one, kind));
+        let takes = |kind| document::alternatives(schema_value(), schema).iter().any(|one| document::is_of(one, kind));
         let begins = |c: char| text.trim_start().starts_with(c);
         let is_bare = match text.parse::<f64>() {
             Ok(_) => takes("integer") || takes("number"),

@@ -16,19 +16,20 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::claim::{Claim, Places};
-use super::document::{Document, SegmentEntry, schema_value};
+use super::document::{self, Document, SegmentEntry, schema_value};
 use super::entry::PortEntry;
 use super::kinds::{self, PortKind};
 use super::lines::FileLines;
 use super::metrics::{self, label_of_metrics};
 use super::names::{self, NamesConfig};
-use super::shape::{self, Written};
+use super::shape::{self, MOST_MISTAKES};
 use super::syntax;
 use super::twin;
 use super::uplink::{NicConfig, UplinkConfig, VxlanConfig};
 use super::way_out;
 use super::web::WebListener;
 use super::words::{either, printable};
+use super::written::Written;
 use super::{PortConfig, no_base};
 use crate::cpus::Cpus;
 use crate::frame::MacAddress;
@@ -60,8 +61,6 @@ const NAME: usize = 64;
 /// Longest sentence about a mistake, in bytes: it may quote names and values of any length.
 const SENTENCE: usize = 1000;
 
-/// Most mistakes that are reported for one file.
-pub(super) const MOST_MISTAKES: usize = 1000;
 /// Most lines that are named for one mistake beside its first.
 const LINES: usize = 5;
 
@@ -300,7 +299,7 @@ impl<'t> Checker<'t> {
 
     /// An entry that is no table is replaced by one without keys, so that the others keep their places.
     fn readable_list(&mut self, what: &str, list: &DeArray<'t>) -> DeArray<'t> {
-        let entries = shape::alternatives(schema_value(), &schema_value()["properties"][what]["items"]);
+        let entries = document::alternatives(schema_value(), &schema_value()["properties"][what]["items"]);
         let schema = entries.first().copied().unwrap_or(&Value::Null);
         let read = |(index, entry): (usize, &Spanned<DeValue<'t>>)| {
             Spanned::new(entry.span(), DeValue::Table(self.readable_entry(schema, what, index, entry)))
@@ -1037,7 +1036,7 @@ impl<'a, 't> Place<'a, 't> {
 }
 
 /// A port has more policy rules than it may have; without a name, all ports have.
-pub(crate) fn too_many_rules(name: &str, count: usize) -> String {
+pub fn too_many_rules(name: &str, count: usize) -> String {
     let ports = if name.is_empty() { "all ports have".into() } else { format!("port {name} has") };
     format!(
         "{ports} {count} policy rules, with those of groups and those about all ports, and a port may have {MOST_RULES}: give one rule several \

@@ -78,7 +78,7 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::Config;
 
     #[test]
     fn a_path_has_one_place() {

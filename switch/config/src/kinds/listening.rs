@@ -9,6 +9,9 @@ use super::error::OpenError;
 use super::kind::Opening;
 use crate::{descriptors, folder};
 
+/// Target of lines of the log, by which operators choose them.
+const LOG: &str = "memlane::config::kinds::listening";
+
 /// Has `listen` make the socket of the port at `path`.
 pub(super) fn listen<T>(
     opening: &Opening<'_>,
@@ -24,7 +27,7 @@ pub(super) fn listen<T>(
         failed(cause, remedy)
     })?;
     if let Some(note) = (opening.shut_out)() {
-        tracing::warn!(port = %opening.name, "{note}");
+        tracing::warn!(target: LOG, port = %opening.name, "{note}");
     }
     listen(path, opening.access).map_err(|cause| {
         let remedy = match cause.kind() {

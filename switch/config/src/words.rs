@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::shape::{Form, alternatives, is_of, words_of};
+use super::document::{alternatives, is_of, words_of};
+use super::written::Form;
 use crate::quantity::Quantity;
 
 /// Most characters of a string that are shown.
@@ -17,7 +18,7 @@ pub(super) fn must_be(root: &Value, schema: &Value, key: &str) -> String {
 }
 
 /// "a", "a or b", "a, b or c".
-pub(crate) fn either(all: &[String]) -> String {
+pub fn either(all: &[String]) -> String {
     match all {
         [] => "left out".into(),
         [one] => one.clone(),
@@ -70,7 +71,7 @@ fn example(schema: &Value) -> String {
 }
 
 /// An inline table of TOML; JSON's strings, numbers and booleans are TOML's too.
-pub(crate) fn inline_table<'v>(keys: impl Iterator<Item = (&'v String, &'v Value)>) -> String {
+pub fn inline_table<'v>(keys: impl Iterator<Item = (&'v String, &'v Value)>) -> String {
     let parts = keys.map(|(key, value)| match value.as_object() {
         Some(inner) => format!("{key} = {}", inline_table(inner.iter())),
         None => format!("{key} = {value}"),
@@ -93,14 +94,14 @@ pub(super) fn shown(form: &Form) -> String {
 }
 
 /// `text` without characters that control a terminal, cut to the length of a line.
-pub(crate) fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     let escaped = |c: char| if "\"'\\".contains(c) { c.to_string() } else { c.escape_debug().to_string() };
     let start: String = text.chars().take(MOST).map(escaped).collect();
     if text.chars().count() > MOST { format!("{start}...") } else { start }
 }
 
 /// The one of `known` that is most similar to `word`, if any is.
-pub(crate) fn nearest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+pub fn nearest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     // Longer than any key: not compared.
     let word = Some(word).filter(|word| word.len() <= 64)?;
     let lower = word.to_lowercase().replace('_', "-");

@@ -85,7 +85,7 @@ fn arguments(nat: &NatSettings) -> Vec<String> {
 }
 
 /// passt with these arguments, for all guests of a segment by `nat`, or else for one.
-pub(crate) fn passt(own: &[String], mtu: Option<u16>, nat: Option<NatSettings>) -> Passt {
+pub fn passt(own: &[String], mtu: Option<u16>, nat: Option<NatSettings>) -> Passt {
     let first = nat.as_ref().map(arguments).unwrap_or_default();
     let passt = Passt::new(first.iter().chain(own).map(Into::into).collect(), mtu);
     match nat {

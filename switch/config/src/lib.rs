@@ -1,20 +1,30 @@
 //! The configuration: one TOML file, checked as a whole.
 //!
 //! 1. [`document`]: the file as types, [`entry`] its ports, [`kinds`] their kinds; `memlane schema` prints the JSON Schema generated from them.
-//! 2. [`check`]: every mistake in the file, each with its line: [`syntax`], text that is no TOML; [`shape`], each value by
+//! 2. [`check`]: every mistake in the file, each with its line: [`syntax`], text that is no TOML; [`shape`], each value, as it was [`written`], by
 //!    itself, in [`words`] and `quantity`s; then values against each other.
 //! 3. [`Config`]: the checked configuration for the rest of the program.
 //! 4. [`mod@file`]: the file as text, not while it is being written. [`uplink`]: uplinks of segments to other hosts. [`names`]: their
 //!    addresses and names. [`way_out`]: their router.
 //! 5. [`twin`]: addresses inside guests. [`origin`]: where a port comes from. [`mod@unit`]: the packaged unit of a network. [`notes`]: valid keys that are hardly meant so. [`claim`]: resources that only one port can have. [`mod@renamed`]: old keys and their new names. [`json`]: the same keys as
 //!    JSON, for running networks. [`difference`]: the changes from one configuration to another. [`lines`], `places`: the lines of keys.
+//! 6. [`folder`]: folders of sockets and of state. [`cpus`]: CPUs on which the network may run.
+
+#![deny(unsafe_code)]
+#![warn(unreachable_pub)]
+
+pub(crate) use memlane_dataplane::{link, network, policy, port, settings};
+pub(crate) use memlane_model::{descriptors, quantity};
+pub(crate) use memlane_virtq::frame;
 
 pub mod check;
 pub mod claim;
+pub mod cpus;
 pub mod difference;
 pub mod document;
 pub mod entry;
 pub mod file;
+pub mod folder;
 pub mod json;
 pub mod kinds;
 pub mod later;
@@ -35,6 +45,7 @@ pub mod uplink;
 pub mod way_out;
 pub mod web;
 mod words;
+mod written;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -46,10 +57,10 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-pub(crate) use check::too_many_rules;
-pub use check::{Mistake, Mistakes};
+pub use check::{Mistake, Mistakes, too_many_rules};
 pub use document::{Document, SegmentEntry};
 pub use entry::{PasstEntry, PortEntry};
+pub use folder::runtime as runtime_folder;
 use kinds::Opening;
 pub use kinds::PortKind;
 use later::Later;
@@ -58,13 +69,12 @@ use metrics::MetricsListener;
 pub use metrics::label_of_metrics;
 pub use names::NamesConfig;
 pub use origin::{Attacher, PortOrigin};
-pub(crate) use renamed::renamed;
+pub use renamed::renamed;
 pub use uplink::{NicConfig, UplinkConfig, VxlanConfig};
 pub use way_out::{Forward, ForwardProtocol};
 use web::WebListener;
-pub(crate) use words::{either, inline_table, nearest, printable};
+pub use words::{either, inline_table, nearest, printable};
 
-pub use crate::folder::runtime as runtime_folder;
 use crate::policy::AntiSpoof;
 use crate::port::settings::PortSettings;
 use crate::port::{Offer, default_address, short_hash};
@@ -503,7 +513,7 @@ pub fn default_control(name: &str, file: Option<&Path>) -> PathBuf {
 /// The default path of the state file of the network `name`: in the user's folder for state, called as the control socket.
 pub fn default_state(name: &str, file: Option<&Path>) -> Option<PathBuf> {
     let mark = file.map(|file| format!("-{}", file_mark(file))).unwrap_or_default();
-    crate::folder::state().map(|folder| folder.join(format!("{name}{mark}.state")))
+    folder::state().map(|folder| folder.join(format!("{name}{mark}.state")))
 }
 
 /// The folder of the network `name` of `file` alone, in the user's run-time folder: of files that its process in the sandbox cannot change.

@@ -42,17 +42,17 @@ pub const KEY: &str = "takeover";
 pub const NOTES: &str = "sockets";
 
 /// Does the work of [`provide`] for a process in a sandbox.
-type Provider = Box<dyn Fn(&Path, bool) -> io::Result<()> + Send + Sync>;
+pub type Provider = Box<dyn Fn(&Path, bool) -> io::Result<()> + Send + Sync>;
 static PROVIDER: OnceLock<Provider> = OnceLock::new();
 
 /// Has `provider` make the run-time folder from now on.
-pub(crate) fn provide_by(provider: Provider) {
+pub fn provide_by(provider: Provider) {
     // The first one counts.
     let _ = PROVIDER.set(provider);
 }
 
 /// Removes the own folder of a network that has ended, with the key of its takeover and the notes of its helper.
-pub(crate) fn remove_of_network(folder: &Path) {
+pub fn remove_of_network(folder: &Path) {
     [KEY, NOTES].iter().for_each(|name| drop(std::fs::remove_file(folder.join(name))));
     // One that is not empty stays.
     let _ = std::fs::remove_dir(folder);
@@ -87,7 +87,7 @@ pub fn provide(path: &Path, shared: bool) -> io::Result<()> {
 ///
 /// # Errors
 /// The errors of [`provide`].
-pub(crate) fn provide_here(path: &Path, shared: bool) -> io::Result<()> {
+pub fn provide_here(path: &Path, shared: bool) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !is_same(folder, &runtime()) {
         let missing = || io::Error::new(io::ErrorKind::NotFound, format!("there is no folder {}", folder.display()));

@@ -4,7 +4,7 @@
 //! JSON Schema that is generated from the Rust types; error messages are generated from the schema too, so that every key has
 //! one.
 //!
-//! 1. [`Written`]: a value as TOML or JSON has it, with its place in the text.
+//! 1. [`Written`]: a value with its place in the text.
 //! 2. [`mistakes`]: the mistakes in it.
 //! 3. [`words`](super::words): the correct form, as text.
 
@@ -12,18 +12,20 @@ use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
 
 use serde_json::Value;
-use toml::Spanned;
-use toml::de::DeValue;
 
-use super::check::MOST_MISTAKES;
+use super::document::{alternatives, is_of, words_of};
 use super::renamed;
 use super::resolver::Resolver;
 use super::words::{must_be, nearest, printable, shown, where_else};
+use super::written::{Form, Written};
 use crate::frame::MacAddress;
 use crate::policy::rules::Prefix;
 use crate::quantity::{Quantity, Read};
 use memlane_model::policy::{Destination, PortRange};
 use memlane_model::vlans::VlanRange;
+
+/// Most mistakes that are reported for one file.
+pub(super) const MOST_MISTAKES: usize = 1000;
 
 /// A mistake in a key.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,66 +36,6 @@ pub(super) struct Finding {
     pub key: String,
     /// The mistake, and the correct form.
     pub text: String,
-}
-
-/// A value as it was written.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Written<'v> {
-    /// Position in the text; 0 where there is none.
-    pub at: usize,
-    /// Type and value.
-    pub form: Form<'v>,
-}
-
-/// See [`Written`].
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Form<'v> {
-    Text(Cow<'v, str>),
-    /// A number with more digits than any key allows is replaced by the largest.
-    Whole(i128),
-    Number(f64),
-    Truth(bool),
-    List(Vec<Written<'v>>),
-    /// Keys with their places.
-    Table(Vec<(Cow<'v, str>, usize, Written<'v>)>),
-    Date,
-    /// JSON's null.
-    Nothing,
-}
-
-impl<'v> From<&'v Spanned<DeValue<'_>>> for Written<'v> {
-    fn from(value: &'v Spanned<DeValue<'_>>) -> Self {
-        let form = match value.get_ref() {
-            DeValue::String(text) => Form::Text(Cow::Borrowed(text)),
-            DeValue::Integer(number) => Form::Whole(i128::from_str_radix(number.as_str(), number.radix()).unwrap_or(i128::MAX)),
-            DeValue::Float(number) => Form::Number(number.as_str().parse().unwrap_or(f64::NAN)),
-            DeValue::Boolean(truth) => Form::Truth(*truth),
-            DeValue::Datetime(_) => Form::Date,
-            DeValue::Array(list) => Form::List(list.iter().map(Self::from).collect()),
-            DeValue::Table(table) => Form::Table(
-                table.iter().map(|(key, value)| (Cow::Borrowed(key.get_ref().as_ref()), key.span().start, value.into())).collect(),
-            ),
-        };
-        Self { at: value.span().start, form }
-    }
-}
-
-impl<'v> From<&'v Value> for Written<'v> {
-    fn from(value: &'v Value) -> Self {
-        let form = match value {
-            Value::Null => Form::Nothing,
-            Value::Bool(truth) => Form::Truth(*truth),
-            Value::Number(number) => match (number.as_u64(), number.as_i64()) {
-                (Some(number), _) => Form::Whole(number.into()),
-                (_, Some(number)) => Form::Whole(number.into()),
-                _ => Form::Number(number.as_f64().unwrap_or(f64::NAN)),
-            },
-            Value::String(text) => Form::Text(text.into()),
-            Value::Array(list) => Form::List(list.iter().map(Self::from).collect()),
-            Value::Object(map) => Form::Table(map.iter().map(|(key, value)| (key.into(), 0, value.into())).collect()),
-        };
-        Self { at: 0, form }
-    }
 }
 
 /// The mistakes in `key`, at position `at`, of a table with the schema `schema`, a part of the schema `root`; its value is
@@ -109,30 +51,6 @@ pub(super) fn mistakes_of_all(root: &Value, written: &Written) -> Vec<Finding> {
     let mut walk = Walk { root, found: Vec::new() };
     walk.value(root, "", written, written.at);
     walk.found
-}
-
-/// The alternatives of `schema`: references followed, side by side, without null.
-pub(super) fn alternatives<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Value> {
-    if let Some(name) = schema["$ref"].as_str() {
-        return alternatives(root, root.pointer(name.trim_start_matches('#')).unwrap_or(&Value::Null));
-    }
-    let several = schema["anyOf"].as_array().or_else(|| schema["oneOf"].as_array());
-    match several {
-        Some(several) => several.iter().flat_map(|one| alternatives(root, one)).collect(),
-        None if schema["type"] == "null" => Vec::new(),
-        None => vec![schema],
-    }
-}
-
-/// Whether `schema`, one of [`alternatives`], is for values of the type `name`.
-pub(super) fn is_of(schema: &Value, name: &str) -> bool {
-    schema["type"] == name || schema["type"].as_array().is_some_and(|types| types.iter().any(|one| one == name))
-}
-
-/// The words that a string may be, if `schema` enumerates them.
-pub(super) fn words_of(schema: &Value) -> Vec<&str> {
-    let several = schema["enum"].as_array().into_iter().flatten();
-    several.chain([&schema["const"]]).filter_map(Value::as_str).collect()
 }
 
 struct Walk<'s> {

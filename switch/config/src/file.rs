@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::statfs::{FsType, NFS_SUPER_MAGIC, fstatfs};
 
-use crate::system::is_open_for_writing;
+use memlane_virtq::system::is_open_for_writing;
 
 /// Timeout for a program that is writing the file.
 const TIMEOUT: Duration = Duration::from_secs(2);

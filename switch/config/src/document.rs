@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use super::entry::PortEntry;
 use super::later::Later;
@@ -276,7 +277,31 @@ pub fn schema() -> schemars::Schema {
 }
 
 /// The same, made once, for look-ups of a key's type.
-pub(super) fn schema_value() -> &'static serde_json::Value {
-    static SCHEMA: OnceLock<serde_json::Value> = OnceLock::new();
+pub(super) fn schema_value() -> &'static Value {
+    static SCHEMA: OnceLock<Value> = OnceLock::new();
     SCHEMA.get_or_init(|| schema().to_value())
+}
+
+/// The alternatives of `schema`: references followed, side by side, without null.
+pub(super) fn alternatives<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Value> {
+    if let Some(name) = schema["$ref"].as_str() {
+        return alternatives(root, root.pointer(name.trim_start_matches('#')).unwrap_or(&Value::Null));
+    }
+    let several = schema["anyOf"].as_array().or_else(|| schema["oneOf"].as_array());
+    match several {
+        Some(several) => several.iter().flat_map(|one| alternatives(root, one)).collect(),
+        None if schema["type"] == "null" => Vec::new(),
+        None => vec![schema],
+    }
+}
+
+/// Whether `schema`, one of [`alternatives`], is for values of the type `name`.
+pub(super) fn is_of(schema: &Value, name: &str) -> bool {
+    schema["type"] == name || schema["type"].as_array().is_some_and(|types| types.iter().any(|one| one == name))
+}
+
+/// The words that a string may be, if `schema` enumerates them.
+pub(super) fn words_of(schema: &Value) -> Vec<&str> {
+    let several = schema["enum"].as_array().into_iter().flatten();
+    several.chain([&schema["const"]]).filter_map(Value::as_str).collect()
 }
