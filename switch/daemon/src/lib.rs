@@ -21,7 +21,7 @@
 //! - A **verdict** is the forwarding decision for a frame.
 //! - A **worker** is a thread that owns virtqueues and moves frames between them, from its **sources** to its **outlets**.
 //!
-//! The switch is eight crates, each of which depends on those above it and no other:
+//! The switch is nine crates, each of which depends on those above it and no other:
 //!
 //! 1. `memlane-virtq`: guest memory and virtqueues, the parsed headers of frames, the one copy.
 //! 2. `memlane-observe`: the formats of captures, recordings, metrics and events, and the filters of captures.
@@ -31,7 +31,8 @@
 //! 5. `memlane-names`: the responder of a segment, for addresses and names: DHCP, router advertisements, DHCPv6, DNS.
 //! 6. `memlane-backends`: the back ends of ports and their sessions.
 //! 7. `memlane-config`: the network's file, checked as a whole, and the kinds of ports.
-//! 8. This one, `memlane`: command line and control socket. Its library re-exports the modules of the others too, for tests, benches and
+//! 8. `memlane-confine`: the sandbox of the network's process, and the processes outside of it.
+//! 9. This one, `memlane`: command line and control socket. Its library re-exports the modules of the others too, for tests, benches and
 //!    fuzzers.
 //!
 //! Places for additions:
@@ -49,6 +50,8 @@
 
 pub use memlane_config as config;
 pub use memlane_config::{cpus, folder};
+use memlane_confine::forwarder;
+pub use memlane_confine::{helper, resolvers, sandbox};
 pub use memlane_dataplane::{
     address_map, cpu_time, driven, egress, grounds, handover, headers, held, id, link, multicast, network, policy, port, record,
     refusal, replay, segment, settings, shared, stats, table, tap, too_long, trial, twin, verdict, weight, worker,
@@ -63,11 +66,7 @@ pub mod control;
 pub mod daemon;
 pub mod description;
 pub mod explain;
-mod forwarder;
-pub mod helper;
 pub mod names;
-pub mod resolvers;
-pub mod sandbox;
 pub mod snapshot;
 mod system;
 pub mod uplink;

@@ -7,7 +7,8 @@ use clap::Args;
 
 use super::Failure;
 use crate::config::resolver::Resolver;
-use crate::{forwarder, sandbox, system};
+use crate::{forwarder, sandbox};
+use memlane_confine::system;
 
 /// Arguments of `memlane forwarder`.
 #[derive(Debug, Args)]

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
@@ -14,7 +15,8 @@ use super::Failure;
 use super::service::passed_socket;
 use crate::helper::Served;
 use crate::helper::answers::{Desk, answer_all, begin, tell};
-use crate::{sandbox, system};
+use crate::sandbox;
+use memlane_confine::system;
 
 /// Name of the listening socket.
 const SOCKET: &str = "nic";
@@ -55,6 +57,35 @@ impl HelperCommand {
     }
 }
 
+/// The command that serves a network as its helper, by a socket as its standard input.
+///
+/// # Errors
+/// The kernel does not tell the path of this program.
+#[cfg(not(test))]
+pub(super) fn command(served: Served<'_>) -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("helper");
+    match served.file {
+        Some(file) => command.arg(file),
+        None => command.args(["--name", served.name]),
+    };
+    if let Some(state) = served.state {
+        command.arg("--state").arg(state);
+    }
+    Ok(command)
+}
+
+/// The test that runs the helper, for this program is that of the tests.
+#[cfg(test)]
+pub(super) fn command(served: Served<'_>) -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--exact", "cli::helper::tests::the_helper_of_a_test", "--nocapture"]);
+    let empty = Path::new("");
+    command.env(tests::FILE, served.file.unwrap_or(empty)).env(tests::STATE, served.state.unwrap_or(empty));
+    command.env(tests::NAME, served.name);
+    Ok(command)
+}
+
 /// The socket of the process that has started this one.
 fn parent() -> io::Result<UnixStream> {
     io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from)
@@ -81,5 +112,26 @@ fn serve(listener: &UnixListener, net: &Path) -> io::Result<()> {
             Ok(mut desk) => answer_all(&stream, &mut desk),
             Err(sentence) => tell(&stream, &sentence),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) const FILE: &str = "MEMLANE_TEST_HELPER";
+    pub(super) const NAME: &str = "MEMLANE_TEST_HELPER_NAME";
+    pub(super) const STATE: &str = "MEMLANE_TEST_HELPER_STATE";
+
+    /// No test: the process of [`command`].
+    #[test]
+    fn the_helper_of_a_test() {
+        let Some(file) = std::env::var_os(FILE).map(PathBuf::from) else { return };
+        let [name, state] = [NAME, STATE].map(|key| std::env::var(key).unwrap());
+        let (file, state) = ((file != Path::new("")).then_some(&*file), (!state.is_empty()).then_some(Path::new(&state)));
+        let stream = parent().unwrap();
+        let mut desk = Desk::of(Served { file, name: &name, state }).unwrap();
+        begin(&stream).and_then(|()| answer_all(&stream, &mut desk)).unwrap();
+        std::process::exit(0);
     }
 }

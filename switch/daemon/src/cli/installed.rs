@@ -6,7 +6,7 @@ use nix::unistd::{Group, User};
 use socket2::{Domain, Socket, Type};
 
 use super::doctor::Finding;
-use crate::system;
+use memlane_confine::system;
 
 /// The group of the package; its members may connect to sockets with `access = { group = "memlane" }`.
 const GROUP: &str = "memlane";

@@ -1,14 +1,13 @@
 //! Senders of the signals to a network, for its log: sigaction(2) tells the process that called kill(2).
 
-#![expect(unsafe_code, reason = "handlers of signals")]
-
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nix::libc::{SIGHUP, SIGINT, SIGTERM, SIGUSR2, siginfo_t};
+use nix::libc::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 
 use crate::author::Author;
 use crate::control::author::of_process;
+use crate::system;
 
 /// A signal with a record of its last sender.
 #[derive(Debug)]
@@ -38,13 +37,7 @@ impl Recorded {
     /// # Errors
     /// The kernel refuses the handler.
     pub(super) fn record(&'static self) -> io::Result<()> {
-        let note = |info: &siginfo_t| {
-            // SAFETY: the kernel sets both members for signals of kill(2), and has zeroed them for others.
-            let (pid, uid) = unsafe { (info.si_pid(), info.si_uid()) };
-            self.sender.store(u64::from(uid) << 32 | u64::from(pid.cast_unsigned()), Ordering::Relaxed);
-        };
-        // SAFETY: the handler stores one atomic number and calls nothing else (signal-safety(7)).
-        unsafe { signal_hook_registry::register_sigaction(self.number, note) }.map(drop)
+        system::record_sender(self.number, &self.sender)
     }
 
     /// The last sender. One from the terminal, or of another PID namespace, has no process.

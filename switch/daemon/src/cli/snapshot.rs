@@ -18,7 +18,7 @@ use crate::control::Client;
 use crate::control::frozen::{CONTENT_TYPE, MOST, SnapshotOrder, ThawOrder, ThawView};
 use crate::quantity::counted;
 use crate::snapshot::{NewFolder, Snapshot, SnapshotFile, machine, remove};
-use crate::system;
+use memlane_confine::system::outlive_full_files;
 
 /// Part of the time of a freeze that is left for the thaw after commands that were ended.
 const MARGIN: Duration = Duration::from_millis(500);
@@ -64,7 +64,7 @@ fn bound(text: &str) -> Result<Duration, String> {
 
 impl SnapshotCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        system::outlive_full_files();
+        outlive_full_files();
         let client = Net { net: self.net.clone(), socket: self.socket.clone() }.client()?;
         // A folder that cannot be made freezes nothing.
         let folder = NewFolder::make(&self.dir).map_err(Failure::running)?;

@@ -13,9 +13,10 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use memlane_confine::system::{self, StarterSockets};
+
 use crate::author::Author;
 use crate::daemon::takeover::give::Guard;
-use crate::system::{self, StarterSockets};
 
 /// The process that starts the successor of this one.
 #[derive(Debug)]

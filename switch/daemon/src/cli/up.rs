@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum};
 use memlane_backends::takeover::ReceivedFiles;
 use memlane_backends::vhost_user::kept;
 use memlane_backends::vhost_user::socket;
+use memlane_confine::system::outlive_full_files;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -43,7 +44,6 @@ use crate::journal::{NetworkEvent, log_change, note};
 use crate::quantity::counted;
 use crate::sandbox::Sandbox;
 use crate::snapshot::SnapshotFile;
-use crate::system;
 
 /// Timeout for pending control requests at the end.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -107,7 +107,7 @@ impl Up {
 
     /// Like [`Self::run`]; `started` is called once the network is up.
     fn run_and(self, started: impl FnOnce(&Arc<Managed>)) -> Result<(), Failure> {
-        system::outlive_full_files();
+        outlive_full_files();
         let snapshot = self.from.as_deref().map(SnapshotFile::load).transpose().map_err(Failure::running)?;
         let config = self.config(snapshot.as_ref())?;
         let web = self.web(&config)?;
@@ -127,7 +127,7 @@ impl Up {
         let served = Served { file: origin.file.as_deref(), name: &config.name, state: origin.state.as_deref() };
         if confined || Helper::is_needed(&config) {
             let refused = |cause| Failure::running(format!("the helper outside of the sandbox cannot be started: {cause}"));
-            Helper::provide(&config, served).map_err(refused)?;
+            super::helper::command(served).and_then(|program| Helper::provide(&config, program)).map_err(refused)?;
         }
         let starter = Starter::fork()
             .inspect_err(|cause| tracing::warn!(%cause, "no other process can take the network over, on SIGUSR2 or by command"));

@@ -16,6 +16,7 @@ use memlane_backends::stream;
 use memlane_backends::takeover::{Gate, Progress, ReceivedFiles, Report, RestoredDevice, RestoredSession};
 use memlane_backends::vhost_user;
 use memlane_backends::vhost_user::socket::Listener;
+use memlane_confine::system;
 use nix::unistd::geteuid;
 use serde_json::{Map, Value};
 use thiserror::Error;
@@ -34,7 +35,6 @@ use crate::network::{AttachSettings, Network};
 use crate::policy::grants::SavedGrant;
 use crate::port::Port;
 use crate::shared::Shared;
-use crate::system;
 use crate::table::LearnedAddress;
 use crate::uplink::Uplink;
 

@@ -14,20 +14,23 @@ use crate::forwarder::MOST;
 /// Descriptors beside those of questions.
 const OTHERS: u64 = 32;
 
+/// Target of lines of the log, by which operators choose them.
+const LOG: &str = "memlane::sandbox::forwarder";
+
 /// Confines this process, which has one thread, to sockets by which it asks `resolvers`.
-pub(crate) fn confine(resolvers: &[SocketAddr]) {
+pub fn confine(resolvers: &[SocketAddr]) {
     let descriptors = MOST as u64 + OTHERS;
     if let Err(cause) = setrlimit(Resource::RLIMIT_NOFILE, descriptors, descriptors) {
-        tracing::warn!(%cause, "cannot limit the open files of the forwarder");
+        tracing::warn!(target: LOG, %cause, "cannot limit the open files of the forwarder");
     }
     if let Err(cause) = rights::drop_all() {
-        tracing::warn!(%cause, "cannot drop capabilities");
+        tracing::warn!(target: LOG, %cause, "cannot drop capabilities");
     }
     if let Err(cause) = files(resolvers) {
-        tracing::warn!(%cause, "cannot confine the forwarder by Landlock");
+        tracing::warn!(target: LOG, %cause, "cannot confine the forwarder by Landlock");
     }
     if let Err(cause) = calls::seal_forwarder() {
-        tracing::warn!(%cause, "cannot filter the system calls of the forwarder by seccomp");
+        tracing::warn!(target: LOG, %cause, "cannot filter the system calls of the forwarder by seccomp");
     }
 }
 

@@ -3,7 +3,7 @@
 //! - It makes, changes and removes the sockets of ports, control and metrics, and connects to those of others ([`border`] says which):
 //!   the network's process, in its sandbox, has no right to any file of them.
 //! - It makes the next version of the state file, which the network's process fills.
-//! - It opens the sockets of NICs ([`crate::uplink::nic`]), which needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF; using them needs none.
+//! - It opens the sockets of NICs (`uplink::nic` of the daemon), which needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF; using them needs none.
 //!   A service does so instead where one runs (`memlane-nic@NAME.socket`).
 //! - It starts the forwarders of DNS ([`crate::forwarder`]), which have sockets of the Internet.
 //! - It starts passt, because passt cannot make its own sandbox inside this one.
@@ -16,8 +16,8 @@
 
 pub mod answers;
 pub(crate) mod border;
-pub(crate) mod record;
-pub(crate) mod state;
+pub mod record;
+pub mod state;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -174,7 +174,7 @@ struct PasstPort {
 /// A step of opening or replacing the state file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum StateStep {
+pub enum StateStep {
     /// The present file, made if it is missing.
     Open,
     /// An empty file beside it.
@@ -198,14 +198,14 @@ impl Helper {
         Self::is_needed_for_nics(config) || config.ports.iter().any(|port| port.kind.passt().is_some())
     }
 
-    /// Starts the helper of `config`, with the rights of this process.
+    /// Starts the helper of `config`, with the rights of this process: `program`, which serves the other end of its standard input.
     ///
     /// # Errors
     /// The kernel refuses a process, or the helper cannot read the network's file.
-    pub fn provide(config: &Config, served: Served<'_>) -> io::Result<()> {
+    pub fn provide(config: &Config, program: Command) -> io::Result<()> {
         let passt = config.ports.iter().filter(|port| port.kind.passt().is_some());
         let passt = passt.map(|port| (port.name.clone(), port.kind.clone())).collect();
-        let _ = HELPER.set(Self { conversation: Mutex::new(start(served)?), passt });
+        let _ = HELPER.set(Self { conversation: Mutex::new(start(program)?), passt });
         Ok(())
     }
 
@@ -249,7 +249,7 @@ impl Helper {
     ///
     /// # Errors
     /// The reason.
-    pub(crate) fn probe_passt(&self, port: &str) -> io::Result<()> {
+    pub fn probe_passt(&self, port: &str) -> io::Result<()> {
         self.ask_about(Request::Probe, &PasstPort { port: port.into(), mtu: None }).map(drop)
     }
 
@@ -257,30 +257,39 @@ impl Helper {
     ///
     /// # Errors
     /// The reason.
-    pub(crate) fn start_passt(&self, port: &str, mtu: Option<u16>) -> io::Result<(UnixStream, File)> {
+    pub fn start_passt(&self, port: &str, mtu: Option<u16>) -> io::Result<(UnixStream, File)> {
         let files = self.ask_about(Request::Passt, &PasstPort { port: port.into(), mtu })?;
         let [socket, log] = files.try_into().map_err(|_| io::Error::other("the helper sent no socket"))?;
         Ok((UnixStream::from(OwnedFd::from(socket)), log))
     }
 
     /// Starts the forwarder of `segment`: its socket.
-    pub(crate) fn start_forwarder(&self, segment: &str) -> io::Result<OwnedFd> {
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn start_forwarder(&self, segment: &str) -> io::Result<OwnedFd> {
         let file = self.ask(Request::Forwarder, segment).map_err(io::Error::other)?.pop().map(OwnedFd::from);
         file.ok_or_else(|| io::Error::other("the helper sent no socket"))
     }
 
-    /// Makes the run-time folder of the socket `path`, as [`crate::folder::provide`] does without a sandbox.
+    /// Makes the run-time folder of the socket `path`, as [`folder::provide`](memlane_config::folder::provide) does without a sandbox.
     pub(crate) fn provide_folder(&self, path: &Path, shared: bool) -> io::Result<()> {
         self.ask_about(Request::Folder, &Subject { shared, ..Subject::at(path) }).map(drop)
     }
 
     /// Does a step of opening or replacing the state file outside of the sandbox; returns the file of the first two.
-    pub(crate) fn state(&self, step: StateStep) -> io::Result<Option<File>> {
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub fn state(&self, step: StateStep) -> io::Result<Option<File>> {
         Ok(self.ask_about(Request::State, &step)?.pop())
     }
 
     /// Makes the link to the control socket in the run-time folder, or removes it with the network's own folder there.
-    pub(crate) fn record(&self, is_up: bool) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub fn record(&self, is_up: bool) -> io::Result<()> {
         self.ask_about(Request::Record, &is_up).map(drop)
     }
 }
@@ -304,40 +313,15 @@ impl Broker for &'static Helper {
 }
 
 /// Starts the process, which has read the network's file when this returns.
-fn start(served: Served<'_>) -> io::Result<Conversation> {
+fn start(mut program: Command) -> io::Result<Conversation> {
     let (ours, theirs) = UnixStream::pair()?;
     // The helper ends when this process does, with the other end of its socket.
-    command(served)?.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).spawn()?;
+    program.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).spawn()?;
     ours.set_read_timeout(Some(TIMEOUT))?;
     match read_line(&ours)? {
         line if line == READY => Ok(Conversation::new(ours)),
         told => Err(io::Error::other(told)),
     }
-}
-
-#[cfg(not(test))]
-fn command(served: Served<'_>) -> io::Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg("helper");
-    match served.file {
-        Some(file) => command.arg(file),
-        None => command.args(["--name", served.name]),
-    };
-    if let Some(state) = served.state {
-        command.arg("--state").arg(state);
-    }
-    Ok(command)
-}
-
-/// The test that runs the helper, for this program is that of the tests.
-#[cfg(test)]
-fn command(served: Served<'_>) -> io::Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(["--exact", "helper::tests::the_helper_of_a_test", "--nocapture"]);
-    let empty = Path::new("");
-    command.env(tests::FILE, served.file.unwrap_or(empty)).env(tests::STATE, served.state.unwrap_or(empty));
-    command.env(tests::NAME, served.name);
-    Ok(command)
 }
 
 /// The answer to a request about a file, for this error.
@@ -429,28 +413,11 @@ fn read_line(mut stream: &UnixStream) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::answers::{Desk, answer_all, begin};
+    use super::answers::{Desk, answer_all};
     use super::*;
-
-    pub(super) const FILE: &str = "MEMLANE_TEST_HELPER";
-    pub(super) const NAME: &str = "MEMLANE_TEST_HELPER_NAME";
-    pub(super) const STATE: &str = "MEMLANE_TEST_HELPER_STATE";
 
     const NET: &str = "[[segment]]\nname = \"lan\"\nnic = \"ml-none\"\n[[segment]]\nname = \"back\"\nsubnet = \"10.0.0.0/24\"\n\
                        [[port]]\nname = \"a\"\nnull = true\n[[port]]\nname = \"out\"\npasst = [\"--no-such-option\"]\n";
-
-    /// No test: the process of [`command`].
-    #[test]
-    fn the_helper_of_a_test() {
-        use std::os::fd::AsFd;
-        let Some(file) = std::env::var_os(FILE).map(PathBuf::from) else { return };
-        let [name, state] = [NAME, STATE].map(|key| std::env::var(key).unwrap());
-        let (file, state) = ((file != Path::new("")).then_some(&*file), (!state.is_empty()).then_some(Path::new(&state)));
-        let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().unwrap());
-        let mut desk = Desk::of(Served { file, name: &name, state }).unwrap();
-        begin(&stream).and_then(|()| answer_all(&stream, &mut desk)).unwrap();
-        std::process::exit(0);
-    }
 
     /// The answers to these requests, for a network with a NIC that does not exist.
     fn answers(requests: &[(Request, &str)], is_service: bool) -> Vec<Result<Vec<File>, String>> {

@@ -15,7 +15,7 @@
 
 mod calls;
 mod files;
-pub(crate) mod forwarder;
+pub mod forwarder;
 mod rights;
 
 use std::io;
@@ -33,6 +33,9 @@ use crate::config::{Config, UplinkConfig, VxlanConfig};
 use crate::folder;
 use crate::helper::Helper;
 use crate::helper::border::Border;
+
+/// Target of lines of the log, by which operators choose them.
+const LOG: &str = "memlane::sandbox";
 
 /// Files and kinds of ports of a network.
 #[derive(Debug, Default)]
@@ -99,7 +102,7 @@ struct Allowed {
 }
 
 /// The helper by which this process, which is in a sandbox, makes and removes files.
-pub(crate) fn helper() -> Option<&'static Helper> {
+pub fn helper() -> Option<&'static Helper> {
     ALLOWED.get().map(|allowed| allowed.helper)
 }
 
@@ -113,6 +116,7 @@ impl Sandbox {
         let fits = !config.later.kinds.contains(&LaterKind::Passt);
         if !fits {
             tracing::warn!(
+                target: LOG,
                 "no sandbox, because the network's file announces passt ports by its key sandbox: passt makes a sandbox of its own, and could not \
                  in this one. Name these ports in the file"
             );
@@ -124,10 +128,10 @@ impl Sandbox {
     pub fn enter(config: &Config, file: Option<&Path>, web: Option<&WebListener>, helper: &'static Helper) -> Self {
         let (needs, border) = (Needs::of(config, file, web), Border::of(config, file));
         if let Err(cause) = rights::drop_others(needs.rights) {
-            tracing::warn!(%cause, "cannot drop capabilities");
+            tracing::warn!(target: LOG, %cause, "cannot drop capabilities");
         }
         if let Err(cause) = files::confine(&needs, border.folders()) {
-            tracing::warn!(%cause, "cannot confine file access by Landlock");
+            tracing::warn!(target: LOG, %cause, "cannot confine file access by Landlock");
         }
         let _ = ALLOWED.set(Allowed { rights: needs.rights, border, helper });
         socket::broker_by(Box::new(helper));
@@ -138,7 +142,7 @@ impl Sandbox {
     /// Filters the system calls of all threads, from now on.
     pub fn seal(self) {
         if let Err(cause) = calls::seal(self.0) {
-            tracing::warn!(%cause, "cannot filter system calls by seccomp");
+            tracing::warn!(target: LOG, %cause, "cannot filter system calls by seccomp");
         }
     }
 }
@@ -197,8 +201,8 @@ pub fn refusal(name: &str, kind: &PortKind) -> Option<String> {
 }
 
 /// Drops all capabilities but those that opening NICs needs.
-pub(crate) fn keep_rights_for_nics() {
+pub fn keep_rights_for_nics() {
     if let Err(cause) = rights::keep_for_nics() {
-        tracing::warn!(%cause, "cannot drop capabilities");
+        tracing::warn!(target: LOG, %cause, "cannot drop capabilities");
     }
 }

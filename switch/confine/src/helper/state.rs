@@ -1,5 +1,5 @@
-//! The state file on disk: opened, and replaced atomically. The helper does so for a process in a sandbox; [`crate::control::state_file`] does
-//! the rest.
+//! The state file on disk: opened, and replaced atomically. The helper does so for a process in a sandbox; `control::state_file` of the
+//! daemon does the rest.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const MOST_LINKS: usize = 40;
 
 /// The target of `path`: links are followed also to a file that does not exist yet.
-pub(crate) fn target(path: &Path) -> PathBuf {
+pub fn target(path: &Path) -> PathBuf {
     let mut path = path.to_path_buf();
     for _ in 0..MOST_LINKS {
         let Ok(next) = std::fs::read_link(&path) else { break };
@@ -24,7 +24,7 @@ pub(crate) fn target(path: &Path) -> PathBuf {
 ///
 /// # Errors
 /// The kernel refuses.
-pub(crate) fn open_here(path: &Path) -> io::Result<File> {
+pub fn open_here(path: &Path) -> io::Result<File> {
     make_folder(path)?;
     // Opening a pipe without a writer would block.
     let mut options = OpenOptions::new();
@@ -66,7 +66,7 @@ fn folder_of(path: &Path) -> &Path {
 ///
 /// # Errors
 /// The kernel refuses.
-pub(crate) fn fresh_here(path: &Path) -> io::Result<File> {
+pub fn fresh_here(path: &Path) -> io::Result<File> {
     // Remains of a crash are removed; a link is neither followed nor written through.
     match drop_here(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -81,7 +81,7 @@ pub(crate) fn fresh_here(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 /// The kernel refuses.
-pub(crate) fn keep_here(path: &Path) -> io::Result<()> {
+pub fn keep_here(path: &Path) -> io::Result<()> {
     std::fs::rename(beside(path)?, path)?;
     File::open(folder_of(path))?.sync_all()
 }
@@ -90,6 +90,6 @@ pub(crate) fn keep_here(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel refuses.
-pub(crate) fn drop_here(path: &Path) -> io::Result<()> {
+pub fn drop_here(path: &Path) -> io::Result<()> {
     std::fs::remove_file(beside(path)?)
 }

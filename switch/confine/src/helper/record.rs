@@ -12,7 +12,7 @@ use crate::folder;
 
 /// A link in the run-time folder to a control socket elsewhere, removed when dropped.
 #[derive(Debug)]
-pub(crate) struct Record {
+pub struct Record {
     link: PathBuf,
     control: PathBuf,
 }
@@ -22,7 +22,7 @@ impl Record {
     ///
     /// # Errors
     /// The link cannot be made.
-    pub(crate) fn make_here(control: &Path, name: &str, file: Option<&Path>) -> io::Result<Option<Self>> {
+    pub fn make_here(control: &Path, name: &str, file: Option<&Path>) -> io::Result<Option<Self>> {
         let (link, control) = (default_control(name, file), place(control));
         if control == place(&link) {
             return Ok(None);

@@ -55,7 +55,7 @@ const HOSTS: &str = "/etc/resolv.conf";
 ///
 /// # Errors
 /// The kernel refuses a process or a socket.
-pub(crate) fn spawn(resolvers: &[Resolver]) -> io::Result<(OwnedFd, Child)> {
+pub fn spawn(resolvers: &[Resolver]) -> io::Result<(OwnedFd, Child)> {
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("forwarder").args(resolvers.iter().map(Resolver::to_string));
@@ -64,7 +64,7 @@ pub(crate) fn spawn(resolvers: &[Resolver]) -> io::Result<(OwnedFd, Child)> {
 }
 
 /// Addresses of `resolvers`, each once.
-pub(crate) fn addresses(resolvers: &[Resolver]) -> Vec<SocketAddr> {
+pub fn addresses(resolvers: &[Resolver]) -> Vec<SocketAddr> {
     let mut addresses = Vec::new();
     for resolver in resolvers {
         match resolver {
@@ -81,7 +81,7 @@ pub(crate) fn addresses(resolvers: &[Resolver]) -> Vec<SocketAddr> {
 ///
 /// # Errors
 /// The kernel refuses to wait.
-pub(crate) fn serve(control: OwnedFd, resolvers: Vec<SocketAddr>, is_of_host: bool) -> io::Result<()> {
+pub fn serve(control: OwnedFd, resolvers: Vec<SocketAddr>, is_of_host: bool) -> io::Result<()> {
     let watch = is_of_host.then(HostsFile::now);
     let (looked, key) = (Instant::now(), RandomState::new());
     Forwarder { control, resolvers, watch, looked, heard: None, key, asked: 0, queries: Vec::new() }.run()
