@@ -21,7 +21,7 @@
 //! - A **verdict** is the forwarding decision for a frame.
 //! - A **worker** is a thread that owns virtqueues and moves frames between them, from its **sources** to its **outlets**.
 //!
-//! The switch is nine crates, each of which depends on those above it and no other:
+//! The switch is ten crates, each of which depends on those above it and no other:
 //!
 //! 1. `memlane-virtq`: guest memory and virtqueues, the parsed headers of frames, the one copy.
 //! 2. `memlane-observe`: the formats of captures, recordings, metrics and events, and the filters of captures.
@@ -32,8 +32,9 @@
 //! 6. `memlane-backends`: the back ends of ports and their sessions.
 //! 7. `memlane-config`: the network's file, checked as a whole, and the kinds of ports.
 //! 8. `memlane-confine`: the sandbox of the network's process, and the processes outside of it.
-//! 9. This one, `memlane`: command line and control socket. Its library re-exports the modules of the others too, for tests, benches and
-//!    fuzzers.
+//! 9. `memlane-control`: a running network: ports, uplinks, the control socket and its API, state, takeover, snapshots.
+//! 10. This one, `memlane`: the command line. Its library re-exports the modules of the others too, for tests, benches and
+//!     fuzzers.
 //!
 //! Places for additions:
 //!
@@ -52,6 +53,7 @@ pub use memlane_config as config;
 pub use memlane_config::{cpus, folder};
 use memlane_confine::forwarder;
 pub use memlane_confine::{helper, resolvers, sandbox};
+pub use memlane_control::{control, daemon, description, explain, names, snapshot, uplink, version};
 pub use memlane_dataplane::{
     address_map, cpu_time, driven, egress, grounds, handover, headers, held, id, link, multicast, network, policy, port, record,
     refusal, replay, segment, settings, shared, stats, table, tap, too_long, trial, twin, verdict, weight, worker,
@@ -62,16 +64,4 @@ pub use memlane_virtq::probe;
 pub use memlane_virtq::{budget, copy, frame, memory, offload, packet, ring, time, watchdog};
 
 pub mod cli;
-pub mod control;
-pub mod daemon;
-pub mod description;
-pub mod explain;
-pub mod names;
-pub mod snapshot;
 mod system;
-pub mod uplink;
-
-/// The version of this program; opaque to the optimizer, so that a test of takeover can give a program another one.
-pub fn version() -> &'static str {
-    std::hint::black_box(env!("CARGO_PKG_VERSION"))
-}

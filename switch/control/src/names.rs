@@ -157,7 +157,10 @@ impl Names {
         match run(executor, network, &self.port, (Arc::clone(&self.responder), open), self.clock, Arc::new(tell)) {
             Ok(session) => self.session = Some(session),
             Err(cause) => {
-                tracing::error!(segment = %self.config.segment, %cause, "the responder for addresses and names cannot be started");
+                tracing::error!(
+                    target: "memlane::names",
+                    segment = %self.config.segment, %cause, "the responder for addresses and names cannot be started"
+                );
                 network.quarantine(&self.port, &cause.to_string());
             }
         }

@@ -25,7 +25,10 @@ pub fn take(managed: &Arc<Managed>) -> Result<(), Refusal> {
         for news in news {
             let Some(managed) = managed.upgrade() else { return };
             if let Err(refusal) = act(&managed, &news) {
-                tracing::error!(?news, "a Xen guest's interface is not served: {}", refusal.problem.error);
+                tracing::error!(
+                    target: "memlane::control::vifs",
+                    ?news, "a Xen guest's interface is not served: {}", refusal.problem.error
+                );
             }
         }
     });

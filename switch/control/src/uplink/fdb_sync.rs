@@ -176,7 +176,7 @@ impl FdbSync {
     /// Logs a problem once, and reports it from then on.
     fn lament(&mut self, trouble: String) {
         if self.trouble.as_ref() != Some(&trouble) {
-            tracing::warn!(segment = %self.uplink.segment.name, "{trouble}");
+            tracing::warn!(target: "memlane::uplink::fdb_sync", segment = %self.uplink.segment.name, "{trouble}");
             self.trouble = Some(trouble);
             self.has_changed = true;
         }

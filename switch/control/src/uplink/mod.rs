@@ -200,7 +200,7 @@ impl Uplink {
         let may_tell = devices.take_tap()?;
         let mut uplink = Self::prepare(network, config, (devices, own), tap, members, may_tell)?;
         if let Some(advice) = netfilter::advice(&config.bridge, config.netns.as_deref()) {
-            tracing::warn!(segment = %config.segment, "{advice}");
+            tracing::warn!(target: "memlane::uplink", segment = %config.segment, "{advice}");
         }
         let begun = uplink.serve(network).and_then(|()| uplink.sync(network));
         begun.map_err(|cause| {

@@ -228,6 +228,7 @@ impl Recorded {
         };
         let record = made.unwrap_or_else(|error| {
             tracing::warn!(
+                target: "memlane::control::running",
                 "cannot link the control socket into the run-time folder, so `memlane list` will not show this network: {error}"
             );
             None

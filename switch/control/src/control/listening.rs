@@ -75,13 +75,19 @@ impl ControlSocket {
             let Some(path) = self.lost() else { continue };
             match listen(&path) {
                 Ok((listener, file)) => {
-                    tracing::warn!(path = %path.display(), "the control socket was deleted, and is made anew");
+                    tracing::warn!(
+                        target: "memlane::control::listening",
+                        path = %path.display(), "the control socket was deleted, and is made anew"
+                    );
                     *self.lock() = file;
                     return listener;
                 }
                 Err(error) if error.to_string() != told => {
                     told = error.to_string();
-                    tracing::error!("the control socket was deleted, and cannot be made anew: {told}");
+                    tracing::error!(
+                        target: "memlane::control::listening",
+                        "the control socket was deleted, and cannot be made anew: {told}"
+                    );
                 }
                 Err(_) => {}
             }

@@ -260,7 +260,7 @@ impl Managed {
     pub fn hand_over(&self, stream: UnixStream) {
         let mut channel = Channel::new(stream).until(&self.ending);
         if let Err(error) = self.try_hand_over(&mut channel) {
-            tracing::warn!("the network was not handed over, and goes on: {error}");
+            tracing::warn!(target: "memlane::control::managed", "the network was not handed over, and goes on: {error}");
             *self.not_taken_over.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
             // The other process may have ended.
             let _ = channel.send(&Message::Failed(error.to_string()), &[], REPLY);
@@ -294,6 +294,7 @@ impl Managed {
         let (by_user, by_uid, by_pid, by_program) = (by.user.as_str(), by.uid, by.pid, by.program.as_str());
         // The last line of this process: why it ends.
         tracing::info!(
+            target: "memlane::control::managed",
             event = "taken-over",
             process,
             by_user,
@@ -337,7 +338,7 @@ impl Managed {
     }
 
     /// Like [`DaemonHandle::ask`].
-    pub(crate) fn ask<A>(&self, question: impl FnOnce(&Daemon) -> A) -> Result<A, Refusal> {
+    pub fn ask<A>(&self, question: impl FnOnce(&Daemon) -> A) -> Result<A, Refusal> {
         self.daemon.ask(question)
     }
 

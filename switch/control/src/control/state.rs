@@ -267,7 +267,10 @@ impl SavedNetwork {
                     port.extend(keys.clone());
                 }
                 None => {
-                    tracing::warn!(port = %name, state = %path.display(), "the state changes a port that the file does not have any more")
+                    tracing::warn!(
+                        target: "memlane::control::state",
+                        port = %name, state = %path.display(), "the state changes a port that the file does not have any more"
+                    )
                 }
             }
         }

@@ -111,7 +111,12 @@ pub fn carry_out(control: &Path, state: Option<&Path>) -> io::Result<()> {
         let (file, before) = StateFile::open(state).map_err(io::Error::other)?;
         file.begin(&before, &before.clone().without(&ports)).map_err(io::Error::other)?;
     }
-    ports.iter().for_each(|port| tracing::info!(port, "detached, as was asked for while the network did not run"));
+    for port in &ports {
+        tracing::info!(
+            target: "memlane::control::detach_notes",
+            port, "detached, as was asked for while the network did not run"
+        );
+    }
     std::fs::remove_file(path)
 }
 

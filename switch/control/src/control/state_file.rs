@@ -174,7 +174,10 @@ impl StateFile {
     }
 
     fn retry(&self, state: &SavedNetwork, cause: &str) {
-        tracing::error!(state = %self.shared.path.display(), "changes are applied but not saved: {cause}");
+        tracing::error!(
+            target: "memlane::control::state_file",
+            state = %self.shared.path.display(), "changes are applied but not saved: {cause}"
+        );
         let mut retries = self.retries.lock().unwrap_or_else(PoisonError::into_inner);
         self.shared.lock().pending = Some(state.clone());
         *self.shared.cause() = Some(cause.into());
@@ -246,7 +249,7 @@ impl Shared {
         match kept.write(&self.path, &state) {
             Ok(()) => {
                 *self.cause() = None;
-                tracing::info!(state = %self.path.display(), "changes are saved again");
+                tracing::info!(target: "memlane::control::state_file", state = %self.path.display(), "changes are saved again");
                 true
             }
             Err(_) => {

@@ -113,7 +113,7 @@ impl Forecast {
     }
 
     /// Of one step without an outcome, in words.
-    pub(crate) fn of_step(text: impl Into<String>) -> Self {
+    pub fn of_step(text: impl Into<String>) -> Self {
         Self { steps: vec![text.into()], ..Self::default() }
     }
 

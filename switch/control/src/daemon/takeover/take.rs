@@ -166,7 +166,7 @@ impl Takeover {
         rest.let_sessions_go_on();
         // The earlier process ends now; if it does not, its workers stand still all the same.
         if !self.channel.await_end(REPLY) {
-            tracing::warn!("the process that served the network before has not ended");
+            tracing::warn!(target: "memlane::daemon::takeover::take", "the process that served the network before has not ended");
         }
         rest.start(daemon);
         Ok(())
@@ -338,7 +338,10 @@ impl Rest {
         }
         for uplink in daemon.all_uplinks().iter_mut() {
             if let Err(cause) = uplink.go_on(&daemon.network, &|| daemon.executor()) {
-                tracing::error!(segment = %uplink.segment(), %cause, "the uplink does not work since the takeover: restart the network");
+                tracing::error!(
+                    target: "memlane::daemon::takeover::take",
+                    segment = %uplink.segment(), %cause, "the uplink does not work since the takeover: restart the network"
+                );
             }
         }
     }

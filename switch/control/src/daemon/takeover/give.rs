@@ -215,10 +215,16 @@ fn await_running(channel: &mut Channel, deadline: Instant, taker: &Taker<'_>) ->
         Err(error) => error,
     };
     if let Err(cause) = taker.kill() {
-        tracing::error!(%cause, "the process that took over has failed and cannot be killed: the kernel ends it when its time is over");
+        tracing::error!(
+            target: "memlane::daemon::takeover::give",
+            %cause, "the process that took over has failed and cannot be killed: the kernel ends it when its time is over"
+        );
     }
     while !taker.await_end(START) {
-        tracing::error!("the process that took over has failed and has not ended yet: no guest is served until it has");
+        tracing::error!(
+            target: "memlane::daemon::takeover::give",
+            "the process that took over has failed and has not ended yet: no guest is served until it has"
+        );
         if channel.is_ending() {
             // Not in order: the rings may be those of the other process.
             std::process::exit(1);
@@ -252,7 +258,10 @@ impl Daemon {
         for Attached { config, server, .. } in attached.iter() {
             let session = server.front_end().and_then(|(_, pause)| pause.await_standstill(deadline, &is_over));
             if session.is_none() && server.front_end().is_some() {
-                tracing::warn!(port = %config.name, "handed over without its front end, which holds its session up and connects again");
+                tracing::warn!(
+                    target: "memlane::daemon::takeover::give",
+                    port = %config.name, "handed over without its front end, which holds its session up and connects again"
+                );
             }
             standing.push(session.transpose()?.flatten());
         }
@@ -290,7 +299,10 @@ impl Daemon {
         present.sort_by_key(|(left, ..)| *left);
         for (left, stream, port) in present {
             if left > room {
-                tracing::warn!(%port, "handed over without its connection, for which too many frames wait: the other side connects again");
+                tracing::warn!(
+                    target: "memlane::daemon::takeover::give",
+                    %port, "handed over without its connection, for which too many frames wait: the other side connects again"
+                );
                 continue;
             }
             room -= left;
@@ -395,7 +407,7 @@ pub struct Taker<'g> {
 
 impl Guard {
     /// The guard at the other end of `stream`.
-    pub(crate) fn new(stream: UnixStream) -> Self {
+    pub fn new(stream: UnixStream) -> Self {
         Self(stream)
     }
 

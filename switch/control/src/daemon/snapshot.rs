@@ -132,7 +132,10 @@ impl Daemon {
             }
         }
         if lost > 0 {
-            tracing::warn!(lost, "frames of the snapshot were dropped: there is no memory for them, or they break a rule");
+            tracing::warn!(
+                target: "memlane::daemon::snapshot",
+                lost, "frames of the snapshot were dropped: there is no memory for them, or they break a rule"
+            );
         }
         for SnapshotAddress { port, address, vlan } in &snapshot.addresses {
             if let Some(Some(port)) = ports.get(*port as usize) {

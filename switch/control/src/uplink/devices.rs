@@ -180,7 +180,10 @@ impl Drop for Devices {
             if let Err(cause) = done
                 && cause.raw_os_error() != Some(libc::ENODEV)
             {
-                tracing::warn!(device = %name, %cause, "cannot remove the device: remove it with ip link del {name}");
+                tracing::warn!(
+                    target: "memlane::uplink::devices",
+                    device = %name, %cause, "cannot remove the device: remove it with ip link del {name}"
+                );
             }
         }
     }
