@@ -21,7 +21,7 @@
 //! - A **verdict** is the forwarding decision for a frame.
 //! - A **worker** is a thread that owns virtqueues and moves frames between them, from its **sources** to its **outlets**.
 //!
-//! The switch is ten crates, each of which depends on those above it and no other:
+//! The switch is twelve crates, each of which depends on those above it and no other:
 //!
 //! 1. `memlane-virtq`: guest memory and virtqueues, the parsed headers of frames, the one copy.
 //! 2. `memlane-observe`: the formats of captures, recordings, metrics and events, and the filters of captures.
@@ -33,7 +33,9 @@
 //! 7. `memlane-config`: the network's file, checked as a whole, and the kinds of ports.
 //! 8. `memlane-confine`: the sandbox of the network's process, and the processes outside of it.
 //! 9. `memlane-control`: a running network: ports, uplinks, the control socket and its API, state, takeover, snapshots.
-//! 10. This one, `memlane`: the command line. Its library re-exports the modules of the others too, for tests, benches and
+//! 10. `memlane-command`: parts that commands share.
+//! 11. `memlane-integrations`: libvirt, Proxmox VE, QEMU, CNI, `memlane doctor`.
+//! 12. This one, `memlane`: the command line. Its library re-exports the modules of the others too, for tests, benches and
 //!     fuzzers.
 //!
 //! Places for additions:
@@ -49,6 +51,7 @@
 #![deny(unsafe_code)]
 #![warn(unreachable_pub)]
 
+use memlane_command::system;
 pub use memlane_config as config;
 pub use memlane_config::{cpus, folder};
 use memlane_confine::forwarder;
@@ -64,4 +67,3 @@ pub use memlane_virtq::probe;
 pub use memlane_virtq::{budget, copy, frame, memory, offload, packet, ring, time, watchdog};
 
 pub mod cli;
-mod system;

@@ -7,11 +7,8 @@ mod addresses;
 mod attach;
 mod capture;
 mod check;
-mod cni;
 mod complete;
 mod denials;
-mod doctor;
-mod domain;
 mod events;
 mod evpn;
 mod extcap;
@@ -20,19 +17,12 @@ mod forwarder;
 pub mod frames;
 mod guest;
 mod helper;
-mod hook;
-mod installed;
 mod journald;
-mod keys;
 mod leases;
-mod libvirt;
 mod list;
 mod log;
-mod net;
-mod output;
 mod policy;
 mod ports;
-mod qemu;
 mod record;
 mod recording;
 mod reload;
@@ -47,19 +37,19 @@ mod top;
 mod up;
 mod usage;
 mod why;
-mod words;
 
-use std::fmt;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use memlane_command::{Failure, keys, net, output, words};
+use memlane_integrations::{cni, doctor, domain, hook, libvirt, qemu};
 use memlane_virtq::ablation;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use crate::config::{Mistakes, document};
-use crate::control::{self, ControlError};
+use crate::config::document;
+use crate::control;
 
 /// The version, and a mark on builds that are not for use.
 const VERSION: &str = if ablation::IS_WHOLE {
@@ -348,49 +338,6 @@ enum Command {
         /// The folder, which has to exist.
         folder: PathBuf,
     },
-}
-
-/// Why a command fails.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// Exit code 1.
-    Running(String),
-    /// Exit code 2.
-    Configuration(String),
-    /// Exit code 3; the findings are printed already.
-    Lacking,
-}
-
-impl Failure {
-    fn running(cause: impl fmt::Display) -> Self {
-        Self::Running(cause.to_string())
-    }
-
-    /// The cause in words; empty if it was printed already.
-    fn text(&self) -> &str {
-        match self {
-            Self::Running(text) | Self::Configuration(text) => text,
-            Self::Lacking => "",
-        }
-    }
-}
-
-impl From<Mistakes> for Failure {
-    fn from(mistakes: Mistakes) -> Self {
-        Self::Configuration(mistakes.to_string())
-    }
-}
-
-impl From<ControlError> for Failure {
-    fn from(error: ControlError) -> Self {
-        match error {
-            // An invalid request, as an invalid file.
-            ControlError::Refused(refusal) if refusal.status == axum::http::StatusCode::UNPROCESSABLE_ENTITY => {
-                Self::Configuration(refusal.to_string())
-            }
-            error => Self::running(error),
-        }
-    }
 }
 
 /// The command line as clap has it, from which its reference page is generated.

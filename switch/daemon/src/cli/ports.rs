@@ -216,37 +216,35 @@ fn page(PortView { report, entry }: &PortView) -> String {
     text + &front_end + &status::explanation(report)
 }
 
-impl PortOfNet {
-    /// Disables the port and waits until it is drained.
-    fn drain(&self, most: Duration) -> Result<(), Failure> {
-        let client = self.net()?.client()?;
-        self.expect_drained(&self.ask_to_drain(client, most)?, most)
-    }
+/// Disables the port and waits until it is drained.
+fn drain(port: &PortOfNet, most: Duration) -> Result<(), Failure> {
+    let client = port.net()?.client()?;
+    expect_drained(port, &ask_to_drain(port, client, most)?, most)
+}
 
-    fn ask_to_drain(&self, client: Client, most: Duration) -> Result<Drained, ControlError> {
-        let order = DrainOrder { timeout_ms: most.as_millis() as u64 };
-        client.within(most + MARGIN).ask(Method::POST, &self.uri("/drain"), Some(&order))
-    }
+fn ask_to_drain(port: &PortOfNet, client: Client, most: Duration) -> Result<Drained, ControlError> {
+    let order = DrainOrder { timeout_ms: most.as_millis() as u64 };
+    client.within(most + MARGIN).ask(Method::POST, &port.uri("/drain"), Some(&order))
+}
 
-    fn expect_drained(&self, answer: &Drained, most: Duration) -> Result<(), Failure> {
-        if answer.drained {
-            return Ok(());
-        }
-        let text = format!(
-            "port '{}' is disabled, but some of its frames are still in flight after {} s: try again, or detach it without --drain",
-            self.port,
-            most.as_secs_f64()
-        );
-        Err(Failure::Running(text))
+fn expect_drained(port: &PortOfNet, answer: &Drained, most: Duration) -> Result<(), Failure> {
+    if answer.drained {
+        return Ok(());
     }
+    let text = format!(
+        "port '{}' is disabled, but some of its frames are still in flight after {} s: try again, or detach it without --drain",
+        port.port,
+        most.as_secs_f64()
+    );
+    Err(Failure::Running(text))
 }
 
 impl Detach {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let (client, uri) = (self.port.net()?.client()?, self.port.uri(""));
         if let Some(most) = self.drain {
-            let drained = self.present(self.port.ask_to_drain(self.port.net()?.client()?, most))?;
-            drained.map_or(Ok(()), |drained| self.port.expect_drained(&drained, most))?;
+            let drained = self.present(ask_to_drain(&self.port, self.port.net()?.client()?, most))?;
+            drained.map_or(Ok(()), |drained| expect_drained(&self.port, &drained, most))?;
         }
         let gone = self.present(client.ask::<PortEntry>(Method::DELETE, &uri, None::<&()>))?;
         match gone {
@@ -268,7 +266,7 @@ impl Detach {
 
 impl Drain {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let result = self.port.drain(self.timeout);
+        let result = drain(&self.port, self.timeout);
         match (&result, self.json) {
             (Ok(()) | Err(Failure::Running(_)), true) => output::print_json(&Drained { drained: result.is_ok() })?,
             (Ok(()), false) => output::print(&format!("{}: drained\n", self.port.port))?,

@@ -18,11 +18,23 @@ const MOST_TUNED: usize = 80;
 /// The files of the data path where constants stand that were chosen by measurement.
 const TUNING: [&str; 2] = ["dataplane/tuning.rs", "dataplane/cpu_time/work_units.rs"];
 /// The crates whose times are timeouts of requests and programs.
-const CONTROL: [&str; 4] = ["config/", "confine/", "control/", "daemon/"];
+const CONTROL: [&str; 6] = ["config/", "confine/", "control/", "command/", "integrations/", "daemon/"];
 
 /// The crates of the switch, each of which knows those before it.
-const CRATES: [&str; 10] =
-    ["virtq", "observe", "model", "dataplane", "names", "backends", "config", "confine", "control", "daemon"];
+const CRATES: [&str; 12] = [
+    "virtq",
+    "observe",
+    "model",
+    "dataplane",
+    "names",
+    "backends",
+    "config",
+    "confine",
+    "control",
+    "command",
+    "integrations",
+    "daemon",
+];
 
 /// Terms of the field, each with the file that handles it: a search for the term finds the file's head.
 const FOUND_BY_TERM: [(&str, &str); 4] = [

@@ -18,7 +18,7 @@ use crate::stats::{DropReason, PortTotals};
 
 /// Arguments of `memlane libvirt-stats`.
 #[derive(Debug, Args)]
-pub(super) struct LibvirtStats {
+pub struct LibvirtStats {
     /// The domain: its name, number or UUID.
     domain: String,
     /// Connection of virsh, as qemu:///session; virsh's own by default.
@@ -27,7 +27,11 @@ pub(super) struct LibvirtStats {
 }
 
 impl LibvirtStats {
-    pub(super) fn run(&self) -> Result<(), Failure> {
+    /// Prints the counters.
+    ///
+    /// # Errors
+    /// virsh does not know the domain, or no running network has one of its sockets.
+    pub fn run(&self) -> Result<(), Failure> {
         let sockets = sockets(&self.description()?).map_err(Failure::Running)?;
         if sockets.is_empty() {
             return Err(Failure::Running(format!("domain {} has no interface of type vhostuser", self.domain)));

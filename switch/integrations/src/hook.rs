@@ -30,7 +30,7 @@ const MOST_BYTES: u64 = 16 << 20;
 
 /// Arguments of `memlane hook`.
 #[derive(Debug, Args)]
-pub(super) struct Hook {
+pub struct Hook {
     #[command(subcommand)]
     of: Of,
 }
@@ -61,7 +61,11 @@ struct Call {
 }
 
 impl Hook {
-    pub(super) fn run(&self) -> Result<(), Failure> {
+    /// Attaches or detaches the guest's ports, as the phase says.
+    ///
+    /// # Errors
+    /// A guest with ports of networks that do not take them.
+    pub fn run(&self) -> Result<(), Failure> {
         let (call, attacher) = match &self.of {
             Of::Libvirt(call) => (call, Attacher::Libvirt),
             Of::Proxmox(call) => (call, Attacher::Proxmox),

@@ -1,5 +1,7 @@
 //! `memlane doctor`: checks this machine, and names the remedy for each problem.
 
+mod installed;
+
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -10,23 +12,23 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use serde::Serialize;
 
+use super::kvm::{TRIED_BY_KVM, run_one_instruction};
 use super::qemu::Qemu;
-use super::{Failure, installed, libvirt, output};
+use super::{Failure, libvirt, output};
 use crate::config::runtime_folder;
 use crate::control::{Client, ControlError, Report};
 use crate::cpus::Cpus;
 use crate::descriptors::{self, DescriptorReport};
 use crate::folder;
-use crate::memory::{Region, holes};
+use crate::memory::holes;
 use crate::quantity::{counted, is};
-use crate::system::Machine;
 use crate::uplink::netfilter;
 use memlane_backends::vhost_user::access::Access;
 use memlane_backends::xen::device;
 
 /// Arguments of `memlane doctor`.
 #[derive(Debug, Args)]
-pub(super) struct Doctor {
+pub struct Doctor {
     /// The findings as JSON.
     #[arg(long)]
     json: bool,
@@ -45,7 +47,7 @@ enum Grade {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Finding {
+struct Finding {
     subject: &'static str,
     grade: Grade,
     text: String,
@@ -57,16 +59,16 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    pub(super) fn good(subject: &'static str, text: impl Into<String>) -> Self {
+    fn good(subject: &'static str, text: impl Into<String>) -> Self {
         Self { subject, grade: Grade::Good, text: text.into(), remedy: None, command: None }
     }
 
-    pub(super) fn note(subject: &'static str, text: impl Into<String>, remedy: &str) -> Self {
+    fn note(subject: &'static str, text: impl Into<String>, remedy: &str) -> Self {
         Self { subject, grade: Grade::Note, text: text.into(), remedy: Some(remedy.into()), command: None }
     }
 
     /// With the command that is missing.
-    pub(super) fn by(self, command: impl Into<String>) -> Self {
+    fn by(self, command: impl Into<String>) -> Self {
         Self { command: Some(command.into()), ..self }
     }
 
@@ -76,7 +78,11 @@ impl Finding {
 }
 
 impl Doctor {
-    pub(super) fn run(&self) -> Result<(), Failure> {
+    /// Prints the findings.
+    ///
+    /// # Errors
+    /// Something is lacking without which memlane cannot work; or standard output cannot be written.
+    pub fn run(&self) -> Result<(), Failure> {
         let mut findings = vec![
             kernel(),
             processor(),
@@ -181,11 +187,6 @@ fn lazy_memory() -> Finding {
     }
 }
 
-/// Whether KVM works here.
-pub(super) fn runs_kvm() -> bool {
-    kvm_ioctls::Kvm::new().is_ok_and(|kvm| run_one_instruction(&kvm).is_ok())
-}
-
 fn kvm() -> Finding {
     use kvm_ioctls::Kvm;
     let Ok(kvm) = Kvm::new() else {
@@ -214,48 +215,6 @@ fn qemu() -> Finding {
         qemu.reconnect()
     );
     Finding::good("QEMU", text)
-}
-
-/// The instruction `hlt` at the start of the page.
-const HLT: u8 = 0xf4;
-
-/// Makes a virtual machine of one page, and runs the instruction at its start.
-fn run_one_instruction(kvm: &kvm_ioctls::Kvm) -> Result<(), String> {
-    let text = |error: kvm_ioctls::Error| error.to_string();
-    let machine = kvm.create_vm().map_err(text)?;
-    let page = Region::anonymous(0x1000, 0x1000).map_err(|error| error.to_string())?;
-    page.fill(HLT);
-    let machine = Machine::new(machine, page).map_err(text)?;
-    let mut cpu = machine.machine.create_vcpu(0).map_err(text)?;
-    run(&mut cpu)
-}
-
-#[cfg(target_arch = "x86_64")]
-const TRIED_BY_KVM: &str = "a guest of one instruction ran";
-
-/// Runs `hlt` in real mode.
-#[cfg(target_arch = "x86_64")]
-fn run(cpu: &mut kvm_ioctls::VcpuFd) -> Result<(), String> {
-    let text = |error: kvm_ioctls::Error| error.to_string();
-    let mut special = cpu.get_sregs().map_err(text)?;
-    (special.cs.base, special.cs.selector) = (0, 0);
-    cpu.set_sregs(&special).map_err(text)?;
-    let mut general = cpu.get_regs().map_err(text)?;
-    (general.rip, general.rflags) = (0x1000, 2);
-    cpu.set_regs(&general).map_err(text)?;
-    match cpu.run().map_err(text)? {
-        kvm_ioctls::VcpuExit::Hlt => Ok(()),
-        other => Err(format!("it stopped with {other:?}")),
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-const TRIED_BY_KVM: &str = "a virtual CPU was made";
-
-/// A virtual CPU that was made is enough: `HLT` is an instruction of x86 alone.
-#[cfg(not(target_arch = "x86_64"))]
-fn run(_cpu: &mut kvm_ioctls::VcpuFd) -> Result<(), String> {
-    Ok(())
 }
 
 fn tun() -> Finding {

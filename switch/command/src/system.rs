@@ -1,4 +1,4 @@
-//! System calls that the daemon and the command line need and no safe crate wraps.
+//! System calls that commands need and no safe crate wraps.
 
 #![expect(unsafe_code, reason = "what no safe crate wraps")]
 
@@ -14,7 +14,7 @@ use crate::memory::Region;
 
 /// The descriptor `number` of this process, which the service manager has passed; `None` if there is none, or if it is taken already. It
 /// is closed on exec from now on.
-pub(crate) fn passed(number: libc::c_int) -> Option<OwnedFd> {
+pub fn passed(number: libc::c_int) -> Option<OwnedFd> {
     static TAKEN: Mutex<Vec<libc::c_int>> = Mutex::new(Vec::new());
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: numbers only.
@@ -31,7 +31,7 @@ pub(crate) fn passed(number: libc::c_int) -> Option<OwnedFd> {
 ///
 /// # Errors
 /// The kernel refuses the handler.
-pub(crate) fn record_sender(number: libc::c_int, sender: &'static AtomicU64) -> io::Result<()> {
+pub fn record_sender(number: libc::c_int, sender: &'static AtomicU64) -> io::Result<()> {
     let note = move |info: &libc::siginfo_t| {
         // SAFETY: the kernel sets both members for signals of kill(2), and has zeroed them for others.
         let (pid, uid) = unsafe { (info.si_pid(), info.si_uid()) };
@@ -43,7 +43,7 @@ pub(crate) fn record_sender(number: libc::c_int, sender: &'static AtomicU64) -> 
 
 /// A virtual machine with a page as its only memory, at the page's guest address. Both are dropped together, the machine first.
 #[derive(Debug)]
-pub(crate) struct Machine {
+pub struct Machine {
     /// The machine.
     pub machine: VmFd,
     _page: Region,
@@ -54,7 +54,7 @@ impl Machine {
     ///
     /// # Errors
     /// The error of the kernel.
-    pub(crate) fn new(machine: VmFd, page: Region) -> Result<Self, kvm_ioctls::Error> {
+    pub fn new(machine: VmFd, page: Region) -> Result<Self, kvm_ioctls::Error> {
         let region = kvm_userspace_memory_region {
             slot: 0,
             flags: 0,

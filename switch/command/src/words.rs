@@ -1,18 +1,18 @@
 //! Quoting: text for shells, QEMU's options and XML. Plain text stays as it is.
 
 /// One word of a shell's command.
-pub(super) fn shell(text: &str) -> String {
+pub fn shell(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) { text.into() } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 /// A value within an argument of QEMU's: two commas for one.
-pub(super) fn qemu(text: &str) -> String {
+pub fn qemu(text: &str) -> String {
     text.replace(',', ",,")
 }
 
 /// The text of an attribute, in quotes of either kind.
-pub(super) fn xml(text: &str) -> String {
+pub fn xml(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -16,36 +16,38 @@ use crate::control::running;
 use crate::control::{Client, ControlError, PortReport, PortView, Report};
 
 /// Name of a network without a file.
-pub(super) const DEFAULT_NAME: &str = "memlane";
+pub const DEFAULT_NAME: &str = "memlane";
 
 /// Names a network, for commands about all of it.
 #[derive(Clone, Debug, Default, Args)]
-pub(super) struct Net {
+pub struct Net {
     /// The network: its file, or its name while it runs; by default the network "memlane", which `memlane up` runs without a file, or else the
     /// only one that runs.
-    pub(super) net: Option<PathBuf>,
+    pub net: Option<PathBuf>,
+    /// The control socket to ask.
     #[command(flatten)]
-    pub(super) socket: Socket,
+    pub socket: Socket,
 }
 
 /// Names a port of a network.
 #[derive(Clone, Debug, Default, Args)]
-pub(super) struct PortOfNet {
+pub struct PortOfNet {
     /// The network: its file, or its name while it runs; by default the network "memlane", which `memlane up` runs without a file, or else the
     /// only one that runs.
-    pub(super) net: Option<PathBuf>,
+    pub net: Option<PathBuf>,
     /// Name of the port.
-    pub(super) port: String,
+    pub port: String,
+    /// The control socket to ask.
     #[command(flatten)]
-    pub(super) socket: Socket,
+    pub socket: Socket,
 }
 
 /// The control socket to ask.
 #[derive(Clone, Debug, Default, Args)]
-pub(super) struct Socket {
+pub struct Socket {
     /// Control socket of the network, where it is not at its usual place.
     #[arg(long, value_name = "PATH")]
-    pub(super) control: Option<PathBuf>,
+    pub control: Option<PathBuf>,
 }
 
 /// Meaning of the argument that names a network.
@@ -81,7 +83,10 @@ fn tell(text: &str) {
 
 impl Net {
     /// The client of the network's control socket.
-    pub(super) fn client(&self) -> Result<Client, Failure> {
+    ///
+    /// # Errors
+    /// The file is no network's, or several networks have the name.
+    pub fn client(&self) -> Result<Client, Failure> {
         let named = named(self.net.as_deref());
         let socket = match (&self.socket.control, &named) {
             (Some(control), _) => control.clone(),
@@ -98,7 +103,7 @@ impl Net {
     }
 
     /// File of the network, if the argument names one.
-    pub(super) fn file(&self) -> Option<&Path> {
+    pub fn file(&self) -> Option<&Path> {
         match named(self.net.as_deref()) {
             Named::File(path) => Some(path),
             Named::Socket(_) | Named::Name(_) => None,
@@ -106,7 +111,7 @@ impl Net {
     }
 
     /// Whether its argument is a file, a socket, or the name of a network that runs; else it may be the name of a port.
-    pub(super) fn is_one(&self) -> bool {
+    pub fn is_one(&self) -> bool {
         match named(self.net.as_deref()) {
             Named::File(_) | Named::Socket(_) => true,
             Named::Name(name) => self.socket.control.is_none() && !running::called(name).is_empty(),
@@ -114,12 +119,18 @@ impl Net {
     }
 
     /// The network's report.
-    pub(super) fn report(&self) -> Result<Report, Failure> {
+    ///
+    /// # Errors
+    /// The network does not run, or does not answer.
+    pub fn report(&self) -> Result<Report, Failure> {
         Ok(self.client()?.get("/v1/network")?)
     }
 
     /// The network's report, with the transmit queues that are blocked at this moment and the causes that keep ports from their work.
-    pub(super) fn report_of_this_moment(&self) -> Result<Report, Failure> {
+    ///
+    /// # Errors
+    /// The network does not run, or does not answer.
+    pub fn report_of_this_moment(&self) -> Result<Report, Failure> {
         let client = self.client()?;
         let mut report: Report = client.get("/v1/network")?;
         mark_causes(&client, &mut report.ports);
@@ -131,7 +142,7 @@ impl Net {
 }
 
 /// Adds the worst present cause of each port, as the workers tell it.
-pub(super) fn mark_causes(client: &Client, ports: &mut [PortReport]) {
+pub fn mark_causes(client: &Client, ports: &mut [PortReport]) {
     // A network of an earlier version does not tell them.
     let causes: Vec<PortCauses> = client.get("/v1/why").unwrap_or_default();
     for port in ports {
@@ -173,7 +184,7 @@ impl PortOfNet {
     /// The port that the arguments NET and PORT name; `None` if they name a network alone, or nothing. A single one names a port if it
     /// `must`, or else if no network is called so: of the network without a file, which is the usual one, or of one that is given by its
     /// socket.
-    pub(super) fn of_arguments((first, second): (Option<&String>, Option<&String>), socket: &Socket, must: bool) -> Option<Self> {
+    pub fn of_arguments((first, second): (Option<&String>, Option<&String>), socket: &Socket, must: bool) -> Option<Self> {
         let net = |net: Option<&String>| net.map(PathBuf::from);
         let of = |first, port: &String| Some(Self { net: net(first), port: port.clone(), socket: socket.clone() });
         match (first, second) {
@@ -184,7 +195,10 @@ impl PortOfNet {
     }
 
     /// The network; an argument that looks like a file is refused here, since it would be taken for the name of a port.
-    pub(super) fn net(&self) -> Result<Net, Failure> {
+    ///
+    /// # Errors
+    /// The name of the port is missing.
+    pub fn net(&self) -> Result<Net, Failure> {
         if self.net.is_none() && looks_like_a_file(&self.port) {
             let text =
                 format!("'{0}' is the file of a network, and the name of the port is missing: add it, as in `{0} web`", self.port);
@@ -194,17 +208,23 @@ impl PortOfNet {
     }
 
     /// The port's path at the control socket, with `rest` appended.
-    pub(super) fn uri(&self, rest: &str) -> String {
+    pub fn uri(&self, rest: &str) -> String {
         format!("/v1/ports/{}{rest}", name_in_path(&self.port))
     }
 
     /// The port's report.
-    pub(super) fn view(&self) -> Result<PortView, Failure> {
+    ///
+    /// # Errors
+    /// The network does not run, or has no such port.
+    pub fn view(&self) -> Result<PortView, Failure> {
         Ok(self.net()?.client()?.get(&self.uri(""))?)
     }
 
     /// The port and the name of its network: from the network if it runs, else from its file.
-    pub(super) fn find(&self) -> Result<(PortConfig, String), Failure> {
+    ///
+    /// # Errors
+    /// Neither has the port.
+    pub fn find(&self) -> Result<(PortConfig, String), Failure> {
         let net = self.net()?;
         let found = net.client()?.get::<PortView>(&self.uri(""));
         match (found, net.file()) {

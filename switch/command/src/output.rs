@@ -7,19 +7,25 @@ use serde::Serialize;
 use super::Failure;
 
 /// Characters of a line that every terminal shows.
-pub(super) const WIDTH: usize = 80;
+pub const WIDTH: usize = 80;
 /// Characters between two columns of a table.
 const GAP: usize = 2;
 /// Narrowest width of a column of words.
 const NARROW: usize = 6;
 
 /// Prints all of `text`. A closed pipe is no failure: its reader has seen enough.
-pub(super) fn print(text: &str) -> Result<(), Failure> {
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn print(text: &str) -> Result<(), Failure> {
     print_on(text).map(|_| ())
 }
 
 /// Prints a part of continuing output; false if the pipe is closed.
-pub(super) fn print_on(text: &str) -> Result<bool, Failure> {
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn print_on(text: &str) -> Result<bool, Failure> {
     let mut output = io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
         Ok(()) => Ok(true),
@@ -29,24 +35,30 @@ pub(super) fn print_on(text: &str) -> Result<bool, Failure> {
 }
 
 /// Prints `text` to standard error, beside the output.
-pub(super) fn note(text: &str) {
+pub fn note(text: &str) {
     // If standard error is closed, the output is correct still.
     let _ = writeln!(io::stderr(), "memlane: {text}");
 }
 
 /// Prints `value` as JSON, indented.
-pub(super) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&format!("{}\n", serde_json::to_string_pretty(value).map_err(Failure::running)?))
 }
 
 /// Prints `value` as JSON, or else the `text`.
-pub(super) fn print_either(json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn print_either(json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
     if json { print_json(value) } else { print(&text()) }
 }
 
 /// A table of text: its first columns hold words, flush left, the others numbers, flush right.
 #[derive(Debug)]
-pub(super) struct Table {
+pub struct Table {
     /// How many columns hold words.
     words: usize,
     /// The heading first: a name of two words stands in two lines.
@@ -55,7 +67,7 @@ pub(super) struct Table {
 
 impl Table {
     /// A table with `words` columns of words at first; a line break in a heading puts the rest of it into a second line.
-    pub(super) fn new<const N: usize>(words: usize, heading: [&str; N], rows: impl Iterator<Item = Vec<String>>) -> Self {
+    pub fn new<const N: usize>(words: usize, heading: [&str; N], rows: impl Iterator<Item = Vec<String>>) -> Self {
         let above = heading.map(|name| name.split_once('\n').map_or("", |(first, _)| first).to_owned());
         let below = heading.map(|name| name.split_once('\n').map_or(name, |(_, second)| second).to_owned());
         let above = above.iter().any(|cell| !cell.is_empty()).then(|| above.to_vec());
@@ -63,13 +75,13 @@ impl Table {
     }
 
     /// The table as wide as it needs.
-    pub(super) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         self.laid_out(&self.widths())
     }
 
     /// The table in lines of at most [`WIDTH`] characters, if its numbers allow that. A word wider than its column is not cut:
     /// the rest of its row stands in the next line.
-    pub(super) fn narrow(&self) -> String {
+    pub fn narrow(&self) -> String {
         let mut widths = self.widths();
         let total: usize = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
         for _ in WIDTH..total {
@@ -106,7 +118,7 @@ impl Table {
 }
 
 /// `text` in lines of at most [`WIDTH`] characters, broken at spaces, all but the first of them indented by four.
-pub(super) fn wrapped(text: &str) -> String {
+pub fn wrapped(text: &str) -> String {
     let (mut all, mut line) = (String::new(), String::new());
     for word in text.split_inclusive(' ') {
         if !line.trim().is_empty() && line.chars().count() + word.trim_end().chars().count() > WIDTH {
@@ -119,22 +131,22 @@ pub(super) fn wrapped(text: &str) -> String {
 }
 
 /// A number in full below 100 000, else three digits with a unit prefix, as 1.23M.
-pub(super) fn count(number: u64) -> String {
+pub fn count(number: u64) -> String {
     if number < 100_000 { number.to_string() } else { scaled(number) }
 }
 
 /// A number of bytes, in units of a thousand.
-pub(super) fn bytes(number: u64) -> String {
+pub fn bytes(number: u64) -> String {
     format!("{}B", if number < 1000 { number.to_string() } else { scaled(number) })
 }
 
 /// A rate per second: one decimal below 100, else as a count.
-pub(super) fn rate(rate: f64) -> String {
+pub fn rate(rate: f64) -> String {
     if rate == 0.0 || rate >= 99.95 { count(rate.round() as u64) } else { format!("{rate:.1}") }
 }
 
 /// Text of any origin on one line: characters that control a terminal or the direction of text are replaced.
-pub(super) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     let hidden = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
     text.replace(|c: char| c.is_control() || hidden(c), "?")
 }

@@ -33,13 +33,13 @@ const PROGRAM: &str = "memlane-cni";
 const MOST: u64 = 4 << 20;
 
 /// Whether the program was started as the plugin.
-pub(super) fn is_plugin(arguments: &[OsString]) -> bool {
+pub fn is_plugin(arguments: &[OsString]) -> bool {
     let name = arguments.first().and_then(|path| Path::new(path).file_name());
     name.is_some_and(|name| name == PROGRAM)
 }
 
 /// Carries out the request of the environment and of standard input, and prints its result; returns the exit code.
-pub(super) fn main() -> u8 {
+pub fn main() -> u8 {
     // The name of a network is no file of the folder in which the runtime was started.
     let _ = std::env::set_current_dir("/");
     let mut bytes = Vec::new();

@@ -8,7 +8,7 @@ const CONFIGURATION: &str = "/etc/libvirt/qemu.conf";
 const USERS: [&str; 2] = ["libvirt-qemu", "qemu"];
 
 /// The group that libvirt's QEMU runs in; `None` without libvirt.
-pub(super) fn group() -> Option<String> {
+pub fn group() -> Option<String> {
     let text = std::fs::read_to_string(CONFIGURATION).unwrap_or_default();
     stated(&text, "group").or_else(|| {
         let user = stated(&text, "user").into_iter().chain(USERS.map(str::to_owned));

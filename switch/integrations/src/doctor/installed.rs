@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{Group, User};
 use socket2::{Domain, Socket, Type};
 
-use super::doctor::Finding;
+use super::Finding;
 use memlane_confine::system;
 
 /// The group of the package; its members may connect to sockets with `access = { group = "memlane" }`.

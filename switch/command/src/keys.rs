@@ -10,25 +10,28 @@ use crate::config::difference::CHANGEABLE;
 
 /// Keys and their values, as in the file; null stands for a key that the file does not have.
 #[derive(Debug, Default)]
-pub(super) struct Keys(Map<String, Value>);
+pub struct Keys(Map<String, Value>);
 
 impl Keys {
     /// Sets `value`.
-    pub(super) fn state(&mut self, key: &str, value: Value) {
+    pub fn state(&mut self, key: &str, value: Value) {
         if !value.is_null() {
             self.0.insert(key.into(), value);
         }
     }
 
     /// Sets `key` to the text of an option, if it was given. "none" resets a key that can change while the port runs.
-    pub(super) fn written(&mut self, key: &str, text: Option<&str>) {
+    pub fn written(&mut self, key: &str, text: Option<&str>) {
         let Some(text) = text else { return };
         let value = if text == "none" && CHANGEABLE.contains(&key) { Value::Null } else { PortEntry::value_of(key, text) };
         self.0.insert(key.into(), value);
     }
 
     /// All keys, if each has a value of its type.
-    pub(super) fn checked(self) -> Result<Map<String, Value>, Failure> {
+    ///
+    /// # Errors
+    /// The mistakes in them.
+    pub fn checked(self) -> Result<Map<String, Value>, Failure> {
         PortEntry::check_keys(&self.0)?;
         Ok(self.0)
     }
@@ -37,7 +40,7 @@ impl Keys {
 /// Keys that can change while a port runs; "none" resets each to its default. Each option has the name of its key.
 #[derive(Debug, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) struct Changeable {
+pub struct Changeable {
     /// Weight for fair queueing at a busy receiver, relative to other senders: 1 to 1000.
     #[arg(long, value_name = "NUMBER")]
     weight: Option<String>,
@@ -106,7 +109,7 @@ pub(super) struct Changeable {
 
 impl Changeable {
     /// Sets the keys of the options that were given.
-    pub(super) fn state(&self, keys: &mut Keys) {
+    pub fn state(&self, keys: &mut Keys) {
         // Strings alone: that does not fail.
         let options = serde_json::to_value(self).unwrap_or_default();
         options.as_object().into_iter().flatten().for_each(|(key, text)| keys.written(key, text.as_str()));

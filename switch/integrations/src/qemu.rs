@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use super::doctor;
+use super::kvm::runs_kvm;
 
 /// Timeout of `qemu --version`.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -22,7 +22,7 @@ const VECTORS: Version = Version(10, 0);
 
 /// Major and minor number of a QEMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Version(u32, u32);
+pub struct Version(u32, u32);
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -45,7 +45,7 @@ impl FromStr for Version {
 
 /// The properties of QEMU on which arguments depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Qemu {
+pub struct Qemu {
     /// `None`: not known, and treated as a new one.
     version: Option<Version>,
     /// Guests run without KVM.
@@ -54,42 +54,41 @@ pub(super) struct Qemu {
 
 impl Qemu {
     /// The QEMU of the version `named`, or the one on the PATH, on this machine.
-    pub(super) fn find(named: Option<Version>) -> Self {
+    pub fn find(named: Option<Version>) -> Self {
         let version = named.or_else(|| program().and_then(|program| ask(&program)));
-        Self { version, emulates: version < Some(VECTORS) && !doctor::runs_kvm() }
+        Self { version, emulates: version < Some(VECTORS) && !runs_kvm() }
     }
 
     /// The option by which a socket reconnects one second after a disconnect.
-    pub(super) fn reconnect(self) -> &'static str {
+    pub fn reconnect(self) -> &'static str {
         if self.version.is_some_and(|version| version < RECONNECT_MS) { "reconnect=1" } else { "reconnect-ms=1000" }
     }
 
     /// True if a vhost-user NIC must have no interrupt vectors.
-    pub(super) fn crashes_with_vectors(self) -> bool {
+    pub fn crashes_with_vectors(self) -> bool {
         self.emulates && self.version.is_some_and(|version| version < VECTORS)
     }
 
     /// A note for the operator where no QEMU reported its version.
-    pub(super) fn note(self) -> Option<&'static str> {
+    pub fn note(self) -> Option<&'static str> {
         self.version.is_none().then_some(
             "no QEMU on the PATH reported its version: these arguments are for QEMU 9.2 and newer. For another, give --qemu-version VERSION",
         )
     }
 
     /// Version of the machine type, if it is known.
-    pub(super) fn version(self) -> Option<Version> {
+    pub fn version(self) -> Option<Version> {
         self.version
     }
 
-    /// For tests: a QEMU of this version, which has KVM or not.
-    #[cfg(test)]
-    pub(super) const fn of(version: (u32, u32), emulates: bool) -> Self {
+    /// A QEMU of this version, which emulates guests or runs them by KVM.
+    pub const fn of(version: (u32, u32), emulates: bool) -> Self {
         Self { version: Some(Version(version.0, version.1)), emulates }
     }
 }
 
 /// QEMU under one of its names in distributions, on the PATH or in Fedora's folder for it.
-pub(super) fn program() -> Option<PathBuf> {
+fn program() -> Option<PathBuf> {
     let names = [format!("qemu-system-{}", std::env::consts::ARCH), "qemu-kvm".into(), "kvm".into()];
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = std::env::split_paths(&path).chain(["/usr/libexec".into()]).collect();
