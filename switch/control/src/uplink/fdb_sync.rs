@@ -186,15 +186,20 @@ impl FdbSync {
         self.uplink.segment.table()
     }
 
-    /// Processes notifications.
+    /// Processes notifications; dumps the FDB if some were lost. The kernel tells of a loss once, and drops further notifications without
+    /// a word until all that are queued have been read (NETLINK_S_CONGESTED), so a dump before that would be out of date.
     fn hear(&mut self) -> io::Result<()> {
+        let mut are_all_read = false;
         for _ in 0..MOST_NEWS {
             let messages = match self.news.news()? {
                 News::Lost => {
                     self.is_stale = true;
                     continue;
                 }
-                News::Messages(messages) if messages.is_empty() => break,
+                News::Messages(messages) if messages.is_empty() => {
+                    are_all_read = true;
+                    break;
+                }
                 News::Messages(messages) => messages,
             };
             self.has_changed = true;
@@ -213,7 +218,7 @@ impl FdbSync {
                 self.hear_of_neighbour(&message);
             }
         }
-        if self.is_stale || self.remote.lacks() { self.read_all() } else { Ok(()) }
+        if are_all_read && (self.is_stale || self.remote.lacks()) { self.read_all() } else { Ok(()) }
     }
 
     /// Processes a notification about a neighbour of the bridge.
