@@ -525,7 +525,9 @@ impl Ledger {
             // Frames that teach nothing confirm no entry either.
             if surely && !self.holds {
                 learned.seen = now;
-                learned.behind = perhaps.into_iter().map(Some).collect();
+                // Addresses behind a guest that is being detached may be forgotten at any time.
+                let may_be_forgotten = self.leaving.is_some_and(|leaving| perhaps.contains(&leaving)).then_some(None);
+                learned.behind = perhaps.into_iter().map(Some).chain(may_be_forgotten).collect();
             }
         }
     }
