@@ -295,13 +295,14 @@ impl Ledger {
     pub fn begin_change(&mut self, next: Config) {
         self.configs.push(next);
         self.note_limits();
-        if !self.is_parallel {
-            return;
-        }
-        // Other workers decide on floods of before by what they know when they meet them.
-        let floods: Vec<u32> = self.sent.iter().filter(|(_, sent)| sent.is_flooded).map(|(&number, _)| number).collect();
-        for number in floods {
-            self.widen(number);
+        self.widen_floods();
+    }
+
+    /// Other workers decide on floods of before by what they know when they meet them.
+    fn widen_floods(&mut self) {
+        if self.is_parallel {
+            let floods: Vec<u32> = self.sent.iter().filter(|(_, sent)| sent.is_flooded).map(|(&number, _)| number).collect();
+            floods.into_iter().for_each(|number| self.widen(number));
         }
     }
 
@@ -477,6 +478,7 @@ impl Ledger {
     pub fn grant(&mut self, life: Life, name: &str, addresses: &[(IpAddr, u32)], now: u64) {
         if self.config().has_names() {
             addresses.iter().for_each(|&(ip, ttl)| self.granted.give(life, name, ip, ttl.into(), now));
+            self.widen_floods();
         }
     }
 
