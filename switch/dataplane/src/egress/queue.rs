@@ -433,17 +433,27 @@ impl EgressQueue {
         if progress.advanced || !self.is_unlimited(now) {
             // Where a rate limit holds back, the receiver is not the cause.
             self.receiver.stand_still(true, now, times);
-        } else if self.receiver.is_full_for(times.stall_timeout, now) {
-            // A receiver that has just posted buffers is not full: head-of-line blocking by a frame too long for it ends, and other
-            // frames stay.
-            let too_long = if self.has_buffers() { progress.too_long.min(progress.waits) } else { progress.too_long };
-            self.give_up(too_long, drain);
-            moved = true;
         } else {
-            moved |= self.call_again_if_full(now, times, drain.work);
+            moved |= self.stand_still(&progress, drain);
         }
         self.move_on_if_served(now);
         moved
+    }
+
+    /// No enqueued packet found room: the driver is interrupted again, and once the receiver has exceeded the stall timeout, packets are dropped.
+    /// True if either was done.
+    fn stand_still<M: FnMut(&Packet, PortId, Outcome)>(&mut self, progress: &Progress, drain: &mut Drain<'_, M>) -> bool {
+        let (now, times) = (drain.now, drain.times);
+        // A frame that arrived over an emulated link meanwhile, before that was removed, has ended the standstill.
+        self.receiver.stand_still(false, now, times);
+        if !self.receiver.is_full_for(times.stall_timeout, now) {
+            return self.call_again_if_full(now, times, drain.work);
+        }
+        // A receiver that has just posted buffers is not full: head-of-line blocking by a frame too long for it ends, and other
+        // frames stay.
+        let too_long = if self.has_buffers() { progress.too_long.min(progress.waits) } else { progress.too_long };
+        self.give_up(too_long, drain);
+        true
     }
 
     /// Delivers enqueued packets until one finds no room.
