@@ -122,12 +122,14 @@ impl Granted {
 #[derive(Clone, Debug)]
 pub struct Learned {
     pub behind: BTreeSet<Option<Life>>,
+    /// Guests behind which it was seen: one whose move is dropped returns to its home, which is one of them.
+    pub homes: BTreeSet<Life>,
     /// Second of the last frame.
     pub seen: u64,
 }
 
 impl Default for Learned {
     fn default() -> Self {
-        Self { behind: [None].into(), seen: 0 }
+        Self { behind: [None].into(), homes: BTreeSet::new(), seen: 0 }
     }
 }

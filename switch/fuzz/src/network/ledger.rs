@@ -433,6 +433,7 @@ impl Ledger {
             if learned.behind.remove(&Some(life)) {
                 learned.behind.insert(None);
             }
+            learned.homes.remove(&life);
         }
     }
 
@@ -502,8 +503,13 @@ impl Ledger {
     pub fn take(&mut self, taken: &[Taken], now: u64) {
         self.iterations += 1;
         let learners = self.learners(taken);
-        for (key, (perhaps, _)) in &learners {
-            self.learned.entry(*key).or_default().behind.extend(perhaps.iter().map(|&life| Some(life)));
+        for (key, (perhaps, surely)) in &learners {
+            let learned = self.learned.entry(*key).or_default();
+            learned.homes.extend(perhaps);
+            learned.behind.extend(perhaps.iter().map(|&life| Some(life)));
+            if !surely {
+                learned.behind.extend(learned.homes.iter().map(|&life| Some(life)));
+            }
         }
         let has_defaults = self.configs.iter().any(|config| config.rules.iter().any(|rule| rule.default.is_some()));
         if has_defaults {
