@@ -697,9 +697,14 @@ impl Ledger {
         self.sent.insert(number, sent);
     }
 
-    /// The virtqueues of a guest stop: addresses behind it are forgotten, and a frame that was seen there may be seen again, or not be taken.
+    /// The virtqueues of a guest stop: addresses behind it are forgotten.
     pub fn may_stop(&mut self, life: Life) {
         self.forget_leases(life);
+        self.may_see_again(life);
+    }
+
+    /// A frame that was seen in the transmit queue of a guest may be seen again, or not be taken.
+    pub fn may_see_again(&mut self, life: Life) {
         if let Some(captured) = &mut self.captured
             && let Some((port, _)) = self.accounts[life].ports.last()
         {

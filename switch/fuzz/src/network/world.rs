@@ -815,6 +815,10 @@ impl World {
             let life = self.life(place);
             self.floor.borrow_mut().ledger.may_forget(life);
         }
+        if before.enabled && !settings.enabled {
+            let life = self.life(place);
+            self.floor.borrow_mut().ledger.may_see_again(life);
+        }
         self.change(next, |network| network.change_port(&port, &before, &settings).expect("the address is free"));
         self.blur(before.mac, segment);
         if before.mac != settings.mac {
