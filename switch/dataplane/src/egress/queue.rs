@@ -444,7 +444,7 @@ impl EgressQueue {
     /// True if either was done.
     fn stand_still<M: FnMut(&Packet, PortId, Outcome)>(&mut self, progress: &Progress, drain: &mut Drain<'_, M>) -> bool {
         let (now, times) = (drain.now, drain.times);
-        // A frame that arrived over an emulated link meanwhile, before that was removed, has ended the standstill.
+        // A frame that arrived over an emulated link, removed since, may have ended the standstill.
         self.receiver.stand_still(false, now, times);
         if !self.receiver.is_full_for(times.stall_timeout, now) {
             return self.call_again_if_full(now, times, drain.work);

@@ -103,7 +103,7 @@ pub struct Assets<'a> {
     pub state_lock: Option<OwnedFd>,
     /// Sockets of the network, with numbers in `files`.
     pub sockets: SavedSockets,
-    /// Their descriptors.
+    /// Descriptors of the sockets.
     pub files: Vec<OwnedFd>,
     /// The service manager.
     pub service: SavedService,

@@ -73,9 +73,9 @@ pub struct Takeover {
 /// Sockets of the network that was taken over, and their descriptors.
 #[derive(Debug)]
 pub struct TakenSockets {
-    /// See there.
+    /// Places of the sockets, with numbers in `files`.
     pub saved: SavedSockets,
-    /// Their descriptors.
+    /// Descriptors of the sockets.
     pub files: ReceivedFiles,
 }
 
